@@ -1,0 +1,1 @@
+"""What runs the team: store, backtest runs, M-GRPO training, evaluation and the command line."""

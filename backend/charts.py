@@ -1,0 +1,294 @@
+"""Plotly figures from plain numbers: the same pictures on the page and in the report.
+
+Colours are those of Okabe and Ito, which people with colour blindness can tell apart; what they separate is also told by
+dashes, symbols or labels. Titles stand outside the figures, as headings and captions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import plotly.graph_objects as go
+
+from backend.naming import role_title, title_of
+from simulator.market import Bars
+
+BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
+SKY, PINK, GREY, INK = "#56b4e9", "#cc79a7", "#767676", "#1f2933"
+ROLE_COLOURS = {"manager": BLUE, "market_analyst": ORANGE, "risk_analyst": VERMILION, "trader": GREEN}
+_ROLE_DASHES = {"manager": "solid", "market_analyst": "dash", "risk_analyst": "dot", "trader": "dashdot"}
+# Name of a team or baseline -> colour, dash, width. Others take the next of `_OTHERS`.
+_STYLES = {
+    "trained": (BLUE, "solid", 3.0),
+    "warm_started": (VERMILION, "solid", 2.5),
+    "trained_greedy": (SKY, "dash", 2.0),
+    "warm_started_greedy": (ORANGE, "dash", 2.0),
+    "teacher": (PINK, "dashdot", 2.0),
+    "oracle": (GREEN, "dash", 2.0),
+    "hold": (INK, "dash", 1.5),
+    "flat": (GREY, "dot", 1.5),
+    "matched_random": (GREY, "dashdot", 1.5),
+}
+_OTHERS = ((SKY, "solid"), (ORANGE, "solid"), (PINK, "dash"), (GREEN, "dot"), (VERMILION, "dashdot"), (INK, "dot"))
+_MOST_POINTS = 1_500  # of a line: more cannot be seen on a screen
+
+# What the toolbar of each figure offers; the report's scripts and the page share it.
+CONFIG: dict[str, Any] = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened at a step of training. `kind` is "stage", "rollback" or "best"."""
+
+    step: int
+    kind: str
+    label: str
+
+
+def moments(times: Sequence[int]) -> list[str]:
+    """Milliseconds since the epoch as UTC times that plotly reads as dates."""
+    return [datetime.fromtimestamp(time / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S") for time in times]
+
+
+def equity_chart(curves: Mapping[str, Sequence[float]], x: Sequence[Any], x_title: str, names: Sequence[str]) -> go.Figure:
+    """Return since the start of each curve over `x` (of the same length), in percent.
+
+    `names` are those to show at first; the others wait in the legend for a click.
+    """
+    figure = _figure(x_title, "return since the start", "%")
+    for number, (name, equity) in enumerate(curves.items()):
+        if not len(equity) or not equity[0]:
+            continue
+        xs, ys = thin(x, [100.0 * (value / equity[0] - 1.0) for value in equity])
+        figure.add_trace(_line(name, number, xs, ys, name in names, "%{y:.2f} %"))
+    figure.add_hline(y=0.0, line={"color": "#c5cdd5", "width": 1})
+    return figure
+
+
+def drawdown_chart(
+    curves: Mapping[str, Sequence[float]], x: Sequence[Any], x_title: str, names: Sequence[str]
+) -> go.Figure:
+    """How far each curve lies below its own peak so far, in percent."""
+    figure = _figure(x_title, "below the peak", "%")
+    for number, (name, equity) in enumerate(curves.items()):
+        peak, depths = -math.inf, []
+        for value in equity:
+            peak = max(peak, value)
+            depths.append(100.0 * (value / peak - 1.0) if peak > 0 else 0.0)
+        xs, ys = thin(x, depths)
+        figure.add_trace(_line(name, number, xs, ys, name in names, "%{y:.2f} %"))
+    return figure
+
+
+def exposure_chart(times: Sequence[int], exposure: Sequence[Sequence[float]], symbols: Sequence[str]) -> go.Figure:
+    """Signed exposure of each symbol, in percent of the equity: above 0 long, below 0 short."""
+    figure = _figure("", "exposure", "%")
+    x = moments(times)
+    for number, symbol in enumerate(symbols):
+        colour, dash = ((BLUE, "solid"), *_OTHERS)[number % (len(_OTHERS) + 1)]
+        xs, ys = thin(x, [100.0 * row[number] for row in exposure])
+        line = {"color": colour, "dash": dash, "width": 1.5, "shape": "hv"}
+        figure.add_trace(go.Scatter(x=xs, y=ys, name=symbol, mode="lines", line=line, hovertemplate="%{y:.0f} %"))
+    figure.add_hline(y=0.0, line={"color": "#c5cdd5", "width": 1})
+    return figure
+
+
+def candles_chart(bars: Bars, fills: Sequence[Mapping[str, Any]]) -> go.Figure:
+    """Candles of one symbol with its fills; a bar that the data lacks leaves a hole.
+
+    `fills` are those of a stored result, of this symbol or of others too (which are left out).
+    """
+    figure = _figure("", "price", "")
+    here = bars.present
+    x = moments([int(time) for time in bars.open_time[here]])
+    figure.add_trace(
+        go.Candlestick(
+            x=x,
+            open=bars.open[here].tolist(),
+            high=bars.high[here].tolist(),
+            low=bars.low[here].tolist(),
+            close=bars.close[here].tolist(),
+            name=bars.symbol,
+            increasing={"line": {"color": BLUE, "width": 1}, "fillcolor": "#ffffff"},
+            decreasing={"line": {"color": INK, "width": 1}, "fillcolor": "#9aa5b1"},
+        )
+    )
+    for side, sign, symbol, colour in (("buy", 1, "triangle-up", GREEN), ("sell", -1, "triangle-down", VERMILION)):
+        own = [fill for fill in fills if fill["symbol"] == bars.symbol and fill["quantity"] * sign > 0]
+        figure.add_trace(
+            go.Scatter(
+                x=moments([fill["time"] for fill in own]),
+                y=[fill["price"] for fill in own],
+                name=side,
+                mode="markers",
+                marker={"symbol": symbol, "size": 11, "color": colour, "line": {"color": "#ffffff", "width": 1}},
+                customdata=[[abs(fill["quantity"]), fill["reason"]] for fill in own],
+                hovertemplate=f"{side} %{{customdata[0]:.6g}} at %{{y:.6g}} (%{{customdata[1]}})",
+            )
+        )
+    figure.update_layout(xaxis_rangeslider_visible=False, hovermode="closest")
+    return figure
+
+
+def step_chart(
+    series: Mapping[str, tuple[Sequence[int], Sequence[float]]],
+    events: Sequence[Event],
+    y_title: str = "",
+) -> go.Figure:
+    """A metric over the steps, one line a role (or other name): thin as it was, thick as its moving mean.
+
+    The moving mean looks back over a tenth of the steps; short runs are drawn as they are. A NaN leaves a hole. Vertical
+    lines mark `events`.
+    """
+    figure = _figure("training step", y_title, "")
+    every = [step for steps, _ in series.values() for step in steps]
+    first, last = min(every, default=0), max(every, default=1)
+    for number, (name, (steps, values)) in enumerate(series.items()):
+        colour = ROLE_COLOURS.get(name, _OTHERS[number % len(_OTHERS)][0])
+        dash = _ROLE_DASHES.get(name, "solid")
+        shown: list[float | None] = [value if math.isfinite(value) else None for value in values]
+        span = len(values) // 10
+        style = {"color": colour, "dash": dash, "width": 2.5}
+        hover = "%{y:.3f}"
+        mode = "lines" if len(values) > 12 else "lines+markers"
+        if span >= 2:
+            figure.add_trace(
+                go.Scatter(
+                    x=list(steps), y=shown, mode="lines", line={"color": colour, "width": 1}, opacity=0.3,
+                    showlegend=False, hoverinfo="skip", legendgroup=name,
+                )
+            )  # fmt: skip
+            shown = _moving_mean(shown, span)
+        figure.add_trace(
+            go.Scatter(
+                x=list(steps), y=shown, name=role_title(name), mode=mode, line=style, hovertemplate=hover, legendgroup=name
+            )
+        )
+    styles = {"stage": (INK, "solid"), "rollback": (VERMILION, "dot"), "best": (GREEN, "dash")}
+    for level, event in enumerate(sorted(events, key=lambda item: item.step)):
+        colour, dash = styles[event.kind]
+        left = event.step <= (first + last) / 2  # the label stands on the side with more room
+        figure.add_vline(x=event.step, line={"color": colour, "width": 1.2, "dash": dash})
+        figure.add_annotation(
+            x=event.step, y=0.02 + 0.075 * (level % 4), yref="paper", text=event.label, showarrow=False,
+            xanchor="left" if left else "right", xshift=3 if left else -3, yanchor="bottom",
+            font={"size": 11, "color": colour}, bgcolor="rgba(255,255,255,0.75)",
+        )  # fmt: skip
+    margin = 0.02 * max(1, last - first)
+    figure.update_xaxes(range=[first - margin, last + margin])
+    return figure
+
+
+def calls_chart(histogram: Mapping[str, Mapping[int, int]]) -> go.Figure:
+    """Per sub-agent: in what share of the rollouts it was called how many times."""
+    figure = _figure("calls in one decision", "share of rollouts", "%")
+    for role, counts in histogram.items():
+        total = sum(counts.values()) or 1
+        calls = sorted(counts)
+        figure.add_trace(
+            go.Bar(
+                x=calls,
+                y=[100.0 * counts[number] / total for number in calls],
+                name=role_title(role),
+                marker={"color": ROLE_COLOURS.get(role, GREY), "pattern": {"shape": _PATTERNS.get(role, "")}},
+                hovertemplate="%{y:.1f} %",
+            )
+        )
+    figure.update_layout(barmode="group", bargap=0.25)
+    figure.update_xaxes(dtick=1)
+    return figure
+
+
+def difference_chart(rows: Mapping[str, Mapping[str, Any]]) -> go.Figure:
+    """Mean paired difference of each comparison with its interval, over one dot a window; the line at 0 is "no change".
+
+    `rows` maps a label to `{"mean", "ci95": [low, high], "per_window": [...]}`, fractions.
+    """
+    figure = _figure("difference of return", "", "")
+    labels = list(rows)
+    for number, (label, row) in enumerate(rows.items()):
+        colour = BLUE if number == 0 else GREY
+        low, high = (100.0 * value for value in row["ci95"])
+        mean = 100.0 * row["mean"]
+        dots = [100.0 * value for value in row.get("per_window", [])]
+        figure.add_trace(
+            go.Scatter(
+                x=dots, y=[number - 0.22] * len(dots), mode="markers", name="one window", showlegend=number == 0,
+                marker={"color": colour, "size": 7, "opacity": 0.35}, hovertemplate="%{x:.2f} %<extra>one window</extra>",
+            )
+        )  # fmt: skip
+        figure.add_trace(
+            go.Scatter(
+                x=[low, high], y=[number, number], mode="lines", name="95 % interval of the mean",
+                line={"color": colour, "width": 7}, showlegend=number == 0, hovertemplate="%{x:.2f} %<extra>95 %</extra>",
+            )
+        )  # fmt: skip
+        figure.add_trace(
+            go.Scatter(
+                x=[mean], y=[number], mode="markers", name="mean difference", showlegend=number == 0,
+                marker={"color": "#ffffff", "size": 13, "symbol": "diamond", "line": {"color": colour, "width": 3}},
+                hovertemplate=f"%{{x:.2f}} %<extra>{label}</extra>",
+            )
+        )  # fmt: skip
+    figure.add_vline(x=0.0, line={"color": INK, "width": 1.5, "dash": "dot"})
+    figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=labels, range=[len(labels) - 0.4, -0.6])
+    figure.update_xaxes(ticksuffix=" %", zeroline=False)
+    figure.update_layout(height=130 + 105 * len(labels), hovermode="closest")
+    return figure
+
+
+def thin(x: Sequence[Any], y: Sequence[float]) -> tuple[list[Any], list[float]]:
+    """The points of a line that can be seen: ends, and the lowest and highest of each stretch. Short lines stay whole."""
+    count = min(len(x), len(y))
+    if count <= _MOST_POINTS:
+        return list(x[:count]), list(y[:count])
+    kept = {0, count - 1}
+    stretch = math.ceil(2 * count / _MOST_POINTS)
+    for start in range(0, count, stretch):
+        span = range(start, min(start + stretch, count))
+        kept |= {min(span, key=y.__getitem__), max(span, key=y.__getitem__)}
+    order = sorted(kept)
+    return [x[index] for index in order], [y[index] for index in order]
+
+
+_PATTERNS = {"market_analyst": "", "risk_analyst": "/", "trader": "."}
+
+
+def _moving_mean(values: Sequence[float | None], span: int) -> list[float | None]:
+    """Mean of the last `span` values that are there; None where the value itself is not."""
+    means: list[float | None] = []
+    for index, value in enumerate(values):
+        known = [item for item in values[max(0, index - span + 1) : index + 1] if item is not None]
+        means.append(None if value is None else sum(known) / len(known))
+    return means
+
+
+def _line(name: str, number: int, x: list[Any], y: list[float], visible: bool, hover: str) -> go.Scatter:
+    colour, dash, width = _STYLES.get(name, (*_OTHERS[number % len(_OTHERS)], 1.5))
+    line = {"color": colour, "dash": dash, "width": width}
+    return go.Scatter(
+        x=x, y=y, name=title_of(name), mode="lines", line=line, hovertemplate=hover,
+        visible=True if visible else "legendonly",
+    )  # fmt: skip
+
+
+def _figure(x_title: str, y_title: str, y_suffix: str) -> go.Figure:
+    figure = go.Figure()
+    axis = {"gridcolor": "#e4e7eb", "linecolor": "#9aa5b1", "zeroline": False, "automargin": True}
+    figure.update_layout(
+        template="none",
+        paper_bgcolor="#ffffff",
+        plot_bgcolor="#ffffff",
+        font={"family": "system-ui, sans-serif", "size": 13, "color": INK},
+        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+        height=360,
+        hovermode="x unified",
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0.0},
+        xaxis={**axis, "title": {"text": x_title, "font": {"size": 13}}},
+        yaxis={**axis, "title": {"text": y_title, "font": {"size": 13}}, "ticksuffix": y_suffix and f" {y_suffix}"},
+    )
+    return figure

@@ -1,0 +1,371 @@
+"""The settings of a run: typed, bounded, each with one line of meaning.
+
+`load_config` reads a TOML preset or file, applies `section.key=value` overrides and returns a frozen `Config`. The
+sections are separate models, so that a part of the program depends on its own section only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from simulator.errors import UserError
+from simulator.market import TIMEFRAMES
+
+PRESETS = Path(__file__).resolve().parents[1] / "configs"
+
+
+class ConfigError(UserError):
+    """A config that cannot be used. The message names file, key, value and what is allowed."""
+
+
+def _split(value: Any) -> Any:
+    """'A,B' as ('A', 'B'), which is handy on the command line; a list as a tuple."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return tuple(value) if isinstance(value, list) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Rate = Annotated[float, Field(gt=0.0, le=0.1)]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, no unknown keys, no silent conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class MarketConfig(Section):
+    """Where the bars come from: a folder of data, or the synthetic market where `data` is empty."""
+
+    data: str = Field("", description="folder of Parquet files; empty: generate a synthetic market")
+    symbols: Names = Field((), description="symbols to use, as a list or 'A,B'; empty: all there are")
+    timeframe: Literal["1m", "5m", "15m", "30m", "1h", "4h", "1d"] = Field("4h", description="bars to load or generate")
+    resample: Literal["", "5m", "15m", "30m", "1h", "4h", "1d"] = Field(
+        "", description="timeframe to decide on, a multiple of `timeframe`; empty: the same"
+    )
+    funding_dir: str = Field("", description="folder of funding files; empty: look beside the bars")
+    news: str = Field("", description="Parquet file of dated headlines; empty: look beside the bars")
+    coins: int = Field(4, ge=1, le=20, description="synthetic: number of coins")
+    bars: int = Field(6000, ge=200, le=1_000_000, description="synthetic: number of bars")
+    seed: int = Field(7, ge=0, le=2**31 - 1, description="synthetic: seed of the generator")
+    edge: bool = Field(True, description="synthetic: false gives the twin without any information about the drift")
+    train_share: float = Field(
+        0.6, gt=0.0, lt=1.0, description="first part of the history, for training; the rest is split into two"
+    )
+    validation_share: float = Field(
+        0.15, gt=0.0, lt=1.0, description="part after it, for validation; what remains is held out"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.train_share + self.validation_share >= 1.0:
+            raise ValueError("train_share + validation_share must be below 1, or nothing is held out")
+        if self.resample and TIMEFRAMES[self.resample] % TIMEFRAMES[self.timeframe]:
+            raise ValueError(f"resample = '{self.resample}' is not a multiple of timeframe = '{self.timeframe}'")
+        return self
+
+
+class CostsConfig(Section):
+    """What trading costs, and how much may be borrowed."""
+
+    taker_fee: float = Field(0.0005, ge=0.0, le=0.01, description="fee as a fraction of the notional")
+    half_spread_bps: float = Field(
+        2.0, ge=0.0, le=200.0, description="half the spread in basis points, for data that has no spread"
+    )
+    max_leverage: float = Field(1.0, gt=0.0, le=10.0, description="cap on gross notional / equity at the exchange")
+    cash: float = Field(10_000.0, gt=0.0, le=1e9, description="cash at the start")
+
+
+class GuardConfig(Section):
+    """The hard limits that no model can pass."""
+
+    max_exposure: float = Field(1.0, gt=0.0, le=10.0, description="cap on |notional| / equity of one symbol")
+    max_gross_exposure: float = Field(1.0, gt=0.0, le=10.0, description="cap on the sum of |notional| / equity")
+    max_orders: int = Field(12, ge=1, le=1000, description="orders per decision")
+    max_drawdown: float = Field(0.5, gt=0.0, le=1.0, description="from this drawdown on, positions may only shrink")
+    daily_loss: float = Field(0.2, gt=0.0, le=1.0, description="from this loss in a day on, positions may only shrink")
+    max_stale_bars: int = Field(3, ge=1, le=1000, description="no order on a symbol without a bar for so long")
+
+
+class TeamConfig(Section):
+    """How the team decides."""
+
+    engine: Literal["scripted", "nano"] = Field("nano", description="what thinks for the roles")
+    max_turns: int = Field(6, ge=1, le=32, description="turns of the manager's loop per decision")
+    horizon_bars: int = Field(18, ge=1, le=1000, description="bars over which a decision is judged")
+    decide_every: int = Field(6, ge=1, le=1000, description="bars between two decisions in a backtest")
+    mask_symbols: bool = Field(True, description="show neutral names instead of the symbols' own")
+
+
+class NanoConfig(Section):
+    """The small model that the project makes from its own teacher's transcripts."""
+
+    vocab_size: int = Field(1024, ge=300, le=50_000, description="entries of the BPE tokenizer")
+    hidden: int = Field(128, ge=16, le=2048, multiple_of=16, description="width of the model")
+    layers: int = Field(4, ge=1, le=48, description="number of layers")
+    transcripts: int = Field(2000, ge=10, le=1_000_000, description="decisions to make the transcripts of")
+    teacher_share: Fraction = Field(0.3, description="share of decisions that follow the teacher; others are random")
+    steps: int = Field(400, ge=1, le=1_000_000, description="steps of the warm start")
+    batch_size: int = Field(32, ge=1, le=4096, description="transcripts per step of the warm start")
+    learning_rate: Rate = Field(3e-3, description="learning rate of the warm start")
+    seed: int = Field(11, ge=0, le=2**31 - 1, description="seed of weights, transcripts and batches")
+
+
+class RoleRates(Section):
+    """One learning rate per role."""
+
+    manager: Rate = Field(2e-4, description="DeepTraderManager")
+    market_analyst: Rate = Field(2e-4, description="MarketAnalyst")
+    risk_analyst: Rate = Field(2e-4, description="RiskAnalyst")
+    trader: Rate = Field(2e-4, description="Trader")
+
+
+class TrainingConfig(Section):
+    """M-GRPO (arXiv 2511.13288) and its two-stage curriculum."""
+
+    stage1_steps: int = Field(20, ge=0, le=100_000, description="steps on format, with expert rewards, easy windows")
+    stage2_steps: int = Field(40, ge=0, le=100_000, description="steps on collaboration, hard windows")
+    queries_per_step: int = Field(16, ge=1, le=4096, description="market windows per step")
+    rollouts_per_query: int = Field(8, ge=2, le=256, description="K: rollouts of each window from the same state")
+    futures_paths: int = Field(
+        16, ge=1, le=1024, description="synthetic markets: simulated futures over which the outcome is averaged"
+    )
+    alignment: Literal["fractional", "duplicate_drop", "none"] = Field(
+        "fractional", description="how different numbers of sub-agent calls are made comparable"
+    )
+    ratio: Literal["token", "sequence", "trajectory"] = Field("token", description="level of the importance ratio")
+    clip_low: Fraction = Field(0.2, description="epsilon_low: the ratio is clipped below 1 - clip_low")
+    clip_high: float = Field(0.2, ge=0.0, le=10.0, description="epsilon_high: the ratio is clipped above 1 + clip_high")
+    alpha: tuple[Fraction, Fraction] = Field((0.1, 0.9), description="manager's weights of format and outcome; sum 1")
+    beta: tuple[Fraction, Fraction, Fraction] = Field(
+        (0.1, 0.4, 0.5), description="sub-agents' weights of format, outcome and expert reward; sum 1"
+    )
+    learning_rate: RoleRates = Field(default_factory=RoleRates, description="learning rate per role")
+    warmup_steps: int = Field(5, ge=0, le=10_000, description="steps over which the learning rates rise from 0")
+    max_grad_norm: float = Field(1.0, gt=0.0, le=1e6, description="the gradient of each role is clipped to this norm")
+    weights: Literal["lora", "full"] = Field("lora", description="train an adapter per role, or a whole model per role")
+    lora_rank: int = Field(8, ge=1, le=256, description="rank of the adapters")
+    kl: float = Field(0.0, ge=0.0, le=10.0, description="weight of the KL (k3) to the warm-started model")
+    entropy: float = Field(0.0, ge=0.0, le=1.0, description="weight of the entropy bonus")
+    temperature: float = Field(1.0, gt=0.0, le=5.0, description="sampling temperature of the rollouts")
+    validation_every: int = Field(5, ge=1, le=100_000, description="steps between two validations")
+    validation_queries: int = Field(32, ge=1, le=4096, description="market windows of a validation")
+    gate_format: Fraction = Field(0.97, description="every role's share of valid answers that opens stage 2")
+    rollback_format: Fraction = Field(0.9, description="a role with a lower share of valid answers is rolled back")
+    seed: int = Field(1, ge=0, le=2**31 - 1, description="seed of everything that training draws")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, weights in (("alpha", self.alpha), ("beta", self.beta)):
+            if abs(sum(weights) - 1.0) > 1e-9:
+                raise ValueError(f"{name} = {list(weights)} sums to {sum(weights):g}; the weights must sum to 1")
+        if self.stage1_steps + self.stage2_steps == 0:
+            raise ValueError("stage1_steps + stage2_steps is 0: there is nothing to train")
+        return self
+
+
+class EvaluationConfig(Section):
+    """How a policy is measured on held-out history."""
+
+    windows: int = Field(24, ge=1, le=10_000, description="held-out windows")
+    decisions_per_window: int = Field(8, ge=1, le=10_000, description="decisions in each window")
+    bootstrap_samples: int = Field(5000, ge=100, le=1_000_000, description="resamples behind the 95 % interval")
+    seed: int = Field(3, ge=0, le=2**31 - 1, description="seed of windows, resamples and random baselines")
+
+
+class Config(Section):
+    """All sections."""
+
+    market: MarketConfig = Field(default_factory=MarketConfig)
+    costs: CostsConfig = Field(default_factory=CostsConfig)
+    guard: GuardConfig = Field(default_factory=GuardConfig)
+    team: TeamConfig = Field(default_factory=TeamConfig)
+    nano: NanoConfig = Field(default_factory=NanoConfig)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All values as JSON knows them; `config_from_dict` is the inverse."""
+        return self.model_dump(mode="json")
+
+
+@dataclass(frozen=True)
+class KeyHelp:
+    """One key of the config, for `--help` and the documentation."""
+
+    key: str
+    meaning: str
+    default: str
+    allowed: str
+
+
+def describe(model: type[Section] = Config, prefix: str = "") -> list[KeyHelp]:
+    """Every key with its meaning, default and what is allowed, in the order of the sections."""
+    found: list[KeyHelp] = []
+    for name, info in model.model_fields.items():
+        section = _section_of(info)
+        if section is not None:
+            found += describe(section, f"{prefix}{name}.")
+        else:
+            default = json.dumps(info.get_default(call_default_factory=True), default=list)
+            found.append(KeyHelp(f"{prefix}{name}", info.description or "", default, _allowed(info)))
+    return found
+
+
+def presets() -> list[str]:
+    """Names of the presets in `configs/`."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The config of a preset (`demo`) or a TOML file, with overrides such as `training.seed=5` applied to it.
+
+    Keys that neither names keep their default. Raises `ConfigError` for a missing or malformed file, an unknown key, a
+    value of the wrong type or out of range, and for settings that contradict each other.
+    """
+    path = _find(source)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    overridden: dict[str, str] = {}
+    for override in overrides:
+        key = _apply(data, override)
+        overridden[key] = override
+    return _validated(data, str(path), overridden)
+
+
+def config_from_dict(data: dict[str, Any], source: str = "stored config") -> Config:
+    """The config that `Config.to_dict` gave. Raises `ConfigError`, naming `source`, as `load_config` does."""
+    return _validated(data, source, {})
+
+
+def _find(source: str | Path) -> Path:
+    path = Path(source)
+    if path.suffix == ".toml" or len(path.parts) > 1:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such config file; presets are {', '.join(presets())}")
+        return path
+    if str(source) not in presets():
+        raise ConfigError(
+            f"no preset '{source}'{_suggestion(str(source), presets())}; presets are {', '.join(presets())}, "
+            "or give the path of a .toml file"
+        )
+    return PRESETS / f"{source}.toml"
+
+
+def _apply(data: dict[str, Any], override: str) -> str:
+    """Set one `section.key=value` in `data`; returns the key."""
+    key, equals, text = override.partition("=")
+    key, parts = key.strip(), key.strip().split(".")
+    if not equals or len(parts) < 2 or not all(parts):
+        raise ConfigError(f"override '{override}': write it as section.key=value, for example training.seed=5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word, as in training.alignment=none
+    for part in parts[:-1]:
+        data = data.setdefault(part, {})
+        if not isinstance(data, dict):
+            raise ConfigError(f"override '{override}': '{part}' is not a section")
+    data[parts[-1]] = value
+    return key
+
+
+def _validated(data: dict[str, Any], source: str, overridden: dict[str, str]) -> Config:
+    try:
+        # Through JSON, because strict validation takes a list for a tuple only there.
+        return Config.model_validate_json(json.dumps(data, default=str))
+    except ValidationError as error:
+        problems = [_problem(problem, source, overridden) for problem in _without_echoes(error)]
+        raise ConfigError("\n".join(problems)) from error
+
+
+def _without_echoes(error: ValidationError) -> Iterator[Any]:
+    """The problems, one for each place."""
+    seen: set[str] = set()
+    for problem in error.errors(include_url=False):
+        key = _dotted(problem["loc"])
+        if key not in seen:
+            seen.add(key)
+            yield problem
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location)
+
+
+def _problem(problem: Any, source: str, overridden: dict[str, str]) -> str:
+    """One line: where, which key, which value, what is allowed."""
+    location = problem["loc"]
+    key = _dotted(location)
+    where = _blame(key, source, overridden)
+    if problem["type"] == "extra_forbidden":
+        siblings = _siblings(location)
+        kind = "section" if len(location) == 1 else "key"
+        suggestion = _suggestion(str(location[-1]), siblings)
+        return f"{where}: unknown {kind} '{key}'{suggestion}; known: {', '.join(siblings)}"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return f"{where}: {key}: {message}"
+    allowed = next((entry.allowed for entry in describe() if key == entry.key), "")
+    value = json.dumps(problem["input"], default=str)
+    return f"{where}: {key} = {value} is not allowed: {f'expected {allowed}' if allowed else message}"
+
+
+def _blame(key: str, source: str, overridden: dict[str, str]) -> str:
+    """The override that set `key`; else the file, with the overrides that reach into `key` if there are any."""
+    for name, text in overridden.items():
+        if key == name or key.startswith(f"{name}."):
+            return f"override '{text}'"
+    inside = [text for name, text in overridden.items() if name.startswith(f"{key}.")]
+    return f"{source} with {', '.join(repr(text) for text in inside)}" if inside else source
+
+
+def _siblings(location: tuple[int | str, ...]) -> list[str]:
+    """Names that would have been right at `location`."""
+    model: type[Section] = Config
+    for part in location[:-1]:
+        section = _section_of(model.model_fields[str(part)])
+        assert section is not None  # pydantic descends into sections only
+        model = section
+    return list(model.model_fields)
+
+
+def _suggestion(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def _section_of(info: FieldInfo) -> type[Section] | None:
+    kind = info.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+_TYPES: dict[Any, str] = {int: "integer", float: "number", bool: "true or false", str: "text"}
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "multiple_of": "a multiple of"}
+
+
+def _allowed(info: FieldInfo) -> str:
+    """What a field takes, in words: type, bounds, choices."""
+    choices = getattr(info.annotation, "__args__", ())
+    if choices and all(isinstance(choice, str) for choice in choices):
+        return "one of " + ", ".join(f"'{choice}'" for choice in choices)
+    words = [_TYPES.get(info.annotation, "list")]
+    for rule in info.metadata:
+        for part in rule.metadata if isinstance(rule, FieldInfo) else [rule]:
+            words += [f"{word} {getattr(part, rule)}" for rule, word in _BOUNDS.items() if hasattr(part, rule)]
+    return ", ".join(words)

@@ -1,0 +1,1 @@
+"""Honest measurement: held-out windows, baselines, paired differences with intervals."""

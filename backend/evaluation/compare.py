@@ -1,0 +1,135 @@
+"""Teams and baselines on the same windows, and what one team earns more than another, with its interval.
+
+All take the same windows, costs and limits; the teams also share the sampling seeds. A difference is taken window by window,
+so that what the market did to both cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from backend.evaluation.bootstrap import mean_interval
+from backend.teams import LoadedTeam
+from cryptosentinel.episode import EpisodeResult, play
+from cryptosentinel.guard import GuardLimits
+from cryptosentinel.scheduler import run_all
+from cryptosentinel.team import derive_seed
+from simulator.backtest import BacktestResult, BacktestRun, Strategy, Window, run_backtest
+from simulator.errors import DataError
+from simulator.exchange import Costs
+from simulator.market import Market
+from simulator.strategies import AlwaysShort, Flat, Hold, MatchedRandom, Oracle, SmaCross, VolatilityTarget
+
+Report = Callable[[str, int, int], None]  # what is being played, windows done, of how many
+METRICS = ("total_return", "sharpe", "max_drawdown", "exposure", "trades", "long_share", "turnover", "hit_rate")
+ORACLE_LEVELS = 5
+
+
+def split_windows(start: int, stop: int, count: int, decisions: int, decide_every: int) -> list[Window]:
+    """`count` windows of `decisions` decisions that follow each other without overlap in the bars [start, stop).
+
+    Raises `DataError` when they do not fit.
+    """
+    bars = decisions * decide_every
+    if count * bars >= stop - start:
+        raise DataError(
+            f"{count} windows of {decisions} decisions every {decide_every} bars need {count * bars + 1} bars, the held-out "
+            f"part has {stop - start}: use fewer or shorter windows, or more bars"
+        )
+    step = (stop - 1 - start) // count
+    return [Window(start + number * step, start + number * step + bars, decide_every) for number in range(count)]
+
+
+def play_windows(
+    loaded: LoadedTeam,
+    market: Market,
+    windows: Sequence[Window],
+    costs: Costs,
+    limits: GuardLimits,
+    cash: float,
+    max_leverage: float,
+    seed: int,
+    report: Report,
+) -> list[EpisodeResult]:
+    """The team's backtests of all windows, side by side."""
+    tasks = [
+        play(loaded.team, BacktestRun(market, window, cash, costs, max_leverage), limits, derive_seed(seed, window.start))
+        for window in windows
+    ]
+    report(loaded.name, 0, len(tasks))
+    return run_all(tasks, loaded.engine, on_finished=lambda done: report(loaded.name, done, len(tasks)))
+
+
+def baselines(
+    market: Market, windows: Sequence[Window], costs: Costs, cash: float, max_leverage: float, matched_to: Sequence[BacktestResult], seed: int
+) -> dict[str, list[BacktestResult]]:
+    """Every baseline on every window; the oracle too where the truth of the market is known.
+
+    `matched_to` is whose exposure and rhythm the random trader copies.
+    """
+
+    def each(make: Callable[[int], Strategy]) -> list[BacktestResult]:
+        return [
+            run_backtest(market, make(number), window, cash, costs, max_leverage)
+            for number, window in enumerate(windows)
+        ]
+
+    results = {
+        "hold": each(lambda _: Hold()),
+        "flat": each(lambda _: Flat()),
+        "always_short": each(lambda _: AlwaysShort()),
+        "sma_cross": each(lambda _: SmaCross()),
+        "volatility_target": each(lambda _: VolatilityTarget()),
+        "matched_random": each(lambda number: MatchedRandom.matched_to(matched_to, derive_seed(seed, "random", number))),
+    }
+    if market.truth is not None:
+        levels = np.linspace(-1.0, 1.0, ORACLE_LEVELS) / len(market.symbols)
+        policy = market.truth.oracle(costs, levels.tolist(), windows[0].decide_every)
+        results["oracle"] = each(lambda _: Oracle(policy))
+    return results
+
+
+def table(results: Mapping[str, Sequence[BacktestResult]], episodes: Mapping[str, Sequence[EpisodeResult]]) -> dict[str, Any]:
+    """A row for each name: means over the windows, and the return of every window. `hold_rate` (share of decisions that
+    changed nothing) is known for teams only."""
+    rows: dict[str, Any] = {}
+    for name, runs in results.items():
+        row: dict[str, Any] = {key: float(np.mean([run.metrics[key] for run in runs])) for key in METRICS}
+        row["costs"] = float(np.mean([sum(run.costs.values()) / run.equity[0] for run in runs]))
+        row["per_window"] = [run.metrics["total_return"] for run in runs]
+        row["hold_rate"] = None
+        if name in episodes:
+            decisions = [decision for episode in episodes[name] for _, decision in episode.decisions]
+            row["hold_rate"] = float(np.mean([not decision.orders for decision in decisions]))
+        rows[name] = row
+    return rows
+
+
+def difference(
+    results: Mapping[str, Sequence[BacktestResult]], of: str, against: str, samples: int, seed: int
+) -> dict[str, Any]:
+    """Mean paired difference of the windows' returns, its 95 % bootstrap interval, and the part that lower costs explain."""
+    pairs = list(zip(results[of], results[against], strict=True))
+    gains = [one.metrics["total_return"] - other.metrics["total_return"] for one, other in pairs]
+    saved = [(sum(other.costs.values()) - sum(one.costs.values())) / one.equity[0] for one, other in pairs]
+    low, high = mean_interval(gains, samples, seed)
+    return {
+        "of": of,
+        "against": against,
+        "mean": float(np.mean(gains)),
+        "ci95": [low, high],
+        "costs_saved": float(np.mean(saved)),
+        "per_window": gains,
+    }
+
+
+def mean_equity(results: Mapping[str, Sequence[BacktestResult]], interval: int) -> dict[str, Any]:
+    """Equity from 1 on, averaged over the windows, with the days since the window's start."""
+    curves = {
+        name: np.mean([run.equity / run.equity[0] for run in runs], axis=0).tolist() for name, runs in results.items()
+    }
+    length = len(next(iter(curves.values())))
+    return {"equity": curves, "equity_days": [bar * interval / 86_400_000 for bar in range(length)]}

@@ -1,0 +1,168 @@
+"""The report of a run: `report.html`, one file that needs nothing else and asks no network, and `report.json` beside it.
+
+Both are made from the store's records alone. What a run did not get to is said to be not available.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from backend import charts
+from backend.naming import ABSENT, COLUMNS, MEANINGS, duration_text, number_text, title_of
+from backend.store.records import DecisionRecord
+from backend.store.store import Store
+from backend.summary import RunSummary, facts, how_it_was_run, summarise
+from backend.telling import headline, tell
+from simulator.errors import UserError
+from simulator.market import format_time
+
+_TRADES_SHOWN = 200
+_DECISIONS_SHOWN = 5  # before the largest gains, and as many before the largest losses
+_SHOWN_AT_FIRST = ("trained", "warm_started", "teacher", "hold", "oracle")
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A figure of the page: its JSON, safe inside a script element, and what it says in words."""
+
+    number: int
+    label: str
+    json: Markup
+    height: int
+
+
+class _Figures:
+    """Numbers the figures of one page."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, label: str, figure: go.Figure) -> _Figure:
+        self._count += 1
+        # A "</script>" inside a name must not end the element.
+        text = figure.to_json().replace("<", "\\u003c")
+        return _Figure(self._count, label, Markup(text), int(figure.layout.height))
+
+
+def write_report(store: Store, run_id: str, folder: Path) -> Path:
+    """Write `report.html` and `report.json` of a run into `folder` (made if absent); returns the path of the page.
+
+    Raises `StoreError` for an unknown run, `UserError` where the files cannot be written.
+    """
+    summary = summarise(store, run_id)
+    page = folder / "report.html"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        document = json.dumps(facts(summary), indent=2, allow_nan=False)
+        (folder / "report.json").write_text(document + "\n", encoding="utf-8")
+        page.write_text(render(summary), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"the report cannot be written to {folder} ({error.strerror}): free some space or choose another folder; "
+            "the records of the run are safe in the store"
+        ) from error
+    return page
+
+
+def render(summary: RunSummary) -> str:
+    """The page as HTML. All text is escaped: what models and news said is untrusted."""
+    environment = Environment(
+        loader=PackageLoader("backend"), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    environment.filters |= {"number": number_text, "duration": duration_text, "title_of": title_of, "time": format_time}
+    figures = _Figures()
+    context: dict[str, Any] = {
+        "summary": summary,
+        "run": summary.run,
+        "is_training": summary.run.kind in ("demo", "train") or bool(summary.metrics),
+        "is_comparison": summary.run.kind in ("demo", "evaluate") or "held_out" in summary.evaluations,
+        "absent": ABSENT,
+        "columns": COLUMNS,
+        "meanings": MEANINGS,
+        "how": how_it_was_run(summary),
+        "config": json.dumps(summary.settings, indent=2) if summary.settings else None,
+        "difference": _difference(figures, summary),
+        "equity": _mean_equity(figures, summary),
+        "curves": [
+            (curve, figures.add(curve.title, charts.step_chart(curve.series, summary.events)))
+            for curve in summary.curves()
+        ],
+        "calls": figures.add("Calls per decision", charts.calls_chart(summary.calls)) if summary.calls else None,
+        "story": summary.evaluations.get("story"),
+        "tell": tell,
+        "backtest": _backtest(figures, summary),
+        "plotly": Markup(get_plotlyjs()),
+        "plotly_config": Markup(json.dumps(charts.CONFIG)),
+    }
+    return environment.get_template("report.html.j2").render(context)
+
+
+def _difference(figures: _Figures, summary: RunSummary) -> _Figure | None:
+    rows = {}
+    for name, label in (("held_out", "Held-out windows"), ("no_edge", "No-edge twin")):
+        difference = summary.evaluations.get(name, {}).get("difference")
+        if difference:
+            rows[label] = difference
+    return figures.add("Trained minus warm-started", charts.difference_chart(rows)) if rows else None
+
+
+def _mean_equity(figures: _Figures, summary: RunSummary) -> _Figure | None:
+    result = summary.evaluations.get("held_out", {})
+    if not result.get("equity"):
+        return None
+    chart = charts.equity_chart(result["equity"], result["equity_days"], "days into the window", _SHOWN_AT_FIRST)
+    return figures.add("Equity on held-out windows", chart)
+
+
+def _backtest(figures: _Figures, summary: RunSummary) -> dict[str, Any] | None:
+    """What the page shows of the run's own backtests; None for a run without any."""
+    main = summary.main_backtest
+    if main is None or summary.run.kind != "backtest":
+        return None
+    results = {record.name: record.result for record in summary.backtests}
+    ordered = {main: results[main], **{name: result for name, result in results.items() if name != main}}
+    own = results[main]
+    curves: Mapping[str, Sequence[float]] = {name: result["equity"] for name, result in ordered.items()}
+    x = charts.moments(own["times"])
+    decisions = [record for record in summary.decisions if record.backtest == main]
+    return {
+        "name": main,
+        "result": own,
+        "results": ordered,
+        "sentence": backtest_sentence(main, results),
+        "equity": figures.add("Equity", charts.equity_chart(curves, x, "", list(curves))),
+        "drawdown": figures.add("Drawdown", charts.drawdown_chart(curves, x, "", list(curves))),
+        "exposure": figures.add("Exposure", charts.exposure_chart(own["times"], own["exposure"], own["symbols"])),
+        "trades": own["trades"][:_TRADES_SHOWN],
+        "decisions": [(record, headline(record.story)) for record in _telling(decisions)],
+        "decisions_in_all": len(decisions),
+        "decisions_with_orders": sum(bool(record.story.get("orders")) for record in decisions),
+    }
+
+
+def backtest_sentence(name: str, results: Mapping[str, Mapping[str, Any]]) -> str:
+    """What a backtest came to, in a sentence; in the same breath what holding would have."""
+    own = results[name]
+    period = f"{format_time(own['times'][0])} to {format_time(own['times'][-1])} UTC"
+    earned = number_text(own["metrics"]["total_return"], "change")
+    text = f"{title_of(name)} made {earned} on {', '.join(own['symbols'])} from {period}, net of all costs."
+    if name != "hold" and "hold" in results:
+        text += f" Buying and holding made {number_text(results['hold']['metrics']['total_return'], 'change')}."
+    return text
+
+
+def _telling(decisions: Sequence[DecisionRecord]) -> list[DecisionRecord]:
+    """Of the decisions that sent orders those followed by the largest gains and losses, in order of time."""
+    active = [record for record in decisions if record.story.get("orders")] or decisions
+    ranked = sorted(active, key=lambda record: record.story.get("net_return") or 0.0)
+    chosen = ranked[:_DECISIONS_SHOWN] + ranked[-_DECISIONS_SHOWN:]
+    return sorted({record.ordinal: record for record in chosen}.values(), key=lambda record: record.ordinal)

@@ -1,0 +1,35 @@
+"""Records of runs in SurrealDB: `Store` and the record types."""
+
+from backend.store.errors import StoreError
+from backend.store.records import (
+    AdapterRecord,
+    BacktestRecord,
+    DecisionRecord,
+    Delegation,
+    EvaluationRecord,
+    MetricRecord,
+    QueryRecord,
+    RewardRecord,
+    RolloutRecord,
+    RunRecord,
+    RunStatus,
+    TrajectoryRecord,
+)
+from backend.store.store import Store
+
+__all__ = [
+    "AdapterRecord",
+    "BacktestRecord",
+    "DecisionRecord",
+    "Delegation",
+    "EvaluationRecord",
+    "MetricRecord",
+    "QueryRecord",
+    "RewardRecord",
+    "RolloutRecord",
+    "RunRecord",
+    "RunStatus",
+    "Store",
+    "StoreError",
+    "TrajectoryRecord",
+]

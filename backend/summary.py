@@ -1,0 +1,220 @@
+"""What the records of a run say, gathered for the report and the page. Whatever a run did not get to is None or empty."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend.charts import Event
+from backend.naming import MEANINGS, role_title
+from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord, MetricRecord, RunRecord
+from backend.store.store import Store
+from cryptosentinel.agents.registry import MANAGER, ROLES
+
+Series = dict[str, tuple[list[int], list[float]]]  # name -> steps, values
+
+# Curves that are drawn for each role: the metric's name without the role, a title, its range.
+_ROLE_METRICS = (
+    ("reward/mean", "Reward", "Mean reward of the role's conversations, from 0 to 1. This is what training raises."),
+    ("valid", "Format", "Share of answers that follow the protocol. It must stay near 1."),
+    ("expert/mean", "Expert score", "How good the advice itself was, checked against what happened. 1 is best."),
+    ("calls", "Calls in a decision", "How often the manager asked this role. It is free to ask nobody."),
+)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One picture of metrics over the steps."""
+
+    title: str
+    caption: str
+    series: Series
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Everything that is shown of a run. `evaluations` holds the newest result of each name."""
+
+    run: RunRecord
+    evaluations: dict[str, dict[str, Any]]
+    metrics: list[MetricRecord]
+    backtests: list[BacktestRecord]
+    decisions: list[DecisionRecord]
+    calls: dict[str, dict[int, int]]
+
+    @property
+    def closing(self) -> dict[str, Any]:
+        """What the run wrote at its end; empty for one that did not get there."""
+        in_config = self.run.config.get("summary")
+        return self.evaluations.get("summary") or (in_config if isinstance(in_config, dict) else {})
+
+    @property
+    def verdict(self) -> str | None:
+        return self.closing.get("verdict")
+
+    @property
+    def wall_seconds(self) -> float | None:
+        """As the run measured it, else from its first to its last record; None while it runs."""
+        measured = self.closing.get("wall_seconds")
+        if measured is None and self.run.finished_at is not None:
+            return (self.run.finished_at - self.run.started_at) / 1000
+        return measured
+
+    @property
+    def events(self) -> list[Event]:
+        """Stage boundaries, rollbacks and the best step, to be marked in the curves."""
+        found = [Event(step, "stage", f"stage {stage}") for stage, step in self._stages() if step > 0]
+        for rollback in self.closing.get("rollbacks", []):
+            found.append(Event(int(rollback["step"]), "rollback", f"{role_title(rollback['role'])} rolled back"))
+        if self.closing.get("best_step") is not None:
+            found.append(Event(int(self.closing["best_step"]), "best", "kept: best validation"))
+        return found
+
+    def _stages(self) -> list[tuple[int, int]]:
+        """(stage, its first step); from the metric `stage` where the closing words are missing."""
+        if "stages" in self.closing:
+            return [(int(stage["stage"]), int(stage["from_step"])) for stage in self.closing["stages"]]
+        first: dict[int, int] = {}
+        for record in self.metrics:
+            if "stage" in record.values:
+                first.setdefault(int(record.values["stage"]), record.step)
+        return sorted((stage, step) for stage, step in first.items() if stage > 1)
+
+    def curves(self) -> list[Curves]:
+        """The pictures of training that the metrics allow."""
+        found = []
+        for suffix, title, caption in _ROLE_METRICS:
+            roles = [role for role in ROLES if suffix != "calls" or role != MANAGER.key]  # nobody calls the manager
+            series = self._series({f"{role}/{suffix}": role for role in roles})
+            if series:
+                found.append(Curves(title, caption, series))
+        names = {"validation/outcome": "outcome", "validation/hold_share": "hold share"}
+        series = self._series(names)
+        if series:
+            caption = (
+                "The team on states that it never trains on, always the same ones. Outcome: its result squashed to 0…1, "
+                "0.5 is break-even. Hold share: decisions that changed nothing."
+            )
+            found.append(Curves("Validation", caption, series))
+        return found
+
+    def _series(self, names: Mapping[str, str]) -> Series:
+        series: Series = {}
+        for metric, label in names.items():
+            points = [(record.step, record.values[metric]) for record in self.metrics if metric in record.values]
+            if points:
+                series[label] = ([step for step, _ in points], [value for _, value in points])
+        return series
+
+    @property
+    def data_source(self) -> str:
+        """Where the bars came from, as far as the config says."""
+        market = self.settings.get("market", {})
+        if not isinstance(market, dict) or not market:
+            return "not available"
+        return str(market.get("data") or "synthetic market")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The config of the run."""
+        config = self.run.config.get("config")
+        return config if isinstance(config, dict) else {}
+
+    @property
+    def main_backtest(self) -> str | None:
+        """The backtest that the run is about: the one with decisions of a team, else the first that is no baseline."""
+        deciding = {record.backtest for record in self.decisions}
+        names = [record.name for record in self.backtests]
+        for name in (*(n for n in names if n in deciding), *(n for n in names if n not in BASELINES), *names):
+            return name
+        return None
+
+
+BASELINES = frozenset(MEANINGS) - {"trained", "warm_started", "teacher"}
+
+
+def summarise(store: Store, run_id: str) -> RunSummary:
+    """Read a run. Raises `StoreError` if there is none with this id."""
+    run = store.run(run_id)
+    return RunSummary(
+        run=run,
+        evaluations=_newest(store.evaluations(run_id)),
+        metrics=store.metrics(run_id),
+        backtests=store.backtests(run_id),
+        decisions=store.decisions(run_id),
+        calls=store.calls_per_rollout(run_id),
+    )
+
+
+def facts(summary: RunSummary) -> dict[str, Any]:
+    """The run as one JSON document; `null` stands for what is not available."""
+    run, closing = summary.run, summary.closing
+    held_out, no_edge = summary.evaluations.get("held_out", {}), summary.evaluations.get("no_edge", {})
+    trained = held_out.get("rows", {}).get("trained", {})
+    return {
+        "run": run.run,
+        "kind": run.kind,
+        "status": run.status,
+        "message": run.message,
+        "verdict": summary.verdict,
+        "wall_seconds": summary.wall_seconds,
+        "peak_memory_mb": closing.get("peak_memory_mb"),
+        "held_out": _comparison(held_out),
+        "no_edge": _comparison(no_edge),
+        "behaviour": {key: trained.get(key) for key in ("exposure", "trades", "long_share", "hold_rate")},
+        "calls_per_rollout": {
+            role: {str(calls): count for calls, count in counts.items()} for role, counts in summary.calls.items()
+        },
+        "training": {key: closing.get(key) for key in ("stages", "rollbacks", "best_step")},
+        "backtests": {
+            record.name: {key: record.result.get(key) for key in ("metrics", "costs", "absent_bars")}
+            for record in summary.backtests
+        },
+        "seed": run.seed,
+        "data_hash": run.data_hash,
+        "versions": run.config.get("versions"),
+        "config": run.config.get("config"),
+    }
+
+
+def _comparison(result: dict[str, Any]) -> dict[str, Any]:
+    """Mean returns per window of the rows, with the paired difference trained - warm-started and its interval."""
+    rows: dict[str, dict[str, Any]] = result.get("rows", {})
+    returns = {name: row.get("total_return") for name, row in rows.items()}
+    difference = result.get("difference") or {}
+    named = ("trained", "warm_started", "oracle")
+    return {
+        "windows": result.get("windows"),
+        "difference": difference.get("mean"),
+        "ci95": difference.get("ci95"),
+        **{name: returns.get(name) for name in named},
+        "baselines": {name: value for name, value in returns.items() if name not in named},
+        "rows": {name: {key: value for key, value in row.items() if key != "per_window"} for name, row in rows.items()},
+    }
+
+
+def _newest(evaluations: Sequence[EvaluationRecord]) -> dict[str, dict[str, Any]]:
+    """The result of each name at its highest step; they come in order of the step."""
+    return {record.name: record.result for record in evaluations}
+
+
+def how_it_was_run(summary: RunSummary) -> list[tuple[str, str]]:
+    """Label and value of what one needs to run it again and to judge it."""
+    run = summary.run
+    memory = summary.closing.get("peak_memory_mb")
+    versions = run.config.get("versions")
+    rows = [
+        ("Run", run.run),
+        ("Kind", run.kind),
+        ("Status", f"{run.status} ({run.message})" if run.message else run.status),
+        ("Started", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.started_at / 1000))),
+        ("Seed", str(run.seed)),
+        ("Data", summary.data_source),
+        ("Data hash (SHA-256)", run.data_hash),
+        ("Peak memory", f"{memory:,.0f} MB" if isinstance(memory, int | float) else "not available"),
+    ]
+    if isinstance(versions, dict):
+        rows.append(("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
+    return rows

@@ -1,0 +1,110 @@
+"""Teams by name: the scripted one, or one that was trained, read from the folder of its run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from backend.config import Section, TeamConfig, TrainingConfig
+from backend.training.policies import LoraSettings, RolePolicies
+from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.llm.engine import Engine, Sampling
+from cryptosentinel.llm.nano import load_model
+from cryptosentinel.llm.scripted_engine import ScriptedEngine
+from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
+from cryptosentinel.llm.transformers_engine import TransformersEngine
+from cryptosentinel.teacher import expert_policies
+from cryptosentinel.team import Team, TeamSettings
+from simulator.errors import UserError
+
+MANIFEST = "team.json"
+SCRIPTED = "scripted"
+
+
+class TeamManifest(Section):
+    """What `team.json` says: where base model and adapters are, relative to it, and how the team works."""
+
+    base: str
+    adapters: str | None
+    team: TeamConfig
+    training: TrainingConfig
+
+
+@dataclass(frozen=True)
+class LoadedTeam:
+    """A team ready to decide."""
+
+    name: str
+    team: Team
+    engine: Engine
+
+    def at_temperature(self, temperature: float) -> LoadedTeam:
+        """The same team sampled at another temperature; 0 is greedy."""
+        settings = replace(self.team.settings, sampling=replace(self.team.settings.sampling, temperature=temperature))
+        return replace(self, team=Team(self.team.codec, self.team.version_of, settings))
+
+
+def team_settings(config: TeamConfig, temperature: float) -> TeamSettings:
+    """The team's settings as its configuration has them."""
+    return TeamSettings(
+        horizon_bars=config.horizon_bars,
+        mask_symbols=config.mask_symbols,
+        schemas_in_prompt=config.schemas_in_prompt,
+        sampling=Sampling(temperature=temperature, max_tokens=config.max_tokens),
+    )
+
+
+def scripted_team(config: TeamConfig) -> LoadedTeam:
+    """The team of expert rules; needs no model."""
+    engine = ScriptedEngine(make_byte_codec(), expert_policies())
+    team = Team(make_byte_codec(), engine.policy_version, team_settings(config, 1.0))
+    return LoadedTeam(SCRIPTED, team, engine)
+
+
+def role_policies(base: Path, training: TrainingConfig) -> tuple[RolePolicies, ChatCodec]:
+    """Base model and tokenizer in `base`, with an untrained adapter (or a copy) per role. Raises `UserError`."""
+    model, tokenizer = load_model(base)
+    lora = LoraSettings(r=training.lora_rank, alpha=2 * training.lora_rank)
+    policies = RolePolicies(model, list(ROLES), training.weights, lora, training.seed)
+    return policies, ChatCodec(tokenizer)
+
+
+def model_team(name: str, policies: RolePolicies, codec: ChatCodec, config: TeamConfig, temperature: float) -> LoadedTeam:
+    """A team that thinks with the policies as they are now."""
+    engine = TransformersEngine(codec, policies.base_config, {})
+    for role in policies.roles:
+        engine.set_weights(role, policies.merged_state(role), policies.version(role))
+    return LoadedTeam(name, Team(codec, engine.policy_version, team_settings(config, temperature)), engine)
+
+
+def write_manifest(folder: Path, manifest: TeamManifest) -> None:
+    """Make `folder` one that `load_team` reads."""
+    (folder / MANIFEST).write_text(json.dumps(manifest.model_dump(mode="json"), indent=2) + "\n")
+
+
+def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedTeam:
+    """`scripted`, or the folder of a training run; with `trained` False the team as the run began, without adapters.
+
+    `config` is used by the scripted team; a trained one works as it was trained. Raises `UserError` for a folder that holds
+    no team.
+    """
+    if name == SCRIPTED:
+        return scripted_team(config)
+    folder = Path(name)
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise UserError(
+            f"no team '{name}': give 'scripted' or the folder of a finished training run (one that holds {MANIFEST})"
+        )
+    try:
+        manifest = TeamManifest.model_validate_json(path.read_text())
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{path} cannot be used: {error}. Give the folder of a finished training run") from error
+    policies, codec = role_policies(folder / manifest.base, manifest.training)
+    if trained and manifest.adapters is not None:
+        policies.load(folder / manifest.adapters)
+    label = folder.resolve().name if trained else "warm_started"
+    return model_team(label, policies, codec, manifest.team, manifest.training.temperature)

@@ -1,0 +1,231 @@
+"""A stored decision (see `backend.stories`) told line by line, as a conversation that people can follow.
+
+Everything that models and news said is untrusted text: it comes out as plain strings, to be shown as such.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from backend.naming import number_text, role_title
+from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Decision, Position
+from cryptosentinel.agents.market_analyst import Analysis
+from cryptosentinel.agents.registry import MANAGER, ROLES, SUB_AGENTS
+from cryptosentinel.agents.risk_analyst import Verdict
+from cryptosentinel.agents.trader import Execution
+from cryptosentinel.protocol import Malformed, ToolCall, parse
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing said or done.
+
+    `speaker` is a role's key, or "desk" (what the team is told), "tool" (what code answered), "guard", "orders", "result".
+    `depth` is 1 inside a consultation. `raw` is the exact text behind `text`, empty where there is none.
+    """
+
+    speaker: str
+    title: str
+    text: str
+    raw: str = ""
+    depth: int = 0
+    problem: bool = False
+
+
+def tell(story: dict[str, Any]) -> list[Line]:
+    """The whole decision: what was said, what RiskAnalyst and the guard changed, the orders, what the account made."""
+    return [*conversation(story), *consequences(story)]
+
+
+def headline(story: dict[str, Any]) -> str:
+    """One line: what was decided, and the change of equity up to the next decision."""
+    names = _real_names(story)
+    answer = _talks(story)[0].get("answer") if _talks(story) else None
+    if answer is None:
+        said = "no valid answer, so no change"
+    else:
+        asked_about = f" in {', '.join(names.values())}" if names else ""
+        said = "; ".join(_position(position, names) for position in _positions(answer)) or f"no change{asked_about}"
+    earned = story.get("net_return")
+    return said if earned is None else f"{said} → account {number_text(earned, 'change')}"
+
+
+def conversation(story: dict[str, Any]) -> list[Line]:
+    """What the manager was told, asked and decided; what it asked for is answered in between, one level deeper."""
+    talks = _talks(story)
+    if not talks:
+        return []
+    return list(_talk(talks[0], iter(talks[1:]), _real_names(story), 0))
+
+
+def consequences(story: dict[str, Any]) -> list[Line]:
+    """What followed from the words: cuts by RiskAnalyst and the guard, orders, and what they earned."""
+    lines: list[Line] = []
+    for ruling in story.get("rulings", []):
+        asked, allowed = _percent(ruling["asked"]), _percent(ruling["allowed"])
+        text = f"My verdict binds: {ruling['side']} {ruling['symbol']} goes from {asked} to {allowed}."
+        lines.append(Line("risk_analyst", role_title("risk_analyst"), text, json.dumps(ruling)))
+    for clamp in story.get("clamps", []):
+        text = f"{clamp['symbol']}: {clamp['detail']} (rule {clamp['rule']})."
+        lines.append(Line("guard", "Guard", text, json.dumps(clamp)))
+    orders = story.get("orders", [])
+    if orders and not story.get("clamps"):
+        lines.append(Line("guard", "Guard", "Within the hard limits: nothing was changed."))
+    text = "\n".join(_order(order) for order in orders) or "None. What is held stays."
+    lines.append(Line("orders", "Orders", text, json.dumps(orders) if orders else ""))
+    if story.get("net_return") is not None:
+        before, after = story.get("equity_before"), story.get("equity_after")
+        text = f"The account's change up to the next decision: {number_text(story['net_return'], 'change')}"
+        text += f", from {before:,.2f} to {after:,.2f}." if before is not None and after is not None else "."
+        lines.append(Line("result", "What it earned", text, problem=story["net_return"] < 0))
+    return lines
+
+
+def _talk(talk: dict[str, Any], others: Iterator[dict[str, Any]], names: dict[str, str], depth: int) -> Iterator[Line]:
+    """One conversation in order; `others` are the consulted ones that have not been told yet."""
+    role = talk["role"]
+    types = ROLES[role].argument_types() if role in ROLES else {}
+    title = role_title(role)
+    looks_up: tuple[str, str] | None = None  # a call whose result comes next: what it says, its exact words
+    for message in talk["messages"]:
+        content = message["content"]
+        if message["role"] == "user" and depth == 0:
+            yield Line("desk", "Situation", _named(content, names), content)
+        elif message["role"] == "assistant":
+            call = parse(content, types)
+            if isinstance(call, ToolCall) and call.name in SUB_AGENTS:
+                yield Line(role, title, _said(call, content, names), content, depth)
+                other = next(others, None)
+                if other is not None:
+                    yield from _talk(other, iter(()), names, depth + 1)
+            elif isinstance(call, ToolCall) and call.name != ROLES[role].answer.name:
+                looks_up = _said(call, content, names), content
+            else:
+                yield Line(role, title, _said(call, content, names), content, depth, isinstance(call, Malformed))
+        elif message["role"] == "tool" and looks_up is not None:  # a consultation's answer has been told already
+            yield Line("tool", f"{title} {looks_up[0]}", _result(content, names), f"{looks_up[1]}\n{content}", depth)
+            looks_up = None
+    if looks_up is not None:
+        yield Line(role, title, looks_up[0], looks_up[1], depth)
+    if talk.get("problem"):
+        text = f"This answer could not be used ({talk['problem']}). It counts as no answer."
+        yield Line(role, title, text, "", depth, problem=True)
+
+
+def _said(call: ToolCall | Malformed, content: str, names: dict[str, str]) -> str:
+    """A call in a sentence; what is no valid call, as it stands."""
+    if isinstance(call, Malformed):
+        return content or "(said nothing)"
+    arguments = call.arguments
+    if isinstance(arguments, AskAnalyst):
+        return f"{SUB_AGENTS[call.name].title}, where is {_name(arguments.symbol, names)} going?"
+    if isinstance(arguments, AskAboutPosition):
+        wish = f"{arguments.side} {_name(arguments.symbol, names)} with {_percent(arguments.exposure)}"
+        risk = SUB_AGENTS[call.name].key == "risk_analyst"
+        return f"{SUB_AGENTS[call.name].title}, {f'may I hold {wish}?' if risk else f'how would you trade {wish}?'}"
+    if isinstance(arguments, Decision):
+        positions = "\n".join(
+            _position(position, names) + (f": {position.reason}" if position.reason else "")
+            for position in arguments.positions
+        )
+        return f"My decision:\n{positions}" if positions else "My decision: no change."
+    if isinstance(arguments, Analysis):
+        down, flat, up = map(_percent, arguments.distribution())
+        return f"Up {up}, flat {flat}, down {down}."
+    if isinstance(arguments, Verdict):
+        limit = f" to {_percent(arguments.to)}" if arguments.to is not None else ""
+        return f"{arguments.verdict.capitalize()}{limit}. In a bad case (1 of 20) it loses {arguments.loss:g} % or more."
+    if isinstance(arguments, Execution):
+        begin = "at once" if arguments.wait == 0 else f"after {_count(arguments.wait, 'bar')}"
+        parts = "in one order" if arguments.slices == 1 else f"in {arguments.slices} equal orders, one a bar"
+        return f"At the market, {begin}, {parts}."
+    given = arguments.model_dump(exclude_none=True)
+    return f"looks up {call.name}" + (f" ({_plain(given, names)})" if given else "")
+
+
+def _position(position: Position, names: dict[str, str]) -> str:
+    if position.side == "flat":
+        return f"flat in {_name(position.symbol, names)}"
+    text = f"{position.side} {_name(position.symbol, names)} {_percent(position.exposure)}"
+    brackets = [f"{word} {level:g} % away" for word, level in (("stop", position.stop), ("target", position.target)) if level]
+    return f"{text} ({', '.join(brackets)})" if brackets else text
+
+
+def _positions(answer: dict[str, Any]) -> tuple[Position, ...]:
+    return tuple(Decision.model_validate(answer).positions)
+
+
+def _order(order: dict[str, Any]) -> str:
+    side = "Buy" if order["quantity"] > 0 else "Sell"
+    delay = order.get("delay", 0)
+    when = "at the next open" if not delay else f"after {_count(delay, 'bar')} of waiting"
+    text = f"{side} {abs(order['quantity']):.6g} {order['symbol']} {when}"
+    for word in ("stop", "target"):
+        if order.get(word) is not None:
+            text += f", {word} {order[word]:.6g}"
+    return text + (", only to reduce." if order.get("reduce_only") else ".")
+
+
+def _result(content: str, names: dict[str, str]) -> str:
+    """A tool's JSON as text; anything else as it stands."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return content
+    return _plain(value, names) if isinstance(value, dict) else content
+
+
+def _plain(value: Any, names: dict[str, str]) -> str:
+    if isinstance(value, dict):
+        return " · ".join(f"{key} {_plain(item, names)}" for key, item in value.items())
+    if isinstance(value, list):
+        return "".join(f"\n– {_plain(item, names)}" for item in value)
+    return _name(value, names) if isinstance(value, str) else str(value)
+
+
+def _real_names(story: dict[str, Any]) -> dict[str, str]:
+    """What is known of the neutral names under which the team sees the coins, as `C1` -> `BTCUSDT`."""
+    names: dict[str, str] = {}
+    talks = _talks(story)
+    if not talks:
+        return names
+    others = iter(talks[1:])
+    types = MANAGER.argument_types()
+    for message in talks[0]["messages"]:
+        call = parse(message["content"], types) if message["role"] == "assistant" else None
+        if isinstance(call, ToolCall) and isinstance(call.arguments, AskAnalyst | AskAboutPosition):
+            other = next(others, None)
+            if other is not None and "symbol" in other.get("asked", {}):
+                names[call.arguments.symbol] = other["asked"]["symbol"]
+    answer = talks[0].get("answer")
+    if not names and answer is not None and story.get("symbol"):
+        names |= {position.symbol: story["symbol"] for position in _positions(answer)[:1]}
+    return names
+
+
+def _talks(story: dict[str, Any]) -> list[dict[str, Any]]:
+    talks: list[dict[str, Any]] = story.get("conversations", [])
+    return talks
+
+
+def _name(alias: str, names: dict[str, str]) -> str:
+    return names.get(alias, alias)
+
+
+def _named(text: str, names: dict[str, str]) -> str:
+    """The desk's own text with the real names beside the neutral ones."""
+    for alias, name in names.items():
+        if alias != name:
+            text = text.replace(f"{alias}:", f"{name} (shown to the team as {alias}):")
+    return text
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -1,0 +1,234 @@
+"""The policies of all roles over one base model: a LoRA adapter per role, or a full copy per role.
+
+Roles share no trainable parameter. The base never changes: adapters are merged in fp32 and into a copy only, since a
+merge in place, and in a short float type, loses most of a small update.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from backend.training.tensor_files import fingerprint, read_tensors, write_tensors
+from cryptosentinel.llm.nano import load_model
+from simulator.errors import UserError
+
+PolicyMode = Literal["lora", "full"]
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """Shape of the adapters: rank r, scaling alpha / r, and which linear layers carry one."""
+
+    r: int = 16
+    alpha: int = 32
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def token_logps(
+    model: PreTrainedModel, ids: Tensor, mask: Tensor, temperature: float = 1.0, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Log-prob of each sampled token given its prefix, and the entropy it was drawn at; both (B, T), 0 where masked.
+
+    ids (B, T) int64 padded on the right, mask (B, T) bool with column 0 False. Both are those of the distribution
+    scaled by `temperature`, as the engine samples. Logits exist only at sampled positions, (sampled, vocabulary): the
+    hidden states are gathered before the output layer. The entropy carries a gradient only when asked to.
+    """
+    if temperature <= 0.0:
+        raise ValueError(f"log-probs need a temperature above 0, not {temperature}")
+    mask = mask.to(ids.device)
+    # No attention mask: attention is causal and the padding is on the right.
+    hidden = model.get_decoder()(input_ids=ids[:, :-1], use_cache=False).last_hidden_state  # (B, T - 1, H)
+    picked = mask[:, 1:]
+    logits = model.get_output_embeddings()(hidden[picked]).float()  # (sampled, V)
+    if temperature != 1.0:  # the logits are the largest tensor here: no pass over them for nothing
+        logits = logits / temperature
+    log_probs = functional.log_softmax(logits, -1)
+    logps = log_probs.gather(-1, ids[:, 1:][picked].unsqueeze(-1)).squeeze(-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropy = -(log_probs.exp() * log_probs).sum(-1)
+    blank = torch.zeros(ids.shape, device=ids.device)
+    return blank.masked_scatter(mask, logps), blank.masked_scatter(mask, entropy)
+
+
+class RolePolicies:
+    """The trainable policies of several roles.
+
+    `base` is the folder of a causal language model (Qwen3) or such a model, which is copied, never changed. In `lora`
+    mode all roles share one frozen base and embeddings and norms stay frozen; in `full` mode each role trains a copy.
+    Before any training every role answers exactly as the base does.
+    """
+
+    def __init__(
+        self,
+        base: Path | PreTrainedModel,
+        roles: Sequence[str],
+        mode: PolicyMode = "lora",
+        lora: LoraSettings | None = None,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        if not roles or len(set(roles)) != len(roles):
+            raise ValueError(f"roles must be distinct, and at least one: {list(roles)}")
+        model = load_model(base)[0] if isinstance(base, Path) else copy.deepcopy(base)
+        model.requires_grad_(False).eval().to(torch.device(device))
+        self.roles = tuple(roles)
+        self.mode: PolicyMode = mode
+        self.lora = (lora or LoraSettings()) if mode == "lora" else None
+        self.base_fingerprint = fingerprint(model.state_dict())
+        self._base = model
+        self._peft: PeftModel | None = None
+        self._copies: dict[str, PreTrainedModel] = {}
+        if self.lora is None:
+            self._copies = {role: copy.deepcopy(model).requires_grad_(True) for role in roles}
+        else:
+            self._peft = _with_adapters(model, roles, self.lora, seed)
+        self._parameters = {role: self._named_parameters(role) for role in roles}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self._base.device
+
+    def trainable(self, role: str) -> list[nn.Parameter]:
+        """The parameters that this role alone owns, always in the same order."""
+        return list(self._parameters[role].values())
+
+    def activate(self, role: str) -> PreTrainedModel:
+        """Make `role` the one that answers, and return the model that answers for it."""
+        if self._peft is None:
+            return self._copies[role]
+        self._peft.set_adapter(role)
+        return self._base
+
+    def logps(
+        self, role: str, ids: Tensor, mask: Tensor, temperature: float = 1.0, entropy_gradient: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """`token_logps` under the role's policy: log-probs and entropies, (B, T) each."""
+        return token_logps(self.activate(role), ids, mask, temperature, entropy_gradient)
+
+    def reference_logps(self, ids: Tensor, mask: Tensor, temperature: float = 1.0) -> Tensor:
+        """Log-probs (B, T) under the base (adapters off), without gradient; the same for every role."""
+        with torch.no_grad():
+            if self._peft is None:
+                return token_logps(self._base, ids, mask, temperature)[0]
+            with self._peft.disable_adapter():
+                return token_logps(self._base, ids, mask, temperature)[0]
+
+    def merged_state(self, role: str) -> dict[str, Tensor]:
+        """The role's whole model for a decode engine: fp32 copies under the base's own parameter names.
+
+        W + (alpha / r) B A is computed in fp32; neither base nor adapter changes.
+        """
+        with torch.no_grad():
+            if self.lora is None:
+                state = self._copies[role].state_dict()
+                return {name: tensor.to(torch.float32, copy=True) for name, tensor in state.items()}
+            scaling = self.lora.alpha / self.lora.r
+            merged = {
+                name.replace(".base_layer.", "."): tensor.to(torch.float32, copy=True)
+                for name, tensor in self._base.state_dict().items()
+                if ".lora_" not in name
+            }
+            own = self._parameters[role]
+            for name in own:
+                if name.endswith(".lora_A.weight"):
+                    layer = name.removesuffix(".lora_A.weight")
+                    up, down = own[f"{layer}.lora_B.weight"].float(), own[name].float()
+                    merged[layer.removeprefix("base_model.model.") + ".weight"] += scaling * (up @ down)
+            return merged
+
+    def role_state(self, role: str) -> dict[str, Tensor]:
+        """A copy of the role's own parameters (an adapter under peft's names, or a whole model): for a rollback."""
+        return {name: parameter.detach().clone() for name, parameter in self._parameters[role].items()}
+
+    def load_role_state(self, role: str, state: Mapping[str, Tensor]) -> None:
+        """Copy parameters from `role_state` back in place; optimisers keep pointing at them. Raises ValueError."""
+        own = self._parameters[role]
+        wanted, given = _shapes(own), _shapes(state)
+        if wanted != given:
+            odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
+            raise ValueError(f"the parameters of {role} do not fit: {odd[0]} and {len(odd) - 1} others differ")
+        with torch.no_grad():
+            for name, parameter in own.items():
+                parameter.copy_(state[name])
+
+    def version(self, role: str) -> str:
+        """Name of the role's present weights, made of their content: equal weights on an equal base, equal name."""
+        content = self.base_fingerprint + fingerprint(self._parameters[role])
+        return f"{role}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+    def save(self, folder: Path) -> None:
+        """Write `{role}.safetensors` for each role."""
+        for role in self.roles:
+            write_tensors(folder / f"{role}.safetensors", self.role_state(role), self._header(role))
+
+    def load(self, folder: Path) -> None:
+        """Read every role back from `save`. Raises UserError, and changes nothing, when a file is not of these roles'.
+
+        What must agree: the base model (by the hash of its weights), the mode, the shape of the adapters, the role.
+        """
+        states = {}
+        for role in self.roles:
+            path = folder / f"{role}.safetensors"
+            states[role], header = read_tensors(path)
+            for key, mine in self._header(role).items():
+                if header.get(key) != mine:
+                    raise UserError(
+                        f"{path} is a checkpoint of another model: its {key} is {header.get(key)}, here it is {mine}. "
+                        "Give the checkpoint made from this base model with these settings, or train from the start"
+                    )
+            if _shapes(states[role]) != _shapes(self._parameters[role]):
+                raise UserError(f"{path} does not hold this model's parameters: use another checkpoint")
+        for role, state in states.items():
+            self.load_role_state(role, state)
+
+    def _header(self, role: str) -> dict[str, Any]:
+        shape = None if self.lora is None else {**asdict(self.lora), "targets": list(self.lora.targets)}
+        return {"kind": "policy", "role": role, "mode": self.mode, "lora": shape, "base": self.base_fingerprint}
+
+    def _named_parameters(self, role: str) -> dict[str, nn.Parameter]:
+        if self._peft is None:
+            return dict(self._copies[role].named_parameters())
+        tail = f".{role}.weight"
+        return {
+            name.removesuffix(tail) + ".weight": parameter
+            for name, parameter in self._peft.named_parameters()
+            if name.endswith(tail) and ".lora_" in name
+        }
+
+
+def _with_adapters(model: PreTrainedModel, roles: Sequence[str], lora: LoraSettings, seed: int) -> PeftModel:
+    """Put one adapter per role into `model`; the caller's random state is left alone.
+
+    A role's first weights depend on `seed` and its name only, so a process that trains one role starts from the same.
+    """
+    config = LoraConfig(
+        r=lora.r, lora_alpha=lora.alpha, target_modules=list(lora.targets), lora_dropout=0.0, task_type="CAUSAL_LM"
+    )
+    wrapped: PeftModel | None = None
+    with torch.random.fork_rng(devices=[]):
+        for role in roles:
+            torch.manual_seed(zlib.crc32(f"{seed} {role}".encode()))
+            if wrapped is None:
+                wrapped = get_peft_model(model, config, adapter_name=role)
+            else:
+                wrapped.add_adapter(role, config)
+    if not isinstance(wrapped, PeftModel):
+        raise TypeError(f"peft returned a {type(wrapped).__name__}, not a PeftModel")
+    return wrapped
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}

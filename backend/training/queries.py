@@ -1,0 +1,136 @@
+"""Queries: the states from which rollouts start. A query is a coin, a bar and a position held; all its rollouts share it.
+
+Queries come from a window of bars and are drawn by seed, so that step t of a run asks the same questions whoever asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cryptosentinel.team import derive_seed
+from cryptosentinel.tools.context import horizon_volatility
+from simulator.errors import DataError
+from simulator.exchange import AccountView
+from simulator.futures import recorded_path
+from simulator.market import Market, MarketView
+from simulator.paths import FuturePaths
+
+WARM_UP_BARS = 121  # what the tools look back
+CASH = 10_000.0
+HELD = (0.0, 0.0, 0.0, 0.5, -0.5, 1.0, -1.0)  # exposures that queries start from, equally likely
+
+
+@dataclass(frozen=True)
+class Query:
+    """One state. `market` holds the one coin that is decided on; `volatility` is that of the horizon, known at `bar`."""
+
+    key: str
+    market: Market
+    symbol: str
+    bar: int
+    exposure: float
+    volatility: float
+    seed: int
+
+    def view(self) -> MarketView:
+        return self.market.view(self.bar)
+
+    def account(self) -> AccountView:
+        """An account that holds the query's exposure, entered at the last close."""
+        return account_holding(self.view(), self.symbol, self.exposure)
+
+    def futures(self, paths: int, bars: int) -> FuturePaths:
+        """Simulated futures of the state where the market's truth is known, the recorded one (a single path) otherwise."""
+        if self.market.truth is None:
+            return recorded_path(self.market, self.bar, bars)
+        return self.market.truth.futures(self.market, self.bar, paths, bars, self.seed)
+
+
+class QueryPool:
+    """All states in the bars [start, stop) of a market, and the draws from them."""
+
+    def __init__(self, market: Market, start: int, stop: int, horizon: int) -> None:
+        """Raises `DataError` if no bar has enough history before it and a whole horizon after it."""
+        self.horizon = horizon
+        self._markets = [market.select((symbol,)) for symbol in market.symbols]
+        first, last = max(start, WARM_UP_BARS), min(stop, len(market) - horizon)
+        if first >= last:
+            raise DataError(
+                f"{market.source}: bars {start}..{stop} are too short to train on: {WARM_UP_BARS} bars of history and "
+                f"{horizon} bars of horizon are needed; use more bars or a shorter horizon"
+            )
+        self._bars = np.arange(first, last)
+        self._clarity = np.stack([_clarity(one, self._bars, horizon) for one in self._markets])  # (S, bars)
+
+    def draw(self, seed: int, step: int, count: int, easy: bool) -> list[Query]:
+        """`count` queries for a step. Easy ones are drawn from the half of the states whose trend is clearest."""
+        rng = np.random.default_rng(derive_seed(seed, "queries", step))
+        usable = ~np.isnan(self._clarity)
+        if easy:
+            usable &= self._clarity >= np.nanmedian(self._clarity)
+        states = np.argwhere(usable)
+        if len(states) == 0:
+            raise DataError("no state to train on: every bar of the window lacks its history or its horizon")
+        chosen = states[rng.integers(len(states), size=count)]
+        exposures = rng.choice(HELD, size=count)
+        queries: list[Query] = []
+        for number, ((column, row), exposure) in enumerate(zip(chosen, exposures, strict=True)):
+            market, bar = self._markets[column], int(self._bars[row])
+            symbol = market.symbols[0]
+            volatility = horizon_volatility(market.view(bar), symbol, self.horizon)
+            assert volatility is not None  # _clarity is NaN where it is not known
+            queries.append(
+                Query(
+                    key=f"{step}-{number}",
+                    market=market,
+                    symbol=symbol,
+                    bar=bar,
+                    exposure=float(exposure),
+                    volatility=volatility,
+                    seed=derive_seed(seed, "futures", step, number),
+                )
+            )
+        return queries
+
+
+def account_holding(view: MarketView, symbol: str, exposure: float, cash: float = CASH) -> AccountView:
+    """An account of equity `cash` that is invested in `symbol` at `exposure`, entered at the last close."""
+    mark = view.last_close(symbol)
+    quantity = exposure * cash / mark
+    others = [name for name in view.symbols if name != symbol]
+    return AccountView(
+        equity=cash,
+        cash=cash - quantity * mark,
+        initial_cash=cash,
+        positions={symbol: quantity, **dict.fromkeys(others, 0.0)},
+        exposure={symbol: exposure, **dict.fromkeys(others, 0.0)},
+        entry_price={symbol: mark if exposure else None, **dict.fromkeys(others)},
+        stop=dict.fromkeys(view.symbols),
+        target=dict.fromkeys(view.symbols),
+        mark={name: view.last_close(name) for name in view.symbols},
+        drawdown=0.0,
+    )
+
+
+def _clarity(market: Market, bars: npt.NDArray[np.int64], horizon: int) -> npt.NDArray[np.float64]:
+    """How far the next `horizon` bars go, up or down, in units of the volatility known before; NaN where unusable, (bars,).
+
+    With a known truth it is the drift that is known to come, otherwise what was recorded: a trainer may grade its questions
+    by their answers, since no agent sees the grade.
+    """
+    close = market.close[:, 0]
+    returns = np.diff(np.log(close), prepend=np.nan)
+    windows = np.lib.stride_tricks.sliding_window_view(returns, 60)  # the 60 returns up to bar 59 + k
+    known = np.sum(~np.isnan(windows), axis=1) >= 30
+    sigma = np.full(len(close), np.nan)
+    sigma[59:] = np.where(known, np.sqrt(np.nanmean(np.where(known[:, None], windows, 0.0) ** 2, axis=1)), np.nan)
+    if market.truth is not None:
+        move = market.truth.drift[bars, 0] * horizon
+    else:
+        move = np.log(close[bars + horizon] / close[bars])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        clarity = np.abs(move) / (sigma[bars] * np.sqrt(horizon))
+    return np.where(np.isfinite(clarity) & (sigma[bars] > 0), clarity, np.nan)

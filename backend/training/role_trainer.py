@@ -1,0 +1,293 @@
+"""The trainer of one role: a batch of its trajectories in, optimiser steps on its own parameters, metrics out.
+
+Groups, rewards and alignment were decided before and arrive as an advantage and a weight per trajectory. What is added
+here is speed that changes no gradient: micro-batches of similar length under a token budget, and no pass at all over
+trajectories that have none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from backend.training.objective import (
+    ClipStats,
+    RatioKind,
+    clipped_objective,
+    importance_weights,
+    kl_terms,
+    masked_mean,
+    weighted_mean,
+)
+from backend.training.policies import RolePolicies
+from backend.training.tensor_files import read_tensors, write_tensors
+from backend.training.trajectory import PaddedBatch, Trajectory, pad_trajectories
+from simulator.errors import UserError
+
+
+@dataclass(frozen=True)
+class RoleTrainerSettings:
+    """How one role is trained. One call of `step` makes `epochs * minibatches` optimiser steps."""
+
+    lr: float = 2e-4
+    warmup_steps: int = 10  # optimiser steps until the learning rate is reached, linearly; constant afterwards
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps_low: float = 0.2
+    eps_high: float = 0.2
+    ratio: RatioKind = "token"
+    kl_coef: float = 0.0  # anchor to the base model; costs one more forward pass
+    entropy_coef: float = 0.0
+    importance_cap: float = 2.0  # on pi_trainer / pi_engine of each sampled token
+    max_grad_norm: float = 1.0
+    epochs: int = 1
+    minibatches: int = 1
+    micro_batch_tokens: int = 8192  # padded; memory only, no gradient depends on it
+    seed: int = 0  # of the minibatches
+
+
+class RoleTrainer:
+    """Trains one role's policy with AdamW. Nothing of another role is read or written."""
+
+    def __init__(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> None:
+        self.policies = policies
+        self.role = role
+        self.settings = settings
+        self.updates = 0  # optimiser steps taken
+        self.batches = 0  # calls of `step`
+        self._parameters = policies.trainable(role)
+        self._optimizer = torch.optim.AdamW(
+            self._parameters, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
+        )
+
+    def step(
+        self,
+        trajectories: Sequence[Trajectory],
+        advantages: npt.ArrayLike,
+        weights: npt.ArrayLike,
+        temperature: float = 1.0,
+    ) -> dict[str, float]:
+        """Learn from one batch; advantages and weights (B,) belong to the trajectories in their order.
+
+        The weights of each group sum to 1 (`alignment.align`), so their total is the batch's number of groups and its
+        denominator. `temperature` is the one the engine sampled at. A batch without any signal (all advantages 0, no KL
+        and no entropy term) takes no optimiser step: momentum alone is no reason to move. An update whose loss or
+        gradient is not finite is skipped and counted. Raises ValueError for another role's trajectory or bad lengths.
+
+        Metrics, named `{role}/...`: loss, grad_norm, kl (when it has a coefficient), entropy, clip_share, ratio/mean,
+        ratio/max, importance/mean, engine_gap (largest |log pi_trainer - log pi_engine| of a sampled token), lr
+        (of the last update), updates, skipped_updates, trained (trajectories that carried a gradient), tokens (of those, sampled).
+        """
+        advantage, weight = np.asarray(advantages, np.float64), np.asarray(weights, np.float64)
+        self._check(trajectories, advantage, weight)
+        settings = self.settings
+        regularised = settings.kl_coef != 0.0 or settings.entropy_coef != 0.0
+        sampled = np.array([one.mask.any() for one in trajectories], np.bool_)
+        chosen = np.flatnonzero(sampled & (weight > 0.0) & (regularised | (advantage != 0.0)))
+        rows = [_Row(trajectories[i], float(advantage[i]), float(weight[i])) for i in chosen.tolist()]
+        plan = self._plan(len(rows))
+        if len(plan) > 1:
+            self._remember_proximal(rows, temperature)
+        watch = _Watch()
+        for part in plan:
+            total = float(weight.sum()) / settings.minibatches
+            self._update([rows[i] for i in part], total, temperature, watch)
+        self.batches += 1
+        return {f"{self.role}/{name}": value for name, value in watch.metrics(rows).items()}
+
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors of the optimiser and a JSON-safe header with the counters (which are also the scheduler's state)."""
+        state = self._optimizer.state_dict()["state"]
+        tensors = {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
+        return tensors, {"kind": "trainer", "role": self.role, "updates": self.updates, "batches": self.batches}
+
+    def load_state_dict(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+        """Continue from `state_dict`. Raises UserError for another role's state or one of other parameters."""
+        if header.get("kind") != "trainer" or header.get("role") != self.role:
+            raise UserError(
+                f"this is the state of {header.get('role')}'s {header.get('kind')}, not {self.role}'s trainer"
+            )
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            index, name = key.split(".")
+            state.setdefault(int(index), {})[name] = tensor
+        shapes = {index: entry["exp_avg"].shape for index, entry in state.items()}
+        if state and shapes != {index: parameter.shape for index, parameter in enumerate(self._parameters)}:
+            raise UserError(f"the trainer state of {self.role} belongs to other parameters: resume with the same model")
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self.updates, self.batches = header["updates"], header["batches"]
+
+    def save(self, path: Path) -> None:
+        """Write the state to one safetensors file."""
+        write_tensors(path, *self.state_dict())
+
+    def load(self, path: Path) -> None:
+        """Continue from `save`, bit for bit on the CPU, once the policies are loaded too. Raises UserError."""
+        self.load_state_dict(*read_tensors(path))
+
+    def _check(
+        self, trajectories: Sequence[Trajectory], advantage: npt.NDArray[np.float64], weight: npt.NDArray[np.float64]
+    ) -> None:
+        if advantage.shape != (len(trajectories),) or weight.shape != (len(trajectories),):
+            raise ValueError(f"{len(trajectories)} trajectories, advantages {advantage.shape}, weights {weight.shape}")
+        if not (np.isfinite(advantage).all() and np.isfinite(weight).all() and (weight >= 0.0).all()):
+            raise ValueError("advantages must be finite, weights finite and not negative")
+        foreign = {one.role for one in trajectories} - {self.role}
+        if foreign:
+            raise ValueError(f"the trainer of {self.role} got trajectories of {sorted(foreign)}")
+
+    def _plan(self, rows: int) -> list[npt.NDArray[np.int64]]:
+        """Which rows each update learns from; decided by seed and batch number alone, so a resumed run agrees."""
+        parts, epochs = self.settings.minibatches, self.settings.epochs
+        if parts == 1:
+            return [np.arange(rows)] * epochs
+        rng = np.random.default_rng([self.settings.seed, self.batches])
+        return [part for _ in range(epochs) for part in np.array_split(rng.permutation(rows), parts)]
+
+    def _remember_proximal(self, rows: Sequence[_Row], temperature: float) -> None:
+        """Log-probs before the first of several updates. A single update has them at hand: they are its own."""
+        with torch.no_grad():
+            for members in _micro_batches(rows, self.settings.micro_batch_tokens):
+                batch = pad_trajectories([row.trajectory for row in members]).to(self.policies.device)
+                logps, _ = self.policies.logps(self.role, batch.ids, batch.mask, temperature)
+                for row, line in zip(members, logps, strict=True):
+                    row.proximal = line[: row.length]
+
+    def _update(self, rows: Sequence[_Row], total: float, temperature: float, watch: _Watch) -> None:
+        """One optimiser step on `rows`, whose weights are a part of `total`."""
+        if not rows:
+            return
+        loss = 0.0
+        for members in _micro_batches(rows, self.settings.micro_batch_tokens):
+            part = self._loss(members, total, temperature, watch)
+            part.backward()
+            loss += part.item()
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_grad_norm).item()
+        if math.isfinite(loss) and math.isfinite(norm):
+            lr = self.settings.lr * min(1.0, (self.updates + 1) / max(1, self.settings.warmup_steps))
+            for group in self._optimizer.param_groups:
+                group["lr"] = lr
+            self._optimizer.step()
+            self.updates += 1
+            watch.add_update(loss, norm, lr)
+        else:
+            watch.skipped_updates += 1
+        self._optimizer.zero_grad()
+
+    def _loss(self, members: Sequence[_Row], total: float, temperature: float, watch: _Watch) -> Tensor:
+        """-(J - kl_coef KL + entropy_coef H) of a micro-batch, a scalar with gradient."""
+        settings, device = self.settings, self.policies.device
+        batch = pad_trajectories([row.trajectory for row in members]).to(device)
+        advantages = torch.tensor([row.advantage for row in members], device=device)
+        weights = torch.tensor([row.weight for row in members], device=device)
+        with_entropy = settings.entropy_coef != 0.0
+        reference = None
+        if settings.kl_coef != 0.0:  # before the pass that is learnt from: it switches the adapters off and on again
+            reference = self.policies.reference_logps(batch.ids, batch.mask, temperature)
+        new, entropy = self.policies.logps(self.role, batch.ids, batch.mask, temperature, with_entropy)
+        remembered = [row.proximal for row in members if row.proximal is not None]
+        old = pad_sequence(remembered, batch_first=True) if remembered else new.detach()
+        importance = importance_weights(old, batch.sampled_logps, batch.mask, settings.importance_cap)
+        clip = (settings.eps_low, settings.eps_high, settings.ratio)
+        objective, stats = clipped_objective(new, old, batch.mask, advantages, weights, *clip, importance, total)
+        loss = -objective
+        if reference is not None:
+            kl = kl_terms(new, old, reference, batch.mask, importance)
+            loss = loss + settings.kl_coef * weighted_mean(kl, weights, total)
+            watch.add_kl(kl.detach(), weights)
+        if with_entropy:
+            loss = loss - settings.entropy_coef * weighted_mean(masked_mean(entropy, batch.mask), weights, total)
+        watch.add_tokens(stats, entropy.detach()[batch.mask], importance[batch.mask], old.detach(), batch)
+        return loss
+
+
+@dataclass
+class _Row:
+    """A trajectory that is learnt from; `proximal` (length,) its log-probs before the first of several updates."""
+
+    trajectory: Trajectory
+    advantage: float
+    weight: float
+    proximal: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens up to the last sampled one, as `pad_trajectories` cuts it."""
+        return int(np.flatnonzero(self.trajectory.mask)[-1]) + 1
+
+
+def _micro_batches(rows: Sequence[_Row], budget: int) -> Iterator[list[_Row]]:
+    """Rows of similar length together, at most `budget` padded tokens at once (or a single longer row)."""
+    members: list[_Row] = []
+    for row in sorted(rows, key=lambda row: row.length):  # ascending: the newest row is the longest
+        if members and (len(members) + 1) * row.length > budget:
+            yield members
+            members = []
+        members.append(row)
+    if members:
+        yield members
+
+
+class _Watch:
+    """Sums over the micro-batches of one `step`."""
+
+    def __init__(self) -> None:
+        self.skipped_updates = 0
+        self._losses: list[float] = []
+        self._norms: list[float] = []
+        self._lr = 0.0  # of the last update
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, float] = {}
+        self._largest = {"ratio/max": 0.0, "engine_gap": 0.0}
+
+    def add_update(self, loss: float, norm: float, lr: float) -> None:
+        """Record an optimiser step that was taken; norm before clipping."""
+        self._losses.append(loss)
+        self._norms.append(norm)
+        self._lr = lr
+
+    def add_kl(self, kl: Tensor, weights: Tensor) -> None:
+        """Record KL per call (B,) with the weights it is learnt with."""
+        self._add("kl", (kl * weights).sum(), float(weights.sum()))
+
+    def add_tokens(
+        self, stats: ClipStats, entropy: Tensor, importance: Tensor, old_logps: Tensor, batch: PaddedBatch
+    ) -> None:
+        """Record a micro-batch: entropy, importance (sampled,), old_logps (B, T)."""
+        self._add("clip_share", stats.clipped.sum(), stats.clipped.numel())
+        self._add("ratio/mean", stats.ratio.sum(), stats.ratio.numel())
+        self._add("entropy", entropy.sum(), entropy.numel())
+        self._add("importance/mean", importance.sum(), importance.numel())
+        gap = (old_logps - batch.sampled_logps)[batch.mask].abs().max()
+        for name, value in (("ratio/max", stats.ratio.max()), ("engine_gap", gap)):
+            self._largest[name] = max(self._largest[name], value.item())
+
+    def metrics(self, rows: Sequence[_Row]) -> dict[str, float]:
+        """Everything by name; means are left out where nothing was seen."""
+        found = {
+            "updates": float(len(self._losses)),
+            "skipped_updates": float(self.skipped_updates),
+            "trained": float(len(rows)),
+            "tokens": float(sum(int(row.trajectory.mask.sum()) for row in rows)),
+        }
+        if self._losses:
+            found["loss"] = sum(self._losses) / len(self._losses)
+            found["lr"] = self._lr
+            found["grad_norm"] = sum(self._norms) / len(self._norms)
+        if self._counts:
+            found |= {name: total / self._counts[name] for name, total in self._sums.items()} | self._largest
+        return found
+
+    def _add(self, name: str, total: Tensor, count: float) -> None:
+        self._sums[name] = self._sums.get(name, 0.0) + float(total)
+        self._counts[name] = self._counts.get(name, 0.0) + count

@@ -1,0 +1,101 @@
+"""Rollouts: K decisions of the team on the same state of each query, scored, as trajectories ready to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from backend.training.queries import Query
+from backend.training.scoring import Judge, Outcome
+from backend.training.trajectory import Trajectory
+from cryptosentinel.guard import Guard, GuardLimits
+from cryptosentinel.llm.engine import Engine
+from cryptosentinel.scheduler import run_all
+from cryptosentinel.team import Team, TeamDecision, derive_seed
+from cryptosentinel.transcript import Transcript
+from simulator.exchange import Costs
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One decision on a query: the main trajectory, the sub-trajectories in the order of the calls, the outcome."""
+
+    query: Query
+    number: int
+    seed: int
+    decision: TeamDecision
+    outcome: Outcome
+    main: Trajectory
+    subs: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True)
+class RolloutSettings:
+    """`group_size` is K, `paths` the simulated futures of a query, `horizon` their length in bars."""
+
+    group_size: int
+    paths: int
+    horizon: int
+    costs: Costs
+    max_leverage: float
+    limits: GuardLimits
+
+
+def collect(
+    team: Team,
+    engine: Engine,
+    queries: Sequence[Query],
+    settings: RolloutSettings,
+    seed: int,
+    on_finished: Callable[[int], None] | None = None,
+) -> list[list[Rollout]]:
+    """K rollouts of each query, as one list a query. `seed` and the query's key fix all sampling."""
+    seeds = [
+        [derive_seed(seed, "rollout", query.key, number) for number in range(settings.group_size)] for query in queries
+    ]
+    tasks = [
+        team.decide(query.view(), query.account(), (query.symbol,), Guard(settings.limits), rollout_seed)
+        for query, row in zip(queries, seeds, strict=True)
+        for rollout_seed in row
+    ]
+    decisions = iter(run_all(tasks, engine, on_finished=on_finished))
+    groups: list[list[Rollout]] = []
+    for query, row in zip(queries, seeds, strict=True):
+        judge = Judge(query, settings.paths, settings.horizon, settings.costs, settings.max_leverage)
+        groups.append([_scored(judge, number, one, next(decisions)) for number, one in enumerate(row)])
+    return groups
+
+
+def _scored(judge: Judge, number: int, seed: int, decision: TeamDecision) -> Rollout:
+    query = judge.query
+    return Rollout(
+        query=query,
+        number=number,
+        seed=seed,
+        decision=decision,
+        outcome=judge.outcome(decision.orders),
+        main=_trajectory(query, number, decision.manager, None),
+        subs=tuple(
+            _trajectory(query, number, transcript, judge.expert_score(transcript))
+            for transcript in decision.transcripts[1:]
+        ),
+    )
+
+
+def _trajectory(query: Query, rollout: int, transcript: Transcript, expert: float | None) -> Trajectory:
+    return Trajectory(
+        role=transcript.role,
+        query=query.key,
+        rollout=rollout,
+        ordinal=transcript.ordinal,
+        ids=np.asarray(transcript.ids, np.int32),
+        mask=np.asarray(transcript.mask, np.bool_),
+        sampled_logps=np.asarray(transcript.logps, np.float32),
+        policy_version=transcript.policy_version,
+        valid=transcript.valid,
+        format_score=1.0 if transcript.valid else 0.0,
+        expert=expert,
+        truncated=transcript.truncated,
+    )

@@ -1,0 +1,120 @@
+"""What a rollout was worth: the team's outcome and the verifiable expert score of each sub-agent's call.
+
+All calls and rollouts of a query are scored on the same futures, so that luck is common and differences are theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from backend.training.queries import Query
+from backend.training.rewards import brier_score, intervention_value, outcome_score, pinball_score, shortfall_score
+from cryptosentinel.agents.market_analyst import FLAT_BAND, Analysis
+from cryptosentinel.agents.risk_analyst import LOSS_LEVEL, Verdict
+from cryptosentinel.agents.trader import Execution
+from cryptosentinel.transcript import Transcript
+from simulator.backtest import orders_for_target
+from simulator.exchange import Costs, Order
+from simulator.futures import FutureOutcome, simulate_futures
+
+FloatArray = npt.NDArray[np.float64]
+PINBALL_SCALE = 0.3  # losses beyond 30 % of the position are not told apart
+SHORTFALL_SCALE = 0.003  # an execution 30 basis points worse than the arrival price scores squash(-1)
+# Weight of the stated loss quantile in RiskAnalyst's score; the rest is what its reductions and vetoes were worth.
+QUANTILE_WEIGHT = 0.7
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The team's outcome of one rollout: `score` in [0, 1], and what it was made of (fractions of equity, means)."""
+
+    score: float
+    net_return: float
+    fees: float
+    spread: float
+    funding: float
+
+
+class Judge:
+    """Scores everything that was said and done about one query. Holds the query's futures; equal orders are simulated
+    once."""
+
+    def __init__(self, query: Query, paths: int, horizon: int, costs: Costs, max_leverage: float) -> None:
+        self.query = query
+        self._futures = query.futures(paths, horizon)
+        self._costs = costs
+        self._max_leverage = max_leverage
+        self._view = query.view()
+        self._account = query.account()
+        self._simulated: dict[tuple[Order, ...], FutureOutcome] = {}
+        moves = self._futures.close[:, -1, 0] / self._view.last_close(query.symbol) - 1.0  # (paths,) simple returns
+        self._moves = moves
+
+    def outcome(self, orders: list[Order]) -> Outcome:
+        """What the orders earn over the horizon, marked at its end, net of all costs."""
+        result = self._simulate(orders)
+        return Outcome(
+            score=outcome_score(result.net_return, self.query.volatility),
+            net_return=float(np.mean(result.net_return)),
+            fees=float(np.mean(result.fees)),
+            spread=float(np.mean(result.spread)),
+            funding=float(np.mean(result.funding)),
+        )
+
+    def expert_score(self, transcript: Transcript) -> float | None:
+        """The score of a sub-agent's valid answer; None where nothing that could be measured came of it."""
+        if transcript.answer is None:
+            return None
+        if transcript.role == "market_analyst":
+            return self._analysis(Analysis.model_validate(transcript.answer))
+        if transcript.role == "risk_analyst":
+            return self._verdict(Verdict.model_validate(transcript.answer), transcript)
+        if transcript.role == "trader":
+            return self._execution(Execution.model_validate(transcript.answer), transcript)
+        raise ValueError(f"no expert score is defined for the role {transcript.role!r}")
+
+    def _analysis(self, analysis: Analysis) -> float:
+        band = FLAT_BAND * self.query.volatility
+        frequencies = [
+            float(np.mean(self._moves < -band)),
+            float(np.mean(np.abs(self._moves) <= band)),
+            float(np.mean(self._moves > band)),
+        ]
+        return brier_score(analysis.distribution(), frequencies)
+
+    def _verdict(self, verdict: Verdict, transcript: Transcript) -> float:
+        side = transcript.brief["side"]
+        proposed = float(transcript.brief["exposure"])
+        # A proposal to be flat risks nothing; its losses are those of the coin falling.
+        gains = -self._moves if side == "short" else self._moves
+        quantile = pinball_score(verdict.loss / 100, -gains, LOSS_LEVEL, PINBALL_SCALE)
+        held = 0.0 if side == "flat" else 1.0
+        cap = verdict.cap(proposed)
+        value = intervention_value(held * cap * gains, held * proposed * gains, self.query.volatility)
+        return QUANTILE_WEIGHT * quantile + (1.0 - QUANTILE_WEIGHT) * value
+
+    def _execution(self, execution: Execution, transcript: Transcript) -> float | None:
+        sign = {"long": 1.0, "short": -1.0, "flat": 0.0}[transcript.brief["side"]]
+        target = sign * float(transcript.brief["exposure"])
+        orders = orders_for_target(self._view, self._account, self.query.symbol, target, delays=execution.delays())
+        if not orders:
+            return None
+        shortfall = self._simulate(orders).shortfall[:, 0]
+        filled = shortfall[~np.isnan(shortfall)]
+        return shortfall_score(float(np.mean(filled)), SHORTFALL_SCALE) if len(filled) else None
+
+    def _simulate(self, orders: list[Order]) -> FutureOutcome:
+        key = tuple(orders)
+        if key not in self._simulated:
+            self._simulated[key] = simulate_futures(
+                self._futures,
+                self._account,
+                orders,
+                self.query.market.symbols,
+                costs=self._costs,
+                max_leverage=self._max_leverage,
+            )
+        return self._simulated[key]

@@ -1,0 +1,82 @@
+"""Speed of decoding: our engine against transformers' `generate`, same random nano, same prompts, side by side.
+
+Runs alternate between the two, each on prompts that neither has seen, and their medians are compared. No answer ends early on
+either side. Threads are torch's setting (OMP_NUM_THREADS), the same for both.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from cryptosentinel.llm.engine import Request, Sampling
+from cryptosentinel.llm.nano import nano_config, new_nano
+from cryptosentinel.llm.tokens import make_byte_codec
+from cryptosentinel.llm.transformers_engine import TransformersEngine
+
+REPETITIONS = 7
+VOCABULARY = 1024
+
+
+def run() -> list[dict[str, Any]]:
+    """The rows `engine.decode` and `engine.shared_prefix`; values are sampled tokens per second of our engine."""
+    return [
+        _compare("engine.decode", prompts=32, group=1, prompt_tokens=32, new_tokens=64, target=2.0),
+        _compare("engine.shared_prefix", prompts=4, group=8, prompt_tokens=512, new_tokens=64, target=3.0),
+    ]
+
+
+def _compare(
+    name: str, *, prompts: int, group: int, prompt_tokens: int, new_tokens: int, target: float
+) -> dict[str, Any]:
+    """One row: `prompts` distinct prompts, each continued `group` times, all in one batch."""
+    codec = make_byte_codec()
+    codec.end_of_turn = -1  # no sampled token is this one
+    config = nano_config(VOCABULARY)
+    model: Any = new_nano(0, config)  # its stubs give `generate` no usable type
+    engine = TransformersEngine(codec, config, {"manager": model.state_dict()})
+    settings = GenerationConfig(
+        do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=new_tokens, pad_token_id=0
+    )
+    generator = torch.Generator().manual_seed(0)
+
+    def ours(batch: torch.Tensor) -> int:
+        sampling = Sampling(1.0, new_tokens)
+        requests = [Request("manager", tuple(ids), sampling, seed) for seed, ids in enumerate(batch.tolist())]
+        return sum(len(answer.ids) for answer in engine.generate(requests))
+
+    def theirs(batch: torch.Tensor) -> int:
+        with torch.inference_mode():
+            answers = model.generate(batch, attention_mask=torch.ones_like(batch), generation_config=settings)
+        return int(answers[:, prompt_tokens:].numel())
+
+    seconds: dict[Callable[[torch.Tensor], int], list[float]] = {ours: [], theirs: []}
+    for repetition in range(REPETITIONS + 1):
+        distinct = torch.randint(0, VOCABULARY, (prompts, prompt_tokens), generator=generator)
+        batch = distinct.repeat_interleave(group, dim=0)
+        for decoder, times in seconds.items():
+            start = time.perf_counter()
+            count = decoder(batch)
+            elapsed = time.perf_counter() - start
+            if count != len(batch) * new_tokens:
+                raise RuntimeError(f"{name}: {decoder.__name__} sampled {count} tokens, not {len(batch) * new_tokens}")
+            if repetition > 0:  # the first run warms up
+                times.append(elapsed)
+    median = {decoder: statistics.median(times) for decoder, times in seconds.items()}
+    ratio = median[theirs] / median[ours]
+    return {
+        "name": name,
+        "value": prompts * group * new_tokens / median[ours],
+        "unit": "tokens/s",
+        "against": "transformers generate",
+        "ratio": ratio,
+        "target": target,
+        "met": ratio >= target,
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} torch threads",
+    }

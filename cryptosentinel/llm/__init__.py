@@ -1,0 +1,1 @@
+"""Engines: token ids in, token ids and log-probabilities out."""

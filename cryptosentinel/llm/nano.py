@@ -1,0 +1,261 @@
+"""Nano: a Qwen3-architecture model of about a million parameters and its tokenizer, both made from scratch.
+
+It makes the whole loop real on a laptop. Folders it is kept in are ordinary Hugging Face folders, safetensors only, and
+`load_model` reads those of the larger Qwen3 models just as well.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils import logging
+
+from cryptosentinel.llm.tokens import (
+    PADDING,
+    SPECIAL_TOKENS,
+    TURN_END,
+    ChatCodec,
+    add_special_tokens,
+)
+from simulator.errors import UserError
+
+CHAT_TEMPLATE = """\
+{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
+    {{- "# Tools\\n\\nYou may call one or more functions to assist with the user query.\\n\\n" }}
+    {{- "You are provided with function signatures within <tools></tools> XML tags:\\n<tools>" }}
+    {%- for tool in tools %}{{- "\\n" + tool | tojson }}{%- endfor %}
+    {{- "\\n</tools>\\n\\nFor each function call, return a json object with function name and arguments within " }}
+    {{- "<tool_call></tool_call> XML tags:\\n<tool_call>\\n" }}
+    {{- "{\\"name\\": <function-name>, \\"arguments\\": <args-json-object>}\\n</tool_call><|im_end|>\\n" }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}
+        {{- '<|im_start|>user\\n' + message.content + '<|im_end|>\\n' }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|im_start|>assistant\\n' + (message.content or '') }}
+        {%- for call in message.tool_calls or [] %}
+            {%- if message.content or not loop.first %}{{- '\\n' }}{%- endif %}
+            {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- call.function.arguments | tojson }}
+            {{- '}\\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == 'tool' %}
+        {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}
+"""
+
+# Digits, signs and line breaks stand alone: numbers are read digit by digit, a sign is always the same token. All else
+# may merge, spaces and punctuation included, so the fixed parts of a tool call become very few tokens.
+_ISOLATED = Regex(r"[0-9]|[+\-]|\n")
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over `texts` (lossless on any UTF-8) with the chat format's special tokens and template.
+
+    `vocab_size` counts everything and is an upper bound: few texts hold few merges. The same texts in the same order
+    give the same tokenizer. Raises `UserError` if `vocab_size` cannot hold the bytes and the special tokens.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    if vocab_size < len(alphabet) + len(SPECIAL_TOKENS):
+        raise UserError(
+            f"vocab_size {vocab_size} is too small: {len(alphabet)} bytes and {len(SPECIAL_TOKENS)} special tokens "
+            f"need at least {len(alphabet) + len(SPECIAL_TOKENS)}"
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(_ISOLATED, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(SPECIAL_TOKENS),
+        initial_alphabet=alphabet,
+        max_token_length=64,
+        min_frequency=2,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_between_special_tokens(texts), trainer)
+    add_special_tokens(tokenizer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=TURN_END,
+        pad_token=PADDING,
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def nano_config(
+    vocab_size: int,
+    *,
+    hidden_size: int = 128,
+    layers: int = 4,
+    heads: int = 4,
+    kv_heads: int = 2,
+    head_dim: int = 32,
+    intermediate_size: int = 384,
+    max_positions: int = 4096,
+) -> Qwen3Config:
+    """Configuration of a small Qwen3 model; the defaults make about 0.9 million parameters at a vocabulary of 1024."""
+    return Qwen3Config(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        max_position_embeddings=max_positions,
+        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+    )
+
+
+def new_nano(seed: int, config: Qwen3Config) -> Qwen3ForCausalLM:
+    """A freshly initialised float32 model; the same seed gives the same weights and leaves torch's generator alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Qwen3ForCausalLM = Qwen3ForCausalLM(config).float().eval()
+        return model
+
+
+def save_model(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write model and tokenizer to `folder` (safetensors). An earlier content is replaced only once all is written."""
+    unfinished = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    with _quiet():
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+    if folder.exists():
+        shutil.rmtree(folder)
+    unfinished.rename(folder)
+
+
+def load_model(folder: Path) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+    """Read a Qwen3 model (float32, evaluation mode) and its tokenizer from `folder`; nothing is downloaded.
+
+    Raises `UserError` if something is missing, is not Qwen3, or speaks another chat format.
+    """
+    _check_files(folder)
+    try:
+        with _quiet():
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+            loaded: Any = Qwen3ForCausalLM.from_pretrained(
+                folder,
+                local_files_only=True,
+                use_safetensors=True,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,  # to name them below, in one message
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+        raise UserError(f"the model in {folder} cannot be read: {error}. Make or copy it anew") from error
+    model: Qwen3ForCausalLM = loaded[0]
+    report: dict[str, Any] = loaded[1]
+    # The library would fill what is missing with random numbers and only warn.
+    wrong = {kind: sorted(map(str, keys)) for kind, keys in report.items() if keys}
+    if wrong:
+        raise UserError(f"the weights in {folder} are not those of its config.json: {wrong}. Make or copy it anew")
+    if model.config.vocab_size < len(tokenizer):
+        raise UserError(
+            f"the model in {folder} has {model.config.vocab_size} token embeddings, its tokenizer {len(tokenizer)} "
+            "tokens: they do not belong together"
+        )
+    check_chat_format(tokenizer, where=str(folder))
+    return model.eval(), tokenizer
+
+
+def check_chat_format(tokenizer: PreTrainedTokenizerFast, where: str) -> None:
+    """Raise `UserError` unless the tokenizer's own template writes a tool call's round trip as `ChatCodec` does."""
+    codec = ChatCodec(tokenizer)
+    arguments = {"symbol": "AAAUSDT", "size": -0.25}
+    call = f'<tool_call>\n{{"name": "look", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+    ours = (
+        codec.start("Be brief.", "Look.") + codec.encode_assistant(call) + codec.continue_after(True, '{"price": 12.5}')
+    )
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Look."},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": arguments}}],
+        },
+        {"role": "tool", "content": '{"price": 12.5}'},
+    ]
+    if not tokenizer.chat_template:
+        raise UserError(f"the tokenizer in {where} has no chat template: use a chat model of the Qwen3 format")
+    theirs: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+    if ours != theirs:
+        raise UserError(
+            f"the chat template in {where} is not Qwen3's. A tool call reads {tokenizer.decode(theirs)!r}, "
+            f"expected {codec.decode(ours)!r}"
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the library from drawing bars and reports over what we print."""
+    enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if enabled:
+            logging.enable_progress_bar()
+
+
+def _check_files(folder: Path) -> None:
+    """The files that must be there, before any library meets them."""
+    if not folder.is_dir():
+        raise UserError(f"there is no model folder {folder}: give the folder that holds config.json")
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} holds no config.json, so it is no model folder")
+    try:
+        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{folder / 'config.json'} is no JSON object: {error}") from error
+    if kind != "qwen3":
+        raise UserError(f"the model in {folder} is of type {kind!r}; only 'qwen3' is supported")
+    if not any(folder.glob("*.safetensors")):
+        other = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+        found = f" (found {', '.join(other)}, which may hold code and is not read)" if other else ""
+        raise UserError(f"{folder} holds no *.safetensors weights{found}: save the model as safetensors")
+    if not (folder / "tokenizer.json").is_file():
+        raise UserError(f"{folder} holds no tokenizer.json: save the model's fast tokenizer there too")
+
+
+def _between_special_tokens(texts: Iterable[str]) -> Iterator[str]:
+    """The stretches of `texts` between special tokens, which no merge may cross or contain."""
+    for text in texts:
+        stretches = [text]
+        for token in SPECIAL_TOKENS:
+            stretches = [piece for stretch in stretches for piece in stretch.split(token)]
+        yield from (stretch for stretch in stretches if stretch)

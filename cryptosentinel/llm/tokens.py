@@ -1,0 +1,242 @@
+"""The chat format as token ids: which ids open and close a turn, and how text becomes part of one.
+
+The format is ChatML as Qwen3 models use it. One conversation, generation prompt last:
+
+    <|im_start|>system\\n{system}<|im_end|>\\n
+    <|im_start|>user\\n{text}<|im_end|>\\n
+    <|im_start|>assistant\\n            <- the model samples: <tool_call>\\n{json}\\n</tool_call><|im_end|>
+    \\n<|im_start|>user\\n<tool_response>\\n{json}\\n</tool_response><|im_end|>\\n<|im_start|>assistant\\n
+
+`ChatCodec` appends and never rewrites: the ids that a model sampled stay as they were sampled. Structure (the tokens
+above) is placed by id; everything else is encoded by a copy of the tokenizer that knows no special token at all, so
+no text, whatever it contains, can open or close a turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from simulator.errors import UserError
+
+TURN_START = "<|im_start|>"
+TURN_END = "<|im_end|>"
+PADDING = "<|endoftext|>"
+CALL_START, CALL_END = "<tool_call>", "</tool_call>"
+RESPONSE_START, RESPONSE_END = "<tool_response>", "</tool_response>"
+THINK_START, THINK_END = "<think>", "</think>"
+
+CONTROL_TOKENS = (PADDING, TURN_START, TURN_END)
+MARKUP_TOKENS = (CALL_START, CALL_END, RESPONSE_START, RESPONSE_END, THINK_START, THINK_END)
+SPECIAL_TOKENS = CONTROL_TOKENS + MARKUP_TOKENS
+
+_REQUIRED = (TURN_START, TURN_END, CALL_START, CALL_END, RESPONSE_START, RESPONSE_END)
+_EMPTY_THINK = f"{THINK_START}\n\n{THINK_END}\n\n"
+# What an assistant may say by id: calls and thoughts. Never the tokens that open or close a turn or a tool's answer.
+_OWN_VOICE = re.compile("|".join(re.escape(token) for token in (CALL_START, CALL_END, THINK_START, THINK_END)))
+_TOOLS_INTRODUCTION = (
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
+)
+_TOOLS_INSTRUCTION = (
+    "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
+    f"{CALL_START}{CALL_END} XML tags:\n{CALL_START}\n"
+    '{"name": <function-name>, "arguments": <args-json-object>}'
+    f"\n{CALL_END}"
+)
+
+
+class FastTokenizer(Protocol):
+    """A Hugging Face fast tokenizer, seen only as the holder of its `tokenizers.Tokenizer`."""
+
+    @property
+    def backend_tokenizer(self) -> Tokenizer:
+        """The tokenizer that does the work."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Special:
+    """A special token in a text under construction, as opposed to the same characters in a string."""
+
+    text: str
+
+
+_Part = str | _Special
+
+
+class ChatCodec:
+    """Builds and reads conversations in token ids.
+
+    `empty_think` puts an empty `<think>` block after every assistant header, which is how Qwen3's hybrid models are
+    told not to think. It stays in the history, since that is what the model saw when it answered; Qwen3's own
+    template drops it from earlier turns.
+
+    Raises `UserError` if the tokenizer lacks a token of the format.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | FastTokenizer, *, empty_think: bool = False) -> None:
+        backend = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.backend_tokenizer
+        required = _REQUIRED + ((THINK_START, THINK_END) if empty_think else ())
+        added = {token.content: index for index, token in backend.get_added_tokens_decoder().items()}
+        missing = [token for token in required if token not in added]
+        if missing:
+            raise UserError(
+                f"the tokenizer does not know {', '.join(missing)} as special tokens: "
+                "use a model of the Qwen3 chat format"
+            )
+        self.empty_think = empty_think
+        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        self.special_ids: Mapping[str, int] = added
+        self.turn_start: int = added[TURN_START]
+        self.end_of_turn: int = added[TURN_END]
+        self._tokenizer = backend
+        self._plain = _without_special_tokens(backend)
+        # Everything between a user's or a tool's text and the model's next token is the same in every conversation.
+        self._opening = self._assemble([_Special(TURN_END), "\n", *self._assistant_header()])
+
+    def start(self, system: str, user: str, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
+        """System turn, user turn, assistant header. `tools`: JSON schemas that the system turn lists, as in Qwen3."""
+        parts: list[_Part] = [_Special(TURN_START), f"system\n{system}"]
+        if tools:
+            parts += ["\n\n", _TOOLS_INTRODUCTION]
+            parts += ["\n" + json.dumps(tool, ensure_ascii=False) for tool in tools]
+            parts += _own_voice(_TOOLS_INSTRUCTION)
+        parts += [_Special(TURN_END), "\n", _Special(TURN_START), f"user\n{user}"]
+        return self._assemble(parts) + self._opening
+
+    def tool_response(self, text: str) -> list[int]:
+        """What follows a finished assistant turn: a user turn with the tool's answer, then the assistant header."""
+        return (
+            self._assemble(
+                ["\n", _Special(TURN_START), "user\n", _Special(RESPONSE_START), f"\n{text}\n", _Special(RESPONSE_END)]
+            )
+            + self._opening
+        )
+
+    def user_turn(self, text: str) -> list[int]:
+        """What follows a finished assistant turn when the user speaks again, assistant header included."""
+        return self._assemble(["\n", _Special(TURN_START), f"user\n{text}"]) + self._opening
+
+    def continue_after(self, finished: bool, text: str) -> list[int]:
+        """`tool_response(text)` after a completion; a turn that was cut off (`finished` False) is closed first."""
+        return ([] if finished else [self.end_of_turn]) + self.tool_response(text)
+
+    def encode_data(self, text: str) -> list[int]:
+        """Ids of untrusted text. No id is a special token, whatever `text` contains; lone surrogates become '?'."""
+        # JSON can smuggle in lone surrogates ("\\ud800"), which no UTF-8 tokenizer accepts.
+        clean = text.encode("utf-8", "replace").decode("utf-8")
+        ids: list[int] = self._plain.encode(clean, add_special_tokens=False).ids
+        return ids
+
+    def encode_assistant(self, text: str) -> list[int]:
+        """Ids of an assistant's own answer, end of turn included: its call and think tags become special tokens.
+
+        Tokens that open or close a turn stay plain text here too.
+        """
+        return [*self._assemble(_own_voice(text)), self.end_of_turn]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids`, special tokens spelled out. Bytes that are not UTF-8 become U+FFFD."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+    def decode_answer(self, ids: Sequence[int]) -> str:
+        """Text of a completion without its end of turn."""
+        return self.decode(ids[:-1] if ids and ids[-1] == self.end_of_turn else ids)
+
+    def _assistant_header(self) -> list[_Part]:
+        thought: list[_Part] = _own_voice(_EMPTY_THINK) if self.empty_think else []
+        return [_Special(TURN_START), "assistant\n", *thought]
+
+    def _assemble(self, parts: Sequence[_Part]) -> list[int]:
+        """Encode `parts`; neighbouring texts are encoded as one, since merges may cross their border."""
+        ids: list[int] = []
+        text = ""
+        for part in parts:
+            if isinstance(part, str):
+                text += part
+                continue
+            ids += self.encode_data(text)
+            ids.append(self.special_ids[part.text])
+            text = ""
+        return ids + self.encode_data(text)
+
+
+def parse_conversation(codec: ChatCodec, ids: Sequence[int]) -> list[dict[str, str]]:
+    """The turns of a conversation as `{"role", "content"}`; inverts what `ChatCodec` builds.
+
+    Roles are `system`, `user`, `assistant` and `tool` (the text inside `<tool_response>`). The assistant header at
+    the end is no turn until something follows it. An empty `<think>` block that the codec placed is left out.
+    """
+    turns: list[dict[str, str]] = []
+    ids = list(ids)
+    position = 0
+    while position < len(ids):
+        if ids[position] != codec.turn_start:  # the newline between turns
+            position += 1
+            continue
+        # A turn ends at its first end-of-turn id: data cannot contain one, and engines stop a model at its own.
+        try:
+            end = ids.index(codec.end_of_turn, position)
+            closed = True
+        except ValueError:
+            end, closed = len(ids), False
+        turn = _parse_turn(codec, ids[position + 1 : end])
+        if closed or turn["content"]:
+            turns.append(turn)
+        position = end + 1
+    return turns
+
+
+def make_byte_codec(*, empty_think: bool = False) -> ChatCodec:
+    """A codec in which every byte is a token: for engines without a model, such as the scripted one."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    add_special_tokens(tokenizer)
+    return ChatCodec(tokenizer, empty_think=empty_think)
+
+
+def add_special_tokens(tokenizer: Tokenizer) -> None:
+    """Add the chat format's tokens behind the vocabulary, as in Qwen3: tags of calls and thoughts are text to users."""
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in CONTROL_TOKENS])
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in MARKUP_TOKENS])
+
+
+def _parse_turn(codec: ChatCodec, ids: Sequence[int]) -> dict[str, str]:
+    """One turn, without the ids that open and close it."""
+    role, _, content = codec.decode(ids).partition("\n")
+    if role == "user" and codec.special_ids[RESPONSE_START] in ids:
+        return {
+            "role": "tool",
+            "content": content.removeprefix(f"{RESPONSE_START}\n").removesuffix(f"\n{RESPONSE_END}"),
+        }
+    if role == "assistant" and codec.empty_think:
+        content = content.removeprefix(_EMPTY_THINK)
+    return {"role": role, "content": content}
+
+
+def _own_voice(text: str) -> list[_Part]:
+    """Split an assistant's text at the tags that it may say by id."""
+    parts: list[_Part] = []
+    position = 0
+    for match in _OWN_VOICE.finditer(text):
+        parts += [text[position : match.start()], _Special(match.group())]
+        position = match.end()
+    return [*parts, text[position:]]
+
+
+def _without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy of `tokenizer` that knows no added token, so that the same characters are always plain text to it."""
+    definition = json.loads(tokenizer.to_str())
+    definition["added_tokens"] = []
+    definition["post_processor"] = None
+    definition["truncation"] = definition["padding"] = None
+    return Tokenizer.from_str(json.dumps(definition))

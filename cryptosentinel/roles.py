@@ -1,0 +1,48 @@
+"""What a role is, and the registry of the roles there are.
+
+A role is one system prompt, the tools it may call, the typed answer that ends its conversation, and how it is briefed. A
+further sub-agent is one new file in `agents/` and one entry in `SUB_AGENTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cryptosentinel.protocol import Arguments, tool_schema
+from cryptosentinel.tools.context import ToolContext
+
+
+@dataclass(frozen=True)
+class Tool:
+    """Something a role may call. `run` computes a result from the context; without it the call is a delegation or the
+    answer."""
+
+    name: str
+    description: str
+    arguments: type[Arguments]
+    run: Callable[[ToolContext], dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Role:
+    """One agent of the team."""
+
+    key: str
+    title: str
+    system: str
+    tools: tuple[Tool, ...]
+    answer: Tool
+    max_turns: int
+    brief: Callable[[ToolContext], str]
+
+    def argument_types(self) -> dict[str, type[Arguments]]:
+        """Names the role may call, and their argument types; the answer is one of them."""
+        return {tool.name: tool.arguments for tool in (*self.tools, self.answer)}
+
+    def tool(self, name: str) -> Tool:
+        return next(tool for tool in (*self.tools, self.answer) if tool.name == name)
+
+    def schemas(self) -> list[dict[str, Any]]:
+        return [tool_schema(tool.name, tool.description, tool.arguments) for tool in (*self.tools, self.answer)]

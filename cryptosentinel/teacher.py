@@ -1,0 +1,212 @@
+"""The scripted team: expert rules for each role, and the novice that knows the language but not the trade.
+
+A policy reads a conversation (as `parse_conversation` gives it) and a seed, and says the assistant's next turn. The expert
+ignores the seed. The warm start of small models learns from a mixture: `mixed_policies(0.3)` follows the expert in three
+turns of ten and draws the others at random, so that the language is learned whole and the skill only a little.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+from cryptosentinel.protocol import Malformed, parse, render_call
+from cryptosentinel.agents.registry import ROLES
+
+Messages = list[dict[str, str]]
+Policy = Callable[[Messages, int], str]
+Exchange = tuple[str, dict[str, Any], dict[str, Any]]  # tool name, its arguments, its result
+
+_COIN_LINE = re.compile(r"^(\S+): held (-?[\d.]+), day (\S+|not available), volatility (\S+|not available)$", re.MULTILINE)
+_POSITIVE = re.compile(
+    r"\b(?:rall\w*|surg\w*|soar\w*|jump\w*|gain\w*|bull\w*|inflow\w*|adopt\w*|adds|beats?|clears|custody|partner\w*|approv\w*|upgrade\w*|strong\w*|"
+    r"grow\w*|rises?|rising|buy\w*|accumulat\w*|demand|optimis\w*|success\w*|boost\w*|support\w*|launch\w*)\b",
+    re.IGNORECASE,
+)
+_NEGATIVE = re.compile(
+    r"\b(?:crash\w*|plung\w*|drop\w*|fall\w*|fell|bear\w*|hack\w*|exploit\w*|outflow\w*|lawsuit|ban\w*|sell\w*|weak\w*|"
+    r"fear\w*|liquidat\w*|fraud\w*|delay\w*|declin\w*|slump\w*|loss\w*|probe\w*|warn\w*|outage\w*|reject\w*|halt\w*|closes|sue[sd]?)\b",
+    re.IGNORECASE,
+)
+EXPOSURES = (0.5, 1.0)
+# (up, flat, down) by strength of the evidence, from strongly down to strongly up.
+_LEVELS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
+
+
+def expert_policies() -> dict[str, Policy]:
+    """The scripted team's rules, by role."""
+    return {
+        "manager": lambda messages, seed: _expert_manager(messages),
+        "market_analyst": lambda messages, seed: _expert_analyst(messages),
+        "risk_analyst": lambda messages, seed: _expert_risk(messages),
+        "trader": lambda messages, seed: _expert_trader(messages),
+    }
+
+
+def novice_policies() -> dict[str, Policy]:
+    """Valid answers drawn at random, by role."""
+    return {
+        "manager": lambda messages, seed: _novice_manager(messages, random.Random(seed)),
+        "market_analyst": lambda messages, seed: _novice_analyst(messages, random.Random(seed)),
+        "risk_analyst": lambda messages, seed: _novice_risk(messages, random.Random(seed)),
+        "trader": lambda messages, seed: _novice_trader(messages, random.Random(seed)),
+    }
+
+
+def mixed_policies(expert_share: float) -> dict[str, Policy]:
+    """Each turn is the expert's with probability `expert_share`, otherwise the novice's."""
+    experts, novices = expert_policies(), novice_policies()
+
+    def mix(role: str) -> Policy:
+        def policy(messages: Messages, seed: int) -> str:
+            is_expert = random.Random(seed ^ 0x5EED).random() < expert_share
+            return (experts if is_expert else novices)[role](messages, seed)
+
+        return policy
+
+    return {role: mix(role) for role in experts}
+
+
+def exchanges(messages: Messages, role: str) -> list[Exchange]:
+    """The calls so far with their results. Calls that do not parse, and results that are no JSON object, are left out."""
+    found: list[Exchange] = []
+    types = ROLES[role].argument_types()
+    for said, heard in zip(messages, messages[1:], strict=False):
+        if said["role"] != "assistant" or heard["role"] != "tool":
+            continue
+        call = parse(said["content"], types)
+        if isinstance(call, Malformed):
+            continue
+        result = json.loads(heard["content"])
+        if isinstance(result, dict):
+            found.append((call.name, call.arguments.model_dump(), result))
+    return found
+
+
+def _expert_manager(messages: Messages) -> str:
+    done = exchanges(messages, "manager")
+    positions: list[dict[str, Any]] = []
+    for symbol, held in _coins(messages):
+        asked = [(name, args, result) for name, args, result in done if args["symbol"] == symbol]
+        analysis = next((result for name, _, result in asked if name == "consult_market_analyst"), None)
+        if analysis is None:
+            return render_call("consult_market_analyst", {"symbol": symbol})
+        if "up" not in analysis:  # no valid answer: do not trade on it
+            continue
+        edge = analysis["up"] - analysis["down"]
+        exposure = 1.0 if abs(edge) >= 0.3 else 0.5 if abs(edge) >= 0.15 else 0.0
+        side = "long" if edge > 0 else "short"
+        signed = exposure if edge > 0 else -exposure
+        if exposure == 0.0 or abs(signed - held) < 0.3:
+            continue
+        question = {"symbol": symbol, "side": side, "exposure": exposure}
+        verdict = next((result for name, _, result in asked if name == "consult_risk_analyst"), None)
+        if verdict is None:
+            return render_call("consult_risk_analyst", question)
+        if verdict.get("verdict") == "veto":
+            continue
+        if not any(name == "consult_trader" for name, _, _ in asked):
+            return render_call("consult_trader", question)
+        positions.append({**question, "reason": f"analyst {'up' if edge > 0 else 'down'}"})
+    return render_call("submit_decision", {"positions": positions})
+
+
+def _novice_manager(messages: Messages, rng: random.Random) -> str:
+    coins = _coins(messages)
+    symbol = rng.choice(coins)[0] if coins else "C1"
+    done = exchanges(messages, "manager")
+    choice = rng.random()
+    if len(done) < 4 and choice < 0.62:
+        if choice < 0.36:
+            return render_call("consult_market_analyst", {"symbol": symbol})
+        question = {"symbol": symbol, "side": rng.choice(("long", "short")), "exposure": rng.choice(EXPOSURES)}
+        return render_call("consult_risk_analyst" if choice < 0.5 else "consult_trader", question)
+    positions: list[dict[str, Any]] = []
+    for name, _ in coins:
+        side = rng.choice(("long", "short", "flat", "keep"))
+        if side == "flat":
+            positions.append({"symbol": name, "side": side, "exposure": 0.0, "reason": "stand aside"})
+        elif side != "keep":
+            reason = f"analyst {'up' if side == 'long' else 'down'}"
+            positions.append({"symbol": name, "side": side, "exposure": rng.choice(EXPOSURES), "reason": reason})
+    return render_call("submit_decision", {"positions": positions})
+
+
+def _expert_analyst(messages: Messages) -> str:
+    heard = {name: result for name, _, result in exchanges(messages, "market_analyst")}
+    for tool in ("get_trend", "get_news", "get_funding"):
+        if tool not in heard:
+            return render_call(tool, {})
+    score = {"strong up": 1.2, "up": 0.6, "down": -0.6, "strong down": -1.2}.get(heard["get_trend"].get("trend"), 0.0)
+    headlines = heard["get_news"].get("news")
+    if isinstance(headlines, list):
+        score += 0.6 * sum(tone(str(item.get("text", ""))) for item in headlines if isinstance(item, dict))
+    score += {"longs pay": 0.4, "shorts pay": -0.4}.get(heard["get_funding"].get("funding"), 0.0)
+    level = 4 if score > 1.5 else 3 if score > 0.5 else 0 if score < -1.5 else 1 if score < -0.5 else 2
+    return _analysis(level)
+
+
+def _novice_analyst(messages: Messages, rng: random.Random) -> str:
+    heard = {name for name, _, _ in exchanges(messages, "market_analyst")}
+    missing = [tool for tool in ("get_trend", "get_news", "get_funding") if tool not in heard]
+    if missing and rng.random() < 0.7:
+        return render_call(rng.choice(missing), {})
+    return _analysis(rng.randrange(len(_LEVELS)))
+
+
+def _analysis(level: int) -> str:
+    up, flat, down = _LEVELS[level]
+    return render_call("submit_analysis", {"up": up, "flat": flat, "down": down})
+
+
+def tone(text: str) -> int:
+    """+1, 0 or -1 by which kind of word a headline has more of."""
+    balance = len(_POSITIVE.findall(text)) - len(_NEGATIVE.findall(text))
+    return (balance > 0) - (balance < 0)
+
+
+def _expert_risk(messages: Messages) -> str:
+    heard = {name: result for name, _, result in exchanges(messages, "risk_analyst")}
+    if "get_risk" not in heard:
+        return render_call("get_risk", {})
+    numbers = [heard["get_risk"].get(key) for key in ("var", "historical")]
+    known = [float(number) for number in numbers if isinstance(number, int | float)]
+    if not known:
+        return render_call("submit_verdict", {"verdict": "veto", "loss": 20})
+    loss = round(sum(known) / len(known))
+    if loss > 14:
+        return render_call("submit_verdict", {"verdict": "reduce", "to": 0.5, "loss": loss})
+    return render_call("submit_verdict", {"verdict": "approve", "loss": loss})
+
+
+def _novice_risk(messages: Messages, rng: random.Random) -> str:
+    if not exchanges(messages, "risk_analyst") and rng.random() < 0.8:
+        return render_call("get_risk", {})
+    verdict = rng.choice(("approve", "approve", "approve", "reduce", "veto"))
+    answer: dict[str, Any] = {"verdict": verdict}
+    if verdict == "reduce":
+        answer["to"] = 0.5
+    return render_call("submit_verdict", {**answer, "loss": rng.randint(2, 16)})
+
+
+def _expert_trader(messages: Messages) -> str:
+    heard = {name: result for name, _, result in exchanges(messages, "trader")}
+    if "preview_order" not in heard:
+        return render_call("preview_order", {})
+    wait = 2 if heard["preview_order"].get("state") == "wide" else 0
+    return render_call("submit_orders", {"type": "market", "wait": wait, "slices": 1})
+
+
+def _novice_trader(messages: Messages, rng: random.Random) -> str:
+    if not exchanges(messages, "trader") and rng.random() < 0.8:
+        return render_call("preview_order", {})
+    return render_call("submit_orders", {"type": "market", "wait": rng.randint(0, 4), "slices": rng.randint(1, 3)})
+
+
+def _coins(messages: Messages) -> list[tuple[str, float]]:
+    """The coins in the manager's brief with the exposure held."""
+    user = next((message["content"] for message in messages if message["role"] == "user"), "")
+    return [(match.group(1), float(match.group(2))) for match in _COIN_LINE.finditer(user)]

@@ -1,0 +1,232 @@
+"""One decision of the team: the manager's conversation, those it delegates, and the orders that come of them.
+
+Conversations are generators: they yield a `Request` when a model must speak and are resumed with its `Completion`. So one
+decision reads as straight code, while the scheduler runs hundreds of them side by side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Decision, Position
+from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
+from cryptosentinel.agents.risk_analyst import Verdict
+from cryptosentinel.agents.trader import Execution
+from cryptosentinel.guard import Clamp, Guard
+from cryptosentinel.llm.engine import Completion, Request, Sampling
+from cryptosentinel.llm.tokens import ChatCodec
+from cryptosentinel.masking import Mask
+from cryptosentinel.protocol import Arguments, Malformed, ToolCall, parse
+from cryptosentinel.roles import Role
+from cryptosentinel.tools.context import ToolContext
+from cryptosentinel.transcript import Conversation, Transcript
+from simulator.backtest import orders_for_target
+from simulator.exchange import AccountView, Order
+from simulator.market import MarketView
+
+T = TypeVar("T")
+Talk = Generator[Request, Completion, T]
+
+
+@dataclass(frozen=True)
+class TeamSettings:
+    """How the team works. `schemas_in_prompt` puts the tools' JSON schemas into the system turn, as large models need;
+    nano learns its few tools in the warm start and keeps its prompts short."""
+
+    horizon_bars: int = 12
+    mask_symbols: bool = True
+    schemas_in_prompt: bool = False
+    sampling: Sampling = Sampling()
+    sampling_of: dict[str, Sampling] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """A verdict of RiskAnalyst that made the manager's position smaller."""
+
+    symbol: str
+    side: str
+    asked: float
+    allowed: float
+
+
+@dataclass(frozen=True)
+class TeamDecision:
+    """What came of one decision. `transcripts[0]` is the manager's; the others stand in the order of their calls.
+
+    Without a valid answer of the manager `orders` is empty: no change.
+    """
+
+    orders: list[Order]
+    transcripts: list[Transcript]
+    rulings: list[Ruling]
+    clamps: list[Clamp]
+
+    @property
+    def manager(self) -> Transcript:
+        return self.transcripts[0]
+
+    @property
+    def events(self) -> list[str]:
+        """Every answer that could not be used, with its reason."""
+        return [f"{t.role}#{t.ordinal}: {t.reason}" for t in self.transcripts if t.reason is not None]
+
+
+class Team:
+    """The four roles over one codec. Holds no state between decisions: the same inputs give the same decision."""
+
+    def __init__(self, codec: ChatCodec, version_of: Callable[[str], str], settings: TeamSettings) -> None:
+        self.codec = codec
+        self.version_of = version_of
+        self.settings = settings
+
+    def decide(
+        self,
+        view: MarketView,
+        account: AccountView,
+        symbols: tuple[str, ...],
+        guard: Guard,
+        seed: int,
+        *,
+        share: float = 1.0,
+        sent: Sequence[Order] = (),
+    ) -> Talk[TeamDecision]:
+        """Decide on `symbols`, for which `share` of the equity is meant. `sent` are orders that other decisions have sent
+        at this bar already; the guard counts them. `seed` fixes all sampling of this decision."""
+        mask = Mask(view.symbols, self.settings.mask_symbols)
+        context = ToolContext(
+            view=view,
+            account=account,
+            mask=mask,
+            symbols=symbols,
+            horizon_bars=self.settings.horizon_bars,
+            share=share,
+            symbol=symbols[0],
+        )
+        desk = _Desk(self, context, seed)
+        manager = yield from desk.converse(MANAGER, context, {}, 0)
+        orders, rulings = desk.orders_of(manager)
+        passed, clamps = guard.review(view, account, orders, sent)
+        return TeamDecision(passed, [manager, *desk.sub_transcripts], rulings, clamps)
+
+
+class _Desk:
+    """One decision under way: what was delegated, and what the answers allow."""
+
+    def __init__(self, team: Team, context: ToolContext, seed: int) -> None:
+        self.team = team
+        self.context = context
+        self.seed = seed
+        self.sub_transcripts: list[Transcript] = []
+        self._calls: dict[str, int] = {}
+        self._caps: dict[tuple[str, str], float] = {}  # (symbol, side) -> exposure RiskAnalyst allows
+        self._plans: dict[tuple[str, str], Execution] = {}
+
+    def converse(self, role: Role, context: ToolContext, asked: dict[str, Any], ordinal: int) -> Talk[Transcript]:
+        """Hold one conversation until its typed answer, a malformed turn, or the last turn."""
+        team = self.team
+        talk = Conversation(
+            team.codec,
+            role.key,
+            ordinal,
+            team.version_of(role.key),
+            role.system,
+            role.brief(context),
+            role.schemas() if team.settings.schemas_in_prompt else None,
+        )
+        sampling = team.settings.sampling_of.get(role.key, team.settings.sampling)
+        types = role.argument_types()
+        for turn in range(role.max_turns):
+            seed = derive_seed(self.seed, role.key, ordinal, turn)
+            completion = yield Request(role.key, tuple(talk.ids), sampling, seed)
+            text = talk.add_completion(completion)
+            call = parse(text, types) if completion.finished else Malformed("cut_off", "no end within the token limit")
+            if isinstance(call, ToolCall):
+                call = self._check_symbol(call)
+            if isinstance(call, Malformed):
+                return talk.finish(asked, None, f"{call.code}: {call.detail}")
+            if call.name == role.answer.name:
+                return talk.finish(asked, call.arguments.model_dump(exclude_none=True), None)
+            run = role.tool(call.name).run
+            result = run(context) if run is not None else (yield from self._delegate(call))
+            talk.add_tool_response(json.dumps(result))
+        return talk.finish(asked, None, f"no_answer: no {role.answer.name} within {role.max_turns} turns")
+
+    def _delegate(self, call: ToolCall) -> Talk[dict[str, Any]]:
+        """Let the sub-agent behind `call` answer; what it says binds where it is RiskAnalyst's or Trader's to say."""
+        role = SUB_AGENTS[call.name]
+        arguments = call.arguments
+        assert isinstance(arguments, AskAnalyst | AskAboutPosition)
+        symbol = self.context.mask.symbol(arguments.symbol)
+        assert symbol is not None  # _check_symbol has refused the others
+        context = replace(self.context, symbol=symbol)
+        asked: dict[str, Any] = {"symbol": symbol}
+        if isinstance(arguments, AskAboutPosition):
+            context = replace(context, side=arguments.side, exposure=arguments.exposure)
+            asked |= {"side": arguments.side, "exposure": arguments.exposure}
+        ordinal = self._calls.get(role.key, 0)
+        self._calls[role.key] = ordinal + 1
+        transcript = yield from self.converse(role, context, asked, ordinal)
+        self.sub_transcripts.append(transcript)
+        if transcript.answer is None:
+            return {"error": "no valid answer"}
+        answer = role.answer.arguments.model_validate(transcript.answer)
+        if isinstance(arguments, AskAboutPosition):
+            if isinstance(answer, Verdict):
+                self._caps[symbol, arguments.side] = answer.cap(arguments.exposure)
+            elif isinstance(answer, Execution):
+                self._plans[symbol, arguments.side] = answer
+        return transcript.answer
+
+    def _check_symbol(self, call: ToolCall) -> ToolCall | Malformed:
+        """Names of coins come from the model; one that does not exist, or is not this decision's, is malformed."""
+        arguments = call.arguments
+        named: list[str] = []
+        if isinstance(arguments, AskAnalyst | AskAboutPosition):
+            named = [arguments.symbol]
+        elif isinstance(arguments, Decision):
+            named = [position.symbol for position in arguments.positions]
+        for alias in named:
+            if self.context.mask.symbol(alias) not in self.context.symbols:
+                known = ", ".join(self.context.mask.alias(symbol) for symbol in self.context.symbols)
+                return Malformed("unknown_symbol", f"no coin {alias!r} to decide on; there are {known}")
+        return call
+
+    def orders_of(self, manager: Transcript) -> tuple[list[Order], list[Ruling]]:
+        """The manager's positions as orders: capped by RiskAnalyst's verdicts, timed by Trader's plans."""
+        if manager.answer is None:
+            return [], []
+        orders: list[Order] = []
+        rulings: list[Ruling] = []
+        for position in Decision.model_validate(manager.answer).positions:
+            symbol = self.context.mask.symbol(position.symbol)
+            assert symbol is not None
+            exposure = position.signed() * self.context.share
+            cap = self._caps.get((symbol, position.side))
+            if cap is not None and position.exposure > cap:
+                rulings.append(Ruling(symbol, position.side, position.exposure, cap))
+                exposure *= cap / position.exposure
+            plan = self._plans.get((symbol, position.side))
+            orders += self._orders_for(symbol, exposure, position, plan)
+        return orders, rulings
+
+    def _orders_for(self, symbol: str, exposure: float, position: Position, plan: Execution | None) -> list[Order]:
+        return orders_for_target(
+            self.context.view,
+            self.context.account,
+            symbol,
+            exposure,
+            stop_fraction=None if position.stop is None else position.stop / 100,
+            target_fraction=None if position.target is None else position.target / 100,
+            delays=(0,) if plan is None else plan.delays(),
+        )
+
+
+def derive_seed(*parts: object) -> int:
+    """A seed of 63 bits from any identifying parts; distinct parts give independent seeds."""
+    digest = hashlib.blake2b("|".join(str(part) for part in parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

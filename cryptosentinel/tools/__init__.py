@@ -1,0 +1,1 @@
+"""The tools: numbers made by code from what was known at the clock."""

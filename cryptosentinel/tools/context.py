@@ -1,0 +1,51 @@
+"""What a tool may look at: the point-in-time view, the account, and the question that was asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cryptosentinel.masking import Mask
+from simulator.exchange import AccountView
+from simulator.market import MarketView
+
+DAY_MS = 86_400_000
+VOLATILITY_BARS = 60
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """The state of one decision. `symbol`, `side` and `exposure` are the question of a sub-agent's call; the manager's own
+    context names its first symbol. The team speaks of exposures as fractions of `share` of the equity: a coin that has
+    a quarter of the account to itself is fully invested at 1."""
+
+    view: MarketView
+    account: AccountView
+    mask: Mask
+    symbols: tuple[str, ...]
+    horizon_bars: int
+    share: float
+    symbol: str
+    side: str = "flat"
+    exposure: float = 0.0
+
+    def held(self, symbol: str) -> float:
+        """Signed exposure of `symbol` now, as the team speaks of it."""
+        return self.account.exposure.get(symbol, 0.0) / self.share
+
+
+def bar_volatility(view: MarketView, symbol: str, bars: int = VOLATILITY_BARS) -> float | None:
+    """Standard deviation of the log returns of the last `bars` bars, per bar; None with fewer than 10 returns."""
+    close = view.bars(symbol, bars + 1).close
+    returns = np.diff(np.log(close))
+    returns = returns[~np.isnan(returns)]
+    if len(returns) < 10:
+        return None
+    return float(np.std(returns))
+
+
+def horizon_volatility(view: MarketView, symbol: str, bars: int) -> float | None:
+    """Volatility over `bars` bars by the square root of time; None where it is not known yet."""
+    per_bar = bar_volatility(view, symbol)
+    return None if per_bar is None else per_bar * float(np.sqrt(bars))

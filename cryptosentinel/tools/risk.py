@@ -1,0 +1,27 @@
+"""The RiskAnalyst's tool: how much the proposed position may lose, and what the account carries already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cryptosentinel.tools.context import ToolContext, horizon_volatility
+
+
+def risk(context: ToolContext) -> dict[str, Any]:
+    """Volatility over the horizon and the 95 % loss quantiles of the proposed side in percent of the position: the normal
+    one, and the historical one over the last 240 bars."""
+    sigma = horizon_volatility(context.view, context.symbol, context.horizon_bars)
+    result: dict[str, Any] = {"drawdown": round(100 * context.account.drawdown, 1)}
+    if sigma is None:
+        return {**result, "volatility": "not available"}
+    result["volatility"] = round(100 * sigma, 1)
+    result["var"] = round(100 * 1.645 * sigma, 1)
+    close = context.view.bars(context.symbol, 240 + context.horizon_bars).close
+    moves = close[context.horizon_bars :] / close[: -context.horizon_bars] - 1.0 if len(close) > context.horizon_bars else []
+    moves = np.asarray(moves)[~np.isnan(moves)]
+    if len(moves) >= 60:
+        losses = -moves if context.side == "long" else moves
+        result["historical"] = round(100 * max(0.0, float(np.quantile(losses, 0.95))), 1)
+    return result

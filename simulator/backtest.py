@@ -1,0 +1,264 @@
+"""One account through one window of history: decisions at closes, fills at later opens, a result with everything.
+
+The clock: a decision at the close of bar i sees the `MarketView` of bar i and the account as marked there; its orders
+fill from the open of bar i + 1 on. The window's last close values what is still held; it is not sold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import DataError
+from simulator.exchange import Exchange
+from simulator.market import Market, MarketView
+from simulator.metrics import compute
+from simulator.orders import AccountView, Costs, Fill, Order, Rejection
+from simulator.trades import Trade, trades_of
+
+_SMALLEST_CHANGE = 0.005  # of equity: a smaller change of exposure is not worth an order
+
+
+@dataclass(frozen=True)
+class Window:
+    """Bar indices of a run: first decision at the close of `start`, then every `decide_every` bars, over at the close
+    of `stop` (where nothing is decided any more). Raises `DataError` when it holds no decision."""
+
+    start: int
+    stop: int
+    decide_every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.start < 0:
+            raise DataError(f"the window starts at bar {self.start}; the first bar is 0.")
+        if self.stop <= self.start:
+            raise DataError(
+                f"the window {self.start}..{self.stop} is too short: stop must be at least one bar after start, so "
+                "that the first decision can be filled."
+            )
+        if self.decide_every < 1:
+            raise DataError(f"decide_every is {self.decide_every}; give the bars between decisions, at least 1.")
+
+    @property
+    def decisions(self) -> int:
+        """How many decisions the window holds."""
+        return -((self.start - self.stop) // self.decide_every)
+
+
+class Strategy(Protocol):
+    """Decides from what was known and from its own account, nothing else."""
+
+    name: str
+
+    def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+        """Orders to submit at this close; an empty sequence changes nothing."""
+        ...
+
+
+@dataclass(frozen=True)
+class BacktestResult:
+    """What a run did and what came of it. n = bars of the window + 1, S symbols.
+
+    Attributes:
+        start: index of the bar at whose close the run began; `times[0]` is that close.
+        decisions: how many decisions there were.
+        equity: (n,) at each close; `equity[0]` is the starting cash. exposure: (n, S) signed notional over equity.
+        costs: money paid as `fees`, `spread` (contained in the fill prices) and `funding` (negative: received).
+        metrics: see `simulator.metrics.compute`.
+        absent_bars: bars of the window that the data lacks, summed over the symbols.
+    """
+
+    symbols: tuple[str, ...]
+    start: int
+    decisions: int
+    times: NDArray[np.int64]
+    equity: NDArray[np.float64]
+    exposure: NDArray[np.float64]
+    fills: tuple[Fill, ...]
+    trades: tuple[Trade, ...]
+    rejections: tuple[Rejection, ...]
+    costs: dict[str, float]
+    metrics: dict[str, float]
+    absent_bars: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON types; `from_dict` brings back an equal result. A NaN or infinity becomes None."""
+        return {
+            "symbols": list(self.symbols),
+            "start": self.start,
+            "decisions": self.decisions,
+            "times": self.times.tolist(),
+            "equity": self.equity.tolist(),
+            "exposure": self.exposure.tolist(),
+            "fills": [asdict(fill) for fill in self.fills],
+            "trades": [asdict(trade) for trade in self.trades],
+            "rejections": [_finite(asdict(rejection)) for rejection in self.rejections],
+            "costs": dict(self.costs),
+            "metrics": dict(self.metrics),
+            "absent_bars": self.absent_bars,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> BacktestResult:
+        """The result that `to_dict` described (an order's unusable quantity comes back as NaN)."""
+        symbols = tuple(data["symbols"])
+        return cls(
+            symbols=symbols,
+            start=data["start"],
+            decisions=data["decisions"],
+            times=np.array(data["times"], dtype=np.int64),
+            equity=np.array(data["equity"], dtype=np.float64),
+            exposure=np.array(data["exposure"], dtype=np.float64).reshape(-1, len(symbols)),
+            fills=tuple(Fill(**fill) for fill in data["fills"]),
+            trades=tuple(Trade(**trade) for trade in data["trades"]),
+            rejections=tuple(_rejection(rejection) for rejection in data["rejections"]),
+            costs=dict(data["costs"]),
+            metrics=dict(data["metrics"]),
+            absent_bars=data["absent_bars"],
+        )
+
+
+class BacktestRun:
+    """A run that the caller drives: look at `view()` and `account()`, `apply(orders)`, until `done`."""
+
+    def __init__(
+        self,
+        market: Market,
+        window: Window,
+        cash: float = 10_000.0,
+        costs: Costs | None = None,
+        max_leverage: float = 1.0,
+    ) -> None:
+        if window.stop >= len(market):
+            raise DataError(
+                f"the window ends at bar {window.stop}, but {market.source} has bars 0..{len(market) - 1}; "
+                "choose an earlier window or load more history."
+            )
+        self.market = market
+        self.window = window
+        self._exchange = Exchange(market, window.start, cash, costs, max_leverage, window.stop)
+
+    @property
+    def index(self) -> int:
+        """The bar at whose close the run stands."""
+        return self._exchange.index
+
+    @property
+    def done(self) -> bool:
+        return self._exchange.index >= self.window.stop
+
+    def view(self) -> MarketView:
+        return MarketView(self.market, self._exchange.index)
+
+    def account(self) -> AccountView:
+        return self._exchange.account()
+
+    def apply(self, orders: Sequence[Order]) -> None:
+        """Submit `orders` and advance to the next decision or the end; once `done` they are only rejected."""
+        for order in orders:
+            self._exchange.submit(order)
+        if not self.done:
+            self._exchange.step(self.window.decide_every)
+
+    def result(self) -> BacktestResult:
+        """The result so far: of the whole window when `done`, else up to the present bar."""
+        exchange, market, start = self._exchange, self.market, self.window.start
+        rows = slice(start, exchange.index + 1)
+        times = market.open_time[rows] + market.interval
+        equity, exposure = exchange.equity_curve(), exchange.exposure_curve()
+        fills = exchange.fills
+        trades = trades_of(exchange.ledger, exchange.account().mark, int(times[-1]), exchange.index)
+        traded = sum(abs(fill.quantity) * fill.price for fill in fills)
+        return BacktestResult(
+            symbols=market.symbols,
+            start=start,
+            decisions=Window(start, exchange.index, self.window.decide_every).decisions if len(times) > 1 else 0,
+            times=times,
+            equity=equity,
+            exposure=exposure,
+            fills=tuple(fills),
+            trades=tuple(trades),
+            rejections=tuple(exchange.rejections),
+            costs=exchange.paid(),
+            metrics=compute(equity, market.interval, exposure, trades, traded),
+            absent_bars=int((~market.present[start + 1 : exchange.index + 1]).sum()),
+        )
+
+
+def run_backtest(
+    market: Market,
+    strategy: Strategy,
+    window: Window,
+    cash: float = 10_000.0,
+    costs: Costs | None = None,
+    max_leverage: float = 1.0,
+) -> BacktestResult:
+    """Let `strategy` decide through `window`. Raises `DataError` for a window outside the market."""
+    run = BacktestRun(market, window, cash, costs, max_leverage)
+    while not run.done:
+        run.apply(strategy.decide(run.view(), run.account()))
+    return run.result()
+
+
+def orders_for_target(
+    view: MarketView,
+    account: AccountView,
+    symbol: str,
+    exposure: float,
+    stop_fraction: float | None = None,
+    target_fraction: float | None = None,
+    delays: Sequence[int] = (0,),
+) -> list[Order]:
+    """Orders that bring `symbol` to `exposure`, a signed fraction of the equity at this close.
+
+    Args:
+        stop_fraction, target_fraction: distance of stop and target from the last close, as fractions of it.
+        delays: the change is split equally over these delays (in bars).
+
+    Returns:
+        No orders where the symbol has no price yet, the account has no equity, or the change is below 0.5 % of the
+        equity. A target below 0.5 % means flat, and a close to flat is always made. While the position still stands on
+        the other side of a turn, a part carries no bracket: it would protect the wrong position.
+    """
+    price = view.last_close(symbol)
+    if not (price > 0.0 and account.equity > 0.0):
+        return []
+    held = account.positions[symbol]
+    wanted = exposure * account.equity / price if abs(exposure) >= _SMALLEST_CHANGE else 0.0
+    change = wanted - held
+    if change == 0.0 or (wanted != 0.0 and abs(change) * price < _SMALLEST_CHANGE * account.equity):
+        return []
+    side = (wanted > 0.0) - (wanted < 0.0)
+    stop = None if stop_fraction is None else price * (1.0 - side * stop_fraction)
+    target = None if target_fraction is None else price * (1.0 + side * target_fraction)
+    shrinks = held * wanted >= 0.0 and abs(wanted) < abs(held)
+    orders = []
+    done = 0.0
+    for part, delay in enumerate(delays, start=1):
+        quantity = change * part / len(delays) - done
+        done += quantity
+        order = Order(symbol, quantity, delay=delay, reduce_only=shrinks)
+        # The last part reaches `wanted` by construction, whatever rounding says about the sum.
+        if (held + done if part < len(delays) else wanted) * side > 0.0:
+            order = replace(order, stop=stop, target=target)
+        orders.append(order)
+    return orders
+
+
+def _finite(value: Any) -> Any:
+    """`value` with None for every NaN or infinity in it."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def _rejection(data: dict[str, Any]) -> Rejection:
+    order = data["order"]
+    quantity = float("nan") if order["quantity"] is None else order["quantity"]
+    return Rejection(data["bar"], Order(**{**order, "quantity": quantity}), data["reason"], data["detail"])

@@ -1,0 +1,13 @@
+"""Errors that a user can mend. The command line prints their message without a traceback."""
+
+
+class UserError(Exception):
+    """Something the user gave cannot be used. The message says what is wrong, where, and what to do."""
+
+
+class DataError(UserError):
+    """Market data that is missing, malformed or too short."""
+
+
+class LookAheadError(Exception):
+    """Code asked a `MarketView` for something that was not known yet. A defect of the caller, never of the user."""

@@ -1,0 +1,48 @@
+"""Possible futures of a market: the shared input of every futures simulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import DataError
+
+_FIELDS = ("open", "high", "low", "close", "half_spread", "funding_rate")
+
+
+@dataclass(frozen=True)
+class FuturePaths:
+    """Several continuations of the same market, bar by bar.
+
+    All arrays have shape ``(paths, bars, S)`` and dtype float64, the symbols in the order of the market.
+
+    Attributes:
+        open, high, low, close: prices in quote currency; NaN where a bar is absent.
+        half_spread: half the bid-ask spread as a fraction of the price.
+        funding_rate: rate settled at the close of that bar, 0 where nothing is settled. A long position of
+            notional ``n`` pays ``n * rate``; a short one receives it.
+    """
+
+    open: NDArray[np.float64]
+    high: NDArray[np.float64]
+    low: NDArray[np.float64]
+    close: NDArray[np.float64]
+    half_spread: NDArray[np.float64]
+    funding_rate: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        shape = self.open.shape
+        if len(shape) != 3 or min(shape) < 1:
+            raise DataError(f"FuturePaths needs arrays of shape (paths, bars, symbols), none empty; open has {shape}.")
+        for name in _FIELDS:
+            array = getattr(self, name)
+            if array.shape != shape:
+                raise DataError(f"FuturePaths.{name} has shape {array.shape}, open has {shape}; make them equal.")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """``(paths, bars, symbols)``."""
+        paths, bars, symbols = self.open.shape
+        return paths, bars, symbols

@@ -1,0 +1,208 @@
+"""What can be wrong with recorded bars, and what is merely worth knowing.
+
+Loading and `Catalog.check` share these checks: loading stops at the first fatal `Issue`, a check lists them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.market import BoolArray, FloatArray, IntArray, Market, format_time
+
+
+@dataclass(frozen=True)
+class Issue:
+    """A finding about one file. Fatal ones keep it from being loaded."""
+
+    file: str
+    kind: str
+    count: int
+    detail: str
+    fatal: bool
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A run of absent bars: `bars` grid bars, the first opening at `start` (ms)."""
+
+    start: int
+    bars: int
+
+
+@dataclass(frozen=True)
+class SymbolGaps:
+    """Holes of one symbol. `before` and `after` count the market's bars outside the symbol's own history."""
+
+    symbol: str
+    bars: int
+    gaps: tuple[Gap, ...]
+    before: int
+    after: int
+    partial: int  # bars that were resampled from an incomplete set of finer bars
+
+    @property
+    def absent(self) -> int:
+        """Bars missing inside the symbol's own history."""
+        return sum(gap.bars for gap in self.gaps)
+
+
+@dataclass(frozen=True)
+class GapReport:
+    """Holes of every symbol of a market."""
+
+    symbols: tuple[SymbolGaps, ...]
+
+    @property
+    def absent(self) -> int:
+        return sum(symbol.absent for symbol in self.symbols)
+
+    @property
+    def partial(self) -> int:
+        return sum(symbol.partial for symbol in self.symbols)
+
+    def summary(self) -> str:
+        """One line for a person: which symbols lack how many bars; none of them has been filled in."""
+        found = []
+        for symbol in self.symbols:
+            parts = []
+            if symbol.absent:
+                longest = max(symbol.gaps, key=lambda gap: gap.bars)
+                parts.append(
+                    f"{symbol.absent} bars absent in {len(symbol.gaps)} gaps"
+                    f" (longest {longest.bars} from {format_time(longest.start)})"
+                )
+            if symbol.partial:
+                parts.append(f"{symbol.partial} bars built from an incomplete set of finer bars")
+            if symbol.before or symbol.after:
+                parts.append(f"not traded in the first {symbol.before} and last {symbol.after} bars")
+            if parts:
+                found.append(f"{symbol.symbol}: {', '.join(parts)}")
+        return "; ".join(found) or "no gaps"
+
+
+def gaps(market: Market) -> GapReport:
+    """Where bars are absent or partial, symbol by symbol."""
+    reports = []
+    for column, symbol in enumerate(market.symbols):
+        present = np.flatnonzero(market.present[:, column])
+        partial = 0 if market.partial is None else int(market.partial[:, column].sum())
+        if not len(present):
+            reports.append(SymbolGaps(symbol, 0, (), len(market), 0, partial))
+            continue
+        holes = np.flatnonzero(np.diff(present) > 1)
+        runs = tuple(
+            Gap(int(market.open_time[present[hole] + 1]), int(present[hole + 1] - present[hole] - 1)) for hole in holes
+        )
+        after = len(market) - 1 - int(present[-1])
+        reports.append(SymbolGaps(symbol, len(present), runs, int(present[0]), after, partial))
+    return GapReport(tuple(reports))
+
+
+def check_bars(file: str, interval: int, open_time: IntArray, columns: dict[str, FloatArray]) -> list[Issue]:
+    """Findings about the bars of one file: `open_time` `(n,)` in ms, `columns` name -> `(n,)`."""
+    if not len(open_time):
+        return [Issue(file, "empty", 0, "holds no bars", fatal=True)]
+    issues: list[Issue] = []
+
+    def report(kind: str, where: npt.NDArray[np.bool_], what: str, *, fatal: bool) -> None:
+        count = int(where.sum())
+        if count:
+            first = format_time(int(open_time[: len(where)][where][0]))
+            issues.append(Issue(file, kind, count, f"{count} {what}, the first at {first}", fatal))
+
+    step = np.diff(open_time)
+    report("unsorted", step < 0, "bars are followed by an earlier one", fatal=True)
+    in_order = np.sort(open_time)
+    repeated = np.isin(open_time, in_order[1:][np.diff(in_order) == 0])
+    report("duplicate", repeated, "bars share their time with another", fatal=True)
+    report("misaligned", open_time % interval != 0, "bars do not open on a whole interval", fatal=True)
+
+    unknown = np.zeros(len(open_time), np.bool_)
+    for values in columns.values():
+        unknown |= ~np.isfinite(values)
+    report("not_a_number", unknown, "bars have a value that is missing or not finite", fatal=True)
+    report("impossible", ~unknown & _impossible(columns), "bars are impossible (low, open, close, high in disorder, "
+           "a price not above 0, a negative volume or a half spread outside 0..1)", fatal=True)  # fmt: skip
+    report("zero_volume", columns["volume"] == 0, "bars have no volume", fatal=False)
+    if not any(issue.kind in ("unsorted", "duplicate", "misaligned") for issue in issues):
+        absent = int((step // interval - 1).sum())
+        if absent:
+            first = format_time(int(open_time[np.flatnonzero(step > interval)[0]]) + interval)
+            detail = f"{absent} bars are absent in {int((step > interval).sum())} gaps, the first at {first}"
+            issues.append(Issue(file, "gap", absent, detail, fatal=False))
+    return issues
+
+
+def _impossible(columns: dict[str, FloatArray]) -> BoolArray:
+    low, high = columns["low"], columns["high"]
+    body_low = np.minimum(columns["open"], columns["close"])
+    body_high = np.maximum(columns["open"], columns["close"])
+    bad: BoolArray = (low <= 0) | (low > body_low) | (high < body_high) | (columns["volume"] < 0)
+    if "half_spread" in columns:
+        bad |= (columns["half_spread"] < 0) | (columns["half_spread"] >= 1)
+    return bad
+
+
+@dataclass(frozen=True)
+class SymbolInfo:
+    """One symbol of a market: counts of what there is; `first` and `last` are open times in ms, None without bars."""
+
+    symbol: str
+    bars: int
+    first: int | None
+    last: int | None
+    absent: int
+    partial: int
+    zero_volume: int
+    funding: int
+    news: int
+
+
+@dataclass(frozen=True)
+class MarketInfo:
+    """A market at a glance."""
+
+    source: str
+    timeframe: str
+    bars: int
+    first: int
+    last: int
+    content_hash: str
+    synthetic: bool
+    symbols: tuple[SymbolInfo, ...]
+
+
+def describe(market: Market) -> MarketInfo:
+    """What a market holds, symbol by symbol."""
+    symbols = []
+    for column, (symbol, holes) in enumerate(zip(market.symbols, gaps(market).symbols, strict=True)):
+        traded = market.open_time[market.present[:, column]]
+        symbols.append(
+            SymbolInfo(
+                symbol=symbol,
+                bars=holes.bars,
+                first=int(traded[0]) if len(traded) else None,
+                last=int(traded[-1]) if len(traded) else None,
+                absent=holes.absent,
+                partial=holes.partial,
+                zero_volume=int((market.volume[:, column] == 0).sum()),
+                funding=len(market.funding.get(symbol, ())),
+                news=sum(item.symbol in (None, symbol) for item in market.news),
+            )
+        )
+    return MarketInfo(
+        source=market.source,
+        timeframe=market.timeframe,
+        bars=len(market),
+        first=int(market.open_time[0]),
+        last=int(market.open_time[-1]),
+        content_hash=market.content_hash,
+        synthetic=market.truth is not None,
+        symbols=tuple(symbols),
+    )

@@ -1,0 +1,144 @@
+"""Records: what goes in comes out, and what the database would store wrongly is refused."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend.store import (
+    BacktestRecord,
+    MetricRecord,
+    RewardRecord,
+    RolloutRecord,
+    RunRecord,
+    Store,
+    StoreError,
+    TrajectoryRecord,
+)
+from backend.store.records import Record
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
+# Without NUL and lone surrogates, which are refused.
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+RUN = RunRecord("r", "train", 1, "hash", 0, {})
+TRAJECTORY = TrajectoryRecord("r", 0, 0, 0, "manager", 0, "v", (1,), (True,), (-0.5,))
+REWARD = RewardRecord("r", 0, 0, 0, "manager", 0, 1.0, {"format": 1.0})
+ROLLOUT = RolloutRecord("r", 0, 0, 0, 5, True, 0.5, {"trader": 1}, {"fees": 0.1})
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> TrajectoryRecord:
+    tokens = draw(st.lists(st.tuples(INT32, st.booleans(), FLOAT32), max_size=50))
+    return TrajectoryRecord(
+        run="r",
+        step=draw(st.integers(0, 2**63 - 1)),
+        query=draw(st.integers(0, 100)),
+        rollout=draw(st.integers(0, 100)),
+        role=draw(TEXT),
+        ordinal=draw(st.integers(0, 100)),
+        policy_version=draw(TEXT),
+        ids=tuple(token[0] for token in tokens),
+        mask=tuple(token[1] for token in tokens),
+        sampled_logps=tuple(token[2] for token in tokens),
+        valid=draw(st.booleans()),
+        truncated=draw(st.booleans()),
+        reason=draw(st.none() | TEXT),
+    )
+
+
+@given(trajectories())
+@settings(max_examples=60, deadline=None)
+def test_a_trajectory_comes_back_equal(record: TrajectoryRecord) -> None:
+    with Store.open("mem://") as store:
+        store.add_trajectories([record])
+        assert store.trajectories("r", record.step) == [record]
+
+
+def test_tokens_are_stored_as_little_endian_bytes() -> None:
+    row = replace(TRAJECTORY, ids=(1, -2), mask=(True, False), sampled_logps=(0.5, 0.0)).row()
+    assert row["ids"] == bytes([1, 0, 0, 0, 254, 255, 255, 255])
+    assert row["mask"] == bytes([1, 0])
+    assert row["sampled_logps"] == bytes([0, 0, 0, 63, 0, 0, 0, 0])
+
+
+@given(st.dictionaries(st.text(max_size=8), JSON, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_a_document_comes_back_equal(document: dict[str, object]) -> None:
+    with Store.open("mem://") as store:
+        store.add_backtest(BacktestRecord("r", "team", document))
+        assert store.backtests("r") == [BacktestRecord("r", "team", document)]
+
+
+@given(st.dictionaries(TEXT, st.floats(allow_nan=False), max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_metrics_come_back_equal(values: dict[str, float]) -> None:
+    with Store.open("mem://") as store:
+        store.add_metrics("r", 3, values)
+        assert store.metrics("r") == [MetricRecord("r", 3, values)]
+
+
+def test_a_metric_may_be_nan() -> None:
+    with Store.open("mem://") as store:
+        store.add_metrics("r", 0, {"manager/loss": float("nan"), "manager/kl": float("inf")})
+        values = store.metrics("r")[0].values
+        assert np.isnan(values["manager/loss"]) and np.isposinf(values["manager/kl"])
+
+
+def test_numpy_scalars_become_plain_numbers() -> None:
+    numbers: dict[str, Any] = {"total": np.float32(0.5), "parts": {"format": np.float64(1.0)}, "step": np.int64(3)}
+    record = replace(REWARD, **numbers)
+    with Store.open("mem://") as store:
+        store.add_rewards([record])
+        store.add_backtest(BacktestRecord("r", "team", {"equity": [np.float64(1.5), np.int32(2)]}))
+        (back,) = store.rewards("r")
+        assert (back.total, back.parts, back.step) == (0.5, {"format": 1.0}, 3)
+        assert type(back.total) is float and type(back.step) is int
+        assert store.backtests("r")[0].result == {"equity": [1.5, 2]}
+
+
+@pytest.mark.parametrize(
+    ("record", "wrong", "complaint"),
+    [
+        (REWARD, {"total": float("nan")}, r"reward .*: total is nan; only finite"),
+        (REWARD, {"parts": {"expert": float("inf")}}, r"parts\['expert'\] is inf"),
+        (REWARD, {"advantage": float("nan")}, "advantage is nan"),
+        (ROLLOUT, {"seed": 2**63}, "seed is 9223372036854775808, which does not fit 64 bits"),
+        (ROLLOUT, {"outcome": float("nan")}, "outcome is nan"),
+        (ROLLOUT, {"parts": {"fees": np.zeros(2)}}, "has type ndarray"),
+        (RUN, {"message": "a\0b"}, "NUL"),
+        (RUN, {"message": "half \ud800 pair"}, "surrogate"),
+        (RUN, {"run": "../escape"}, "run id '../escape'"),
+        (RUN, {"run": ""}, "run id ''"),
+        (RUN, {"config": {"lr": float("nan")}}, "config cannot be stored as JSON"),
+        (RUN, {"config": {"when": object()}}, "config cannot be stored as JSON: a value of type object"),
+        (TRAJECTORY, {"sampled_logps": (float("nan"),)}, "sampled_logps holds a value that is not finite"),
+        (TRAJECTORY, {"ids": (2**31,)}, "ids holds a value that does not fit int32"),
+        (TRAJECTORY, {"ids": ("x",)}, "ids: invalid literal"),
+        (TRAJECTORY, {"mask": (2,)}, "mask holds a value that does not fit bool"),
+    ],
+)
+def test_what_would_be_stored_wrongly_is_refused(record: Record, wrong: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(StoreError, match=complaint):
+        replace(record, **wrong).row()
+
+
+def test_lengths_are_checked_at_once() -> None:
+    with pytest.raises(StoreError, match="2 ids, 1 mask and 1 sampled_logps"):
+        replace(TRAJECTORY, ids=(1, 2))
+
+
+SLEEPING: dict[str, Any] = {"status": "sleeping"}
+
+
+def test_a_status_out_of_the_list_is_refused_by_the_schema() -> None:
+    with Store.open("mem://") as store, pytest.raises(StoreError, match="status"):
+        store.add_run(replace(RUN, **SLEEPING))

@@ -1,0 +1,161 @@
+"""Stored runs that look like real ones, for the tests of the report and of the page.
+
+A small synthetic market is traded by the scripted team and two baselines; what follows from that is real. The numbers of
+the training are made up: they only have to look like a training's.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from functools import cache
+from typing import Any
+
+from backend.store.records import BacktestRecord, EvaluationRecord, RolloutRecord, RunRecord
+from backend.store.store import Store
+from backend.stories import episode_records
+from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.episode import EpisodeResult, play
+from cryptosentinel.guard import GuardLimits
+from cryptosentinel.llm.scripted_engine import ScriptedEngine
+from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
+from cryptosentinel.scheduler import run_all
+from cryptosentinel.teacher import expert_policies
+from cryptosentinel.team import Team, TeamSettings
+from simulator.backtest import BacktestRun, Window, run_backtest
+from simulator.market import Market
+from simulator.strategies import Flat, Hold
+from simulator.synthetic import SyntheticConfig, generate
+
+SYMBOLS = ("AAAUSDT", "BBBUSDT")
+WINDOW = Window(180, 359, 6)  # the last 30 days, one decision a day
+
+
+@cache
+def small_market() -> Market:
+    """Two coins, 60 days of 4h bars."""
+    return generate(SyntheticConfig(bars=360, seed=3, symbols=SYMBOLS))
+
+
+@cache
+def codec() -> ChatCodec:
+    """Every byte is a token."""
+    return make_byte_codec()
+
+
+@cache
+def episode() -> EpisodeResult:
+    """The scripted team on `WINDOW`."""
+    team = Team(codec(), lambda role: "scripted", TeamSettings(horizon_bars=18))
+    run = BacktestRun(small_market(), WINDOW)
+    return run_all([play(team, run, GuardLimits(), seed=1)], ScriptedEngine(codec(), expert_policies()))[0]
+
+
+def add_backtest_run(store: Store, run_id: str, data: str = "data/synthetic") -> str:
+    """Add a finished backtest of the scripted team beside two baselines; returns `run_id`."""
+    market = small_market()
+    config = {
+        "config": {"market": {"data": data, "symbols": list(SYMBOLS), "timeframe": "4h"}},
+        "versions": {"cryptosentinel": "0.1.0"},
+    }
+    store.add_run(RunRecord(run_id, "backtest", 1, market.content_hash, _now(), config))
+    store.add_backtest(BacktestRecord(run_id, "scripted", episode().result.to_dict()))
+    for strategy in (Hold(), Flat()):
+        store.add_backtest(BacktestRecord(run_id, strategy.name, run_backtest(market, strategy, WINDOW).to_dict()))
+    store.add_decisions(episode_records(run_id, "scripted", codec(), episode()))
+    store.finish_run(run_id, "finished")
+    return run_id
+
+
+def _now() -> int:
+    return round(time.time() * 1000) - 75_000
+
+
+def full_story() -> dict[str, Any]:
+    """The first decision for which all three sub-agents were asked."""
+    records = episode_records("run", "scripted", codec(), episode())
+    return next(record.story for record in records if len(record.story["conversations"]) == 4)
+
+
+def add_demo_run(store: Store, run_id: str) -> str:
+    """Add a finished demo with 30 steps of training; returns `run_id`."""
+    config = {
+        "config": {"market": {"data": ""}, "training": {"stage1_steps": 10}},
+        "versions": {"cryptosentinel": "0.1.0", "torch": "2.13.0"},
+    }
+    store.add_run(RunRecord(run_id, "demo", 7, small_market().content_hash, _now(), config))
+    for step in range(31):
+        store.add_metrics(run_id, step, _metrics(step))
+    for number in range(40):
+        calls = {"market_analyst": 1 + number % 2, "risk_analyst": number % 3, "trader": number % 2}
+        store.add_rollouts([RolloutRecord(run_id, 0, number, 0, 1, True, 0.5, calls, {"net_return": 0.0})])
+    store.add_evaluation(EvaluationRecord(run_id, "held_out", 30, comparison(0.02)))
+    store.add_evaluation(EvaluationRecord(run_id, "no_edge", 30, comparison(0.0005)))
+    story = {**full_story(), "symbol": "AAAUSDT", "window": 3, "time": int(episode().result.times[0])}
+    store.add_evaluation(EvaluationRecord(run_id, "story", 30, story))
+    closing = {
+        "verdict": "M-GRPO made the team better: it earns 2.00 % more a window than before.",
+        "wall_seconds": 431.2,
+        "peak_memory_mb": 1234.5,
+        "stages": [{"stage": 1, "from_step": 0}, {"stage": 2, "from_step": 10}],
+        "rollbacks": [{"step": 17, "role": "trader"}],
+        "best_step": 25,
+    }
+    store.add_evaluation(EvaluationRecord(run_id, "summary", 30, closing))
+    store.finish_run(run_id, "finished")
+    return run_id
+
+
+def comparison(gain: float) -> dict[str, Any]:
+    """An evaluation's result in which the trained team earns `gain` more a window."""
+    days = [number / 6 for number in range(49)]
+    means = {
+        "warm_started": 0.001, "trained": 0.001 + gain, "teacher": 0.025, "hold": 0.004, "flat": 0.0,
+        "matched_random": -0.003, "oracle": 0.06,
+    }  # fmt: skip
+    rows = {
+        name: {
+            "total_return": mean,
+            "sharpe": 40 * mean,
+            "max_drawdown": 0.03,
+            "exposure": 0.6,
+            "trades": 4.25,
+            "long_share": 0.55,
+            "turnover": 3.5,
+            "hold_rate": 0.4 if name in ("warm_started", "trained", "teacher") else None,
+            "per_window": [mean + 0.01 * math.sin(number) for number in range(12)],
+        }
+        for name, mean in means.items()
+    }
+    differences = [gain + 0.015 * math.sin(2 * number) for number in range(12)]
+    return {
+        "windows": 12,
+        "rows": rows,
+        "difference": {
+            "of": "trained",
+            "against": "warm_started",
+            "mean": gain,
+            "ci95": [gain - 0.006, gain + 0.007],
+            "per_window": differences,
+        },
+        "equity": {
+            name: [1 + mean * day / 8 + 0.002 * math.sin(7 * day + mean) * (day > 0) for day in days]
+            for name, mean in means.items()
+        },
+        "equity_days": days,
+    }
+
+
+def _metrics(step: int) -> dict[str, float]:
+    values: dict[str, float] = {"stage": 1.0 if step <= 10 else 2.0}
+    for number, role in enumerate(ROLES):
+        if step > 0:
+            values[f"{role}/reward/mean"] = 0.45 + 0.06 * number + (0.002 + 0.001 * number) * step + 0.02 * math.sin(3 * step + number)
+            values[f"{role}/valid"] = min(1.0, 0.9 + 0.01 * step - 0.02 * (number == 3 and 15 < step < 18))
+            values[f"{role}/calls"] = 0.3 + 0.2 * number
+        if step > 0 and role != "manager":
+            values[f"{role}/expert/mean"] = math.nan if step == 5 else 0.4 + 0.05 * number + 0.004 * step
+    if step % 5 == 0:
+        values["validation/outcome"] = 0.48 + 0.004 * step
+        values["validation/hold_share"] = 0.5 - 0.005 * step
+    return values
