@@ -42,7 +42,7 @@ clean: ## remove what was installed and cached; runs/ stays
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml
+$(STAMP):
 	@PYTHON=$$(command -v python3.11 || command -v python3) \
 	  && $$PYTHON -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "CryptoSentinel needs Python 3.11 or later: install python3.11 and try again" >&2; exit 2; }; \

@@ -112,9 +112,7 @@ def run_backtest_job(
     interval = decision_interval(market, config.team.decide_every)
     window = window_of(market, parse_optional(start), parse_optional(end), interval)
     run = new_run_id("backtest")
-    backtest(
-        config, market, window, [load_team(team, config.team)], store, run, folder / run, seed, on_progress
-    )
+    backtest(config, market, window, [load_team(team, config.team)], store, run, folder / run, seed, on_progress)
     return run
 
 

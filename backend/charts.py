@@ -1,7 +1,7 @@
 """Plotly figures from plain numbers: the same pictures on the page and in the report.
 
-Colours are those of Okabe and Ito, which people with colour blindness can tell apart; what they separate is also told by
-dashes, symbols or labels. Titles stand outside the figures, as headings and captions.
+Colours are those of Okabe and Ito, which people with colour blindness can tell apart; what they separate is also told
+by dashes, symbols or labels. Titles stand outside the figures, as headings and captions.
 """
 
 from __future__ import annotations
@@ -25,16 +25,22 @@ _ROLE_DASHES = {"manager": "solid", "market_analyst": "dash", "risk_analyst": "d
 _STYLES = {
     "trained": (BLUE, "solid", 3.0),
     "warm_started": (VERMILION, "solid", 2.5),
-    "trained_greedy": (SKY, "dash", 2.0),
-    "warm_started_greedy": (ORANGE, "dash", 2.0),
-    "teacher": (PINK, "dashdot", 2.0),
+    "trained, greedy": (SKY, "dash", 2.0),
+    "warm_started, greedy": (ORANGE, "dash", 2.0),
+    "scripted": (PINK, "dashdot", 2.0),
     "oracle": (GREEN, "dash", 2.0),
     "hold": (INK, "dash", 1.5),
+    "always_short": (ORANGE, "dot", 1.5),
+    "sma_cross": (ORANGE, "solid", 1.5),
+    "volatility_target": (SKY, "solid", 1.5),
     "flat": (GREY, "dot", 1.5),
     "matched_random": (GREY, "dashdot", 1.5),
 }
-_OTHERS = ((SKY, "solid"), (ORANGE, "solid"), (PINK, "dash"), (GREEN, "dot"), (VERMILION, "dashdot"), (INK, "dot"))
+_OTHERS = ((ORANGE, "solid"), (SKY, "solid"), (PINK, "dash"), (GREEN, "dot"), (VERMILION, "dashdot"), (INK, "dot"))
 _MOST_POINTS = 1_500  # of a line: more cannot be seen on a screen
+
+# Baselines that wait in the legend: beside the others they say little, and eight lines are too many.
+_IN_THE_LEGEND = ("flat", "always_short", "volatility_target")
 
 # What the toolbar of each figure offers; the report's scripts and the page share it.
 CONFIG: dict[str, Any] = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}
@@ -54,24 +60,22 @@ def moments(times: Sequence[int]) -> list[str]:
     return [datetime.fromtimestamp(time / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S") for time in times]
 
 
-def equity_chart(curves: Mapping[str, Sequence[float]], x: Sequence[Any], x_title: str, names: Sequence[str]) -> go.Figure:
+def equity_chart(curves: Mapping[str, Sequence[float]], x: Sequence[Any], x_title: str, main: str) -> go.Figure:
     """Return since the start of each curve over `x` (of the same length), in percent.
 
-    `names` are those to show at first; the others wait in the legend for a click.
+    `main` stands out; the least telling baselines wait in the legend for a click.
     """
     figure = _figure(x_title, "return since the start", "%")
     for number, (name, equity) in enumerate(curves.items()):
         if not len(equity) or not equity[0]:
             continue
         xs, ys = thin(x, [100.0 * (value / equity[0] - 1.0) for value in equity])
-        figure.add_trace(_line(name, number, xs, ys, name in names, "%{y:.2f} %"))
+        figure.add_trace(_line(name, number, xs, ys, name == main))
     figure.add_hline(y=0.0, line={"color": "#c5cdd5", "width": 1})
     return figure
 
 
-def drawdown_chart(
-    curves: Mapping[str, Sequence[float]], x: Sequence[Any], x_title: str, names: Sequence[str]
-) -> go.Figure:
+def drawdown_chart(curves: Mapping[str, Sequence[float]], x: Sequence[Any], x_title: str, main: str) -> go.Figure:
     """How far each curve lies below its own peak so far, in percent."""
     figure = _figure(x_title, "below the peak", "%")
     for number, (name, equity) in enumerate(curves.items()):
@@ -80,7 +84,7 @@ def drawdown_chart(
             peak = max(peak, value)
             depths.append(100.0 * (value / peak - 1.0) if peak > 0 else 0.0)
         xs, ys = thin(x, depths)
-        figure.add_trace(_line(name, number, xs, ys, name in names, "%{y:.2f} %"))
+        figure.add_trace(_line(name, number, xs, ys, name == main))
     return figure
 
 
@@ -141,8 +145,8 @@ def step_chart(
 ) -> go.Figure:
     """A metric over the steps, one line a role (or other name): thin as it was, thick as its moving mean.
 
-    The moving mean looks back over a tenth of the steps; short runs are drawn as they are. A NaN leaves a hole. Vertical
-    lines mark `events`.
+    The moving mean looks back over a tenth of the steps; short runs are drawn as they are. A NaN leaves a hole.
+    Vertical lines mark `events`.
     """
     figure = _figure("training step", y_title, "")
     every = [step for steps, _ in series.values() for step in steps]
@@ -165,7 +169,13 @@ def step_chart(
             shown = _moving_mean(shown, span)
         figure.add_trace(
             go.Scatter(
-                x=list(steps), y=shown, name=role_title(name), mode=mode, line=style, hovertemplate=hover, legendgroup=name
+                x=list(steps),
+                y=shown,
+                name=role_title(name),
+                mode=mode,
+                line=style,
+                hovertemplate=hover,
+                legendgroup=name,
             )
         )
     styles = {"stage": (INK, "solid"), "rollback": (VERMILION, "dot"), "best": (GREEN, "dash")}
@@ -212,28 +222,22 @@ def difference_chart(rows: Mapping[str, Mapping[str, Any]]) -> go.Figure:
     labels = list(rows)
     for number, (label, row) in enumerate(rows.items()):
         colour = BLUE if number == 0 else GREY
-        low, high = (100.0 * value for value in row["ci95"])
-        mean = 100.0 * row["mean"]
         dots = [100.0 * value for value in row.get("per_window", [])]
-        figure.add_trace(
-            go.Scatter(
-                x=dots, y=[number - 0.22] * len(dots), mode="markers", name="one window", showlegend=number == 0,
-                marker={"color": colour, "size": 7, "opacity": 0.35}, hovertemplate="%{x:.2f} %<extra>one window</extra>",
-            )
-        )  # fmt: skip
-        figure.add_trace(
-            go.Scatter(
-                x=[low, high], y=[number, number], mode="lines", name="95 % interval of the mean",
-                line={"color": colour, "width": 7}, showlegend=number == 0, hovertemplate="%{x:.2f} %<extra>95 %</extra>",
-            )
-        )  # fmt: skip
-        figure.add_trace(
-            go.Scatter(
-                x=[mean], y=[number], mode="markers", name="mean difference", showlegend=number == 0,
-                marker={"color": "#ffffff", "size": 13, "symbol": "diamond", "line": {"color": colour, "width": 3}},
-                hovertemplate=f"%{{x:.2f}} %<extra>{label}</extra>",
-            )
-        )  # fmt: skip
+        diamond = {"color": "#ffffff", "size": 13, "symbol": "diamond", "line": {"color": colour, "width": 3}}
+        traces = (
+            ("one window", dots, -0.22, {"mode": "markers", "marker": {"color": colour, "size": 7, "opacity": 0.35}}),
+            (
+                "95 % interval of the mean",
+                [100.0 * value for value in row["ci95"]],
+                0.0,
+                {"mode": "lines", "line": {"color": colour, "width": 7}},
+            ),
+            ("mean difference", [100.0 * row["mean"]], 0.0, {"mode": "markers", "marker": diamond}),
+        )
+        for name, x, shift, style in traces:
+            hover = f"%{{x:.2f}} %<extra>{label}: {name}</extra>"
+            y = [number + shift] * len(x)
+            figure.add_trace(go.Scatter(x=x, y=y, name=name, showlegend=number == 0, hovertemplate=hover, **style))
     figure.add_vline(x=0.0, line={"color": INK, "width": 1.5, "dash": "dot"})
     figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=labels, range=[len(labels) - 0.4, -0.6])
     figure.update_xaxes(ticksuffix=" %", zeroline=False)
@@ -242,7 +246,7 @@ def difference_chart(rows: Mapping[str, Mapping[str, Any]]) -> go.Figure:
 
 
 def thin(x: Sequence[Any], y: Sequence[float]) -> tuple[list[Any], list[float]]:
-    """The points of a line that can be seen: ends, and the lowest and highest of each stretch. Short lines stay whole."""
+    """The points of a line that can be seen: its ends, and the lowest and highest of each stretch."""
     count = min(len(x), len(y))
     if count <= _MOST_POINTS:
         return list(x[:count]), list(y[:count])
@@ -267,13 +271,19 @@ def _moving_mean(values: Sequence[float | None], span: int) -> list[float | None
     return means
 
 
-def _line(name: str, number: int, x: list[Any], y: list[float], visible: bool, hover: str) -> go.Scatter:
+def _line(name: str, number: int, x: list[Any], y: list[float], main: bool) -> go.Scatter:
     colour, dash, width = _STYLES.get(name, (*_OTHERS[number % len(_OTHERS)], 1.5))
-    line = {"color": colour, "dash": dash, "width": width}
+    if main:
+        colour, dash, width = BLUE, "solid", 3.0
     return go.Scatter(
-        x=x, y=y, name=title_of(name), mode="lines", line=line, hovertemplate=hover,
-        visible=True if visible else "legendonly",
-    )  # fmt: skip
+        x=x,
+        y=y,
+        name=title_of(name),
+        mode="lines",
+        line={"color": colour, "dash": dash, "width": width},
+        hovertemplate="%{y:.2f} %",
+        visible="legendonly" if name in _IN_THE_LEGEND and not main else True,
+    )
 
 
 def _figure(x_title: str, y_title: str, y_suffix: str) -> go.Figure:

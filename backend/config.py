@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -42,7 +42,7 @@ Rate = Annotated[float, Field(gt=0.0, le=0.1)]
 class Section(BaseModel):
     """Base of all sections: frozen, no unknown keys, no silent conversion of types."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class MarketConfig(Section):
@@ -56,6 +56,8 @@ class MarketConfig(Section):
     )
     funding_dir: str = Field("", description="folder of funding files; empty: look beside the bars")
     news: str = Field("", description="Parquet file of dated headlines; empty: look beside the bars")
+    start: str = Field("", description="first day to use, UTC, as 2023-01-31; empty: from the beginning")
+    end: str = Field("", description="day to stop before, UTC; empty: to the end")
     coins: int = Field(4, ge=1, le=20, description="synthetic: number of coins")
     bars: int = Field(6000, ge=200, le=1_000_000, description="synthetic: number of bars")
     seed: int = Field(7, ge=0, le=2**31 - 1, description="synthetic: seed of the generator")
@@ -101,23 +103,26 @@ class GuardConfig(Section):
 class TeamConfig(Section):
     """How the team decides."""
 
-    engine: Literal["scripted", "nano"] = Field("nano", description="what thinks for the roles")
-    max_turns: int = Field(6, ge=1, le=32, description="turns of the manager's loop per decision")
     horizon_bars: int = Field(18, ge=1, le=1000, description="bars over which a decision is judged")
-    decide_every: int = Field(6, ge=1, le=1000, description="bars between two decisions in a backtest")
-    mask_symbols: bool = Field(True, description="show neutral names instead of the symbols' own")
+    decide_every: int = Field(6, ge=1, le=1000, description="bars between two decisions in an evaluation")
+    mask_symbols: bool = Field(True, description="show neutral names and no dates, so that memory of them cannot help")
+    schemas_in_prompt: bool = Field(
+        False, description="list the tools' JSON schemas in the prompt, as large models need"
+    )
+    max_tokens: int = Field(64, ge=8, le=4096, description="tokens of one answer at most")
 
 
 class NanoConfig(Section):
     """The small model that the project makes from its own teacher's transcripts."""
 
-    vocab_size: int = Field(1024, ge=300, le=50_000, description="entries of the BPE tokenizer")
+    vocab_size: int = Field(1280, ge=300, le=50_000, description="entries of the BPE tokenizer")
     hidden: int = Field(128, ge=16, le=2048, multiple_of=16, description="width of the model")
     layers: int = Field(4, ge=1, le=48, description="number of layers")
-    transcripts: int = Field(2000, ge=10, le=1_000_000, description="decisions to make the transcripts of")
-    teacher_share: Fraction = Field(0.3, description="share of decisions that follow the teacher; others are random")
-    steps: int = Field(400, ge=1, le=1_000_000, description="steps of the warm start")
-    batch_size: int = Field(32, ge=1, le=4096, description="transcripts per step of the warm start")
+    intermediate: int = Field(384, ge=16, le=8192, description="width of the MLPs")
+    decisions: int = Field(2500, ge=10, le=1_000_000, description="decisions to transcribe for the warm start")
+    teacher_share: Fraction = Field(0.3, description="share of turns that follow the teacher; the others are random")
+    steps: int = Field(700, ge=1, le=1_000_000, description="steps of the warm start")
+    batch_tokens: int = Field(2048, ge=256, le=1_000_000, description="tokens per step of the warm start, with padding")
     learning_rate: Rate = Field(3e-3, description="learning rate of the warm start")
     seed: int = Field(11, ge=0, le=2**31 - 1, description="seed of weights, transcripts and batches")
 
@@ -134,7 +139,9 @@ class RoleRates(Section):
 class TrainingConfig(Section):
     """M-GRPO (arXiv 2511.13288) and its two-stage curriculum."""
 
+    base_model: str = Field("", description="folder of a Qwen3 model to train; empty: make nano")
     stage1_steps: int = Field(20, ge=0, le=100_000, description="steps on format, with expert rewards, easy windows")
+    stage1_max_steps: int = Field(60, ge=0, le=100_000, description="stage 1 goes on up to so many steps for its gate")
     stage2_steps: int = Field(40, ge=0, le=100_000, description="steps on collaboration, hard windows")
     queries_per_step: int = Field(16, ge=1, le=4096, description="market windows per step")
     rollouts_per_query: int = Field(8, ge=2, le=256, description="K: rollouts of each window from the same state")
@@ -155,7 +162,7 @@ class TrainingConfig(Section):
     warmup_steps: int = Field(5, ge=0, le=10_000, description="steps over which the learning rates rise from 0")
     max_grad_norm: float = Field(1.0, gt=0.0, le=1e6, description="the gradient of each role is clipped to this norm")
     weights: Literal["lora", "full"] = Field("lora", description="train an adapter per role, or a whole model per role")
-    lora_rank: int = Field(8, ge=1, le=256, description="rank of the adapters")
+    lora_rank: int = Field(16, ge=1, le=256, description="rank of the adapters")
     kl: float = Field(0.0, ge=0.0, le=10.0, description="weight of the KL (k3) to the warm-started model")
     entropy: float = Field(0.0, ge=0.0, le=1.0, description="weight of the entropy bonus")
     temperature: float = Field(1.0, gt=0.0, le=5.0, description="sampling temperature of the rollouts")
@@ -172,6 +179,11 @@ class TrainingConfig(Section):
                 raise ValueError(f"{name} = {list(weights)} sums to {sum(weights):g}; the weights must sum to 1")
         if self.stage1_steps + self.stage2_steps == 0:
             raise ValueError("stage1_steps + stage2_steps is 0: there is nothing to train")
+        if self.stage1_max_steps < self.stage1_steps:
+            raise ValueError(
+                f"stage1_max_steps = {self.stage1_max_steps} is below stage1_steps = {self.stage1_steps}: "
+                "raise the one or lower the other"
+            )
         return self
 
 
@@ -290,18 +302,8 @@ def _validated(data: dict[str, Any], source: str, overridden: dict[str, str]) ->
         # Through JSON, because strict validation takes a list for a tuple only there.
         return Config.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
-        problems = [_problem(problem, source, overridden) for problem in _without_echoes(error)]
+        problems = [_problem(problem, source, overridden) for problem in error.errors(include_url=False)]
         raise ConfigError("\n".join(problems)) from error
-
-
-def _without_echoes(error: ValidationError) -> Iterator[Any]:
-    """The problems, one for each place."""
-    seen: set[str] = set()
-    for problem in error.errors(include_url=False):
-        key = _dotted(problem["loc"])
-        if key not in seen:
-            seen.add(key)
-            yield problem
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:

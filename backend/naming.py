@@ -12,9 +12,7 @@ ABSENT = "not available"
 _TITLES = {
     "trained": "Trained team",
     "warm_started": "Warm-started team",
-    "teacher": "Scripted teacher",
     "scripted": "Scripted team",
-    "team": "Team",
     "hold": "Hold",
     "flat": "Flat",
     "always_short": "Always short",
@@ -26,7 +24,8 @@ _TITLES = {
 MEANINGS = {
     "trained": "the four small models after M-GRPO",
     "warm_started": "the same models before it: they know the language and little of the trade",
-    "teacher": "hand-written rules for the same four roles",
+    "trained, greedy": "each role says what it thinks likeliest, nothing is left to chance",
+    "scripted": "hand-written rules for the same four roles: the teacher of the warm start",
     "hold": "buys once and keeps it",
     "flat": "never trades",
     "always_short": "sells short once and stays short",
@@ -37,13 +36,16 @@ MEANINGS = {
 }
 
 
+Kind = Literal["change", "share", "small_share", "ratio", "count"]
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table of results. `kind` says how its numbers are written, `meaning` what they tell."""
 
     key: str
     title: str
-    kind: Literal["change", "share", "ratio", "count"]
+    kind: Kind
     meaning: str
 
 
@@ -56,14 +58,17 @@ COLUMNS = (
     Column("long_share", "Long share", "share", "part of the exposure that was long"),
     Column("hold_rate", "Hold rate", "share", "decisions that changed nothing; teams only"),
     Column("turnover", "Turnover", "ratio", "traded value over equity; 2 is one all-in round trip"),
+    Column("costs", "Costs", "small_share", "fees, spread and funding, as a share of the equity at the start"),
 )
 
 
 def title_of(name: str) -> str:
-    """A team's or baseline's name for people: `warm_started_greedy` as 'Warm-started team, greedy'."""
-    base, greedy = name.removesuffix("_greedy"), name.endswith("_greedy")
-    title = _TITLES.get(base) or base.replace("_", " ").capitalize()
-    return f"{title}, greedy" if greedy else title
+    """A team's or baseline's name for people: `warm_started, greedy` as 'Warm-started team, greedy'.
+
+    A name that is not known is that of a team's folder.
+    """
+    base, comma, variant = name.partition(", ")
+    return (_TITLES.get(base) or f"Team {base}") + comma + variant
 
 
 def role_title(key: str) -> str:
@@ -71,14 +76,19 @@ def role_title(key: str) -> str:
     return ROLES[key].title if key in ROLES else key.replace("_", " ")
 
 
-def number_text(value: Any, kind: str) -> str:
-    """A number of a table: `change` +1.23 %, `share` 1.2 %, `ratio` 1.23, `count` 1.2; a dash where there is none."""
+def number_text(value: Any, kind: Kind) -> str:
+    """A number of a table: `change` +1.23 %, `share` 1.2 %, `small_share` 1.23 %, `ratio` 1.23, `count` 1.2.
+
+    A dash where there is none.
+    """
     if not isinstance(value, int | float):
         return "–"
     if kind == "change":
         return f"{100 * value:+.2f} %"
     if kind == "share":
         return f"{100 * value:.1f} %"
+    if kind == "small_share":
+        return f"{100 * value:.2f} %"
     if kind == "count":
         return f"{value:.0f}" if float(value).is_integer() else f"{value:.1f}"
     return f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""The report of a run: `report.html`, one file that needs nothing else and asks no network, and `report.json` beside it.
+"""The report of a run: `report.html`, one file that works offline and by itself, and `report.json` beside it.
 
 Both are made from the store's records alone. What a run did not get to is said to be not available.
 """
@@ -6,7 +6,7 @@ Both are made from the store's records alone. What a run did not get to is said 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from simulator.market import format_time
 
 _TRADES_SHOWN = 200
 _DECISIONS_SHOWN = 5  # before the largest gains, and as many before the largest losses
-_SHOWN_AT_FIRST = ("trained", "warm_started", "teacher", "hold", "oracle")
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,8 @@ class _Figures:
 
     def add(self, label: str, figure: go.Figure) -> _Figure:
         self._count += 1
-        # A "</script>" inside a name must not end the element.
-        text = figure.to_json().replace("<", "\\u003c")
-        return _Figure(self._count, label, Markup(text), int(figure.layout.height))
+        # Plotly escapes every "<" in its JSON, so a "</script>" inside a name cannot end the element.
+        return _Figure(self._count, label, Markup(figure.to_json()), int(figure.layout.height))
 
 
 def write_report(store: Store, run_id: str, folder: Path) -> Path:
@@ -76,7 +74,11 @@ def write_report(store: Store, run_id: str, folder: Path) -> Path:
 def render(summary: RunSummary) -> str:
     """The page as HTML. All text is escaped: what models and news said is untrusted."""
     environment = Environment(
-        loader=PackageLoader("backend"), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+        loader=PackageLoader("backend"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
     environment.filters |= {"number": number_text, "duration": duration_text, "title_of": title_of, "time": format_time}
     figures = _Figures()
@@ -119,45 +121,29 @@ def _mean_equity(figures: _Figures, summary: RunSummary) -> _Figure | None:
     result = summary.evaluations.get("held_out", {})
     if not result.get("equity"):
         return None
-    chart = charts.equity_chart(result["equity"], result["equity_days"], "days into the window", _SHOWN_AT_FIRST)
+    chart = charts.equity_chart(result["equity"], result["equity_days"], "days into the window", "trained")
     return figures.add("Equity on held-out windows", chart)
 
 
 def _backtest(figures: _Figures, summary: RunSummary) -> dict[str, Any] | None:
-    """What the page shows of the run's own backtests; None for a run without any."""
-    main = summary.main_backtest
-    if main is None or summary.run.kind != "backtest":
+    """What the page of a backtest run shows of it; None where there is no result."""
+    if summary.run.kind != "backtest" or not summary.backtests:
         return None
-    results = {record.name: record.result for record in summary.backtests}
-    ordered = {main: results[main], **{name: result for name, result in results.items() if name != main}}
-    own = results[main]
-    curves: Mapping[str, Sequence[float]] = {name: result["equity"] for name, result in ordered.items()}
+    played = summary.played()[0]
+    own = played.own
+    curves: dict[str, Sequence[float]] = {name: result["equity"] for name, result in played.results.items()}
     x = charts.moments(own["times"])
-    decisions = [record for record in summary.decisions if record.backtest == main]
+    decisions = played.decisions.get(played.main, [])
     return {
-        "name": main,
-        "result": own,
-        "results": ordered,
-        "sentence": backtest_sentence(main, results),
-        "equity": figures.add("Equity", charts.equity_chart(curves, x, "", list(curves))),
-        "drawdown": figures.add("Drawdown", charts.drawdown_chart(curves, x, "", list(curves))),
+        "played": played,
+        "equity": figures.add("Equity", charts.equity_chart(curves, x, "", played.main)),
+        "drawdown": figures.add("Drawdown", charts.drawdown_chart(curves, x, "", played.main)),
         "exposure": figures.add("Exposure", charts.exposure_chart(own["times"], own["exposure"], own["symbols"])),
         "trades": own["trades"][:_TRADES_SHOWN],
         "decisions": [(record, headline(record.story)) for record in _telling(decisions)],
         "decisions_in_all": len(decisions),
         "decisions_with_orders": sum(bool(record.story.get("orders")) for record in decisions),
     }
-
-
-def backtest_sentence(name: str, results: Mapping[str, Mapping[str, Any]]) -> str:
-    """What a backtest came to, in a sentence; in the same breath what holding would have."""
-    own = results[name]
-    period = f"{format_time(own['times'][0])} to {format_time(own['times'][-1])} UTC"
-    earned = number_text(own["metrics"]["total_return"], "change")
-    text = f"{title_of(name)} made {earned} on {', '.join(own['symbols'])} from {period}, net of all costs."
-    if name != "hold" and "hold" in results:
-        text += f" Buying and holding made {number_text(results['hold']['metrics']['total_return'], 'change')}."
-    return text
 
 
 def _telling(decisions: Sequence[DecisionRecord]) -> list[DecisionRecord]:

@@ -12,6 +12,7 @@ from typing import Any
 from backend.config import Config
 from backend.store.records import RunRecord
 from backend.store.store import Store
+from simulator.errors import Interrupted
 
 PACKAGES = ("cryptosentinel", "torch", "transformers", "peft", "numpy", "numba", "surrealdb")
 
@@ -27,7 +28,9 @@ def new_run_id(kind: str) -> str:
 
 
 @contextmanager
-def recorded_run(store: Store, run: str, kind: str, seed: int, data_hash: str, config: Config, **more: Any) -> Iterator[None]:
+def recorded_run(
+    store: Store, run: str, kind: str, seed: int, data_hash: str, config: Config, **more: Any
+) -> Iterator[None]:
     """Record a run around a block: running, and then finished, failed (with the error's message) or interrupted."""
     document = {"config": config.to_dict(), "versions": versions(), **more}
     store.add_run(RunRecord(run, kind, seed, data_hash, int(time.time() * 1000), document))
@@ -35,7 +38,11 @@ def recorded_run(store: Store, run: str, kind: str, seed: int, data_hash: str, c
         yield
     except KeyboardInterrupt:
         store.finish_run(run, "interrupted", "interrupted from the keyboard")
-        raise
+        how = {
+            "train": f"; go on with: cryptosentinel train --resume {run}",
+            "demo": "; the same command goes on from here",
+        }
+        raise Interrupted(f"run {run} was interrupted; what it stored is kept{how.get(kind, '')}") from None
     except Exception as error:
         store.finish_run(run, "failed", f"{type(error).__name__}: {error}"[:500])
         raise

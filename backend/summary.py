@@ -1,4 +1,4 @@
-"""What the records of a run say, gathered for the report and the page. Whatever a run did not get to is None or empty."""
+"""What the records of a run say, gathered for the report and the page. What a run did not get to is None or empty."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from backend.charts import Event
-from backend.naming import MEANINGS, role_title
+from backend.config import config_from_dict
+from backend.markets import load_market
+from backend.naming import ABSENT, number_text, role_title, title_of
 from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord, MetricRecord, RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import MANAGER, ROLES
+from simulator.errors import DataError
+from simulator.market import TIMEFRAMES, Bars, format_time
+
+_MOST_CANDLES = 600
+BASELINES = ("hold", "flat", "always_short", "sma_cross", "volatility_target", "matched_random", "oracle")
 
 Series = dict[str, tuple[list[int], list[float]]]  # name -> steps, values
 
@@ -31,6 +40,44 @@ class Curves:
     title: str
     caption: str
     series: Series
+
+
+@dataclass(frozen=True)
+class Played:
+    """One window, played by teams and baselines. `results` are those of `BacktestResult.to_dict`, `main`'s first.
+
+    `window` is empty for a backtest run, else the evaluation that the window belongs to. `decisions` are by team.
+    """
+
+    window: str
+    main: str
+    results: dict[str, dict[str, Any]]
+    decisions: dict[str, list[DecisionRecord]]
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The result of `main`."""
+        return self.results[self.main]
+
+    @property
+    def sentence(self) -> str:
+        """What it came to; in the same breath what holding would have."""
+        own = self.own
+        period = f"{format_time(own['times'][0])} to {format_time(own['times'][-1])} UTC"
+        earned = number_text(own["metrics"]["total_return"], "change")
+        text = f"{title_of(self.main)} made {earned} on {', '.join(own['symbols'])} from {period}, net of all costs."
+        if self.main != "hold" and "hold" in self.results:
+            held = self.results["hold"]["metrics"]["total_return"]
+            text += f" Buying and holding made {number_text(held, 'change')}."
+        return text
+
+    @property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """A table of results."""
+        return {
+            name: {**result["metrics"], "costs": sum(result["costs"].values()) / result["equity"][0]}
+            for name, result in self.results.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -94,8 +141,8 @@ class RunSummary:
         series = self._series(names)
         if series:
             caption = (
-                "The team on states that it never trains on, always the same ones. Outcome: its result squashed to 0…1, "
-                "0.5 is break-even. Hold share: decisions that changed nothing."
+                "The team on states that it never trains on, always the same ones. Outcome: its result squashed to "
+                "0…1, 0.5 is break-even. Hold share: decisions that changed nothing."
             )
             found.append(Curves("Validation", caption, series))
         return found
@@ -111,9 +158,9 @@ class RunSummary:
     @property
     def data_source(self) -> str:
         """Where the bars came from, as far as the config says."""
-        market = self.settings.get("market", {})
-        if not isinstance(market, dict) or not market:
-            return "not available"
+        market = self.settings.get("market")
+        if not isinstance(market, dict):
+            return ABSENT
         return str(market.get("data") or "synthetic market")
 
     @property
@@ -122,17 +169,25 @@ class RunSummary:
         config = self.run.config.get("config")
         return config if isinstance(config, dict) else {}
 
-    @property
-    def main_backtest(self) -> str | None:
-        """The backtest that the run is about: the one with decisions of a team, else the first that is no baseline."""
-        deciding = {record.backtest for record in self.decisions}
-        names = [record.name for record in self.backtests]
-        for name in (*(n for n in names if n in deciding), *(n for n in names if n not in BASELINES), *names):
-            return name
-        return None
+    def played(self) -> list[Played]:
+        """The stored windows: that of a backtest run, or those of an evaluation, named `evaluation/team`."""
+        windows: dict[str, dict[str, dict[str, Any]]] = {}
+        for record in self.backtests:
+            window, _, name = record.name.rpartition("/")
+            windows.setdefault(window, {})[name] = record.result
+        return [self._played(window, results) for window, results in windows.items()]
 
-
-BASELINES = frozenset(MEANINGS) - {"trained", "warm_started", "teacher"}
+    def _played(self, window: str, results: dict[str, dict[str, Any]]) -> Played:
+        decisions: dict[str, list[DecisionRecord]] = {}
+        for name in results:
+            full = f"{window}/{name}" if window else name
+            own = [one for one in self.decisions if one.backtest == full or one.backtest.startswith(f"{full}/")]
+            if own:
+                decisions[name] = own
+        listed = [name for name in self.run.config.get("teams", []) if name in results]
+        main = next(iter([*listed, *decisions, *(name for name in results if name not in BASELINES), *results]))
+        ordered = {main: results[main], **{name: result for name, result in results.items() if name != main}}
+        return Played(window, main, ordered, decisions)
 
 
 def summarise(store: Store, run_id: str) -> RunSummary:
@@ -189,6 +244,7 @@ def _comparison(result: dict[str, Any]) -> dict[str, Any]:
         "windows": result.get("windows"),
         "difference": difference.get("mean"),
         "ci95": difference.get("ci95"),
+        "costs_saved": difference.get("costs_saved"),
         **{name: returns.get(name) for name in named},
         "baselines": {name: value for name, value in returns.items() if name not in named},
         "rows": {name: {key: value for key, value in row.items() if key != "per_window"} for name, row in rows.items()},
@@ -198,6 +254,28 @@ def _comparison(result: dict[str, Any]) -> dict[str, Any]:
 def _newest(evaluations: Sequence[EvaluationRecord]) -> dict[str, dict[str, Any]]:
     """The result of each name at its highest step; they come in order of the step."""
     return {record.name: record.result for record in evaluations}
+
+
+def candles(run: RunRecord, symbol: str, first: int, last: int) -> Bars:
+    """Bars of `symbol` that close from `first` to `last` (ms), from the data that the run was made with.
+
+    Where they are more than can be seen, the finest coarser bars that are few enough. Raises `UserError` where the data
+    is gone or has changed since.
+    """
+    config = config_from_dict(run.config.get("config", {}), f"run {run.run}")
+    market = load_market(config.market, config.costs)
+    if market.content_hash != run.data_hash:
+        raise DataError(
+            f"{market.source}: the data has changed since run {run.run}; its candles would not be those traded then"
+        )
+    market = market.select([symbol])
+    for timeframe, interval in TIMEFRAMES.items():
+        if interval % market.interval == 0 and (last - first) // interval <= _MOST_CANDLES:
+            market = market.resample(timeframe)
+            break
+    # The first close is where the run began: its bar is shown, it was the last one that the team saw.
+    inside = np.flatnonzero((market.open_time < last) & (market.open_time + market.interval >= first))
+    return market.view(int(inside[-1])).bars(symbol, len(inside))
 
 
 def how_it_was_run(summary: RunSummary) -> list[tuple[str, str]]:
@@ -213,8 +291,10 @@ def how_it_was_run(summary: RunSummary) -> list[tuple[str, str]]:
         ("Seed", str(run.seed)),
         ("Data", summary.data_source),
         ("Data hash (SHA-256)", run.data_hash),
-        ("Peak memory", f"{memory:,.0f} MB" if isinstance(memory, int | float) else "not available"),
+        ("Peak memory", f"{memory:,.0f} MB" if isinstance(memory, int | float) else ABSENT),
     ]
+    if run.config.get("gaps"):
+        rows.append(("Gaps in the data", str(run.config["gaps"])))
     if isinstance(versions, dict):
         rows.append(("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
     return rows

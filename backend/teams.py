@@ -41,6 +41,10 @@ class LoadedTeam:
     team: Team
     engine: Engine
 
+    def renamed(self, name: str) -> LoadedTeam:
+        """The same team under another name."""
+        return replace(self, name=name)
+
     def at_temperature(self, temperature: float) -> LoadedTeam:
         """The same team sampled at another temperature; 0 is greedy."""
         settings = replace(self.team.settings, sampling=replace(self.team.settings.sampling, temperature=temperature))
@@ -72,7 +76,9 @@ def role_policies(base: Path, training: TrainingConfig) -> tuple[RolePolicies, C
     return policies, ChatCodec(tokenizer)
 
 
-def model_team(name: str, policies: RolePolicies, codec: ChatCodec, config: TeamConfig, temperature: float) -> LoadedTeam:
+def model_team(
+    name: str, policies: RolePolicies, codec: ChatCodec, config: TeamConfig, temperature: float
+) -> LoadedTeam:
     """A team that thinks with the policies as they are now."""
     engine = TransformersEngine(codec, policies.base_config, {})
     for role in policies.roles:

@@ -23,8 +23,8 @@ from cryptosentinel.protocol import Malformed, ToolCall, parse
 class Line:
     """One thing said or done.
 
-    `speaker` is a role's key, or "desk" (what the team is told), "tool" (what code answered), "guard", "orders", "result".
-    `depth` is 1 inside a consultation. `raw` is the exact text behind `text`, empty where there is none.
+    `speaker` is a role's key, or "desk" (what the team is told), "tool" (what code answered), "guard", "orders" or
+    "result". `depth` is 1 inside a consultation. `raw` is the exact text behind `text`, empty where there is none.
     """
 
     speaker: str
@@ -137,7 +137,7 @@ def _said(call: ToolCall | Malformed, content: str, names: dict[str, str]) -> st
         return f"Up {up}, flat {flat}, down {down}."
     if isinstance(arguments, Verdict):
         limit = f" to {_percent(arguments.to)}" if arguments.to is not None else ""
-        return f"{arguments.verdict.capitalize()}{limit}. In a bad case (1 of 20) it loses {arguments.loss:g} % or more."
+        return f"{arguments.verdict.capitalize()}{limit}. In one case of 20 it loses {arguments.loss:g} % or more."
     if isinstance(arguments, Execution):
         begin = "at once" if arguments.wait == 0 else f"after {_count(arguments.wait, 'bar')}"
         parts = "in one order" if arguments.slices == 1 else f"in {arguments.slices} equal orders, one a bar"
@@ -150,7 +150,9 @@ def _position(position: Position, names: dict[str, str]) -> str:
     if position.side == "flat":
         return f"flat in {_name(position.symbol, names)}"
     text = f"{position.side} {_name(position.symbol, names)} {_percent(position.exposure)}"
-    brackets = [f"{word} {level:g} % away" for word, level in (("stop", position.stop), ("target", position.target)) if level]
+    brackets = [
+        f"{word} {level:g} % away" for word, level in (("stop", position.stop), ("target", position.target)) if level
+    ]
     return f"{text} ({', '.join(brackets)})" if brackets else text
 
 
@@ -180,6 +182,8 @@ def _result(content: str, names: dict[str, str]) -> str:
 
 def _plain(value: Any, names: dict[str, str]) -> str:
     if isinstance(value, dict):
+        if value.keys() == {"age", "text"}:  # a headline
+            return f"“{value['text']}” ({_count(value['age'], 'day')} old)"
         return " · ".join(f"{key} {_plain(item, names)}" for key, item in value.items())
     if isinstance(value, list):
         return "".join(f"\n– {_plain(item, names)}" for item in value)

@@ -1,12 +1,11 @@
 """Speed of decoding: our engine against transformers' `generate`, same random nano, same prompts, side by side.
 
-Runs alternate between the two, each on prompts that neither has seen, and their medians are compared. No answer ends early on
-either side. Threads are torch's setting (OMP_NUM_THREADS), the same for both.
+Runs alternate between the two, each on prompts that neither has seen, and their medians are compared. No answer ends
+early on either side. Threads are torch's setting (OMP_NUM_THREADS), the same for both.
 """
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from benchmarks.run import Result
 from cryptosentinel.llm.engine import Request, Sampling
 from cryptosentinel.llm.nano import nano_config, new_nano
 from cryptosentinel.llm.tokens import make_byte_codec
@@ -24,7 +24,7 @@ REPETITIONS = 7
 VOCABULARY = 1024
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Result]:
     """The rows `engine.decode` and `engine.shared_prefix`; values are sampled tokens per second of our engine."""
     return [
         _compare("engine.decode", prompts=32, group=1, prompt_tokens=32, new_tokens=64, target=2.0),
@@ -32,9 +32,7 @@ def run() -> list[dict[str, Any]]:
     ]
 
 
-def _compare(
-    name: str, *, prompts: int, group: int, prompt_tokens: int, new_tokens: int, target: float
-) -> dict[str, Any]:
+def _compare(name: str, *, prompts: int, group: int, prompt_tokens: int, new_tokens: int, target: float) -> Result:
     """One row: `prompts` distinct prompts, each continued `group` times, all in one batch."""
     codec = make_byte_codec()
     codec.end_of_turn = -1  # no sampled token is this one
@@ -74,9 +72,8 @@ def _compare(
         "name": name,
         "value": prompts * group * new_tokens / median[ours],
         "unit": "tokens/s",
-        "against": "transformers generate",
+        "against": f"transformers generate, both on {torch.get_num_threads()} torch threads",
         "ratio": ratio,
         "target": target,
         "met": ratio >= target,
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} torch threads",
     }

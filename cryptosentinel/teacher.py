@@ -13,14 +13,16 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from cryptosentinel.protocol import Malformed, parse, render_call
 from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.protocol import Malformed, parse, render_call
 
 Messages = list[dict[str, str]]
 Policy = Callable[[Messages, int], str]
 Exchange = tuple[str, dict[str, Any], dict[str, Any]]  # tool name, its arguments, its result
 
-_COIN_LINE = re.compile(r"^(\S+): held (-?[\d.]+), day (\S+|not available), volatility (\S+|not available)$", re.MULTILINE)
+_COIN_LINE = re.compile(
+    r"^(\S+): held (-?[\d.]+), day (\S+|not available), volatility (\S+|not available)$", re.MULTILINE
+)
 _POSITIVE = re.compile(
     r"\b(?:rall\w*|surg\w*|soar\w*|jump\w*|gain\w*|bull\w*|inflow\w*|adopt\w*|adds|beats?|clears|custody|partner\w*|approv\w*|upgrade\w*|strong\w*|"
     r"grow\w*|rises?|rising|buy\w*|accumulat\w*|demand|optimis\w*|success\w*|boost\w*|support\w*|launch\w*)\b",
@@ -140,11 +142,13 @@ def _expert_analyst(messages: Messages) -> str:
     for tool in ("get_trend", "get_news", "get_funding"):
         if tool not in heard:
             return render_call(tool, {})
-    score = {"strong up": 1.2, "up": 0.6, "down": -0.6, "strong down": -1.2}.get(heard["get_trend"].get("trend"), 0.0)
+    score = {"strong up": 1.2, "up": 0.6, "down": -0.6, "strong down": -1.2}.get(
+        str(heard["get_trend"].get("trend")), 0.0
+    )
     headlines = heard["get_news"].get("news")
     if isinstance(headlines, list):
         score += 0.6 * sum(tone(str(item.get("text", ""))) for item in headlines if isinstance(item, dict))
-    score += {"longs pay": 0.4, "shorts pay": -0.4}.get(heard["get_funding"].get("funding"), 0.0)
+    score += {"longs pay": 0.4, "shorts pay": -0.4}.get(str(heard["get_funding"].get("funding")), 0.0)
     level = 4 if score > 1.5 else 3 if score > 0.5 else 0 if score < -1.5 else 1 if score < -0.5 else 2
     return _analysis(level)
 

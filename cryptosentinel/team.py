@@ -20,7 +20,7 @@ from cryptosentinel.guard import Clamp, Guard
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.tokens import ChatCodec
 from cryptosentinel.masking import Mask
-from cryptosentinel.protocol import Arguments, Malformed, ToolCall, parse
+from cryptosentinel.protocol import Malformed, ToolCall, parse
 from cryptosentinel.roles import Role
 from cryptosentinel.tools.context import ToolContext
 from cryptosentinel.transcript import Conversation, Transcript
@@ -40,7 +40,7 @@ class TeamSettings:
     horizon_bars: int = 12
     mask_symbols: bool = True
     schemas_in_prompt: bool = False
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     sampling_of: dict[str, Sampling] = field(default_factory=dict)
 
 

@@ -38,7 +38,14 @@ class Conversation:
     """A conversation under way; `finish` makes the `Transcript`."""
 
     def __init__(
-        self, codec: ChatCodec, role: str, ordinal: int, version: str, system: str, user: str, tools: list[dict[str, Any]] | None
+        self,
+        codec: ChatCodec,
+        role: str,
+        ordinal: int,
+        version: str,
+        system: str,
+        user: str,
+        tools: list[dict[str, Any]] | None,
     ) -> None:
         self._codec = codec
         self.role = role

@@ -9,5 +9,13 @@ class DataError(UserError):
     """Market data that is missing, malformed or too short."""
 
 
+class RunFailed(Exception):
+    """A run that cannot go on although its input was right. The message says why and what to try."""
+
+
+class Interrupted(RunFailed):
+    """A run that the user stopped. What it had stored is kept."""
+
+
 class LookAheadError(Exception):
     """Code asked a `MarketView` for something that was not known yet. A defect of the caller, never of the user."""

@@ -103,7 +103,8 @@ def _known_at(table: pa.Table, time: npt.NDArray[np.int64], path: Path, delay: i
 def _texts(table: pa.Table, path: Path, names: tuple[str, ...]) -> list[str]:
     """The first of the columns `names` that has a text, row by row, on one line."""
     there = [table.column(name).to_pylist() for name in names if name in table.column_names]
-    texts = [" ".join(next((str(value) for value in row if value), "").split()) for row in zip(*there, strict=True)]
+    lines = [[" ".join(str(value or "").split()) for value in column] for column in there]
+    texts = [next((line for line in row if line), "") for row in zip(*lines, strict=True)]
     blank = sum(not text for text in texts)
     if blank:
         raise DataError(f"{path}: {blank} rows have no text; remove them")

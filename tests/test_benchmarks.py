@@ -10,9 +10,7 @@ from benchmarks.run import Result
 
 
 def result(name: str, value: float) -> Result:
-    return {
-        "name": name, "value": value, "unit": "s", "against": "peer", "ratio": None, "target": "<= 1", "met": value <= 1,
-    }  # fmt: skip
+    return Result(name=name, value=value, unit="s", against="peer", ratio=None, target="<= 1", met=value <= 1)
 
 
 def test_names_come_from_the_files(tmp_path: Path) -> None:

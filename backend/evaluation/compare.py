@@ -56,7 +56,9 @@ def play_windows(
 ) -> list[EpisodeResult]:
     """The team's backtests of all windows, side by side."""
     tasks = [
-        play(loaded.team, BacktestRun(market, window, cash, costs, max_leverage), limits, derive_seed(seed, window.start))
+        play(
+            loaded.team, BacktestRun(market, window, cash, costs, max_leverage), limits, derive_seed(seed, window.start)
+        )
         for window in windows
     ]
     report(loaded.name, 0, len(tasks))
@@ -64,7 +66,13 @@ def play_windows(
 
 
 def baselines(
-    market: Market, windows: Sequence[Window], costs: Costs, cash: float, max_leverage: float, matched_to: Sequence[BacktestResult], seed: int
+    market: Market,
+    windows: Sequence[Window],
+    costs: Costs,
+    cash: float,
+    max_leverage: float,
+    matched_to: Sequence[BacktestResult],
+    seed: int,
 ) -> dict[str, list[BacktestResult]]:
     """Every baseline on every window; the oracle too where the truth of the market is known.
 
@@ -83,7 +91,9 @@ def baselines(
         "always_short": each(lambda _: AlwaysShort()),
         "sma_cross": each(lambda _: SmaCross()),
         "volatility_target": each(lambda _: VolatilityTarget()),
-        "matched_random": each(lambda number: MatchedRandom.matched_to(matched_to, derive_seed(seed, "random", number))),
+        "matched_random": each(
+            lambda number: MatchedRandom.matched_to(matched_to, derive_seed(seed, "random", number))
+        ),
     }
     if market.truth is not None:
         levels = np.linspace(-1.0, 1.0, ORACLE_LEVELS) / len(market.symbols)
@@ -92,7 +102,9 @@ def baselines(
     return results
 
 
-def table(results: Mapping[str, Sequence[BacktestResult]], episodes: Mapping[str, Sequence[EpisodeResult]]) -> dict[str, Any]:
+def table(
+    results: Mapping[str, Sequence[BacktestResult]], episodes: Mapping[str, Sequence[EpisodeResult]]
+) -> dict[str, Any]:
     """A row for each name: means over the windows, and the return of every window. `hold_rate` (share of decisions that
     changed nothing) is known for teams only."""
     rows: dict[str, Any] = {}

@@ -67,10 +67,16 @@ def _array_codec(dtype: str, kind: type) -> _Codec:
     return _Codec(encode, decode)
 
 
+def _clean(value: str | None, where: str) -> str | None:
+    """Free text, of a model or an exception: what the database cannot hold becomes a question mark."""
+    return None if value is None else value.replace("\0", "?").encode(errors="replace").decode()
+
+
 # Metadata of fields that are not plain values.
 _JSON = {"codec": _Codec(_encode_json, json.loads)}
 _INT32 = {"codec": _array_codec("<i4", int)}
 _FLOAT32 = {"codec": _array_codec("<f4", float)}
+_TEXT = {"codec": _Codec(_clean, lambda value: value)}
 _MASK = {"codec": _array_codec("?", bool)}
 
 
@@ -164,7 +170,7 @@ class RunRecord(Record):
     config: dict[str, Any] = field(metadata=_JSON)
     status: RunStatus = "running"
     finished_at: int | None = None
-    message: str | None = None  # why it failed, or a word on the result
+    message: str | None = field(default=None, metadata=_TEXT)  # why it failed, or a word on the result
 
 
 @dataclass(frozen=True)
@@ -223,7 +229,7 @@ class TrajectoryRecord(Record):
     sampled_logps: tuple[float, ...] = field(metadata=_FLOAT32)
     valid: bool = True
     truncated: bool = False
-    reason: str | None = None  # why it is not valid
+    reason: str | None = field(default=None, metadata=_TEXT)  # why it is not valid
     caller: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:

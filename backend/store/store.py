@@ -1,8 +1,8 @@
 """The store: records in SurrealDB, embedded in a folder, in memory, or behind a server.
 
-A record replaces the one with the same key, so that a step repeated after a crash leaves no trace of the repetition.
-Values always travel as parameters, never inside the query text. One request runs at a time: the embedded engine can
-grant one thing twice to concurrent transactions.
+A record replaces the one with the same key, so that a step repeated after a crash does no harm. Values always travel
+as parameters, never inside the query text. One request runs at a time: the embedded engine can grant one thing twice
+to concurrent transactions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -86,17 +87,18 @@ class Store:
             lock = FolderLock(folder)
             url = f"surrealkv://{folder / 'db'}"
         try:
-            store = cls(_connect(url, str(where)), str(where), lock)
-            try:
-                store._migrate()
-                if lock is not None:
-                    store._mark_abandoned_runs()
-            except StoreError:
-                store.close()
-                raise
+            connection = _connect(url, str(where))
         except StoreError:
             if lock is not None:
                 lock.release()
+            raise
+        store = cls(connection, str(where), lock)
+        try:
+            store._migrate()
+            if lock is not None:
+                store._mark_abandoned_runs()
+        except StoreError:
+            store.close()
             raise
         return store
 
@@ -126,11 +128,8 @@ class Store:
 
     def finish_run(self, run_id: str, status: RunStatus, message: str | None = None) -> None:
         """Set how the run ended, and that it ended now. Raises `StoreError` if there is no such run."""
-        self.run(run_id)
-        self._query(
-            "UPDATE $id SET status = $status, message = $message, finished_at = $now RETURN NONE",
-            {"id": RecordID("run", [run_id]), "status": status, "message": message, "now": int(time.time() * 1000)},
-        )
+        ended = replace(self.run(run_id), status=status, message=message, finished_at=int(time.time() * 1000))
+        self._write([ended])
 
     def add_query(self, record: QueryRecord) -> None:
         """Add one query of a step."""

@@ -48,7 +48,8 @@ def save_checkpoint(
     policies.save(partial / "policies")
     for role, trainer in trainers.items():
         trainer.save(partial / f"trainer-{role}.safetensors")
-        write_tensors(partial / f"good-{role}.safetensors", good[role], {"kind": "good", "role": role})
+        if role in good:
+            write_tensors(partial / f"good-{role}.safetensors", good[role], {"kind": "good", "role": role})
     (partial / "state.json").write_text(json.dumps(asdict(state)))
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
@@ -76,5 +77,7 @@ def load_checkpoint(
     good: dict[str, dict[str, Tensor]] = {}
     for role, trainer in trainers.items():
         trainer.load(path / f"trainer-{role}.safetensors")
-        good[role] = read_tensors(path / f"good-{role}.safetensors")[0]
+        kept = path / f"good-{role}.safetensors"
+        if kept.is_file():
+            good[role] = read_tensors(kept)[0]
     return state, good

@@ -63,7 +63,7 @@ def train(
 ) -> TrainingResult:
     """Train a team in `folder`, going on from its newest checkpoint if there is one.
 
-    Raises `UserError` for a configuration or data that cannot be used, `TrainingFailed` where training cannot go on.
+    Raises `UserError` for a configuration or data that cannot be used, `RunFailed` where training cannot go on.
     """
     folder.mkdir(parents=True, exist_ok=True)
     training, horizon = config.training, config.team.horizon_bars

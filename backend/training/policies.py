@@ -18,7 +18,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from backend.training.tensor_files import fingerprint, read_tensors, write_tensors
 from cryptosentinel.llm.nano import load_model
@@ -65,14 +65,14 @@ def token_logps(
 class RolePolicies:
     """The trainable policies of several roles.
 
-    `base` is the folder of a causal language model (Qwen3) or such a model, which is copied, never changed. In `lora`
+    `base` is the folder of a Qwen3 model, or such a model, which is copied, never changed. In `lora`
     mode all roles share one frozen base and embeddings and norms stay frozen; in `full` mode each role trains a copy.
     Before any training every role answers exactly as the base does.
     """
 
     def __init__(
         self,
-        base: Path | PreTrainedModel,
+        base: Path | Qwen3ForCausalLM,
         roles: Sequence[str],
         mode: PolicyMode = "lora",
         lora: LoraSettings | None = None,
@@ -89,12 +89,17 @@ class RolePolicies:
         self.base_fingerprint = fingerprint(model.state_dict())
         self._base = model
         self._peft: PeftModel | None = None
-        self._copies: dict[str, PreTrainedModel] = {}
+        self._copies: dict[str, Qwen3ForCausalLM] = {}
         if self.lora is None:
             self._copies = {role: copy.deepcopy(model).requires_grad_(True) for role in roles}
         else:
             self._peft = _with_adapters(model, roles, self.lora, seed)
         self._parameters = {role: self._named_parameters(role) for role in roles}
+
+    @property
+    def base_config(self) -> Qwen3Config:
+        """The architecture of the base model."""
+        return self._base.config
 
     @property
     def device(self) -> torch.device:
@@ -105,7 +110,7 @@ class RolePolicies:
         """The parameters that this role alone owns, always in the same order."""
         return list(self._parameters[role].values())
 
-    def activate(self, role: str) -> PreTrainedModel:
+    def activate(self, role: str) -> Qwen3ForCausalLM:
         """Make `role` the one that answers, and return the model that answers for it."""
         if self._peft is None:
             return self._copies[role]
@@ -209,7 +214,7 @@ class RolePolicies:
         }
 
 
-def _with_adapters(model: PreTrainedModel, roles: Sequence[str], lora: LoraSettings, seed: int) -> PeftModel:
+def _with_adapters(model: Qwen3ForCausalLM, roles: Sequence[str], lora: LoraSettings, seed: int) -> PeftModel:
     """Put one adapter per role into `model`; the caller's random state is left alone.
 
     A role's first weights depend on `seed` and its name only, so a process that trains one role starts from the same.

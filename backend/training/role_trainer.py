@@ -84,8 +84,9 @@ class RoleTrainer:
         gradient is not finite is skipped and counted. Raises ValueError for another role's trajectory or bad lengths.
 
         Metrics, named `{role}/...`: loss, grad_norm, kl (when it has a coefficient), entropy, clip_share, ratio/mean,
-        ratio/max, importance/mean, engine_gap (largest |log pi_trainer - log pi_engine| of a sampled token), lr
-        (of the last update), updates, skipped_updates, trained (trajectories that carried a gradient), tokens (of those, sampled).
+        ratio/max, importance/mean, engine_gap (largest |log pi_trainer - log pi_engine| of a sampled token), lr (of the
+        last update), updates, skipped_updates, trained (trajectories that carried a gradient), tokens (sampled ones
+        among theirs). What nothing was seen of is left out.
         """
         advantage, weight = np.asarray(advantages, np.float64), np.asarray(weights, np.float64)
         self._check(trajectories, advantage, weight)

@@ -21,7 +21,7 @@ from simulator.exchange import Costs, Order
 from simulator.futures import FutureOutcome, simulate_futures
 
 FloatArray = npt.NDArray[np.float64]
-PINBALL_SCALE = 0.3  # losses beyond 30 % of the position are not told apart
+PINBALL_SCALE = 4.0  # volatilities of the horizon; larger losses of the position are not told apart
 SHORTFALL_SCALE = 0.003  # an execution 30 basis points worse than the arrival price scores squash(-1)
 # Weight of the stated loss quantile in RiskAnalyst's score; the rest is what its reductions and vetoes were worth.
 QUANTILE_WEIGHT = 0.7
@@ -90,7 +90,7 @@ class Judge:
         proposed = float(transcript.brief["exposure"])
         # A proposal to be flat risks nothing; its losses are those of the coin falling.
         gains = -self._moves if side == "short" else self._moves
-        quantile = pinball_score(verdict.loss / 100, -gains, LOSS_LEVEL, PINBALL_SCALE)
+        quantile = pinball_score(verdict.loss / 100, -gains, LOSS_LEVEL, PINBALL_SCALE * self.query.volatility)
         held = 0.0 if side == "flat" else 1.0
         cap = verdict.cap(proposed)
         value = intervention_value(held * cap * gains, held * proposed * gains, self.query.volatility)

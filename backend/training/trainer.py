@@ -16,8 +16,8 @@ from torch import Tensor
 
 from backend.config import TrainingConfig
 from backend.store.records import AdapterRecord
-from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
 from backend.training.alignment import target_count
+from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
 from backend.training.credit import RoleCredit, calls_histogram, credit_main, credit_sub
 from backend.training.curriculum import Curriculum, Stage
 from backend.training.journal import Journal
@@ -30,12 +30,9 @@ from backend.training.validation import validate
 from cryptosentinel.agents.registry import MANAGER, ROLES, SUB_AGENTS
 from cryptosentinel.llm.transformers_engine import TransformersEngine
 from cryptosentinel.team import Team, derive_seed
+from simulator.errors import RunFailed
 
 MIN_CALLS = 20  # fewer conversations of a role than these tell nothing about its format
-
-
-class TrainingFailed(Exception):
-    """The run cannot go on; the message says why and what to try. What was stored stays."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ class Trainer:
         )
         self.trainers = {role: RoleTrainer(policies, role, self._role_settings(role)) for role in ROLES}
         self.state = TrainingState()
-        self.good: dict[str, dict[str, Tensor]] = {role: policies.role_state(role) for role in ROLES}
+        self.good: dict[str, dict[str, Tensor]] = {}  # parameters of roles as they last kept their format
         self.validation_queries = validation_pool.draw(
             derive_seed(config.seed, "validation"), 0, config.validation_queries, easy=False
         )
@@ -102,7 +99,7 @@ class Trainer:
     def run(self, on_progress: Callable[[Progress], None] | None = None) -> TrainingState:
         """Train to the end of the curriculum and put the best policies in place.
 
-        Raises `TrainingFailed` when the gate of stage 1 stays shut.
+        Raises `RunFailed` when the gate of stage 1 stays shut.
         """
         self._publish(ROLES)
         if self.state.step == 0:
@@ -170,7 +167,7 @@ class Trainer:
                 continue
             if valid >= self.config.gate_format * calls:
                 self.good[role] = self.policies.role_state(role)
-            elif valid < self.config.rollback_format * calls and self.trainers[role].updates > 0:
+            elif valid < self.config.rollback_format * calls and role in self.good:
                 self.policies.load_role_state(role, self.good[role])
                 # The optimiser's momentum points to where the format was lost.
                 self.trainers[role] = RoleTrainer(self.policies, role, self._role_settings(role))
@@ -192,7 +189,7 @@ class Trainer:
             if curriculum.gate_passed(result.valid):
                 state.stage, state.stage_began = 2, state.step
             elif state.step >= curriculum.max_steps:
-                raise TrainingFailed(
+                raise RunFailed(
                     f"stage 1 did not reach {curriculum.gate:.0%} valid answers in {state.step} steps "
                     f"({curriculum.failed_roles(result.valid)}): give the warm start more steps, or lower the rates"
                 )

@@ -9,7 +9,6 @@ import numpy as np
 
 from backend.training.metrics import format_counts
 from backend.training.queries import Query
-from backend.training.metrics import format_counts
 from backend.training.rollouts import RolloutSettings, collect
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.engine import Engine

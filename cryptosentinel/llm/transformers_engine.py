@@ -68,6 +68,14 @@ class TransformersEngine:
             self._models[role] = Qwen3Decoder(self._config, state, self._device)
         self._versions[role] = version
         self._prefixes[role] = PrefixCache(self._cache_bytes)
+        self.forget()
+
+    def forget(self) -> None:
+        """Empty the prefix caches: from here on, log-probs are to the bit those of an engine made anew.
+
+        Reading a prompt in two parts rounds differently from reading it in one. Whoever promises equal bits (a training
+        that resumes) calls this wherever it may be resumed.
+        """
         for prefixes in self._prefixes.values():
             prefixes.clear()
 

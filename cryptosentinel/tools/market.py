@@ -9,7 +9,7 @@ import numpy as np
 from cryptosentinel.tools.context import DAY_MS, ToolContext, bar_volatility
 
 TREND_BARS = (6, 18, 60)
-NEWS_COUNT = 4
+NEWS_COUNT = 3
 NEWS_MAX_AGE = 8 * DAY_MS
 NEWS_CHARS = 80
 
@@ -54,7 +54,8 @@ def news(context: ToolContext) -> dict[str, Any]:
     now = context.view.now
     return {
         "news": [
-            {"age": (now - item.known_at) // DAY_MS, "text": context.mask.text(item.text)[:NEWS_CHARS]} for item in items
+            {"age": (now - item.known_at) // DAY_MS, "text": context.mask.text(item.text)[:NEWS_CHARS]}
+            for item in items
         ]
     }
 

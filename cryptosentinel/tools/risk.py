@@ -19,8 +19,8 @@ def risk(context: ToolContext) -> dict[str, Any]:
     result["volatility"] = round(100 * sigma, 1)
     result["var"] = round(100 * 1.645 * sigma, 1)
     close = context.view.bars(context.symbol, 240 + context.horizon_bars).close
-    moves = close[context.horizon_bars :] / close[: -context.horizon_bars] - 1.0 if len(close) > context.horizon_bars else []
-    moves = np.asarray(moves)[~np.isnan(moves)]
+    moves = close[context.horizon_bars :] / close[: -context.horizon_bars] - 1.0
+    moves = moves[~np.isnan(moves)]
     if len(moves) >= 60:
         losses = -moves if context.side == "long" else moves
         result["historical"] = round(100 * max(0.0, float(np.quantile(losses, 0.95))), 1)

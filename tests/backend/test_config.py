@@ -1,14 +1,15 @@
 """Config: presets, overrides, and the message for each mistake."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.config import Config, ConfigError, config_from_dict, describe, load_config, presets
-from backend.training.alignment import Alignment
-from backend.training.objective import Ratio
+from backend.config import Config, ConfigError, TrainingConfig, config_from_dict, describe, load_config, presets
+from backend.training.alignment import AlignmentMethod
+from backend.training.objective import RatioKind
 
 
 @pytest.mark.parametrize("preset", presets())
@@ -67,6 +68,7 @@ def test_an_override_reaches_a_role() -> None:
         ("training.seed='1'", 'training.seed = "1" is not allowed: expected integer'),
         ("training.seed=2001-01-01", 'training.seed = "2001-01-01" is not allowed: expected integer'),
         ("training.seed.x=1", "with 'training.seed.x=1': training.seed = {\"x\": 1} is not allowed: expected integer"),
+        ("training.stage1_steps.x=1", "override 'training.stage1_steps.x=1': 'stage1_steps' is not a section"),
         ("training.kl=nan", "training.kl = NaN is not allowed: expected number"),
         ("costs.cash=inf", "costs.cash = Infinity is not allowed: expected number, above 0.0"),
         ("market.edge=1", "market.edge = 1 is not allowed: expected true or false"),
@@ -138,3 +140,8 @@ def test_every_key_is_explained() -> None:
         return found
 
     assert set(entries) == keys(Config().to_dict())
+
+
+@pytest.mark.parametrize(("key", "choices"), [("alignment", AlignmentMethod), ("ratio", RatioKind)])
+def test_choices_are_those_of_the_formulas(key: str, choices: object) -> None:
+    assert set(get_args(TrainingConfig.model_fields[key].annotation)) == set(get_args(choices))

@@ -107,9 +107,7 @@ def test_the_grid_spans_all_symbols_and_absent_bars_stay_absent(
         assert np.flatnonzero(market.present[:, column]).tolist() == rows
         for name in BAR_COLUMNS:
             assert np.isnan(np.delete(getattr(market, name)[:, column], rows)).all()
-        np.testing.assert_array_equal(
-            market.close[rows, column], hourly(30, seed=ord(symbol))["close"][kept[symbol]]
-        )
+        np.testing.assert_array_equal(market.close[rows, column], hourly(30, seed=ord(symbol))["close"][kept[symbol]])
         entry = report[symbol]
         assert entry.absent == kept[symbol][-1] - kept[symbol][0] + 1 - len(rows)
         assert (entry.before, entry.after) == (rows[0], len(market) - 1 - rows[-1])
@@ -128,7 +126,7 @@ def test_a_coarser_timeframe_is_made_of_the_coarsest_finer_file(tmp_path: Path) 
     assert made.content_hash == asked.content_hash == by_hand.content_hash
     assert gaps(made).partial == 2
     assert "2 bars built from an incomplete set" in gaps(made).summary()
-    # A 30m file is nearer than the 1h file is far: of those that fit, the coarsest is taken.
+    # A finer file beside it changes nothing: of those that fit, the coarsest is taken.
     half = hourly(8)
     half["timestamp"] = START + HOUR // 2 * np.arange(8)
     write(tmp_path / "A-30m.parquet", half)
@@ -146,6 +144,8 @@ def test_the_window_is_half_open_and_keeps_what_was_known_before(tmp_path: Path)
         here, there = part.view(index), market.view(index + offset)
         assert here.news("AAAUSDT", 99) == there.news("AAAUSDT", 99)
         assert here.funding("AAAUSDT", 99) == there.funding("AAAUSDT", 99)
+    assert max(item.known_at for item in part.news) <= end < max(item.known_at for item in market.news)
+    assert max(event.time for event in part.funding["AAAUSDT"]) == end
     assert part.truth is not None and market.truth is not None
     np.testing.assert_array_equal(part.truth.drift, market.truth.drift[offset : offset + len(part)])
 
@@ -266,10 +266,14 @@ def news_file(path: Path, columns: Columns) -> None:
 
 def test_recorded_news_are_read_late_rather_than_early(tmp_path: Path) -> None:
     noon = START + 12 * HOUR
-    news_file(tmp_path / "a.parquet", {"timestamp": [noon, noon + 1], "title": ["said", "  "], "text": ["x", "body  text"]})
-    news_file(tmp_path / "b.parquet", {"timestamp": [START], "asset": ["BTC"], "text": ["day only"]})
-    news_file(tmp_path / "c.parquet", {"timestamp": [noon], "file_date": ["2023-11-15"], "asset": ["ETH"], "title": ["dated"]})
-    news_file(tmp_path / "d.parquet", {"timestamp": [START, noon], "text": ["date", "time"], "time_is_date_only": [True, False]})
+    files: dict[str, Columns] = {
+        "a": {"timestamp": [noon, noon + 1], "title": ["said", "  "], "text": ["x", "body  text"]},
+        "b": {"timestamp": [START], "asset": ["BTC"], "text": ["day only"]},
+        "c": {"timestamp": [noon], "file_date": ["2023-11-15"], "asset": ["ETH"], "title": ["dated"]},
+        "d": {"timestamp": [START, noon], "text": ["date", "time"], "time_is_date_only": [True, False]},
+    }
+    for name, columns in files.items():
+        news_file(tmp_path / f"{name}.parquet", columns)
     found = {item.text: item for item in read_news(tmp_path, ("BTCUSDT", "SOLUSDT"))}
     assert "dated" not in found, "it is about a coin that is not in the market"
     assert found["day only"].symbol == "BTCUSDT" and found["said"].symbol is None
@@ -336,12 +340,22 @@ def put(row: int, value: float) -> Callable[[np.ndarray[Any, Any]], np.ndarray[A
     return change
 
 
-def raw(name: str, content: bytes) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).write_bytes(content) and None
-
-
 def sound(folder: Path) -> None:
     write(folder / "A-1h.parquet", hourly())
+
+
+def raw(name: str, content: bytes) -> Callable[[Path], None]:
+    """A sound A-1h.parquet, and then a file of these bytes."""
+
+    def make(folder: Path) -> None:
+        sound(folder)
+        (folder / name).write_bytes(content)
+
+    return make
+
+
+def file_of(columns: Columns) -> Callable[[Path], None]:
+    return lambda folder: write(folder / "A-1h.parquet", columns)
 
 
 def truncated(folder: Path) -> None:
@@ -358,12 +372,12 @@ def in_a_folder(folder: Path) -> None:
 BAD: dict[str, tuple[Callable[[Path], None], Columns, str]] = {
     "empty folder": (lambda folder: None, {}, "holds no bars; files are named like"),
     "data one folder deeper": (in_a_folder, {}, "did you mean its folder spot"),
-    "file of no bars": (lambda f: write(f / "A-1h.parquet", without(hourly(1), [0])), {}, "holds no bars"),
+    "file of no bars": (file_of(without(hourly(1), [0])), {}, "holds no bars"),
     "corrupt": (raw("A-1h.parquet", b"not parquet at all"), {}, "not a readable Parquet file"),
     "empty file": (raw("A-1h.parquet", b""), {}, "not a readable Parquet file"),
     "truncated": (truncated, {}, "not a readable Parquet file"),
     "column missing": (
-        lambda f: write(f / "A-1h.parquet", {k: v for k, v in hourly().items() if k != "low"}), {}, "column low is missing",
+        file_of({name: values for name, values in hourly().items() if name != "low"}), {}, "column low is missing",
     ),
     "prices as text": (changed(close=lambda v: [str(x) for x in v]), {}, "close is .*; it must be a number"),
     "times as text": (changed(timestamp=lambda v: [str(x) for x in v]), {}, "it must be a timestamp"),
@@ -378,9 +392,7 @@ BAD: dict[str, tuple[Callable[[Path], None], Columns, str]] = {
     "low above the open": (changed(low=put(4, 1e9)), {}, "impossible"),
     "price of zero": (changed(low=put(4, 0.0)), {}, "impossible"),
     "negative volume": (changed(volume=put(4, -1.0)), {}, "impossible"),
-    "half spread of a whole price": (
-        lambda f: write(f / "A-1h.parquet", hourly(2) | {"half_spread": [0.1, 1.0]}), {}, "impossible",
-    ),
+    "half spread of a whole price": (file_of(hourly(2) | {"half_spread": [0.1, 1.0]}), {}, "impossible"),
     "unknown symbol": (sound, {"symbols": ["B"]}, "no symbol 'B'; there are A"),
     "no symbols": (sound, {"symbols": []}, "no symbols are asked for"),
     "a symbol twice": (sound, {"symbols": ["A", "A"]}, "twice"),
@@ -395,16 +407,14 @@ BAD: dict[str, tuple[Callable[[Path], None], Columns, str]] = {
     "window before the data": (sound, {"end": START}, "holds 0 bars"),
     "window after the data": (sound, {"start": START + 48 * HOUR}, "there is data from 2023-11-15 00:00"),
     "window upside down": (sound, {"start": START + 9 * HOUR, "end": START}, "holds 0 bars"),
-    "too few for one coarse bar": (lambda f: write(f / "A-1h.parquet", hourly(5)), {"resample": "1d"}, "one complete"),
+    "too few for one coarse bar": (file_of(hourly(5)), {"resample": "1d"}, "one complete"),
     "negative spread": (sound, {"half_spread_bps": -1.0}, "half_spread_bps"),
     "no folder of funding": (sound, {"funding_dir": "nowhere"}, "no such folder of funding"),
     "no file of news": (sound, {"news_path": "nowhere.parquet"}, "no such file"),
-    "corrupt funding": (
-        lambda f: (sound(f), (f / "A-funding.parquet").write_bytes(b"x")) and None, {}, "A-funding.parquet: not a readable",
-    ),
-    "corrupt news": (lambda f: (sound(f), (f / "news.parquet").write_bytes(b"x")) and None, {}, "news.parquet: not a readable"),
-    "corrupt recipe": (lambda f: (sound(f), (f / "market.json").write_text("{")) and None, {}, "not valid JSON"),
-    "foreign recipe": (lambda f: (sound(f), (f / "market.json").write_text("{}")) and None, {}, "not the list of a written"),
+    "corrupt funding": (raw("A-funding.parquet", b"x"), {}, "A-funding.parquet: not a readable"),
+    "corrupt news": (raw("news.parquet", b"x"), {}, "news.parquet: not a readable"),
+    "corrupt recipe": (raw("market.json", b"{"), {}, "not valid JSON"),
+    "foreign recipe": (raw("market.json", b"{}"), {}, "not the list of a written"),
 }  # fmt: skip
 
 

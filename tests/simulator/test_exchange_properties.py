@@ -124,7 +124,7 @@ def profit(fills: list[tuple[float, float]], mark: float) -> float:
     return earned + sum(quantity * (mark - price) for quantity, price in lots)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(runs)
 def test_books_balance_at_every_bar(run: tuple[Exchange, list[Order], list[dict[str, float]]]) -> None:
     exchange, _, seen = run
@@ -150,7 +150,7 @@ def test_books_balance_at_every_bar(run: tuple[Exchange, list[Order], list[dict[
         assert curve[bar] == pytest.approx(CASH + earned - fees - funding, abs=1e-9 * CASH)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(runs)
 def test_costs_are_charged_once_and_prices_stay_in_the_bar(
     run: tuple[Exchange, list[Order], list[dict[str, float]]],
@@ -176,7 +176,7 @@ def test_costs_are_charged_once_and_prices_stay_in_the_bar(
     assert paid["spread"] == pytest.approx(sum(fill.spread_cost for fill in exchange.fills))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(runs)
 def test_funding_is_paid_on_what_was_held_at_its_time(
     run: tuple[Exchange, list[Order], list[dict[str, float]]],
@@ -205,7 +205,7 @@ def test_funding_is_paid_on_what_was_held_at_its_time(
     assert exchange.paid()["funding"] == pytest.approx(expected, abs=1e-9 * CASH)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(runs)
 def test_no_increase_exceeds_the_leverage_cap(
     run: tuple[Exchange, list[Order], list[dict[str, float]]],
@@ -231,7 +231,7 @@ def test_no_increase_exceeds_the_leverage_cap(
             assert gross <= exchange.max_leverage * equity + 1e-9 * CASH
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(runs)
 def test_no_order_vanishes(run: tuple[Exchange, list[Order], list[dict[str, float]]]) -> None:
     """What was ordered was filled or rejected: quantities of all records add up, order by order's symbol."""

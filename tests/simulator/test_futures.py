@@ -64,7 +64,7 @@ def random_orders(rng: np.random.Generator, prices: dict[str, float], scale: flo
     return orders
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), leverage=st.sampled_from([0.5, 1.0, 5.0]))
 def test_the_recorded_path_gives_what_the_exchange_gives(seed: int, leverage: float) -> None:
     """From any account with positions, brackets and pending orders, bit-equal to simply going on."""

@@ -22,7 +22,7 @@ BARS = 60
 def market_with_gaps() -> Market:
     market = generate(SyntheticConfig(bars=BARS, seed=3, symbols=("AAAUSDT", "BBBUSDT"), news_days=0.5))
     absent = np.random.default_rng(0).random((BARS, 2)) < 0.2
-    arrays = {name: np.where(absent, np.nan, getattr(market, name)) for name in BAR_COLUMNS}
+    arrays: dict[str, Any] = {name: np.where(absent, np.nan, getattr(market, name)) for name in BAR_COLUMNS}
     return replace(market, **arrays, truth=None)
 
 
@@ -49,7 +49,7 @@ def changed_after(market: Market, index: int, rng: np.random.Generator) -> Marke
         values[index + 1 :] = rng.lognormal(3, 2, (later, len(market.symbols)))
         values[index + 1 :][rng.random((later, len(market.symbols))) < 0.3] = np.nan
         arrays[name] = values
-    funding = {}
+    funding: dict[str, tuple[FundingEvent, ...]] = {}
     for symbol, events in market.funding.items():
         changed = [replace(event, rate=rng.normal()) if event.time > now else event for event in events]
         extra = FundingEvent(now + 1, 0.5) if rng.random() < 0.5 else None
@@ -84,7 +84,7 @@ def test_known_at_the_clock_is_seen_and_a_millisecond_later_is_not() -> None:
     market = market_with_gaps()
     now = market.view(10).now
     news = (NewsItem(now, now, None, "now"), NewsItem(now, now + 1, None, "later"))
-    funding = {"AAAUSDT": (FundingEvent(now, 0.1), FundingEvent(now + 1, 0.2))}
+    funding: dict[str, tuple[FundingEvent, ...]] = {"AAAUSDT": (FundingEvent(now, 0.1), FundingEvent(now + 1, 0.2))}
     view = replace(market, news=news, funding=funding).view(10)
     assert [item.text for item in view.news("AAAUSDT", 9)] == ["now"]
     assert [event.rate for event in view.funding("AAAUSDT", 9)] == [0.1]
@@ -139,7 +139,10 @@ def test_selecting_narrows_everything_in_the_order_asked_for() -> None:
     np.testing.assert_array_equal(narrow.truth.vol, market.truth.vol[:, [2, 0]])
 
 
-@pytest.mark.parametrize(("symbols", "message"), [([], "no symbols"), (["ZZZ"], "no symbol 'ZZZ'"), (["AAAUSDT"] * 2, "distinct")])
+@pytest.mark.parametrize(
+    ("symbols", "message"),
+    [([], "no symbols"), (["ZZZ"], "no symbol 'ZZZ'"), (["AAAUSDT", "AAAUSDT"], "distinct")],
+)
 def test_selecting_what_is_not_there_is_an_error(symbols: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
         market_with_gaps().select(symbols)

@@ -102,6 +102,8 @@ def test_matched_random_is_matched(exposures: tuple[float, ...], long_share: flo
         for seed, window in enumerate(windows)
     ]
     wanted, got = pooled(model), pooled(again)
+    assert wanted[0] == pytest.approx(float(np.mean(exposures)), rel=0.25)
+    assert wanted[1] == pytest.approx(long_share, abs=0.12)
     assert got[0] == pytest.approx(wanted[0], rel=0.15)
     assert got[1] == pytest.approx(wanted[1], abs=0.1)
     assert got[2] == pytest.approx(wanted[2], rel=0.2)

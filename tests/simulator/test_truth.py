@@ -40,7 +40,13 @@ def test_the_same_call_gives_the_same_paths_and_another_seed_or_bar_others() -> 
     for name in FIELDS:
         np.testing.assert_array_equal(getattr(first, name), getattr(futures(50, 4, 9, seed=1), name))
     assert (first.close != futures(50, 4, 9, seed=2).close).all()
-    assert (first.close[:, 0] / first.open[:, 0] != futures(51, 4, 9, seed=1).close[:, 0]).all()
+
+    def shocks(index: int) -> list[float]:
+        paths, vol = futures(index, 4, 1, seed=1, edge=False), truth(edge=False).vol[index]
+        standard = np.log(paths.close[:, 0] / paths.open[:, 0]) / vol + vol / 2
+        return [round(float(shock), 9) for shock in standard.ravel()]
+
+    assert set(shocks(50)).isdisjoint(shocks(51)), "the same seed at another bar is other noise"
 
 
 def test_paths_start_at_the_last_close_and_join() -> None:
@@ -80,6 +86,18 @@ def test_the_next_bar_has_the_drift_and_volatility_that_the_truth_tells(index: i
     assert (((logs - logs.mean(axis=0)) ** 4).mean(axis=0) > 4 * vol**4).all(), "shocks have fat tails"
     off_diagonal = np.corrcoef(logs.T)[np.triu_indices(4, 1)]
     np.testing.assert_allclose(off_diagonal, 0.5, atol=0.07)
+
+
+def test_without_edge_prices_are_fair_however_volatile() -> None:
+    """The expected simple return is 0, not the expected log return: standing long must not pay."""
+    wild = generate(SyntheticConfig(bars=50, seed=3, timeframe="1d", edge=False, daily_volatility=0.2))
+    assert wild.truth is not None
+    paths = wild.truth.futures(wild, 40, 20_000, 1, 0)
+    simple = paths.close[:, 0] / paths.open[:, 0] - 1
+    # Half of the variance, by which the two differ, is far above the noise; fat tails add a little to it.
+    error, half = simple.std(axis=0) / np.sqrt(20_000), wild.truth.vol[40] ** 2 / 2
+    assert (half > 6 * error).all()
+    assert (np.abs(simple.mean(axis=0)) < 4 * error + 0.15 * half).all()
 
 
 def test_drift_fades_as_the_regime_is_forgotten() -> None:
@@ -234,18 +252,14 @@ def test_the_values_solve_the_bellman_equation() -> None:
         risk = decide_every * law.volatility[column] ** 2 * levels[chosen] ** 2 / 2
         return float(policy.ahead[column, r, n, chosen] - risk - cost)
 
-    value = np.array(
-        [[[max(net(r, n, h, c) for c in range(3)) for h in range(3)] for n in range(4)] for r in range(3)]
-    )
+    value = np.array([[[max(net(r, n, h, c) for c in range(3)) for h in range(3)] for n in range(4)] for r in range(3)])
     gap = []
     for r in range(3):
         for n in range(4):
             for c in range(3):
-                gain = sum(
-                    levels[c] * (b - 1) * (law.bull_drift[column] - 1e-4 / 2) * (float(a == r) if bar == 0 else step[r, b])
-                    for bar in range(decide_every)
-                    for a, b in ([(r, r)] if bar == 0 else [(r, b) for b in range(3)])
-                )
+                # Two bars: the first in regime r, the second in the one that follows. Funding: 1e-4 every other bar.
+                sign = (r - 1) + sum(step[r, b] * (b - 1) for b in range(3))
+                gain = levels[c] * sign * (law.bull_drift[column] - 1e-4 / 2)
                 later = np.einsum(
                     "q,m,qm->",
                     np.linalg.matrix_power(step, 2)[r],

@@ -114,8 +114,8 @@ def test_numpy_scalars_become_plain_numbers() -> None:
         (ROLLOUT, {"seed": 2**63}, "seed is 9223372036854775808, which does not fit 64 bits"),
         (ROLLOUT, {"outcome": float("nan")}, "outcome is nan"),
         (ROLLOUT, {"parts": {"fees": np.zeros(2)}}, "has type ndarray"),
-        (RUN, {"message": "a\0b"}, "NUL"),
-        (RUN, {"message": "half \ud800 pair"}, "surrogate"),
+        (RUN, {"kind": "a\0b"}, "NUL"),
+        (RUN, {"kind": "half \ud800 pair"}, "surrogate"),
         (RUN, {"run": "../escape"}, "run id '../escape'"),
         (RUN, {"run": ""}, "run id ''"),
         (RUN, {"config": {"lr": float("nan")}}, "config cannot be stored as JSON"),
@@ -129,6 +129,15 @@ def test_numpy_scalars_become_plain_numbers() -> None:
 def test_what_would_be_stored_wrongly_is_refused(record: Record, wrong: dict[str, Any], complaint: str) -> None:
     with pytest.raises(StoreError, match=complaint):
         replace(record, **wrong).row()
+
+
+def test_what_a_model_says_cannot_break_a_record() -> None:
+    with Store.open("mem://") as store:
+        store.add_run(RUN)
+        store.finish_run("r", "failed", "a\0b \ud800 ⟩'")
+        assert store.run("r").message == "a?b ? ⟩'"
+        store.add_trajectories([replace(TRAJECTORY, reason="\0")])
+        assert store.trajectories("r", 0)[0].reason == "?"
 
 
 def test_lengths_are_checked_at_once() -> None:

@@ -155,6 +155,13 @@ def test_edges_say_who_called_whom_and_in_which_order(store: Store) -> None:
     assert sorted(walked) == [[], ["trader"]]
 
 
+def test_an_edge_follows_a_caller_that_changed(store: Store) -> None:
+    conversations = [conversation("manager"), conversation("risk_analyst"), conversation("trader", 0, ("manager", 0))]
+    store.add_trajectories(conversations)
+    store.add_trajectories([*conversations[:2], replace(conversations[2], caller=("risk_analyst", 0))])
+    assert [edge.caller for edge in store.delegations("r", 0)] == [("risk_analyst", 0)]
+
+
 def test_a_caller_that_does_not_exist_is_refused(store: Store) -> None:
     with pytest.raises(StoreError, match="does not exist"):
         store.add_trajectories([conversation("trader", 0, ("manager", 0))])
@@ -226,6 +233,13 @@ def test_a_store_of_another_version_is_refused_and_let_go(tmp_path: Path) -> Non
         connection.query("UPDATE store:schema SET version = 99")
     for _ in range(2):  # the second time shows that the first let the folder go
         with pytest.raises(StoreError, match="version 99 of the schema, this program writes version 1"):
+            Store.open(tmp_path)
+
+
+def test_a_folder_that_holds_something_else_is_told_and_let_go(tmp_path: Path) -> None:
+    (tmp_path / "db").write_text("not a database")
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"cannot be opened: .*File exists|cannot be opened: .*Not a directory"):
             Store.open(tmp_path)
 
 

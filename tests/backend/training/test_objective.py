@@ -111,6 +111,7 @@ def test_masked_tokens_get_exactly_no_gradient(seed: int, kind: RatioKind) -> No
     value, _ = clipped_objective(new, poisoned, mask, advantages, weights, 0.2, 0.2, kind)
     value = value - masked_mean(new, mask).sum() - kl_terms(new, poisoned, poisoned, mask).sum()
     (gradient,) = torch.autograd.grad(value, new)
+    assert torch.isfinite(value)
     assert torch.isfinite(gradient).all()
     assert (gradient[~mask] == 0.0).all()
     assert (gradient[mask] != 0.0).any()

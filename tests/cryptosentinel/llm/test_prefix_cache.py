@@ -58,6 +58,7 @@ def test_what_is_too_large_or_superfluous_is_not_kept() -> None:
     cache = PrefixCache(32)
     cache.insert((1,) * 5, cache_of((1,) * 5))
     assert cache.nbytes == 0
+    cache = PrefixCache(1000)
     for ids in ((1, 2), (1, 2, 3), (1,)):
         cache.insert(ids, cache_of(ids))
     assert cache.nbytes == 24

@@ -56,6 +56,12 @@ def test_impossible_tokens_are_never_drawn() -> None:
     assert ids.tolist() == [1, 3, 3]
 
 
+def test_rare_tokens_are_not_lost_to_rounding() -> None:
+    logits = torch.tensor([[0.0, -20.0]])  # the second token's probability is 2.1e-9
+    ids, _ = sample(logits.repeat(2, 1), torch.ones(2), torch.tensor([1 - 4e-9, 1 - 1e-9], dtype=torch.float64))
+    assert ids.tolist() == [0, 1]
+
+
 def test_temperature_zero_is_greedy_with_unscaled_log_probs_beside_sampled_rows() -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0], [0.0, 3.0, 1.0]])
     ids, logps = sample(logits, torch.tensor([0.0, 2.0]), torch.tensor([0.999, 0.999], dtype=torch.float64))

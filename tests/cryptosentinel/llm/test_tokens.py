@@ -89,7 +89,7 @@ def test_a_model_that_samples_markup_stays_inside_its_turn(codec: ChatCodec, ans
 @given(system=honest, user=honest)
 @settings(max_examples=40)
 def test_start_equals_the_template(
-    tokenizer: PreTrainedTokenizerFast, empty_think: bool, tools: list[dict[Any, Any]] | None, system: str, user: str
+    tokenizer: PreTrainedTokenizerFast, empty_think: bool, tools: list[Any] | None, system: str, user: str
 ) -> None:
     messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
     theirs = tokenizer.apply_chat_template(

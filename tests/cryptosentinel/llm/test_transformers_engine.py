@@ -173,6 +173,18 @@ def test_new_weights_answer_alone_and_empty_every_cache(
     assert after[::2] != before[::2]
 
 
+def test_an_engine_that_forgot_equals_a_new_one_to_the_bit(
+    codec: ChatCodec, model: Qwen3ForCausalLM, mixed: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(codec, model)
+    engine.generate([replace(request, ids=request.ids[:9], seed=1) for request in mixed])
+    engine.forget()
+    read = count_read_tokens(monkeypatch)
+    answers = engine.generate(mixed)
+    assert sum(read) == sum(len(ids) for ids in {request.ids for request in mixed})
+    assert answers == engine_of(codec, model).generate(mixed)
+
+
 def test_later_changes_of_the_given_state_do_not_matter(codec: ChatCodec, model: Qwen3ForCausalLM) -> None:
     state = {name: weight.clone() for name, weight in model.state_dict().items()}
     engine = TransformersEngine(codec, model.config, {"manager": state})
@@ -180,7 +192,7 @@ def test_later_changes_of_the_given_state_do_not_matter(codec: ChatCodec, model:
     before = engine.generate([request])
     for weight in state.values():
         weight.zero_()
-    engine.set_weights("trader", model.state_dict(), "0")  # empties the cache
+    engine.forget()
     assert engine.generate([request]) == before
 
 

@@ -1,0 +1,375 @@
+"""The command line: `cryptosentinel data | backtest | train | evaluate | runs | config | demo`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from backend.config import Config, config_from_dict, describe, load_config
+from backend.console import bars, comparison_table, console, difference_line, errors
+from simulator.errors import DataError, Interrupted, RunFailed, UserError
+from simulator.market import format_time, parse_time
+
+# Libraries are imported inside the commands: torch takes seconds, and `--help` should not.
+
+app = typer.Typer(
+    help="A simulation-first laboratory for crypto-trading agents: a team of role LLMs, backtested and trained with M-GRPO.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+data_app = typer.Typer(help="Make, list and check market data.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+ConfigOption = Annotated[str, typer.Option("--config", "-c", help="A preset in configs/ (demo, quick) or a TOML file.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", "-s", help="Override a value: section.key=value. Repeatable.")
+]
+StoreOption = Annotated[str, typer.Option("--store", help="Folder of the store, or ws:// of a SurrealDB server.")]
+RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds a folder for each run.")]
+DataOption = Annotated[Path | None, typer.Option("--data", help="Folder of Parquet bars; without it: synthetic.")]
+SymbolsOption = Annotated[
+    str, typer.Option("--symbols", help="Symbols to use: BTCUSDT,ETHUSDT. Default: all there are.")
+]
+TimeframeOption = Annotated[str, typer.Option("--timeframe", help="Bars to load: 1m 5m 15m 30m 1h 4h 1d.")]
+ResampleOption = Annotated[
+    str, typer.Option("--resample", help="Timeframe to decide on, made from those bars: 4h, 1d.")
+]
+FundingOption = Annotated[Path | None, typer.Option("--funding", help="Folder of funding rates; default: --data.")]
+NewsOption = Annotated[Path | None, typer.Option("--news", help="File or folder of headlines; default: --data.")]
+
+
+@data_app.command("sample")
+def data_sample(
+    out: Annotated[Path, typer.Option("--out", help="Folder to write `synthetic` and `no_edge` to.")] = Path("data"),
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed of the generator; default: that of the shipped data.")
+    ] = None,
+) -> None:
+    """Write the synthetic sample and its no-edge twin, exactly as they are shipped in data/."""
+    from simulator.archive import SAMPLE_SEED, write_sample
+
+    for path in write_sample(out, SAMPLE_SEED if seed is None else seed):
+        console.print(f"wrote {path}")
+
+
+@data_app.command("list")
+def data_list(data: Annotated[Path, typer.Argument(help="Folder of Parquet files.")] = Path("data/synthetic")) -> None:
+    """List the series in a folder."""
+    from simulator.catalog import Catalog
+
+    table = Table("symbol", "timeframe", "bars", "first (UTC)", "last (UTC)", title=str(data), title_justify="left")
+    for info in Catalog(data).series():
+        table.add_row(info.symbol, info.timeframe, str(info.bars), _time_or_dash(info.first), _time_or_dash(info.last))
+    console.print(table)
+
+
+@data_app.command("check")
+def data_check(
+    data: Annotated[Path, typer.Argument(help="Folder of Parquet files.")] = Path("data/synthetic"),
+    symbols: SymbolsOption = "",
+    timeframe: Annotated[str, typer.Option("--timeframe", help="Check only these bars.")] = "",
+) -> None:
+    """Check bars: order, duplicates, gaps, impossible values, zero volume. Exit code 2 if they cannot be used."""
+    from simulator.catalog import Catalog
+
+    issues = Catalog(data).check(_names(symbols) or None, timeframe or None)
+    for issue in issues:
+        console.print(f"{'unusable' if issue.fatal else 'note':<9} {issue}", markup=False)
+    fatal = sum(issue.fatal for issue in issues)
+    if fatal:
+        raise DataError(f"{data}: {fatal} findings make the data unusable; mend or remove the files named above")
+    console.print(f"{data}: usable, {len(issues)} notes")
+
+
+@app.command()
+def backtest(
+    data: DataOption = None,
+    symbols: SymbolsOption = "",
+    timeframe: TimeframeOption = "4h",
+    resample: ResampleOption = "",
+    team: Annotated[
+        list[str] | None, typer.Option("--team", help="'scripted' or the folder of a training run. Repeatable.")
+    ] = None,
+    start: Annotated[str, typer.Option("--start", help="First day, UTC; default: 90 days before the end.")] = "",
+    end: Annotated[str, typer.Option("--end", help="Last day, UTC, exclusive; default: the end of the data.")] = "",
+    decide_every: Annotated[
+        int, typer.Option("--decide-every", min=0, help="Bars between decisions; 0: once a day.")
+    ] = 0,
+    funding: FundingOption = None,
+    news: NewsOption = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of sampling and of the random baseline.")] = 1,
+    config: ConfigOption = "demo",
+    set_: SetOption = None,
+    store: StoreOption = "runs/store",
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Backtest teams against the baselines over one window, store every decision, and write a report."""
+    from backend.backtests import backtest as run_backtest
+    from backend.backtests import decision_interval, window_of
+    from backend.markets import load_market
+    from backend.runs import new_run_id
+    from backend.store.store import Store
+    from backend.teams import load_team
+    from simulator.validation import gaps
+
+    settings = _with_data(
+        load_config(config, set_ or []), data or Path("data/synthetic"), symbols, timeframe, resample, funding, news
+    )
+    market = load_market(settings.market, settings.costs)
+    interval = decision_interval(market, decide_every)
+    window = window_of(market, parse_time(start) if start else None, parse_time(end) if end else None, interval)
+    teams = [load_team(name, settings.team) for name in team or ["scripted"]]
+    if len({one.name for one in teams}) < len(teams):
+        raise UserError("the same team is named twice: give each --team once")
+    console.print(
+        f"{market.source}: {', '.join(market.symbols)}, {market.timeframe} bars, decisions every {interval} bars from "
+        f"{format_time(int(market.open_time[window.start]) + market.interval)} to "
+        f"{format_time(int(market.open_time[window.stop]) + market.interval)} UTC "
+        f"({'as asked' if start else 'the last 90 days; choose with --start and --end'})"
+    )
+    console.print(f"data: {gaps(market).summary()}")
+    run = new_run_id("backtest")
+    with Store.open(store) as opened, bars() as shown:
+        path = run_backtest(
+            settings, market, window, teams, opened, run, runs / run, seed,
+            lambda done, total: shown.report("backtest", done, total),
+        )  # fmt: skip
+        records = opened.backtests(run)
+    table = Table("", title=f"run {run}", title_justify="left")
+    for heading in ("return %", "Sharpe", "max drawdown %", "exposure", "trades", "long share", "costs"):
+        table.add_column(heading, justify="right")
+    for record in sorted(records, key=lambda one: -one.result["metrics"]["total_return"]):
+        metrics = record.result["metrics"]
+        table.add_row(
+            record.name,
+            f"{100 * metrics['total_return']:+.2f}",
+            f"{metrics['sharpe']:.2f}",
+            f"{100 * metrics['max_drawdown']:.1f}",
+            f"{metrics['exposure']:.2f}",
+            f"{metrics['trades']:.0f}",
+            f"{metrics['long_share']:.2f}",
+            f"{sum(record.result['costs'].values()):.2f}",
+        )
+    console.print(table)
+    console.print(f"report: {path}")
+
+
+@app.command()
+def train(
+    config: ConfigOption = "demo",
+    set_: SetOption = None,
+    data: DataOption = None,
+    symbols: SymbolsOption = "",
+    timeframe: TimeframeOption = "4h",
+    resample: ResampleOption = "",
+    funding: FundingOption = None,
+    news: NewsOption = None,
+    resume: Annotated[
+        str, typer.Option("--resume", help="Id of a run to go on with; its own configuration is used.")
+    ] = "",
+    store: StoreOption = "runs/store",
+    runs: RunsOption = Path("runs"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
+) -> None:
+    """Train a team with M-GRPO. Ctrl-C is safe: go on with --resume."""
+    from backend.markets import load_market
+    from backend.runs import new_run_id, recorded_run
+    from backend.store.store import Store
+    from backend.training.job import train as run_training
+
+    settings = load_config(config, set_ or [])
+    if data is not None:
+        settings = _with_data(settings, data, symbols, timeframe, resample, funding, news)
+    if dry_run:
+        _print_config(settings)
+        return
+    with Store.open(store) as opened:
+        run = resume or new_run_id("train")
+        if resume:
+            settings = config_from_dict(opened.run(resume).config["config"], f"the configuration of run {resume}")
+        market = load_market(settings.market, settings.costs)
+        if resume and opened.run(resume).data_hash != market.content_hash:
+            raise UserError(
+                f"run {resume} was trained on other data (its hash differs from that of {market.source} now): resume with the "
+                "same files, or start a new run"
+            )
+        console.print(
+            f"run {run} in {runs / run}; stop with Ctrl-C and go on with: cryptosentinel train --resume {run}"
+        )
+        with recorded_run(opened, run, "train", settings.training.seed, market.content_hash, settings), bars() as shown:
+            result = run_training(settings, market, opened, run, runs / run, shown.report, shown.trained)
+    state = result.state
+    console.print(f"done: {state.step} steps, best at step {state.best_step} (validation outcome {state.best_score})")
+    console.print(f"the team is in {result.folder}; try: cryptosentinel evaluate {result.folder}")
+
+
+@app.command()
+def evaluate(
+    folder: Annotated[Path, typer.Argument(help="Folder of a finished training run, such as runs/demo.")],
+    data: DataOption = None,
+    symbols: SymbolsOption = "",
+    timeframe: TimeframeOption = "4h",
+    resample: ResampleOption = "",
+    funding: FundingOption = None,
+    news: NewsOption = None,
+    config: ConfigOption = "demo",
+    set_: SetOption = None,
+    store: StoreOption = "runs/store",
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Measure a trained team against its warm start and the baselines on held-out windows, with an interval."""
+    from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, verdict
+    from backend.markets import load_market
+    from backend.report import write_report
+    from backend.runs import new_run_id, recorded_run
+    from backend.store.store import Store
+    from backend.teams import load_team, scripted_team
+
+    settings = load_config(config, set_ or [])
+    if data is not None:
+        settings = _with_data(settings, data, symbols, timeframe, resample, funding, news)
+    market = load_market(settings.market, settings.costs)
+    teams = [
+        load_team(str(folder), settings.team).renamed(TRAINED),
+        load_team(str(folder), settings.team, trained=False).renamed(WARM_STARTED),
+        scripted_team(settings.team),
+    ]
+    run = new_run_id("evaluate")
+    with Store.open(store) as opened, bars() as shown:
+        with recorded_run(
+            opened, run, "evaluate", settings.evaluation.seed, market.content_hash, settings, team=str(folder)
+        ):
+            held_out = measure(settings, market, teams, "held_out", opened, run, shown.report).result
+            twin = None
+            if market.truth is not None and settings.market.edge and not settings.market.data:
+                other = load_market(settings.market.model_copy(update={"edge": False}), settings.costs)
+                twin = measure(settings, other, teams[:2], "no_edge", opened, run, shown.report).result
+        path = write_report(opened, run, runs / run)
+    console.print(comparison_table("Held out", held_out))
+    console.print(difference_line(held_out))
+    console.print(verdict(held_out, twin))
+    console.print(f"report: {path}")
+
+
+@app.command("runs")
+def runs_command(
+    run: Annotated[str | None, typer.Argument(help="A run to show; without it all are listed.")] = None,
+    store: StoreOption = "runs/store",
+) -> None:
+    """List the stored runs, or show one."""
+    from backend.store.store import Store
+
+    with Store.open(store) as opened:
+        if run is None:
+            table = Table("run", "kind", "status", "started (UTC)", "seed", "data", title=store, title_justify="left")
+            for one in opened.runs():
+                table.add_row(
+                    one.run, one.kind, one.status, format_time(one.started_at), str(one.seed), one.data_hash[:12]
+                )
+            console.print(table)
+            return
+        record = opened.run(run)
+        console.print(f"{record.run}: {record.kind}, {record.status}{f' ({record.message})' if record.message else ''}")
+        console.print_json(data=record.config)
+        for evaluation in opened.evaluations(run):
+            if "rows" in evaluation.result:
+                console.print(comparison_table(evaluation.name, evaluation.result))
+                console.print(difference_line(evaluation.result))
+
+
+@app.command("config")
+def config_command(config: ConfigOption = "demo", set_: SetOption = None) -> None:
+    """Show every setting of a configuration with its meaning."""
+    _print_config(load_config(config, set_ or []))
+
+
+@app.command()
+def demo(
+    config: ConfigOption = "demo",
+    set_: SetOption = None,
+    store: StoreOption = "runs/store",
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """The whole loop in minutes: make a market, train a team in it, and measure what that changed."""
+    from backend.demo import run_demo
+    from backend.store.store import Store
+
+    settings = load_config(config, set_ or [])
+    with Store.open(store) as opened, bars() as shown:
+        result = run_demo(settings, opened, runs / "demo", console.print, shown.report, shown.trained)
+    console.print(comparison_table("Held out", result.held_out))
+    console.print(difference_line(result.held_out))
+    console.print(comparison_table("No-edge twin", result.no_edge))
+    console.print(difference_line(result.no_edge))
+    console.print(f"\n{result.verdict}\n", style="bold")
+    console.print(f"report: {result.report}\nnext: make ui, or cryptosentinel backtest --team {runs / 'demo'}")
+
+
+def main() -> None:
+    """Entry point. A user's mistake ends with exit code 2, a failed run with 1, both with one clear message."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error), 2)
+    except Interrupted as error:
+        _fail(str(error), 130)
+    except RunFailed as error:
+        _fail(str(error), 1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        _fail(f"{error.filename or 'a file'} cannot be written: {error.strerror}. Free some space or choose another "
+              "folder; checkpoints and records written before are intact", 1)  # fmt: skip
+
+
+def _fail(message: str, code: int) -> None:
+    errors.print(f"error: {message}", style="red", markup=False, highlight=False)
+    sys.exit(code)
+
+
+def _with_data(
+    config: Config, data: Path, symbols: str, timeframe: str, resample: str, funding: Path | None, news: Path | None
+) -> Config:
+    """The configuration with the market that the options name."""
+    document = config.to_dict()
+    document["market"] |= {
+        "data": str(data),
+        "symbols": list(_names(symbols)),
+        "timeframe": timeframe,
+        "resample": "" if resample == timeframe else resample,
+        "funding_dir": "" if funding is None else str(funding),
+        "news": "" if news is None else str(news),
+    }
+    return config_from_dict(document, "the command line")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _time_or_dash(time: int | None) -> str:
+    return "-" if time is None else format_time(time)
+
+
+def _print_config(config: Config) -> None:
+    values = config.to_dict()
+    table = Table("key", "value", "meaning", title="configuration", title_justify="left")
+    for entry in describe():
+        value: object = values
+        for part in entry.key.split("."):
+            assert isinstance(value, dict)
+            value = value[part]
+        table.add_row(entry.key, str(value), entry.meaning)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Measure a trained team against its own beginning: on held-out windows, and on the no-edge twin of the market."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend.config import Config
+from backend.evaluation.compare import (
+    Report,
+    baselines,
+    difference,
+    mean_equity,
+    play_windows,
+    split_windows,
+    table,
+)
+from backend.markets import costs_of, limits_of, split
+from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord
+from backend.store.store import Store
+from backend.stories import episode_records
+from backend.teams import LoadedTeam
+from simulator.backtest import BacktestResult
+from simulator.market import Market
+
+TRAINED, WARM_STARTED = "trained", "warm_started"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What `measure` found: the evaluation's document, and the decisions of the trained team for the story."""
+
+    result: dict[str, Any]
+    decisions: list[DecisionRecord]
+
+
+def measure(
+    config: Config, market: Market, teams: Sequence[LoadedTeam], name: str, store: Store, run: str, report: Report
+) -> Measured:
+    """Play `teams` (named `trained` and `warm_started`, and any others) and the baselines on the held-out windows.
+
+    Stores the evaluation as `name`, and the first window's backtests with the trained team's decisions as `name/...`.
+    """
+    evaluation, costs = config.evaluation, costs_of(config.costs)
+    cash, leverage = config.costs.cash, config.costs.max_leverage
+    held_out = split(market, config.market, config.team.horizon_bars).held_out
+    windows = split_windows(
+        *held_out, evaluation.windows, evaluation.decisions_per_window, config.team.decide_every or 1
+    )
+    episodes = {
+        one.name: play_windows(
+            one, market, windows, costs, limits_of(config.guard), cash, leverage, evaluation.seed, report
+        )
+        for one in teams
+    }
+    results: dict[str, list[BacktestResult]] = {
+        team: [episode.result for episode in played] for team, played in episodes.items()
+    }
+    results |= baselines(market, windows, costs, cash, leverage, results[TRAINED], evaluation.seed)
+    document = {
+        "windows": len(windows),
+        "rows": table(results, episodes),
+        "difference": difference(results, TRAINED, WARM_STARTED, evaluation.bootstrap_samples, evaluation.seed),
+        **mean_equity(results, market.interval),
+    }
+    store.add_evaluation(EvaluationRecord(run, name, 0, document))
+    for row, runs in results.items():
+        store.add_backtest(BacktestRecord(run, f"{name}/{row}", runs[0].to_dict()))
+    trained = next(one for one in teams if one.name == TRAINED)
+    stories: list[DecisionRecord] = []
+    for number, episode in enumerate(episodes[TRAINED]):
+        stories += episode_records(run, f"{name}/{TRAINED}/{number}", trained.team.codec, episode)
+    store.add_decisions([story for story in stories if story.backtest.endswith("/0")])
+    return Measured(document, stories)
+
+
+def verdict(held_out: dict[str, Any], no_edge: dict[str, Any] | None) -> str:
+    """One plain sentence about what training changed, made from the intervals alone."""
+    gain, (low, high) = held_out["difference"]["mean"], held_out["difference"]["ci95"]
+    size = (
+        f"{100 * gain:+.2f} percentage points of return a window (95 % interval {100 * low:+.2f} to {100 * high:+.2f})"
+    )
+    if low > 0:
+        text = f"On held-out windows the trained team earns more than the warm-started one: {size}"
+    elif high < 0:
+        text = f"On held-out windows the trained team earns less than the warm-started one: {size}"
+    else:
+        text = f"On held-out windows no difference between the trained and the warm-started team can be told: {size}"
+    if no_edge is None:
+        return text + "."
+    gain, (low, high) = no_edge["difference"]["mean"], no_edge["difference"]["ci95"]
+    size = f"{100 * gain:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
+    if low > 0:
+        saved = 100 * no_edge["difference"]["costs_saved"]
+        return f"{text}; part of it is no skill, since it is ahead where nothing can be known too: {size}, of which {saved:+.2f} are lower costs."
+    return f"{text}; on the no-edge twin, where nothing can be known, it is not ahead: {size}."
+
+
+def most_telling(decisions: Sequence[DecisionRecord]) -> DecisionRecord | None:
+    """The decision to tell as a story: orders, the most conversations, RiskAnalyst or guard at work, and then what it earned
+    in either direction. Losses are as likely to be told as gains."""
+
+    def weight(record: DecisionRecord) -> tuple[int, int, int, float]:
+        story = record.story
+        interventions = len(story["rulings"]) + len(story["clamps"])
+        roles = len({talk["role"] for talk in story["conversations"]})
+        return (bool(story["orders"]), roles, interventions, abs(story["net_return"]))
+
+    return max(decisions, key=weight, default=None)

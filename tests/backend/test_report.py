@@ -1,0 +1,247 @@
+"""The report: all that it promises is there and comes from the records, it works offline, and nothing can break out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend import charts
+from backend.naming import ABSENT
+from backend.report import render, write_report
+from backend.store.records import EvaluationRecord, RunRecord
+from backend.store.store import Store
+from backend.summary import RunSummary, candles, facts, summarise
+from simulator.archive import write_market
+from simulator.errors import UserError
+from simulator.synthetic import SyntheticConfig, generate
+from tests.stored_runs import add_backtest_run, add_demo_run, comparison, episode, full_story, small_market
+
+EVIL = '</script><script>alert(1)</script><img src="https://evil.example/x" onerror="alert(1)">'
+
+
+class Page(HTMLParser):
+    """What a browser would see: tags with attributes, the text, and the content of the figures' data elements."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.figures: list[dict[str, Any]] = []
+        self._inside = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        is_figure = tag == "script" and ("class", "plot-data") in attrs
+        self._inside = "figure" if is_figure else tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "figure":
+            self.figures.append(json.loads(data))
+        elif self._inside not in ("script", "style"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    with Store.open("mem://") as opened:
+        add_demo_run(opened, "demo")
+        add_backtest_run(opened, "backtest")
+        opened.add_run(RunRecord("stopped", "demo", 1, "hash", 1_700_000_000_000, {}))
+        opened.finish_run("stopped", "interrupted", "stopped by the user")
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def demo(store: Store) -> RunSummary:
+    return summarise(store, "demo")
+
+
+def test_the_demo_writes_all_facts(store: Store, tmp_path: Path) -> None:
+    page = write_report(store, "demo", tmp_path / "new" / "folder")
+    found = json.loads(page.with_name("report.json").read_text())
+    assert found["verdict"].startswith("M-GRPO made the team better")
+    assert (found["wall_seconds"], found["peak_memory_mb"], found["seed"]) == (431.2, 1234.5, 7)
+    assert found["data_hash"] == small_market().content_hash
+    held_out = found["held_out"]
+    assert held_out["difference"] == 0.02
+    assert held_out["ci95"] == pytest.approx([0.014, 0.027])
+    assert (held_out["trained"], held_out["warm_started"], held_out["oracle"]) == pytest.approx((0.021, 0.001, 0.06))
+    assert held_out["baselines"] == {"scripted": 0.025, "hold": 0.004, "flat": 0.0, "matched_random": -0.003}
+    assert found["no_edge"]["difference"] == 0.0005
+    assert found["no_edge"]["ci95"] == pytest.approx([-0.0055, 0.0075])
+    assert found["behaviour"] == {"exposure": 0.6, "trades": 4.25, "long_share": 0.55, "hold_rate": 0.4}
+    assert found["calls_per_rollout"]["market_analyst"] == {"1": 20, "2": 20}
+
+
+def test_the_demo_page_shows_it_all(demo: RunSummary) -> None:
+    page = Page(render(demo))
+    assert page.text.count("M-GRPO made the team better: it earns 2.00 % more a window than before.") == 1
+    for said in ("+1.40 % to +2.70 %", "-0.55 % to +0.75 %", "Warm-started team", "Oracle", "7 min 11 s", "1,234 MB"):
+        assert said in page.text
+    # One decision as a conversation: who was asked what, what they said, what followed.
+    steps = ("MarketAnalyst, where is", "Up 20 %, flat 20 %, down 60 %.", "RiskAnalyst, may I hold", "Approve.",
+             "Trader, how would you trade", "At the market", "My decision:", "Within the hard limits",
+             "The account's change up to the next decision")  # fmt: skip
+    places = [page.text.index(step) for step in steps]
+    assert places == sorted(places)
+    labels = {attributes.get("aria-label") for _, attributes in page.tags}
+    assert {"Reward", "Format", "Expert score", "Validation", "Calls per decision"} <= labels
+    assert ABSENT not in page.text
+
+
+@pytest.mark.parametrize("run", ["demo", "backtest", "stopped"])
+def test_the_page_works_offline(store: Store, run: str) -> None:
+    html = render(summarise(store, run))
+    page = Page(html)
+    assert html.count("plotly.js v") == 1
+    assert not [
+        tag for tag, attributes in page.tags if attributes.keys() & {"src", "href"} or tag in ("link", "iframe")
+    ]
+    policy = next(a["content"] for tag, a in page.tags if tag == "meta" and "http-equiv" in a)
+    assert policy is not None and policy.startswith("default-src 'none'") and "http" not in policy
+    places = {attributes["id"] for tag, attributes in page.tags if tag == "div" and "id" in attributes}
+    wanted = [attributes["data-plot"] for tag, attributes in page.tags if attributes.get("class") == "plot-data"]
+    assert len(wanted) == len(page.figures) == len(places)
+    assert set(wanted) == places
+
+
+def test_untrusted_text_stays_text() -> None:
+    story = full_story()
+    talk = {**story["conversations"][0], "messages": [{"role": "assistant", "content": EVIL}], "problem": EVIL}
+    rows = {EVIL: {"total_return": 0.0}}
+    with Store.open("mem://") as store:
+        store.add_run(RunRecord("r", "demo", 1, "hash", 1_700_000_000_000, {"config": {"market": {"data": EVIL}}}))
+        store.add_evaluation(EvaluationRecord("r", "story", 0, {**story, "conversations": [talk], "symbol": EVIL}))
+        held_out = {**comparison(0.1), "rows": rows, "equity": {EVIL: [1.0, 1.1]}, "equity_days": [0, 1]}
+        store.add_evaluation(EvaluationRecord("r", "held_out", 0, held_out))
+        store.add_evaluation(EvaluationRecord("r", "summary", 0, {"verdict": EVIL}))
+        store.finish_run("r", "failed", EVIL)
+        page = Page(render(summarise(store, "r")))
+    assert page.count("img") == 0
+    assert page.count("script") == 2 + len(page.figures)
+    assert page.text.count("<script>alert(1)</script>") >= 5
+
+
+def test_an_interrupted_run_says_what_is_missing(store: Store) -> None:
+    summary = summarise(store, "stopped")
+    page = Page(render(summary))
+    assert "No verdict: this run is interrupted (stopped by the user)." in page.text
+    assert page.text.count(ABSENT) >= 8
+    found = facts(summary)
+    assert found["verdict"] is None and found["held_out"]["difference"] is None and found["calls_per_rollout"] == {}
+
+
+PARTS = ("held_out", "no_edge", "story", "summary", "metrics", "calls", "config")
+
+
+def test_any_part_may_be_missing(demo: RunSummary) -> None:
+    @settings(deadline=None, max_examples=25)
+    @given(kept=st.sets(st.sampled_from(PARTS)), bare=st.booleans())
+    def holds(kept: set[str], bare: bool) -> None:
+        evaluations = {name: result for name, result in demo.evaluations.items() if name in kept}
+        if bare and "held_out" in kept:
+            evaluations["held_out"] = {"windows": 3, "rows": {"trained": {"total_return": 0.01}}}
+        summary = replace(
+            demo,
+            evaluations=evaluations,
+            metrics=demo.metrics if "metrics" in kept else [],
+            calls=demo.calls if "calls" in kept else {},
+            run=demo.run if "config" in kept else replace(demo.run, config={}),
+        )
+        text = Page(render(summary)).text
+        assert (ABSENT in text) == ((bare and "held_out" in kept) or not kept >= set(PARTS))
+        json.dumps(facts(summary), allow_nan=False)
+
+    holds()
+
+
+def test_the_backtest_page(store: Store) -> None:
+    summary = summarise(store, "backtest")
+    page = Page(render(summary))
+    result = episode().result
+    assert f"Scripted team made {100 * result.metrics['total_return']:+.2f} % on AAAUSDT, BBBUSDT" in page.text
+    assert "Buying and holding made" in page.text
+    assert f"{len(result.trades)} from flat to flat" in page.text
+    active = sum(bool(decision.orders) for _, decision in episode().decisions)
+    assert f"{active} of {len(episode().decisions)} decisions sent orders" in page.text
+    assert len(page.figures) == 3
+    assert "lacks" not in page.text
+    [holed] = [record for record in summary.backtests if record.name == "scripted"]
+    others = [record for record in summary.backtests if record.name != "scripted"]
+    with_gaps = replace(holed, result={**holed.result, "absent_bars": 17})
+    assert "The data lacks 17 bars" in Page(render(replace(summary, backtests=[*others, with_gaps]))).text
+
+
+def test_a_folder_that_cannot_be_written_is_the_users_to_mend(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(UserError, match=r"cannot be written to .*taken"):
+        write_report(store, "demo", tmp_path / "taken")
+
+
+def test_windows_of_an_evaluation_are_told_apart(demo: RunSummary, store: Store) -> None:
+    records = summarise(store, "backtest")
+    named = [replace(record, name=f"held_out/{record.name}") for record in records.backtests]
+    told = [replace(record, backtest="held_out/scripted/0") for record in records.decisions]
+    [played] = replace(demo, backtests=named, decisions=told).played()
+    assert (played.window, played.main) == ("held_out", "scripted")
+    assert list(played.results) == ["scripted", "flat", "hold"]
+    assert len(played.decisions["scripted"]) == len(told)
+
+
+def test_candles_are_those_that_were_traded(tmp_path: Path) -> None:
+    write_market(small_market(), tmp_path / "data")
+    times = episode().result.times
+    with Store.open("mem://") as store:
+        add_backtest_run(store, "b", data=str(tmp_path / "data"))
+        run = store.run("b")
+    bars = candles(run, "BBBUSDT", int(times[0]), int(times[-1]))
+    assert list(bars.open_time + small_market().interval) == list(times)
+    assert list(bars.close) == list(small_market().close[180:, 1])
+    write_market(generate(SyntheticConfig(bars=360, seed=4, symbols=("AAAUSDT", "BBBUSDT"))), tmp_path / "data")
+    with pytest.raises(UserError, match="has changed since run b"):
+        candles(run, "BBBUSDT", int(times[0]), int(times[-1]))
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4000))
+def test_a_thinned_line_keeps_its_shape(values: list[float]) -> None:
+    x, y = charts.thin(range(len(values)), values)
+    assert (x[0], x[-1]) == (0, len(values) - 1)
+    assert (min(y), max(y)) == (min(values), max(values))
+    assert x == sorted(set(x)) and y == [values[index] for index in x]
+    assert len(x) <= 1_502
+    if len(values) <= 1_500:
+        assert y == values
+
+
+def test_curves_show_returns_drawdowns_and_holes() -> None:
+    curve = {"trained": [100.0, 110.0, 99.0]}
+    [line] = charts.equity_chart(curve, [0, 1, 2], "", "trained").data
+    assert list(line.y) == pytest.approx([0.0, 10.0, -1.0])
+    [line] = charts.drawdown_chart(curve, [0, 1, 2], "", "trained").data
+    assert list(line.y) == pytest.approx([0.0, 0.0, -10.0])
+    rewards = charts.step_chart({"trader": ([1, 2, 3], [0.5, math.nan, 0.7])}, [charts.Event(2, "stage", "stage 2")])
+    assert list(rewards.data[0].y) == [0.5, None, 0.7]
+    assert rewards.data[0].name == "Trader"
+    assert [line.x0 for line in rewards.layout.shapes] == [2]
+    calls = charts.calls_chart({"trader": {0: 3, 1: 1}}).data[0]
+    assert (list(calls.x), list(calls.y)) == ([0, 1], [75.0, 25.0])

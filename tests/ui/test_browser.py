@@ -1,0 +1,114 @@
+"""The page and the report as a real browser shows them, without any request that leaves this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from backend.report import write_report
+from backend.store.store import Store
+from tests.stored_runs import add_backtest_run, add_demo_run
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE = 30_000  # milliseconds
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium in the PATH; on Debian: apt-get install chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A page server on localhost whose store holds a backtest and a demo."""
+    folder = tmp_path_factory.mktemp("page")
+    with Store.open(folder / "store") as store:
+        add_demo_run(store, "demo-1")
+        add_backtest_run(store, "backtest-1")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "ui" / "app.py"), f"--server.port={port}",
+               "--server.headless=true", "--server.address=localhost"]  # fmt: skip
+    environment = {**os.environ, "CRYPTOSENTINEL_STORE": str(folder / "store"), "PYTHONPATH": str(ROOT)}
+    log = (folder / "log").open("w")
+    server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    url = f"http://localhost:{port}"
+    try:
+        _wait_for(f"{url}/_stcore/health", server)
+        yield url
+    finally:
+        server.terminate()
+        server.wait(timeout=10)
+        log.close()
+
+
+def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
+    for _ in range(120):
+        assert server.poll() is None, "the page's server has ended by itself"
+        try:
+            with urlopen(url, timeout=1):
+                return
+        except (URLError, TimeoutError):
+            time.sleep(0.25)
+    raise AssertionError(f"{url} does not answer")
+
+
+def watched(browser: Browser, width: int, home: str) -> tuple[Page, list[str]]:
+    """A page, and what it did that it should not: errors, and requests to anywhere but `home`."""
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("request", lambda request: None if _local(request.url, home) else faults.append(request.url))
+    return page, faults
+
+
+def _local(url: str, home: str) -> bool:
+    return url.startswith((home, home.replace("http", "ws"), "data:", "blob:"))
+
+
+def test_runs_open_in_a_browser(browser: Browser, address: str) -> None:
+    page, faults = watched(browser, 1280, address)
+    page.goto(address)
+    expect(page.get_by_text("Scripted team made")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".js-plotly-plot .scatterlayer .trace").first).to_be_visible(timeout=PATIENCE)
+    page.get_by_role("tab", name="Decisions").click()
+    expect(page.get_by_text("MarketAnalyst, where is AAAUSDT going?")).to_be_visible(timeout=PATIENCE)
+    page.get_by_role("tab", name="Candles").click()
+    page.get_by_role("link", name="New backtest").click()
+    expect(page.get_by_role("textbox", name="Data folder")).to_be_visible(timeout=PATIENCE)
+    assert not faults
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_the_report_opens_from_a_file(browser: Browser, tmp_path: Path, width: int) -> None:
+    with Store.open(tmp_path / "store") as store:
+        add_demo_run(store, "demo-1")
+        report = write_report(store, "demo-1", tmp_path)
+    page, faults = watched(browser, width, report.as_uri())
+    page.goto(report.as_uri())
+    expect(page.get_by_role("heading", name="M-GRPO made the team better")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible(timeout=PATIENCE)
+    assert page.locator(".js-plotly-plot").count() == 8
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page does not scroll sideways"
+    assert not faults

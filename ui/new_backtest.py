@@ -1,0 +1,99 @@
+"""The page that starts a backtest and shows what came of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import streamlit as st
+
+from backend.backtests import run_backtest_job
+from backend.teams import MANIFEST, SCRIPTED
+from simulator.catalog import Catalog, SeriesInfo
+from simulator.errors import UserError
+from simulator.market import TIMEFRAMES
+from ui.access import mistakes_explained, open_store, plain, read_run
+from ui.run_view import show_run
+
+_RUNS = Path("runs")
+_DAYS = 60  # a window that is done in seconds
+
+
+def page() -> None:
+    """Ask what to run, run it, show the result; it stays until the next one."""
+    st.title("New backtest")
+    st.caption("A team trades recorded or synthetic bars, with costs and without a look ahead, beside plain baselines.")
+    folder = st.text_input("Data folder", "data/synthetic", help="A folder of files like BTCUSDT-1h.parquet.")
+    with mistakes_explained():
+        _form(Path(folder.strip()))
+    done = st.session_state.get("last_backtest")
+    if done is not None:
+        st.divider()
+        st.success(plain(f"Stored as run {done}; its report is {_RUNS / done / 'report.html'}"))
+        with mistakes_explained():
+            show_run(read_run(done))
+
+
+def _form(folder: Path) -> None:
+    """The form for the data in `folder`. Raises `UserError` for a folder without usable data."""
+    series = [one for one in Catalog(folder).series() if one.first is not None]
+    if not series:
+        raise UserError(f"{folder}: its files hold no bars; choose another folder")
+    known = sorted({one.symbol for one in series})
+    finest = min(TIMEFRAMES[one.timeframe] for one in series)
+    first, last = _span(series)
+    with st.form("backtest"):
+        symbols = st.multiselect("Symbols", known, default=known[:2])
+        left, right = st.columns(2)
+        timeframe = left.selectbox(
+            "Timeframe", [name for name, interval in TIMEFRAMES.items() if interval >= finest],
+            help="Coarser bars are made of finer ones.",
+        )  # fmt: skip
+        team = right.selectbox("Team", [SCRIPTED, *_trained_teams()], help="Trained teams are those found under runs/.")
+        start = left.date_input("From", max(first, last - timedelta(days=_DAYS)), min_value=first, max_value=last)
+        end = right.date_input("To (not included)", last, min_value=first, max_value=last)
+        seed = left.number_input("Seed", min_value=0, value=1, step=1, help="Same seed, same result.")
+        submitted = st.form_submit_button("Run", type="primary")
+    if not submitted:
+        return
+    if not symbols:
+        raise UserError("no symbol is chosen: choose at least one")
+    if start >= end:
+        raise UserError(f"the window from {start} to {end} is empty: 'From' must be before 'To'")
+    bar = st.progress(0.0, text="Reading the data")
+
+    def on_progress(done: int, total: int) -> None:
+        bar.progress(min(1.0, done / max(1, total)), text=f"{done} of {total}")
+
+    with open_store() as store:
+        st.session_state["last_backtest"] = run_backtest_job(
+            store,
+            data=folder,
+            symbols=symbols,
+            timeframe=timeframe,
+            team=team,
+            start=start.isoformat(),
+            end=end.isoformat(),
+            seed=int(seed),
+            folder=_RUNS,
+            on_progress=on_progress,
+        )
+    st.session_state["run"] = st.session_state["last_backtest"]
+    bar.empty()
+
+
+def _span(series: list[SeriesInfo]) -> tuple[date, date]:
+    """The first day with a bar, and the day after the last one."""
+    first = min(one.first for one in series if one.first is not None)
+    last = max(one.last for one in series if one.last is not None)
+    day_of = [datetime.fromtimestamp(time / 1000, tz=UTC).date() for time in (first, last)]
+    return day_of[0], day_of[1] + timedelta(days=1)
+
+
+def _trained_teams() -> list[str]:
+    """Folders under `runs/` that hold a team, the newest first."""
+    found = sorted(_RUNS.glob(f"**/{MANIFEST}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return [str(path.parent) for path in found]
+
+
+page()
