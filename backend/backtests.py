@@ -48,8 +48,8 @@ def window_of(market: Market, start: int | None, end: int | None, decide_every: 
     first = max(first, WARM_UP_BARS)
     if first >= last:
         raise DataError(
-            f"{market.source}: the window is too short: {WARM_UP_BARS} bars of history must come before its first decision and "
-            f"at least one bar after; there are bars from {format_time(int(market.open_time[0]))} to "
+            f"{market.source}: the window is too short: {WARM_UP_BARS} bars of history must come before its first "
+            f"decision and at least one bar after; there are bars from {format_time(int(market.open_time[0]))} to "
             f"{format_time(int(market.open_time[-1]))}. Choose other dates or a finer timeframe"
         )
     return Window(int(first), int(last), decide_every)
@@ -66,7 +66,8 @@ def backtest(
     seed: int,
     on_progress: OnProgress,
 ) -> Path:
-    """Run every team and baseline over `window`, store all of it under `run`, and write the report. Returns its path."""
+    """Run every team and baseline over `window`, store all of it under `run`, and write the report. Returns its
+    path."""
     costs, limits = costs_of(config.costs), limits_of(config.guard)
     cash, leverage = config.costs.cash, config.costs.max_leverage
     total = len(teams) * (window.stop - window.start)

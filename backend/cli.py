@@ -19,7 +19,7 @@ from simulator.market import format_time, parse_time
 # Libraries are imported inside the commands: torch takes seconds, and `--help` should not.
 
 app = typer.Typer(
-    help="A simulation-first laboratory for crypto-trading agents: a team of role LLMs, backtested and trained with M-GRPO.",
+    help="A laboratory for crypto-trading agents: a team of role LLMs, backtested and trained with M-GRPO.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -197,8 +197,8 @@ def train(
         market = load_market(settings.market, settings.costs)
         if resume and opened.run(resume).data_hash != market.content_hash:
             raise UserError(
-                f"run {resume} was trained on other data (its hash differs from that of {market.source} now): resume with the "
-                "same files, or start a new run"
+                f"run {resume} was trained on other data (its hash differs from that of {market.source} now): resume with "
+                "the same files, or start a new run"
             )
         console.print(
             f"run {run} in {runs / run}; stop with Ctrl-C and go on with: cryptosentinel train --resume {run}"

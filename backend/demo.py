@@ -43,15 +43,15 @@ def run_demo(
     report: Report,
     on_progress: Callable[[Progress], None],
 ) -> DemoResult:
-    """Run the demo in `folder`. An unfinished one of the same configuration goes on where it stopped; the folder of a finished
-    one is kept under its run's id."""
+    """Run the demo in `folder`. An unfinished one of the same configuration goes on where it stopped; the folder of a
+    finished one is kept under its run's id."""
     started = time.monotonic()
     run, spent = _begin(config, folder)
     market = load_market(config.market, config.costs)
     twin = load_market(config.market.model_copy(update={"edge": False}), config.costs)
     say(
-        f"1. Market: {len(market)} bars of {market.timeframe}, {len(market.symbols)} coins whose drift is hidden but hinted at "
-        "by trend, funding and news; and a twin with the same volatility in which nothing can be known."
+        f"1. Market: {len(market)} bars of {market.timeframe}, {len(market.symbols)} coins whose drift is hidden but "
+        "hinted at by trend, funding and news; and a twin with the same volatility in which nothing can be known."
     )
     with recorded_run(store, run, "demo", config.training.seed, market.content_hash, config):
         try:

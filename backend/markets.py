@@ -16,7 +16,8 @@ from simulator.synthetic import SyntheticConfig, generate
 
 @dataclass(frozen=True)
 class Split:
-    """Bars of the three parts of a history, each [start, stop), one after the other: the past never learns from the future."""
+    """Bars of the three parts of a history, each [start, stop), one after the other: the past never learns from the
+    future."""
 
     train: tuple[int, int]
     validation: tuple[int, int]
@@ -51,15 +52,17 @@ def split(market: Market, config: MarketConfig, horizon: int) -> Split:
     parts = Split((0, first - horizon), (first, second - horizon), (second, len(market)))
     if min(stop - start for start, stop in (parts.train, parts.validation, parts.held_out)) < 1:
         raise DataError(
-            f"{market.source}: {len(market)} bars are too few to divide into training, validation and held-out parts with a "
-            f"horizon of {horizon} bars: use more bars or a shorter horizon"
+            f"{market.source}: {len(market)} bars are too few to divide into training, validation and held-out parts "
+            f"with a horizon of {horizon} bars: use more bars or a shorter horizon"
         )
     return parts
 
 
 def costs_of(config: CostsConfig) -> Costs:
+    """The exchange's costs as the configuration has them."""
     return Costs(taker_fee=config.taker_fee)
 
 
 def limits_of(config: GuardConfig) -> GuardLimits:
+    """The guard's limits as the configuration has them."""
     return GuardLimits(**config.model_dump())

@@ -52,7 +52,7 @@ class Column:
 COLUMNS = (
     Column("total_return", "Return", "change", "net of all costs"),
     Column("sharpe", "Sharpe", "ratio", "return per unit of risk, for a year of 365 days"),
-    Column("max_drawdown", "Max drawdown", "share", "largest loss from a peak"),
+    Column("max_drawdown", "Drawdown", "share", "largest loss from a peak"),
     Column("exposure", "Exposure", "share", "how much of the equity was in the market on average"),
     Column("trades", "Trades", "count", "positions opened and closed"),
     Column("long_share", "Long share", "share", "part of the exposure that was long"),

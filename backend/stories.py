@@ -1,4 +1,5 @@
-"""Decisions as readable records: who was asked what, what they said, what RiskAnalyst and the guard changed, what it earned."""
+"""Decisions as readable records: who was asked what, what they said, what RiskAnalyst and the guard changed, what it
+earned."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from cryptosentinel.transcript import Transcript
 
 
 def decision_story(codec: ChatCodec, decision: TeamDecision) -> dict[str, Any]:
-    """A decision as a JSON-safe document; `conversations[0]` is the manager's, the others stand in the order of the calls."""
+    """A decision as a JSON-safe document; `conversations[0]` is the manager's, the others stand in the order of the
+    calls."""
     return {
         "conversations": [_conversation(codec, transcript) for transcript in decision.transcripts],
         "rulings": [asdict(ruling) for ruling in decision.rulings],

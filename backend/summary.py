@@ -102,6 +102,17 @@ class RunSummary:
         return self.closing.get("verdict")
 
     @property
+    def opening(self) -> str:
+        """The first sentence about the run: its verdict, what a backtest came to, or how far it got."""
+        if self.verdict is not None:
+            return self.verdict
+        if self.run.kind == "backtest" and self.backtests:
+            return self.played()[0].sentence
+        if self.run.status == "finished":
+            return f"Run {self.run.run} has finished; it was not meant to give a verdict."
+        return f"No verdict: this run is {self.run.status}" + (f" ({self.run.message})." if self.run.message else ".")
+
+    @property
     def wall_seconds(self) -> float | None:
         """As the run measured it, else from its first to its last record; None while it runs."""
         measured = self.closing.get("wall_seconds")

@@ -94,8 +94,8 @@ def write_manifest(folder: Path, manifest: TeamManifest) -> None:
 def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedTeam:
     """`scripted`, or the folder of a training run; with `trained` False the team as the run began, without adapters.
 
-    `config` is used by the scripted team; a trained one works as it was trained. Raises `UserError` for a folder that holds
-    no team.
+    `config` is used by the scripted team; a trained one works as it was trained. Raises `UserError` for a folder that
+    holds no team.
     """
     if name == SCRIPTED:
         return scripted_team(config)

@@ -30,8 +30,8 @@ def play(
 ) -> Talk[EpisodeResult]:
     """Let the team trade `run` to its end. `on_decision` gets the bars that are done.
 
-    With `each_symbol` the manager decides on one coin at a time, each with 1/S of the equity to itself; otherwise on the
-    whole portfolio in one conversation.
+    With `each_symbol` the manager decides on one coin at a time, each with 1/S of the equity to itself; otherwise on
+    the whole portfolio in one conversation.
     """
     guard = Guard(limits)
     decisions: list[tuple[int, TeamDecision]] = []

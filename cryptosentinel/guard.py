@@ -1,7 +1,7 @@
 """Hard limits in plain code. Every order passes here after all models have spoken, and none can pass it.
 
-The guard only ever shrinks: it lessens or drops orders and logs each clamp with its rule. It fails closed: where a number
-that it needs is missing, the order is dropped.
+The guard only ever shrinks: it lessens or drops orders and logs each clamp with its rule. It fails closed: where a
+number that it needs is missing, the order is dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a role is, and the registry of the roles there are.
 
-A role is one system prompt, the tools it may call, the typed answer that ends its conversation, and how it is briefed. A
-further sub-agent is one new file in `agents/` and one entry in `SUB_AGENTS`.
+A role is one system prompt, the tools it may call, the typed answer that ends its conversation, and how it is briefed.
+A further sub-agent is one new file in `agents/` and one entry in `SUB_AGENTS`.
 """
 
 from __future__ import annotations

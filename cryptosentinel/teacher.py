@@ -1,8 +1,9 @@
 """The scripted team: expert rules for each role, and the novice that knows the language but not the trade.
 
-A policy reads a conversation (as `parse_conversation` gives it) and a seed, and says the assistant's next turn. The expert
-ignores the seed. The warm start of small models learns from a mixture: `mixed_policies(0.3)` follows the expert in three
-turns of ten and draws the others at random, so that the language is learned whole and the skill only a little.
+A policy reads a conversation (as `parse_conversation` gives it) and a seed, and says the assistant's next turn. The
+expert ignores the seed. The warm start of small models learns from a mixture: `mixed_policies(0.3)` follows the expert
+in three turns of ten and draws the others at random, so that the language is learned whole and the skill only a
+little.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from cryptosentinel.agents.registry import ROLES
@@ -73,10 +75,11 @@ def mixed_policies(expert_share: float) -> dict[str, Policy]:
 
 
 def exchanges(messages: Messages, role: str) -> list[Exchange]:
-    """The calls so far with their results. Calls that do not parse, and results that are no JSON object, are left out."""
+    """The calls so far with their results. Calls that do not parse, and results that are no JSON object, are left
+    out."""
     found: list[Exchange] = []
     types = ROLES[role].argument_types()
-    for said, heard in zip(messages, messages[1:], strict=False):
+    for said, heard in pairwise(messages):
         if said["role"] != "assistant" or heard["role"] != "tool":
             continue
         call = parse(said["content"], types)

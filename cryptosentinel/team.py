@@ -1,7 +1,7 @@
 """One decision of the team: the manager's conversation, those it delegates, and the orders that come of them.
 
-Conversations are generators: they yield a `Request` when a model must speak and are resumed with its `Completion`. So one
-decision reads as straight code, while the scheduler runs hundreds of them side by side.
+Conversations are generators: they yield a `Request` when a model must speak and are resumed with its `Completion`. So
+one decision reads as straight code, while the scheduler runs hundreds of them side by side.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Team:
         share: float = 1.0,
         sent: Sequence[Order] = (),
     ) -> Talk[TeamDecision]:
-        """Decide on `symbols`, for which `share` of the equity is meant. `sent` are orders that other decisions have sent
-        at this bar already; the guard counts them. `seed` fixes all sampling of this decision."""
+        """Decide on `symbols`, for which `share` of the equity is meant. `sent` are orders that other decisions have
+        sent at this bar already; the guard counts them. `seed` fixes all sampling of this decision."""
         mask = Mask(view.symbols, self.settings.mask_symbols)
         context = ToolContext(
             view=view,

@@ -13,9 +13,9 @@ from cryptosentinel.llm.tokens import ChatCodec
 class Transcript:
     """One finished conversation of one role.
 
-    `ids`, `mask`, `logps` have equal length; `mask` is True where the model sampled the token and `logps` is 0 elsewhere.
-    `ordinal` counts the calls of this role within the decision. `brief` is what the caller asked with. A conversation that
-    is not `valid` has a `reason` and no `answer`.
+    `ids`, `mask`, `logps` have equal length; `mask` is True where the model sampled the token and `logps` is 0
+    elsewhere. `ordinal` counts the calls of this role within the decision. `brief` is what the caller asked with. A
+    conversation that is not `valid` has a `reason` and no `answer`.
     """
 
     role: str

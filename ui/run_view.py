@@ -90,7 +90,7 @@ def _played(summary: RunSummary, played: Played) -> None:
 
 
 def _training(summary: RunSummary) -> None:
-    st.subheader(plain(summary.verdict or "No verdict: the run did not reach its end."))
+    st.subheader(plain(summary.opening))
     held_out, no_edge = summary.evaluations.get("held_out"), summary.evaluations.get("no_edge")
     tabs = st.tabs(["Did it help?", "How it learned", "One decision"])
     with tabs[0]:

@@ -1,7 +1,7 @@
 """Teams and baselines on the same windows, and what one team earns more than another, with its interval.
 
-All take the same windows, costs and limits; the teams also share the sampling seeds. A difference is taken window by window,
-so that what the market did to both cancels.
+All take the same windows, costs and limits; the teams also share the sampling seeds. A difference is taken window by
+window, so that what the market did to both cancels.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def split_windows(start: int, stop: int, count: int, decisions: int, decide_ever
     bars = decisions * decide_every
     if count * bars >= stop - start:
         raise DataError(
-            f"{count} windows of {decisions} decisions every {decide_every} bars need {count * bars + 1} bars, the held-out "
-            f"part has {stop - start}: use fewer or shorter windows, or more bars"
+            f"{count} windows of {decisions} decisions every {decide_every} bars need {count * bars + 1} bars, the "
+            f"held-out part has {stop - start}: use fewer or shorter windows, or more bars"
         )
     step = (stop - 1 - start) // count
     return [Window(start + number * step, start + number * step + bars, decide_every) for number in range(count)]
@@ -123,7 +123,8 @@ def table(
 def difference(
     results: Mapping[str, Sequence[BacktestResult]], of: str, against: str, samples: int, seed: int
 ) -> dict[str, Any]:
-    """Mean paired difference of the windows' returns, its 95 % bootstrap interval, and the part that lower costs explain."""
+    """Mean paired difference of the windows' returns, its 95 % bootstrap interval, and the part that lower costs
+    explain."""
     pairs = list(zip(results[of], results[against], strict=True))
     gains = [one.metrics["total_return"] - other.metrics["total_return"] for one, other in pairs]
     saved = [(sum(other.costs.values()) - sum(one.costs.values())) / one.equity[0] for one, other in pairs]

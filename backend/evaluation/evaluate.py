@@ -93,13 +93,16 @@ def verdict(held_out: dict[str, Any], no_edge: dict[str, Any] | None) -> str:
     size = f"{100 * gain:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
     if low > 0:
         saved = 100 * no_edge["difference"]["costs_saved"]
-        return f"{text}; part of it is no skill, since it is ahead where nothing can be known too: {size}, of which {saved:+.2f} are lower costs."
+        return (
+            f"{text}; part of it is no skill, since it is ahead where nothing can be known too: {size}, of which "
+            f"{saved:+.2f} are lower costs."
+        )
     return f"{text}; on the no-edge twin, where nothing can be known, it is not ahead: {size}."
 
 
 def most_telling(decisions: Sequence[DecisionRecord]) -> DecisionRecord | None:
-    """The decision to tell as a story: orders, the most conversations, RiskAnalyst or guard at work, and then what it earned
-    in either direction. Losses are as likely to be told as gains."""
+    """The decision to tell as a story: orders, the most conversations, RiskAnalyst or guard at work, and then what it
+    earned in either direction. Losses are as likely to be told as gains."""
 
     def weight(record: DecisionRecord) -> tuple[int, int, int, float]:
         story = record.story

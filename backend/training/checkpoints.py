@@ -1,7 +1,7 @@
 """Checkpoints: everything that a run needs to go on bit for bit, in one folder a step, safetensors and JSON only.
 
-A checkpoint is written beside the others under a temporary name and renamed when it is whole, so that an interrupt or a full
-disk leaves the former one usable.
+A checkpoint is written beside the others under a temporary name and renamed when it is whole, so that an interrupt or
+a full disk leaves the former one usable.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def save_checkpoint(
     trainers: dict[str, RoleTrainer],
     good: dict[str, dict[str, Tensor]],
 ) -> Path:
-    """Write `step-N` into `folder` and drop all but the newest two. `good` are the parameters to roll a role back to."""
+    """Write `step-N` into `folder` and drop all but the newest two. `good` are the parameters to roll a role back
+    to."""
     target = folder / f"step-{state.step:06d}"
     partial = folder / f"{target.name}.tmp"
     shutil.rmtree(partial, ignore_errors=True)
@@ -66,7 +67,8 @@ def checkpoints(folder: Path) -> list[Path]:
 def load_checkpoint(
     path: Path, policies: RolePolicies, trainers: dict[str, RoleTrainer]
 ) -> tuple[TrainingState, dict[str, dict[str, Tensor]]]:
-    """Put policies and trainers where they were. Raises `UserError` for a checkpoint of another model or a damaged one."""
+    """Put policies and trainers where they were. Raises `UserError` for a checkpoint of another model or a damaged
+    one."""
     try:
         raw = json.loads((path / "state.json").read_text())
         raw["rollbacks"] = [(int(step), str(role)) for step, role in raw["rollbacks"]]

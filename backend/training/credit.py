@@ -30,8 +30,8 @@ class Credited:
 
 @dataclass
 class RoleCredit:
-    """Everything one role trains on in a step. `degenerate` counts the groups without spread, `unscored` the calls without a
-    reward."""
+    """Everything one role trains on in a step. `degenerate` counts the groups without spread, `unscored` the calls
+    without a reward."""
 
     items: list[Credited] = field(default_factory=list)
     groups: int = 0

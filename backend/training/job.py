@@ -1,4 +1,5 @@
-"""A whole training run: market, warm start, M-GRPO, and a team folder at the end that `backtest` and `evaluate` read."""
+"""A whole training run: market, warm start, M-GRPO, and a team folder at the end that `backtest` and `evaluate`
+read."""
 
 from __future__ import annotations
 

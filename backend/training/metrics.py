@@ -1,4 +1,5 @@
-"""Numbers to watch: what the rollouts of a step did, and what each role was paid. Names are stable, as `role/reward/mean`."""
+"""Numbers to watch: what the rollouts of a step did, and what each role was paid. Names are stable, as
+`role/reward/mean`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Queries: the states from which rollouts start. A query is a coin, a bar and a position held; all its rollouts share it.
+"""Queries: the states from which rollouts start. A query is a coin, a bar and a position held; all its rollouts share
+it.
 
 Queries come from a window of bars and are drawn by seed, so that step t of a run asks the same questions whoever asks.
 """
@@ -25,7 +26,8 @@ HELD = (0.0, 0.0, 0.0, 0.5, -0.5, 1.0, -1.0)  # exposures that queries start fro
 
 @dataclass(frozen=True)
 class Query:
-    """One state. `market` holds the one coin that is decided on; `volatility` is that of the horizon, known at `bar`."""
+    """One state. `market` holds the one coin that is decided on; `volatility` is that of the horizon, known at
+    `bar`."""
 
     key: str
     market: Market
@@ -43,7 +45,8 @@ class Query:
         return account_holding(self.view(), self.symbol, self.exposure)
 
     def futures(self, paths: int, bars: int) -> FuturePaths:
-        """Simulated futures of the state where the market's truth is known, the recorded one (a single path) otherwise."""
+        """Simulated futures of the state where the market's truth is known, the recorded one (a single path)
+        otherwise."""
         if self.market.truth is None:
             return recorded_path(self.market, self.bar, bars)
         return self.market.truth.futures(self.market, self.bar, paths, bars, self.seed)
@@ -116,10 +119,11 @@ def account_holding(view: MarketView, symbol: str, exposure: float, cash: float 
 
 
 def _clarity(market: Market, bars: npt.NDArray[np.int64], horizon: int) -> npt.NDArray[np.float64]:
-    """How far the next `horizon` bars go, up or down, in units of the volatility known before; NaN where unusable, (bars,).
+    """How far the next `horizon` bars go, up or down, in units of the volatility known before; NaN where unusable,
+    (bars,).
 
-    With a known truth it is the drift that is known to come, otherwise what was recorded: a trainer may grade its questions
-    by their answers, since no agent sees the grade.
+    With a known truth it is the drift that is known to come, otherwise what was recorded: a trainer may grade its
+    questions by their answers, since no agent sees the grade.
     """
     close = market.close[:, 0]
     returns = np.diff(np.log(close), prepend=np.nan)

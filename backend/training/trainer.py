@@ -49,8 +49,8 @@ class Trainer:
     """Trains the team's policies on queries from `pool`, validates on `validation_pool`, and keeps the best.
 
     Results lie in `folder`: `checkpoints/`, `adapters/` (a version for each validation that was the best so far),
-    `metrics.jsonl`, `tensorboard/`. `resume` continues from the newest checkpoint, bit for bit on the CPU. Metrics of step n
-    tell about the n-th step and the team after it; those of step 0 about the team before any training.
+    `metrics.jsonl`, `tensorboard/`. `resume` continues from the newest checkpoint, bit for bit on the CPU. Metrics of
+    step n tell about the n-th step and the team after it; those of step 0 about the team before any training.
     """
 
     def __init__(
@@ -118,6 +118,9 @@ class Trainer:
     # -- one step ---------------------------------------------------------------------------------------------------
 
     def _step(self) -> dict[str, float]:
+        # What the validation before left in the engine's cache would move log-probs by a rounding; a resumed run has
+        # none.
+        self.engine.forget()
         state = self.state
         stage = self.curriculum.stage(state.stage)
         queries = self.pool.draw(self.config.seed, state.step, self.config.queries_per_step, stage.easy)

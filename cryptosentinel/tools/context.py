@@ -16,9 +16,9 @@ VOLATILITY_BARS = 60
 
 @dataclass(frozen=True)
 class ToolContext:
-    """The state of one decision. `symbol`, `side` and `exposure` are the question of a sub-agent's call; the manager's own
-    context names its first symbol. The team speaks of exposures as fractions of `share` of the equity: a coin that has
-    a quarter of the account to itself is fully invested at 1."""
+    """The state of one decision. `symbol`, `side` and `exposure` are the question of a sub-agent's call; the manager's
+    own context names its first symbol. The team speaks of exposures as fractions of `share` of the equity: a coin that
+    has a quarter of the account to itself is fully invested at 1."""
 
     view: MarketView
     account: AccountView

@@ -10,8 +10,8 @@ from cryptosentinel.tools.context import ToolContext, horizon_volatility
 
 
 def risk(context: ToolContext) -> dict[str, Any]:
-    """Volatility over the horizon and the 95 % loss quantiles of the proposed side in percent of the position: the normal
-    one, and the historical one over the last 240 bars."""
+    """Volatility over the horizon and the 95 % loss quantiles of the proposed side in percent of the position: the
+    normal one, and the historical one over the last 240 bars."""
     sigma = horizon_volatility(context.view, context.symbol, context.horizon_bars)
     result: dict[str, Any] = {"drawdown": round(100 * context.account.drawdown, 1)}
     if sigma is None:

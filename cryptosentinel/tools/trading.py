@@ -10,7 +10,8 @@ from cryptosentinel.tools.context import ToolContext, horizon_volatility
 
 
 def preview(context: ToolContext) -> dict[str, Any]:
-    """Half-spread now and its median over the last 120 bars (basis points of the price), with the volatility in percent."""
+    """Half-spread now and its median over the last 120 bars (basis points of the price), with the volatility in
+    percent."""
     spread = context.view.bars(context.symbol, 120).half_spread
     spread = spread[~np.isnan(spread)]
     if len(spread) == 0:

@@ -151,6 +151,14 @@ def test_an_interrupted_run_says_what_is_missing(store: Store) -> None:
     assert found["verdict"] is None and found["held_out"]["difference"] is None and found["calls_per_rollout"] == {}
 
 
+def test_a_run_without_a_verdict_opens_with_how_it_ended(demo: RunSummary) -> None:
+    training = replace(demo, evaluations={})
+    assert training.opening == "Run demo has finished; it was not meant to give a verdict."
+    assert replace(training, run=replace(demo.run, status="failed")).opening == "No verdict: this run is failed."
+    # Without closing words the stages are read from the metrics.
+    assert [(event.step, event.label) for event in training.events] == [(11, "stage 2")]
+
+
 PARTS = ("held_out", "no_edge", "story", "summary", "metrics", "calls", "config")
 
 
