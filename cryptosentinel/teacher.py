@@ -25,17 +25,8 @@ Exchange = tuple[str, dict[str, Any], dict[str, Any]]  # tool name, its argument
 _COIN_LINE = re.compile(
     r"^(\S+): held (-?[\d.]+), day (\S+|not available), volatility (\S+|not available)$", re.MULTILINE
 )
-_POSITIVE = re.compile(
-    r"\b(?:rall\w*|surg\w*|soar\w*|jump\w*|gain\w*|bull\w*|inflow\w*|adopt\w*|adds|beats?|clears|custody|partner\w*|approv\w*|upgrade\w*|strong\w*|"
-    r"grow\w*|rises?|rising|buy\w*|accumulat\w*|demand|optimis\w*|success\w*|boost\w*|support\w*|launch\w*)\b",
-    re.IGNORECASE,
-)
-_NEGATIVE = re.compile(
-    r"\b(?:crash\w*|plung\w*|drop\w*|fall\w*|fell|bear\w*|hack\w*|exploit\w*|outflow\w*|lawsuit|ban\w*|sell\w*|weak\w*|"
-    r"fear\w*|liquidat\w*|fraud\w*|delay\w*|declin\w*|slump\w*|loss\w*|probe\w*|warn\w*|outage\w*|reject\w*|halt\w*|closes|sue[sd]?)\b",
-    re.IGNORECASE,
-)
 EXPOSURES = (0.5, 1.0)
+_TREND = {"strong up": 2.0, "up": 1.0, "down": -1.0, "strong down": -2.0}
 # (up, flat, down) by strength of the evidence, from strongly down to strongly up.
 _LEVELS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
 
@@ -145,14 +136,11 @@ def _expert_analyst(messages: Messages) -> str:
     for tool in ("get_trend", "get_news", "get_funding"):
         if tool not in heard:
             return render_call(tool, {})
-    score = {"strong up": 1.2, "up": 0.6, "down": -0.6, "strong down": -1.2}.get(
-        str(heard["get_trend"].get("trend")), 0.0
-    )
-    headlines = heard["get_news"].get("news")
-    if isinstance(headlines, list):
-        score += 0.6 * sum(tone(str(item.get("text", ""))) for item in headlines if isinstance(item, dict))
-    score += {"longs pay": 0.4, "shorts pay": -0.4}.get(str(heard["get_funding"].get("funding")), 0.0)
-    level = 4 if score > 1.5 else 3 if score > 0.5 else 0 if score < -1.5 else 1 if score < -0.5 else 2
+    score = 0.8 * _TREND.get(str(heard["get_trend"].get("trend")), 0.0)
+    tone = heard["get_news"].get("tone")
+    score += tone if isinstance(tone, int) else 0.0
+    score += {"longs pay": 0.5, "shorts pay": -0.5}.get(str(heard["get_funding"].get("funding")), 0.0)
+    level = 4 if score > 2.0 else 3 if score > 0.7 else 0 if score < -2.0 else 1 if score < -0.7 else 2
     return _analysis(level)
 
 
@@ -167,12 +155,6 @@ def _novice_analyst(messages: Messages, rng: random.Random) -> str:
 def _analysis(level: int) -> str:
     up, flat, down = _LEVELS[level]
     return render_call("submit_analysis", {"up": up, "flat": flat, "down": down})
-
-
-def tone(text: str) -> int:
-    """+1, 0 or -1 by which kind of word a headline has more of."""
-    balance = len(_POSITIVE.findall(text)) - len(_NEGATIVE.findall(text))
-    return (balance > 0) - (balance < 0)
 
 
 def _expert_risk(messages: Messages) -> str:

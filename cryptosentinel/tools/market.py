@@ -7,31 +7,27 @@ from typing import Any
 import numpy as np
 
 from cryptosentinel.tools.context import DAY_MS, ToolContext, bar_volatility
+from cryptosentinel.tools.sentiment import tone
 
 TREND_BARS = (6, 18, 60)
-NEWS_COUNT = 3
+NEWS_COUNT = 6
+NEWS_SHOWN = 2
 NEWS_MAX_AGE = 8 * DAY_MS
 NEWS_CHARS = 80
 
 
 def trend(context: ToolContext) -> dict[str, Any]:
-    """Returns over the last 6, 18 and 60 bars in units of their own volatility, and a word for their weighted sum."""
+    """The mean of the returns over 6, 18 and 60 bars, each in units of its own volatility, as a number and a word."""
     sigma = bar_volatility(context.view, context.symbol)
     close = context.view.bars(context.symbol, max(TREND_BARS) + 1).close
     if not sigma or len(close) <= max(TREND_BARS):
         return {"trend": "not available"}
-    result: dict[str, Any] = {}
-    scores = []
-    for bars in TREND_BARS:
-        first, last = close[-1 - bars], close[-1]
-        if np.isnan(first) or np.isnan(last):
-            result[f"z{bars}"] = "not available"
-            continue
-        score = float(np.log(last / first)) / (sigma * float(np.sqrt(bars)))
-        scores.append(score)
-        result[f"z{bars}"] = round(score, 1)
-    result["trend"] = _word(float(np.mean(scores))) if scores else "not available"
-    return result
+    scores = [float(np.log(close[-1] / close[-1 - bars])) / (sigma * float(np.sqrt(bars))) for bars in TREND_BARS]
+    known = [score for score in scores if not np.isnan(score)]
+    if not known:
+        return {"trend": "not available"}
+    score = float(np.mean(known))
+    return {"trend": _word(score), "z": round(score, 1)}
 
 
 def _word(score: float) -> str:
@@ -47,17 +43,17 @@ def _word(score: float) -> str:
 
 
 def news(context: ToolContext) -> dict[str, Any]:
-    """The newest headlines about the coin or the market, oldest first, each with its age in days."""
+    """The tone of the last eight days (good headlines less bad ones) and the newest headlines with their age in
+    days."""
     items = context.view.news(context.symbol, NEWS_COUNT, NEWS_MAX_AGE)
     if not items:
-        return {"news": "not available"}
+        return {"tone": "not available"}
     now = context.view.now
-    return {
-        "news": [
-            {"age": (now - item.known_at) // DAY_MS, "text": context.mask.text(item.text)[:NEWS_CHARS]}
-            for item in items
-        ]
-    }
+    newest = [
+        {"age": (now - item.known_at) // DAY_MS, "text": context.mask.text(item.text)[:NEWS_CHARS]}
+        for item in items[-NEWS_SHOWN:]
+    ]
+    return {"tone": sum(tone(item.text) for item in items), "news": newest}
 
 
 def funding(context: ToolContext) -> dict[str, Any]:
