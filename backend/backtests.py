@@ -44,7 +44,7 @@ def window_of(market: Market, start: int | None, end: int | None, decide_every: 
     if start is None:
         first = last - DEFAULT_DAYS * max(1, DAY_MS // market.interval)
     else:
-        first = (start - int(market.open_time[0])) // market.interval - 1
+        first = -((int(market.open_time[0]) - start) // market.interval) - 1  # the first close at or after `start`
     first = max(first, WARM_UP_BARS)
     if first >= last:
         raise DataError(

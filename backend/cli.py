@@ -16,6 +16,12 @@ from backend.console import bars, comparison_table, console, difference_line, er
 from simulator.errors import DataError, Interrupted, RunFailed, UserError
 from simulator.market import format_time, parse_time
 
+# A disk or a folder that cannot take what a run writes; any other OSError is a defect and shows its traceback.
+FOLDER_TROUBLE = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST,
+    errno.ENOTDIR,
+)  # fmt: skip
+
 # Libraries are imported inside the commands: torch takes seconds, and `--help` should not.
 
 app = typer.Typer(
@@ -33,11 +39,13 @@ SetOption = Annotated[
 ]
 StoreOption = Annotated[str, typer.Option("--store", help="Folder of the store, or ws:// of a SurrealDB server.")]
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds a folder for each run.")]
-DataOption = Annotated[Path | None, typer.Option("--data", help="Folder of Parquet bars; without it: synthetic.")]
+DataOption = Annotated[Path | None, typer.Option("--data", help="Folder of Parquet bars. Default: as configured.")]
 SymbolsOption = Annotated[
-    str, typer.Option("--symbols", help="Symbols to use: BTCUSDT,ETHUSDT. Default: all there are.")
+    str, typer.Option("--symbols", help="Symbols to use: BTCUSDT,ETHUSDT. Default: as configured, or all there are.")
 ]
-TimeframeOption = Annotated[str, typer.Option("--timeframe", help="Bars to load: 1m 5m 15m 30m 1h 4h 1d.")]
+TimeframeOption = Annotated[
+    str, typer.Option("--timeframe", help="Bars to load: 1m 5m 15m 30m 1h 4h 1d. Default: as configured.")
+]
 ResampleOption = Annotated[
     str, typer.Option("--resample", help="Timeframe to decide on, made from those bars: 4h, 1d.")
 ]
@@ -92,7 +100,7 @@ def data_check(
 def backtest(
     data: DataOption = None,
     symbols: SymbolsOption = "",
-    timeframe: TimeframeOption = "4h",
+    timeframe: TimeframeOption = "",
     resample: ResampleOption = "",
     team: Annotated[
         list[str] | None, typer.Option("--team", help="'scripted' or the folder of a training run. Repeatable.")
@@ -119,9 +127,10 @@ def backtest(
     from backend.teams import load_team
     from simulator.validation import gaps
 
-    settings = _with_data(
-        load_config(config, set_ or []), data or Path("data/synthetic"), symbols, timeframe, resample, funding, news
-    )
+    settings = load_config(config, set_ or [])
+    if data is None and not settings.market.data:
+        data = Path("data/synthetic")
+    settings = _with_data(settings, data, symbols, timeframe, resample, funding, news)
     market = load_market(settings.market, settings.costs)
     interval = decision_interval(market, decide_every)
     window = window_of(market, parse_time(start) if start else None, parse_time(end) if end else None, interval)
@@ -167,7 +176,7 @@ def train(
     set_: SetOption = None,
     data: DataOption = None,
     symbols: SymbolsOption = "",
-    timeframe: TimeframeOption = "4h",
+    timeframe: TimeframeOption = "",
     resample: ResampleOption = "",
     funding: FundingOption = None,
     news: NewsOption = None,
@@ -184,15 +193,17 @@ def train(
     from backend.store.store import Store
     from backend.training.job import train as run_training
 
-    settings = load_config(config, set_ or [])
-    if data is not None:
-        settings = _with_data(settings, data, symbols, timeframe, resample, funding, news)
+    settings = _with_data(load_config(config, set_ or []), data, symbols, timeframe, resample, funding, news)
     if dry_run:
         _print_config(settings)
         return
     with Store.open(store) as opened:
         run = resume or new_run_id("train")
         if resume:
+            if opened.run(resume).kind != "train":
+                raise UserError(f"run {resume} is no training run: `cryptosentinel runs` lists those that are")
+            if not (runs / run).is_dir():
+                raise UserError(f"{runs / run}: no such folder, so nothing to go on from: give --runs as before")
             settings = config_from_dict(opened.run(resume).config["config"], f"the configuration of run {resume}")
         market = load_market(settings.market, settings.costs)
         if resume and opened.run(resume).data_hash != market.content_hash:
@@ -215,7 +226,7 @@ def evaluate(
     folder: Annotated[Path, typer.Argument(help="Folder of a finished training run, such as runs/demo.")],
     data: DataOption = None,
     symbols: SymbolsOption = "",
-    timeframe: TimeframeOption = "4h",
+    timeframe: TimeframeOption = "",
     resample: ResampleOption = "",
     funding: FundingOption = None,
     news: NewsOption = None,
@@ -232,9 +243,7 @@ def evaluate(
     from backend.store.store import Store
     from backend.teams import load_team, scripted_team
 
-    settings = load_config(config, set_ or [])
-    if data is not None:
-        settings = _with_data(settings, data, symbols, timeframe, resample, funding, news)
+    settings = _with_data(load_config(config, set_ or []), data, symbols, timeframe, resample, funding, news)
     market = load_market(settings.market, settings.costs)
     teams = [
         load_team(str(folder), settings.team).renamed(TRAINED),
@@ -324,30 +333,35 @@ def main() -> None:
     except RunFailed as error:
         _fail(str(error), 1)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        if error.errno not in FOLDER_TROUBLE:
             raise
         _fail(f"{error.filename or 'a file'} cannot be written: {error.strerror}. Free some space or choose another "
               "folder; checkpoints and records written before are intact", 1)  # fmt: skip
 
 
 def _fail(message: str, code: int) -> None:
-    errors.print(f"error: {message}", style="red", markup=False, highlight=False)
+    errors.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
     sys.exit(code)
 
 
 def _with_data(
-    config: Config, data: Path, symbols: str, timeframe: str, resample: str, funding: Path | None, news: Path | None
+    config: Config,
+    data: Path | None,
+    symbols: str,
+    timeframe: str,
+    resample: str,
+    funding: Path | None,
+    news: Path | None,
 ) -> Config:
-    """The configuration with the market that the options name."""
+    """The configuration with what the options say about the market; an option that is not given changes nothing."""
     document = config.to_dict()
-    document["market"] |= {
-        "data": str(data),
-        "symbols": list(_names(symbols)),
-        "timeframe": timeframe,
-        "resample": "" if resample == timeframe else resample,
-        "funding_dir": "" if funding is None else str(funding),
-        "news": "" if news is None else str(news),
-    }
+    market = document["market"]
+    given = {"data": data, "timeframe": timeframe, "resample": resample, "funding_dir": funding, "news": news}
+    market |= {key: str(value) for key, value in given.items() if value}
+    if symbols:
+        market["symbols"] = list(_names(symbols))
+    if market["resample"] == market["timeframe"]:
+        market["resample"] = ""
     return config_from_dict(document, "the command line")
 
 

@@ -62,6 +62,10 @@ class MarketConfig(Section):
     bars: int = Field(6000, ge=200, le=1_000_000, description="synthetic: number of bars")
     seed: int = Field(7, ge=0, le=2**31 - 1, description="synthetic: seed of the generator")
     edge: bool = Field(True, description="synthetic: false gives the twin without any information about the drift")
+    drift_ratio: float = Field(
+        0.3, ge=0.0, le=2.0, description="synthetic: drift a day in bull and bear, in daily volatilities"
+    )
+    news_accuracy: Fraction = Field(0.75, description="synthetic: share of toned headlines that agree with the regime")
     train_share: float = Field(
         0.6, gt=0.0, lt=1.0, description="first part of the history, for training; the rest is split into two"
     )
@@ -120,7 +124,7 @@ class NanoConfig(Section):
     layers: int = Field(4, ge=1, le=48, description="number of layers")
     intermediate: int = Field(384, ge=16, le=8192, description="width of the MLPs")
     decisions: int = Field(2500, ge=10, le=1_000_000, description="decisions to transcribe for the warm start")
-    teacher_share: Fraction = Field(0.3, description="share of turns that follow the teacher; the others are random")
+    teacher_share: Fraction = Field(0.3, description="share of decisions that follow the teacher; others are random")
     steps: int = Field(700, ge=1, le=1_000_000, description="steps of the warm start")
     batch_tokens: int = Field(2048, ge=256, le=1_000_000, description="tokens per step of the warm start, with padding")
     learning_rate: Rate = Field(3e-3, description="learning rate of the warm start")
@@ -190,10 +194,10 @@ class TrainingConfig(Section):
 class EvaluationConfig(Section):
     """How a policy is measured on held-out history."""
 
-    windows: int = Field(24, ge=1, le=10_000, description="held-out windows")
+    windows: int = Field(24, ge=2, le=10_000, description="held-out windows")
     decisions_per_window: int = Field(8, ge=1, le=10_000, description="decisions in each window")
     bootstrap_samples: int = Field(5000, ge=100, le=1_000_000, description="resamples behind the 95 % interval")
-    seed: int = Field(3, ge=0, le=2**31 - 1, description="seed of windows, resamples and random baselines")
+    seed: int = Field(3, ge=0, le=2**31 - 1, description="seed of sampling, resamples and random baselines")
 
 
 class Config(Section):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from backend.training.trainer import Progress as TrainingProgress
+if TYPE_CHECKING:  # it imports torch, which takes seconds
+    from backend.training.trainer import Progress as TrainingProgress
 
 console = Console()
 errors = Console(stderr=True)

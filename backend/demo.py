@@ -20,6 +20,7 @@ from backend.store.store import Store
 from backend.teams import LoadedTeam, load_team, scripted_team
 from backend.training.job import train
 from backend.training.trainer import Progress
+from simulator.errors import UserError
 
 STATE = "demo.json"
 
@@ -44,7 +45,15 @@ def run_demo(
     on_progress: Callable[[Progress], None],
 ) -> DemoResult:
     """Run the demo in `folder`. An unfinished one of the same configuration goes on where it stopped; the folder of a
-    finished one is kept under its run's id."""
+    finished one is kept under its run's id.
+
+    Raises `UserError` for recorded data, which has no twin.
+    """
+    if config.market.data:
+        raise UserError(
+            "the demo makes its own market and that one's no-edge twin: leave market.data out, or use `cryptosentinel "
+            "train` and `evaluate` on recorded bars"
+        )
     started = time.monotonic()
     run, spent = _begin(config, folder)
     market = load_market(config.market, config.costs)
@@ -124,4 +133,6 @@ def _begin(config: Config, folder: Path) -> tuple[str, float]:
 
 def _save(folder: Path, config: Config, run: str, seconds: float, *, finished: bool) -> None:
     state = {"run": run, "config": config.to_dict(), "seconds": seconds, "finished": finished}
-    (folder / STATE).write_text(json.dumps(state))
+    partial = folder / f"{STATE}.tmp"
+    partial.write_text(json.dumps(state))
+    partial.replace(folder / STATE)

@@ -40,7 +40,13 @@ def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
     symbols = config.symbols or tuple(f"{letter * 3}USDT" for letter in "ABCDEFGHIJKLMNOPQRST"[: config.coins])
     return generate(
         SyntheticConfig(
-            bars=config.bars, seed=config.seed, symbols=symbols, timeframe=config.timeframe, edge=config.edge
+            bars=config.bars,
+            seed=config.seed,
+            symbols=symbols,
+            timeframe=config.timeframe,
+            edge=config.edge,
+            drift_ratio=config.drift_ratio,
+            news_accuracy=config.news_accuracy,
         )
     )
 

@@ -75,7 +75,7 @@ def parse(text: str, tools: dict[str, type[Arguments]]) -> ToolCall | Malformed:
     name, arguments = value["name"], value["arguments"]
     if not isinstance(name, str) or name not in tools:
         return Malformed("unknown_tool", f"no tool {str(name)[:60]!r}; there are {', '.join(tools)}")
-    if not isinstance(arguments, dict) or _depth(arguments) > MAX_DEPTH:
+    if not isinstance(arguments, dict) or _deeper_than(MAX_DEPTH, arguments):
         return Malformed("bad_shape", f"arguments must be an object at most {MAX_DEPTH} deep")
     try:
         return ToolCall(name, tools[name].model_validate(arguments))
@@ -104,9 +104,9 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number of JSON")
 
 
-def _depth(value: object) -> int:
-    if isinstance(value, dict):
-        return 1 + max((_depth(item) for item in value.values()), default=0)
-    if isinstance(value, list):
-        return 1 + max((_depth(item) for item in value), default=0)
-    return 0
+def _deeper_than(levels: int, value: object) -> bool:
+    # Looks no deeper than it must: what json could just read might exhaust Python's stack here.
+    if not isinstance(value, dict | list):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_deeper_than(levels - 1, item) for item in items)

@@ -1,9 +1,7 @@
 """The scripted team: expert rules for each role, and the novice that knows the language but not the trade.
 
 A policy reads a conversation (as `parse_conversation` gives it) and a seed, and says the assistant's next turn. The
-expert ignores the seed. The warm start of small models learns from a mixture: `mixed_policies(0.3)` follows the expert
-in three turns of ten and draws the others at random, so that the language is learned whole and the skill only a
-little.
+expert ignores the seed.
 """
 
 from __future__ import annotations
@@ -49,20 +47,6 @@ def novice_policies() -> dict[str, Policy]:
         "risk_analyst": lambda messages, seed: _novice_risk(messages, random.Random(seed)),
         "trader": lambda messages, seed: _novice_trader(messages, random.Random(seed)),
     }
-
-
-def mixed_policies(expert_share: float) -> dict[str, Policy]:
-    """Each turn is the expert's with probability `expert_share`, otherwise the novice's."""
-    experts, novices = expert_policies(), novice_policies()
-
-    def mix(role: str) -> Policy:
-        def policy(messages: Messages, seed: int) -> str:
-            is_expert = random.Random(seed ^ 0x5EED).random() < expert_share
-            return (experts if is_expert else novices)[role](messages, seed)
-
-        return policy
-
-    return {role: mix(role) for role in experts}
 
 
 def exchanges(messages: Messages, role: str) -> list[Exchange]:

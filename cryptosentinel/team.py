@@ -30,6 +30,7 @@ from simulator.market import MarketView
 
 T = TypeVar("T")
 Talk = Generator[Request, Completion, T]
+Question = AskAnalyst | AskAboutPosition
 
 
 @dataclass(frozen=True)
@@ -97,21 +98,33 @@ class Team:
     ) -> Talk[TeamDecision]:
         """Decide on `symbols`, for which `share` of the equity is meant. `sent` are orders that other decisions have
         sent at this bar already; the guard counts them. `seed` fixes all sampling of this decision."""
-        mask = Mask(view.symbols, self.settings.mask_symbols)
-        context = ToolContext(
-            view=view,
-            account=account,
-            mask=mask,
-            symbols=symbols,
-            horizon_bars=self.settings.horizon_bars,
-            share=share,
-            symbol=symbols[0],
-        )
+        context = self._context(view, account, symbols, share)
         desk = _Desk(self, context, seed)
         manager = yield from desk.converse(MANAGER, context, {}, 0)
         orders, rulings = desk.orders_of(manager)
         passed, clamps = guard.review(view, account, orders, sent)
         return TeamDecision(passed, [manager, *desk.sub_transcripts], rulings, clamps)
+
+    def consult(
+        self, tool: str, question: Question, view: MarketView, account: AccountView, seed: int
+    ) -> Talk[Transcript]:
+        """Put one question to the sub-agent behind a consultation `tool`, without a manager: practice for it."""
+        desk = _Desk(self, self._context(view, account, (question.symbol,), 1.0), seed)
+        alias = desk.context.mask.alias(question.symbol)
+        arguments = question.model_copy(update={"symbol": alias})
+        yield from desk.delegate(ToolCall(tool, arguments))
+        return desk.sub_transcripts[0]
+
+    def _context(self, view: MarketView, account: AccountView, symbols: tuple[str, ...], share: float) -> ToolContext:
+        return ToolContext(
+            view=view,
+            account=account,
+            mask=Mask(view.symbols, self.settings.mask_symbols),
+            symbols=symbols,
+            horizon_bars=self.settings.horizon_bars,
+            share=share,
+            symbol=symbols[0],
+        )
 
 
 class _Desk:
@@ -152,11 +165,11 @@ class _Desk:
             if call.name == role.answer.name:
                 return talk.finish(asked, call.arguments.model_dump(exclude_none=True), None)
             run = role.tool(call.name).run
-            result = run(context) if run is not None else (yield from self._delegate(call))
+            result = run(context) if run is not None else (yield from self.delegate(call))
             talk.add_tool_response(json.dumps(result))
         return talk.finish(asked, None, f"no_answer: no {role.answer.name} within {role.max_turns} turns")
 
-    def _delegate(self, call: ToolCall) -> Talk[dict[str, Any]]:
+    def delegate(self, call: ToolCall) -> Talk[dict[str, Any]]:
         """Let the sub-agent behind `call` answer; what it says binds where it is RiskAnalyst's or Trader's to say."""
         role = SUB_AGENTS[call.name]
         arguments = call.arguments

@@ -74,7 +74,9 @@ def load_checkpoint(
         raw["rollbacks"] = [(int(step), str(role)) for step, role in raw["rollbacks"]]
         state = TrainingState(**raw)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}/state.json cannot be read ({error}): resume from another checkpoint") from error
+        raise UserError(
+            f"{path}/state.json cannot be read ({error}): remove {path} to go on from the one before"
+        ) from error
     policies.load(path / "policies")
     good: dict[str, dict[str, Tensor]] = {}
     for role, trainer in trainers.items():

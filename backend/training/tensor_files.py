@@ -14,17 +14,27 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from simulator.errors import UserError
+from simulator.errors import RunFailed, UserError
 
 HEADER = "cryptosentinel"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Write tensors and a JSON-safe header to `path`; an interrupt or a full disk leaves the former file as it was."""
+    """Write tensors and a JSON-safe header to `path`; an interrupt or a full disk leaves the former file as it was.
+
+    Raises `RunFailed` when the file cannot be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".tmp")
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    save_file(plain, partial, metadata={HEADER: json.dumps(header)})
+    try:
+        save_file(plain, partial, metadata={HEADER: json.dumps(header)})
+    except SafetensorError as error:  # what the library makes of a full disk
+        partial.unlink(missing_ok=True)
+        raise RunFailed(
+            f"{path} cannot be written ({error}): free some space or choose another folder; what was written before "
+            "is intact"
+        ) from error
     os.replace(partial, path)
 
 

@@ -1,7 +1,7 @@
 """The warm start: makes nano and its tokenizer from transcripts of the scripted team.
 
-The transcripts follow the expert in about three turns of ten and are drawn at random otherwise. So the model learns the
-language whole and the skill only a little; what M-GRPO adds to it can be seen.
+About three decisions in ten are the expert's, the others are drawn at random. So the model learns the language whole and
+the skill only a little; what M-GRPO adds to it can be seen.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tok
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.teacher import mixed_policies
-from cryptosentinel.team import Team, TeamSettings, derive_seed
+from cryptosentinel.teacher import expert_policies, novice_policies
+from cryptosentinel.team import Team, TeamDecision, TeamSettings, derive_seed
 from cryptosentinel.transcript import Transcript
 
 Report = Callable[[str, int, int], None]  # what is being done, done so far, of how much
@@ -29,7 +29,7 @@ TOKENIZER_DECISIONS = 400
 
 @dataclass(frozen=True)
 class NanoSettings:
-    """What the warm start makes nano of. `decisions` is how many decisions of the mixed team are transcribed."""
+    """What the warm start makes nano of. `decisions` is how many decisions are transcribed."""
 
     vocab_size: int
     hidden_size: int
@@ -43,16 +43,21 @@ class NanoSettings:
 def transcribe(
     codec: ChatCodec, pool: QueryPool, team_settings: TeamSettings, decisions: int, expert_share: float, seed: int
 ) -> list[Transcript]:
-    """All valid conversations of `decisions` decisions of the mixed team on states drawn from `pool`."""
-    engine = ScriptedEngine(codec, mixed_policies(expert_share))
-    team = Team(codec, engine.policy_version, team_settings)
-    tasks = [
-        team.decide(
-            query.view(), query.account(), (query.symbol,), Guard(GuardLimits()), derive_seed(seed, "teacher", number)
-        )
-        for number, query in enumerate(pool.draw(derive_seed(seed, "transcripts"), 0, decisions, easy=False))
-    ]
-    results = run_all(tasks, engine)
+    """All valid conversations of `decisions` decisions on states drawn from `pool`: the first `expert_share` of them as
+    the expert team takes them, the others by novices."""
+    experts = round(decisions * expert_share)
+    queries = pool.draw(derive_seed(seed, "transcripts"), 0, decisions, easy=False)
+    results: list[TeamDecision] = []
+    for policies, part in ((expert_policies(), queries[:experts]), (novice_policies(), queries[experts:])):
+        engine = ScriptedEngine(codec, policies)
+        team = Team(codec, engine.policy_version, team_settings)
+        tasks = [
+            team.decide(
+                query.view(), query.account(), (query.symbol,), Guard(GuardLimits()), derive_seed(seed, query.key)
+            )
+            for query in part
+        ]
+        results += run_all(tasks, engine)
     return [transcript for decision in results for transcript in decision.transcripts if transcript.valid]
 
 

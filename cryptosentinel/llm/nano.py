@@ -27,7 +27,7 @@ from cryptosentinel.llm.tokens import (
     ChatCodec,
     add_special_tokens,
 )
-from simulator.errors import UserError
+from simulator.errors import RunFailed, UserError
 
 CHAT_TEMPLATE = """\
 {%- if tools %}
@@ -148,9 +148,12 @@ def save_model(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedToken
     unfinished = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    with _quiet():
-        model.save_pretrained(unfinished)
-        tokenizer.save_pretrained(unfinished)
+    try:
+        with _quiet():
+            model.save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
+    except SafetensorError as error:  # what the library makes of a full disk
+        raise RunFailed(f"{folder} cannot be written ({error}): free some space or choose another folder") from error
     if folder.exists():
         shutil.rmtree(folder)
     unfinished.rename(folder)

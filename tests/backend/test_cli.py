@@ -1,0 +1,484 @@
+"""The command line: every mistake is one clear message and an exit code, and every command does its work."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from backend import cli
+from backend.store.store import Store
+from backend.training.policies import RolePolicies
+from simulator.archive import write_market
+from simulator.synthetic import SyntheticConfig, generate
+from tests.small_world import tree
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = ROOT / "data" / "synthetic"
+RECORDED = ROOT.parent / "shared" / "market-data" / "binance"
+
+SMALL = (
+    "team.horizon_bars=6", "market.coins=1", "market.bars=400", "training.stage1_steps=1",
+    "training.stage1_max_steps=1", "training.stage2_steps=3", "training.queries_per_step=2",
+    "training.rollouts_per_query=4", "training.futures_paths=4", "training.lora_rank=2", "training.validation_every=1",
+    "training.validation_queries=2", "training.gate_format=0", "training.rollback_format=0",
+)  # fmt: skip
+SMALL_OPTIONS = [part for override in SMALL for part in ("--set", override)]
+
+
+class Result:
+    """What a command printed, with the spaces of wrapped lines made one, and its exit code."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = " ".join(out.split())
+        self.err = " ".join(err.split())
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """command("backtest", "--data", ...) runs the program in an empty folder, as the shell would."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "250")
+
+    def run(*arguments: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["cryptosentinel", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+            sys.exit(0)
+        printed = capsys.readouterr()
+        code = ended.value.code
+        return Result(0 if code is None else int(code), printed.out, printed.err)
+
+    return run
+
+
+def bars(count: int = 400, seed: int = 3) -> pd.DataFrame:
+    """Sound 4h bars."""
+    market = generate(SyntheticConfig(bars=count, seed=seed, symbols=("AAAUSDT",)))
+    columns = {name: getattr(market, name)[:, 0] for name in ("open", "high", "low", "close", "volume")}
+    return pd.DataFrame({"timestamp": pd.to_datetime(market.open_time, unit="ms"), **columns})
+
+
+def _write(folder: Path, table: pd.DataFrame, name: str = "AAAUSDT-4h.parquet") -> Path:
+    folder.mkdir(exist_ok=True)
+    table.to_parquet(folder / name)
+    return folder
+
+
+def _broken(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], list[object]]:
+    def arrange(folder: Path) -> list[object]:
+        return ["backtest", "--data", _write(folder / "d", change(bars()))]
+
+    return arrange
+
+
+def _file(folder: Path, content: bytes) -> list[object]:
+    (folder / "d").mkdir()
+    (folder / "d" / "AAAUSDT-4h.parquet").write_bytes(content)
+    return ["backtest", "--data", folder / "d"]
+
+
+def _empty_folder(folder: Path) -> list[object]:
+    (folder / "d").mkdir()
+    return ["backtest", "--data", folder / "d"]
+
+
+def _toml(text: str) -> Callable[[Path], list[object]]:
+    def arrange(folder: Path) -> list[object]:
+        (folder / "my.toml").write_text(text)
+        return ["config", "--config", folder / "my.toml"]
+
+    return arrange
+
+
+def _team(text: str) -> Callable[[Path], list[object]]:
+    def arrange(folder: Path) -> list[object]:
+        (folder / "team").mkdir()
+        (folder / "team" / "team.json").write_text(text)
+        return ["backtest", "--data", SAMPLE, "--team", folder / "team"]
+
+    return arrange
+
+
+def _backtest_run(folder: Path) -> list[object]:
+    from tests.stored_runs import add_backtest_run
+
+    with Store.open(folder / "runs" / "store") as store:
+        add_backtest_run(store, "backtest-1")
+    return ["train", "--resume", "backtest-1"]
+
+
+def _doubled(table: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([table.iloc[:50], table.iloc[49:]])
+
+
+def _high_below_low(table: pd.DataFrame) -> pd.DataFrame:
+    return table.assign(high=table["high"].where(table.index != 7, table["low"] * 0.9))
+
+
+# what it is: (how it is arranged, what the message must say: the trouble, and the way out)
+MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
+    "no such folder": (lambda f: ["backtest", "--data", f / "d"], "no such folder", "data sample"),
+    "empty folder": (_empty_folder, "holds no bars", "named like BTCUSDT-1h.parquet"),
+    "folder above": (lambda f: ["data", "list", SAMPLE.parent], "holds no bars", "did you mean"),
+    "no bars in file": (lambda f: _file(f, b""), "not a readable Parquet file", "download it again"),
+    "no Parquet": (lambda f: _file(f, b"timestamp,open"), "not a readable Parquet file", "download it again"),
+    "zero rows": (_broken(lambda t: t.iloc[:0]), "holds no bars", "download it again"),
+    "missing column": (_broken(lambda t: t.drop(columns="low")), "column low is missing", "it has timestamp, open"),
+    "unsorted": (_broken(lambda t: t.iloc[::-1]), "followed by an earlier one", "mend the file"),
+    "duplicated": (_broken(_doubled), "share their time", "mend the file"),
+    "impossible": (_broken(_high_below_low), "1 bars are impossible", "mend the file"),
+    "not a number": (_broken(lambda t: t.assign(close=t["close"].where(t.index != 9))), "missing or not fin", "mend"),
+    "misaligned": (
+        _broken(lambda t: t.assign(timestamp=t["timestamp"] + pd.Timedelta("7min"))), "whole interval", "mend the file"
+    ),
+    "too few bars": (_broken(lambda t: t.iloc[:100]), "window is too short", "Choose other dates"),
+    "unknown symbol": (
+        lambda f: ["backtest", "--data", SAMPLE, "--symbols", "XYZUSDT"], "no symbol 'XYZUSDT'", "there are AAAUSDT"
+    ),
+    "path as a symbol": (
+        lambda f: ["backtest", "--data", SAMPLE, "--symbols", "../AAAUSDT"], "is not a symbol", "use letters"
+    ),
+    "symbol twice": (
+        lambda f: ["backtest", "--data", SAMPLE, "--symbols", "AAAUSDT,AAAUSDT"], "asked for twice", "AAAUSDT"
+    ),
+    "timeframe not there": (
+        lambda f: ["backtest", "--data", SAMPLE, "--timeframe", "1h"], "no bars of 1h", "it has 4h"
+    ),
+    "unknown timeframe": (
+        lambda f: ["backtest", "--data", SAMPLE, "--timeframe", "3h"], "market.timeframe", "one of '1m'"
+    ),
+    "resample down": (
+        lambda f: ["backtest", "--data", SAMPLE, "--timeframe", "4h", "--resample", "1h"], "not a multiple", "4h"
+    ),
+    "bad date": (
+        lambda f: ["backtest", "--data", SAMPLE, "--start", "31.1.2020"], "is not a date", "write it like 2023-01-31"
+    ),
+    "bad date in config": (
+        lambda f: ["train", "--data", SAMPLE, "--set", "market.start=soon"], "is not a date", "write it like"
+    ),
+    "window after the data": (
+        lambda f: ["backtest", "--data", SAMPLE, "--start", "2035-01-01"], "too short", "there are bars from"
+    ),
+    "window before the data": (
+        lambda f: ["backtest", "--data", SAMPLE, "--end", "2001-01-01"], "too short", "there are bars from"
+    ),
+    "end before start": (
+        lambda f: ["backtest", "--data", SAMPLE, "--start", "2021-02-01", "--end", "2021-01-01"], "too short", "Choose"
+    ),
+    "no funding folder": (
+        lambda f: ["backtest", "--data", SAMPLE, "--funding", f / "x"], "no such folder of funding", "x"
+    ),
+    "no news file": (lambda f: ["backtest", "--data", SAMPLE, "--news", f / "x"], "x", "no such"),
+    "too few bars to train": (
+        lambda f: ["train", "--data", _write(f / "d", bars(150))], "too short to train on", "use more bars"
+    ),
+    "too few bars to split": (
+        lambda f: ["train", "--data", _write(f / "d", bars(60))], "too few to divide", "use more bars"
+    ),
+    "too few bars to evaluate": (
+        lambda f: ["evaluate", "scripted", "--data", _write(f / "d", bars(300))], "held-out part has", "use fewer"
+    ),
+    "unknown preset": (lambda f: ["config", "--config", "dema"], "no preset 'dema'", "did you mean 'demo'"),
+    "no config file": (lambda f: ["train", "--config", f / "x.toml"], "no such config file", "presets are"),
+    "broken TOML": (_toml("[market\n"), "not valid TOML", "my.toml"),
+    "unknown section": (_toml("[trainin]\nseed = 1\n"), "unknown section 'trainin'", "did you mean 'training'"),
+    "unknown key": (_toml("[training]\nsede = 1\n"), "unknown key 'training.sede'", "did you mean 'seed'"),
+    "out of range": (_toml("[training]\nrollouts_per_query = 1\n"), "training.rollouts_per_query", "at least 2"),
+    "wrong type": (_toml("[market]\nbars = 'many'\n"), "market.bars", "integer"),
+    "override without a value": (lambda f: ["config", "--set", "training.seed"], "training.seed", "section.key=value"),
+    "contradiction": (
+        lambda f: ["config", "--set", "training.stage1_max_steps=1", "--set", "training.stage1_steps=2"],
+        "below stage1_steps", "raise the one",
+    ),
+    "one window": (lambda f: ["config", "--set", "evaluation.windows=1"], "evaluation.windows", "at least 2"),
+    "unknown team": (
+        lambda f: ["backtest", "--data", SAMPLE, "--team", f / "nobody"], "no team", "folder of a finished"
+    ),
+    "team twice": (
+        lambda f: ["backtest", "--data", SAMPLE, "--team", "scripted", "--team", "scripted"], "twice", "give each"
+    ),
+    "broken team": (_team("{"), "team.json cannot be used", "finished training run"),
+    "unknown team to evaluate": (lambda f: ["evaluate", f / "nobody"], "no team", "folder of a finished"),
+    "unknown run": (lambda f: ["runs", "train-2001"], "train-2001", "runs"),
+    "resume of an unknown run": (lambda f: ["train", "--resume", "../../x"], "../../x", "runs"),
+    "resume of a backtest": (_backtest_run, "no training run", "cryptosentinel runs"),
+    "store of a strange kind": (lambda f: ["runs", "--store", "http://x"], "http://x", "give a folder"),
+    "no base model": (
+        lambda f: ["train", "--set", f"training.base_model='{f / 'x'}'", "--set", "market.bars=400"],
+        "no model folder", "config.json",
+    ),
+    "demo on recorded data": (
+        lambda f: ["demo", "--set", f"market.data='{SAMPLE}'"], "makes its own market", "train"
+    ),
+    "sample over other files": (
+        lambda f: ["data", "sample", "--out", _write(f / "synthetic", bars()).parent], "not of a written market", "empty folder"
+    ),
+    "unusable data": (
+        lambda f: ["data", "check", _write(f / "d", bars().iloc[::-1])], "1 findings make the data unusable", "mend"
+    ),
+    "unknown option": (lambda f: ["backtest", "--dta", "x"], "No such option", "--dta"),
+    "unknown command": (lambda f: ["trian"], "No such command", "trian"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_clear_message_and_exit_code_2(mistake: str, command: Run, tmp_path: Path) -> None:
+    arrange, trouble, way_out = MISTAKES[mistake]
+    result = command(*arrange(tmp_path))
+    assert result.code == 2, result.out + result.err
+    assert trouble in result.err
+    assert way_out in result.err
+    assert "Traceback" not in result.err + result.out
+    assert len(result.err) < 1200
+
+
+def test_a_store_opened_twice_is_refused_and_stays_readable(command: Run, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        result = command("runs", "--store", tmp_path / "store")
+        assert result.code == 2
+        assert "in use by" in result.err
+        assert "give another folder" in result.err
+        assert store.runs() == []
+    assert command("runs", "--store", tmp_path / "store").code == 0
+
+
+def test_a_resume_refuses_other_data_and_a_lost_folder(command: Run, tmp_path: Path, nano: Path) -> None:
+    data = _write(tmp_path / "d", bars())
+    trained = command("train", "--data", data, *SMALL_OPTIONS, "--set", f"training.base_model='{nano}'")
+    assert trained.code == 0, trained.err
+    run = re.findall(r"run (train-\S+) in", trained.out)[0]
+    lost = command("train", "--resume", run, "--runs", tmp_path / "elsewhere")
+    assert lost.code == 2
+    assert "no such folder" in lost.err
+    _write(data, bars(seed=4))
+    changed = command("train", "--resume", run)
+    assert changed.code == 2
+    assert "other data" in changed.err
+    shown = command("runs")
+    assert run in shown.out, "what was stored stays readable"
+    assert "finished" in shown.out
+
+
+def test_a_full_disk_ends_with_code_1_and_one_message(
+    command: Run, tmp_path: Path, nano: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: RolePolicies, folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+
+    monkeypatch.setattr(RolePolicies, "save", full)
+    result = command("train", *SMALL_OPTIONS, "--set", f"training.base_model='{nano}'")
+    assert result.code == 1
+    assert "No space left on device" in result.err
+    assert "Free some space" in result.err
+    assert "Traceback" not in result.err
+    assert "failed" in command("runs").out
+
+
+def test_a_gate_that_stays_shut_ends_with_code_1(command: Run, nano: Path) -> None:
+    shut = ["--set", "training.gate_format=1", "--set", f"training.base_model='{nano}'"]
+    result = command("train", *SMALL_OPTIONS, *shut)
+    assert result.code == 1
+    assert "stage 1 did not reach 100% valid answers" in result.err
+    assert "give the warm start more steps" in result.err
+
+
+def test_runs_in_place_of_a_folder_is_a_clear_message(command: Run, tmp_path: Path, nano: Path) -> None:
+    (tmp_path / "file").write_text("")
+    options = [*SMALL_OPTIONS, "--set", f"training.base_model='{nano}'"]
+    result = command("train", *options, "--runs", tmp_path / "file", "--store", tmp_path / "store")
+    assert result.code == 1
+    assert "cannot be written" in result.err
+    assert "choose another folder" in result.err
+
+
+@pytest.mark.parametrize("name", ["", "data", "data sample", "data list", "data check", "backtest", "train", "evaluate",
+                                  "runs", "config", "demo"])  # fmt: skip
+def test_help_explains_every_command(name: str, command: Run) -> None:
+    result = command(*name.split(), "--help")
+    assert result.code == 0
+    assert "Usage" in result.out
+    for option in re.findall(r"--[a-z-]+ ", result.out):
+        assert option.strip()
+    assert "[OPTIONS]" in result.out
+
+
+def test_help_needs_no_heavy_library() -> None:
+    code = (
+        "import sys\nfrom backend import cli\nsys.argv = ['cryptosentinel', 'train', '--help']\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
+        "print('loaded:', [name for name in ('torch', 'transformers', 'numba', 'surrealdb', 'pandas')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert "loaded: []" in done.stdout
+
+
+def test_config_and_dry_run_show_what_would_be_used(command: Run) -> None:
+    shown = command("config", "--config", "quick", "--set", "training.seed=4711")
+    assert shown.code == 0
+    assert "4711" in shown.out
+    assert "seed of everything that training draws" in shown.out
+    dry = command(
+        "train", "--dry-run", "--data", "somewhere", "--symbols", "A,B", "--timeframe", "1h", "--resample", "4h"
+    )
+    assert dry.code == 0
+    for value in ("somewhere", "['A', 'B']", "1h"):
+        assert value in dry.out
+    assert not Path("runs").exists(), "a dry run writes nothing"
+
+
+def test_options_about_the_market_hold_without_data_and_leave_the_rest_as_configured(
+    command: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "my.toml").write_text("[market]\ndata = 'mine'\ntimeframe = '1h'\nsymbols = ['A', 'B']\n")
+
+    def market(*options: str) -> dict[str, str]:
+        out = command("train", "--dry-run", "--config", "./my.toml", *options).out
+        return dict(re.findall(r"market\.(data|timeframe|symbols|resample) │ (.*?) *│", out))
+
+    assert market() == {"data": "mine", "timeframe": "1h", "symbols": "['A', 'B']", "resample": ""}
+    assert market("--symbols", "B")["symbols"] == "['B']"
+    assert market("--resample", "4h") == {**market(), "resample": "4h"}
+    assert market("--data", "other")["data"] == "other"
+
+
+def test_the_sample_is_written_listed_and_checked(command: Run, tmp_path: Path) -> None:
+    assert command("data", "sample", "--out", tmp_path / "made").code == 0
+    assert tree(tmp_path / "made" / "synthetic") == tree(SAMPLE), "the shipped data comes from this very command"
+    listed = command("data", "list", tmp_path / "made" / "no_edge")
+    assert listed.code == 0
+    assert listed.out.count("2020-01-01 00:00") == 4
+    checked = command("data", "check", tmp_path / "made" / "no_edge")
+    assert checked.code == 0
+    assert "usable, 0 notes" in checked.out
+
+
+def test_a_gap_is_a_note_in_the_check_and_is_told_by_the_backtest(command: Run, tmp_path: Path) -> None:
+    table = bars()
+    data = _write(tmp_path / "d", table[(table.index < 300) | (table.index >= 305)])
+    checked = command("data", "check", data)
+    assert checked.code == 0
+    assert "5 bars are absent in 1 gaps" in checked.out
+    played = command("backtest", "--data", data, "--start", "2020-02-01")
+    assert played.code == 0, played.err
+    assert "AAAUSDT: 5 bars absent in 1 gaps" in played.out
+    assert "5 bars absent in 1 gaps" in next(tmp_path.glob("runs/backtest-*/report.html")).read_text()
+
+
+def test_a_backtest_of_the_sample_is_stored_and_reported(command: Run, tmp_path: Path) -> None:
+    options = ["--data", SAMPLE, "--symbols", "AAAUSDT,BBBUSDT", "--start", "2021-05-01T00:30", "--end", "2021-05-11"]
+    first = command("backtest", *options)
+    assert first.code == 0, first.err
+    assert "from 2021-05-01 04:00 to 2021-05-11 00:00 UTC" in first.out, "no decision before the time asked for"
+    for name in ("scripted", "hold", "flat", "always_short", "matched_random", "oracle"):
+        assert f" {name} " in first.out
+    with Store.open(tmp_path / "runs" / "store") as store:
+        [run] = store.runs()
+        assert run.status == "finished"
+        decisions = store.decisions(run.run, "scripted")
+        result = {record.name: record.result for record in store.backtests(run.run)}["scripted"]
+    assert len(decisions) == 2 * 10, "two coins, ten days"
+    assert result["equity"][0] == 10_000.0
+    change = result["equity"][-1] / result["equity"][0] - 1
+    assert np.prod([1 + one.story["net_return"] for one in decisions[::2]]) - 1 == pytest.approx(change)
+    assert (tmp_path / "runs" / run.run / "report.html").is_file()
+    shown = command("runs", run.run)
+    assert shown.code == 0
+    assert "finished" in shown.out
+
+
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded bars are not here: ../shared/market-data/binance")
+@pytest.mark.parametrize("resample", ["1h", "4h", "1d"])
+def test_a_backtest_of_recorded_bars_tells_their_gaps(resample: str, command: Run, tmp_path: Path) -> None:
+    start, end = ("2018-01-20", "2018-02-20") if resample != "1h" else ("2018-02-05", "2018-02-12")
+    result = command(
+        "backtest", "--data", RECORDED, "--symbols", "BTCUSDT,ETHUSDT", "--timeframe", "1h", "--resample", resample,
+        "--start", start, "--end", end,
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    assert f"BTCUSDT, ETHUSDT, {resample} bars" in result.out
+    assert f"from {start} 00:00 to {end} 00:00 UTC" in result.out
+    kind = "bars absent in" if resample == "1h" else "bars built from an incomplete set of finer bars"
+    gaps = re.findall(rf"data: BTCUSDT: .*?{kind}.*?; ETHUSDT: .*?{kind}", result.out)
+    assert gaps, result.out
+    report = next(tmp_path.glob("runs/backtest-*/report.html")).read_text()
+    assert kind in report
+
+
+def _program(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "backend.cli", *arguments], cwd=folder, env=environment, stdout=subprocess.DEVNULL
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_training_that_was_killed_goes_on_to_the_same_parameters(
+    how: signal.Signals, command: Run, tmp_path: Path, nano: Path
+) -> None:
+    options = [*SMALL_OPTIONS, "--set", f"training.base_model='{nano}'", "--set", "training.stage2_steps=12"]
+    assert command("train", *options, "--runs", tmp_path / "calm", "--store", "mem://").code == 0
+    process = _program(tmp_path, "train", *options)
+    for _ in range(600):
+        if list(tmp_path.glob("runs/train-*/checkpoints/step-000003")):
+            break
+        time.sleep(0.1)
+    process.send_signal(how)
+    assert process.wait(timeout=60) == (130 if how == signal.SIGINT else -how)
+    [folder] = tmp_path.glob("runs/train-*")
+    assert not (folder / "checkpoints" / "step-000013").exists(), "it was killed in the middle"
+    assert "interrupted" in command("runs").out
+    resumed = command("train", "--resume", folder.name)
+    assert resumed.code == 0, resumed.err
+    [calm] = tmp_path.glob("calm/train-*")
+    assert tree(folder) == tree(calm)
+
+
+@pytest.mark.slow
+def test_train_evaluate_backtest_and_demo_work_from_end_to_end(command: Run, tmp_path: Path) -> None:
+    trained = command("train", "--config", "quick")
+    assert trained.code == 0, trained.err
+    [folder] = tmp_path.glob("runs/train-*")
+    measured = command("evaluate", folder, "--config", "quick")
+    assert measured.code == 0, measured.err
+    assert "On held-out windows" in measured.out
+    assert "no-edge twin" in measured.out
+    assert "95 % interval" in measured.out
+    played = command("backtest", "--data", SAMPLE, "--symbols", "AAAUSDT", "--start", "2021-06-01", "--team", folder)
+    assert played.code == 0, played.err
+    assert f" {folder.name} " in played.out
+    first = command("demo", "--config", "quick")
+    assert first.code == 0, first.err
+    assert "No-edge twin" in first.out
+    results = tmp_path / "runs" / "demo"
+    assert (results / "report.html").stat().st_size > 10_000
+    assert json.loads((results / "report.json").read_text())
+    again = command("demo", "--config", "quick", "--set", "training.stage2_steps=0")
+    assert again.code == 0, again.err
+    assert len(list(tmp_path.glob("runs/demo-*/report.html"))) == 1, "the finished demo is kept under its run's id"
+    shown = command("runs")
+    for kind in ("train", "evaluate", "backtest", "demo"):
+        assert f" {kind} " in shown.out
+
+
+def test_written_markets_are_what_the_commands_read(command: Run, tmp_path: Path) -> None:
+    write_market(generate(SyntheticConfig(bars=300, seed=5, symbols=("AAAUSDT",))), tmp_path / "m")
+    assert "300" in command("data", "list", tmp_path / "m").out

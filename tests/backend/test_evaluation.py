@@ -1,0 +1,133 @@
+"""Measuring: windows that do not overlap, intervals that hold what they promise, verdicts that say what was found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.config import TeamConfig
+from backend.evaluation.bootstrap import mean_interval
+from backend.evaluation.compare import baselines, difference, mean_equity, play_windows, split_windows, table
+from backend.evaluation.evaluate import most_telling, verdict
+from backend.store.records import DecisionRecord
+from backend.teams import scripted_team
+from cryptosentinel.guard import GuardLimits
+from simulator.errors import DataError
+from simulator.exchange import Costs
+from tests.small_world import small_market
+
+
+def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    samples = rng.standard_t(5, (400, 24)) * 0.02 + 0.01
+    inside = [low <= 0.01 <= high for low, high in (mean_interval(row, 400, 3) for row in samples)]
+    assert 0.90 <= np.mean(inside) <= 0.97
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=30), st.floats(-1, 1), st.integers(0, 5))
+def test_the_interval_holds_the_mean_and_moves_with_the_values(values: list[float], shift: float, seed: int) -> None:
+    low, high = mean_interval(values, 400, seed)
+    assert min(values) - 1e-12 <= low <= high <= max(values) + 1e-12
+    moved = mean_interval(np.array(values) + shift, 400, seed)
+    assert moved == pytest.approx((low + shift, high + shift), abs=1e-9)
+    assert (low, high) == mean_interval(values, 400, seed)
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, np.nan], [[1.0, 2.0]]])
+def test_an_interval_of_too_little_is_refused(values: Any) -> None:
+    with pytest.raises(ValueError, match="at least two finite values"):
+        mean_interval(values, 100, 1)
+
+
+@given(st.integers(0, 500), st.integers(1, 2000), st.integers(1, 30), st.integers(1, 20), st.integers(1, 12))
+def test_windows_do_not_overlap_and_stay_inside(
+    start: int, length: int, count: int, decisions: int, every: int
+) -> None:
+    try:
+        windows = split_windows(start, start + length, count, decisions, every)
+    except DataError as error:
+        assert count * decisions * every >= length
+        assert "use fewer or shorter windows" in str(error)
+        return
+    assert len(windows) == count
+    assert windows[0].start >= start
+    assert windows[-1].stop <= start + length - 1
+    assert all(one.stop - one.start == decisions * every and one.decide_every == every for one in windows)
+    assert all(one.stop <= other.start for one, other in zip(windows, windows[1:], strict=False))
+
+
+def test_differences_are_taken_window_by_window() -> None:
+    market, windows = small_market(), split_windows(150, 390, 3, 4, 6)
+    episodes = play_windows(
+        scripted_team(TeamConfig()), market, windows, Costs(), GuardLimits(), 10_000.0, 1.0, 3, lambda *args: None
+    )
+    team = [episode.result for episode in episodes]
+    results = {"scripted": team, **baselines(market, windows, Costs(), 10_000.0, 1.0, team, 3)}
+    found = difference(results, "scripted", "hold", 300, 3)
+    gains = [
+        one.equity[-1] / one.equity[0] - other.equity[-1] / other.equity[0]
+        for one, other in zip(team, results["hold"], strict=True)
+    ]
+    assert found["per_window"] == pytest.approx(gains)
+    assert found["mean"] == pytest.approx(np.mean(gains))
+    assert found["ci95"] == pytest.approx(mean_interval(gains, 300, 3))
+    costs = [sum(run.costs.values()) for name in ("hold", "scripted") for run in results[name]]
+    assert found["costs_saved"] == pytest.approx((sum(costs[:3]) - sum(costs[3:])) / 3 / 10_000)
+    rows = table(results, {"scripted": episodes})
+    assert rows["flat"]["total_return"] == rows["flat"]["trades"] == rows["flat"]["costs"] == 0.0
+    assert rows["hold"]["hold_rate"] is None
+    decisions = [decision for episode in episodes for _, decision in episode.decisions]
+    assert len(decisions) == 12
+    assert rows["scripted"]["hold_rate"] == sum(not one.orders for one in decisions) / 12
+    assert rows["oracle"]["total_return"] > rows["matched_random"]["total_return"]
+    curve = mean_equity(results, market.interval)
+    assert curve["equity"]["hold"][0] == 1.0
+    assert curve["equity"]["hold"][-1] - 1 == pytest.approx(rows["hold"]["total_return"])
+    assert curve["equity_days"][-1] == 4.0
+
+
+def found(mean: float, low: float, high: float) -> dict[str, Any]:
+    return {"difference": {"mean": mean, "ci95": [low, high], "costs_saved": 0.004}}
+
+
+@pytest.mark.parametrize(
+    ("held_out", "twin", "says", "never"),
+    [
+        (found(0.02, 0.01, 0.03), found(0.0, -0.01, 0.01), ["earns more", "it is not ahead"], ["no skill", "less"]),
+        (found(-0.02, -0.03, -0.01), found(0.0, -0.01, 0.01), ["earns less", "it is not ahead"], ["more"]),
+        (found(0.02, -0.01, 0.05), None, ["no difference", "can be told"], ["earns", "twin"]),
+        (found(0.02, 0.01, 0.03), found(0.01, 0.005, 0.02), ["earns more", "no skill", "+0.40"], ["not ahead"]),
+        (found(0.02, 0.0, 0.03), None, ["no difference"], ["earns"]),
+    ],
+)
+def test_the_verdict_says_what_the_intervals_say(
+    held_out: dict[str, Any], twin: dict[str, Any] | None, says: list[str], never: list[str]
+) -> None:
+    sentence = verdict(held_out, twin)
+    assert all(part in sentence for part in says)
+    assert not any(part in sentence for part in never)
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    assert f"{100 * held_out['difference']['mean']:+.2f}" in sentence
+
+
+def story(orders: int, roles: list[str], clamps: int, earned: float) -> DecisionRecord:
+    talks = [{"role": role} for role in roles]
+    told = {"orders": [{}] * orders, "conversations": talks, "rulings": [], "clamps": [{}] * clamps}
+    return DecisionRecord("run", "b", 0, 0, {**told, "net_return": earned})
+
+
+def test_the_most_telling_decision_has_orders_many_voices_and_consequences() -> None:
+    quiet = story(0, ["manager", "market_analyst", "risk_analyst", "trader"], 3, 0.5)
+    lone = story(1, ["manager", "manager"], 3, 0.5)
+    full = story(1, ["manager", "market_analyst", "trader"], 0, 0.01)
+    clamped = story(1, ["manager", "market_analyst", "trader"], 1, 0.0)
+    loss = story(1, ["manager", "market_analyst", "trader"], 1, -0.03)
+    ranked = [quiet, lone, full, clamped, loss]
+    for best in range(len(ranked), 0, -1):
+        assert most_telling(ranked[:best]) is ranked[best - 1]
+    assert most_telling([]) is None

@@ -1,0 +1,123 @@
+"""The states that are trained on: seeded, inside their part of the history, easy ones clearer than the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend.config import MarketConfig
+from backend.markets import split
+from backend.training.queries import HELD, WARM_UP_BARS, QueryPool, account_holding
+from simulator.errors import DataError
+from simulator.market import Market
+from simulator.synthetic import SyntheticConfig, generate
+
+COINS = ("AAAUSDT", "BBBUSDT")
+WITH_TRUTH = generate(SyntheticConfig(bars=500, seed=3, symbols=COINS))
+RECORDED = replace(WITH_TRUTH, truth=None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 300), st.integers(20, 200), st.integers(1, 30), st.booleans(), st.booleans(), st.integers(0, 9))
+def test_no_query_reaches_outside_its_part(
+    start: int, length: int, horizon: int, easy: bool, recorded: bool, seed: int
+) -> None:
+    market = RECORDED if recorded else WITH_TRUTH
+    stop = start + length
+    try:
+        pool = QueryPool(market, start, stop, horizon)
+    except DataError:
+        assert min(stop, len(market) - horizon) <= max(start, WARM_UP_BARS)
+        return
+    for query in pool.draw(seed, 0, 20, easy):
+        assert max(start, WARM_UP_BARS) <= query.bar < stop
+        assert query.bar + horizon < len(market), "its whole horizon is there"
+        assert query.futures(2, horizon).shape == (1 if recorded else 2, horizon, 1)
+        assert query.volatility > 0
+        assert query.exposure in HELD
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.3, 0.8), st.floats(0.05, 0.15), st.integers(1, 40))
+def test_the_parts_are_in_order_and_a_horizon_apart(train: float, validation: float, horizon: int) -> None:
+    config = MarketConfig(train_share=train, validation_share=validation)
+    parts = split(WITH_TRUTH, config, horizon) if 500 * validation > horizon + 1 else None
+    if parts is None:
+        return
+    assert parts.train[0] == 0
+    assert parts.train[1] + horizon == parts.validation[0]
+    assert parts.validation[1] + horizon == parts.held_out[0]
+    assert parts.held_out[1] == len(WITH_TRUTH)
+    last = max(query.bar for query in QueryPool(WITH_TRUTH, *parts.train, horizon).draw(1, 0, 200, easy=False))
+    assert last + horizon < parts.validation[0], "not even the horizon of a training state reaches the next part"
+
+
+def test_a_history_too_short_to_divide_is_refused() -> None:
+    with pytest.raises(DataError, match="too few to divide"):
+        split(WITH_TRUTH, MarketConfig(), 80)
+
+
+def test_seed_and_step_decide_and_nothing_else() -> None:
+    pool, again = (QueryPool(WITH_TRUTH, 0, 400, 6) for _ in range(2))
+
+    def drawn(pool: QueryPool, seed: int, step: int) -> list[tuple[str, int, float, int]]:
+        return [(one.symbol, one.bar, one.exposure, one.seed) for one in pool.draw(seed, step, 12, easy=False)]
+
+    pool.draw(5, 5, 5, easy=True)
+    assert drawn(pool, 1, 2) == drawn(again, 1, 2)
+    assert drawn(pool, 1, 2) != drawn(pool, 1, 3)
+    assert drawn(pool, 1, 2) != drawn(pool, 2, 2)
+    queries = pool.draw(1, 2, 12, easy=False)
+    assert len({one.key for one in queries}) == len({one.seed for one in queries}) == 12
+    assert {one.symbol for one in pool.draw(1, 2, 60, easy=False)} == set(COINS)
+
+
+def test_the_futures_of_a_query_are_its_own() -> None:
+    first, second = QueryPool(WITH_TRUTH, 0, 400, 6).draw(1, 0, 2, easy=False)
+    assert np.array_equal(first.futures(4, 6).close, first.futures(4, 6).close)
+    assert not np.array_equal(first.futures(4, 6).close, replace(first, seed=second.seed).futures(4, 6).close)
+
+
+def _recorded_move(market: Market, bar: int, symbol: str, horizon: int) -> float:
+    close = market.close[:, market.symbols.index(symbol)]
+    return abs(float(np.log(close[bar + horizon] / close[bar])))
+
+
+def test_easy_states_move_more() -> None:
+    pool = QueryPool(RECORDED, 0, 480, 6)
+
+    def mean_move(easy: bool) -> float:
+        queries = pool.draw(1, 0, 200, easy=easy)
+        return float(np.mean([_recorded_move(RECORDED, one.bar, one.symbol, 6) / one.volatility for one in queries]))
+
+    assert mean_move(easy=True) > 1.4 * mean_move(easy=False)
+
+
+def test_states_without_a_bar_or_a_horizon_are_not_drawn() -> None:
+    close = RECORDED.close.copy()
+    close[200:260, 0] = np.nan
+    arrays = {name: np.where(np.isnan(close), np.nan, getattr(RECORDED, name)) for name in ("open", "high", "low")}
+    market = replace(RECORDED, close=close, **arrays)
+    bars = {one.bar for one in QueryPool(market, 0, 480, 6).draw(1, 0, 400, easy=False) if one.symbol == COINS[0]}
+    assert bars
+    assert not bars & set(range(194, 260)), "neither the bar nor the one a horizon later may be absent"
+
+
+def test_a_market_without_a_usable_state_is_refused() -> None:
+    arrays = {name: np.full_like(RECORDED.close, 7.0) for name in ("open", "high", "low", "close")}
+    with pytest.raises(DataError, match="no state to train on"):
+        QueryPool(replace(RECORDED, **arrays), 0, 480, 6).draw(1, 0, 4, easy=False)
+
+
+@given(st.sampled_from(HELD), st.integers(130, 400))
+def test_the_account_holds_what_the_query_says(exposure: float, bar: int) -> None:
+    view = WITH_TRUTH.view(bar)
+    account = account_holding(view, COINS[0], exposure)
+    worth = account.cash + sum(quantity * view.last_close(symbol) for symbol, quantity in account.positions.items())
+    assert worth == pytest.approx(account.equity)
+    assert account.positions[COINS[0]] * view.last_close(COINS[0]) / account.equity == pytest.approx(exposure)
+    assert account.positions[COINS[1]] == 0.0

@@ -1,0 +1,94 @@
+"""Rollouts of one query share its state and futures and differ by their seeds alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend.training import rollouts as rollouts_module
+from backend.training.credit import credit_main
+from backend.training.metrics import credit_metrics, format_counts, rollout_metrics
+from backend.training.queries import Query, QueryPool
+from backend.training.rollouts import Rollout, RolloutSettings, collect
+from backend.training.scoring import Judge
+from cryptosentinel.guard import GuardLimits
+from cryptosentinel.llm.scripted_engine import ScriptedEngine
+from cryptosentinel.llm.tokens import make_byte_codec
+from cryptosentinel.teacher import mixed_policies
+from cryptosentinel.team import Team, TeamSettings
+from simulator.exchange import Costs
+from tests.small_world import HORIZON, TRAIN, small_market
+
+SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, GuardLimits())
+POOL = QueryPool(small_market(), *TRAIN, HORIZON)
+
+
+def rolled(queries: list[Query], seed: int = 1, settings: RolloutSettings = SETTINGS) -> list[list[Rollout]]:
+    """Rollouts of a team that follows its teacher in three turns of ten."""
+    engine = ScriptedEngine(make_byte_codec(), mixed_policies(0.3))
+    team = Team(make_byte_codec(), engine.policy_version, TeamSettings(horizon_bars=HORIZON))
+    return collect(team, engine, queries, settings, seed)
+
+
+def _said(groups: list[list[Rollout]]) -> list[list[tuple[int, ...]]]:
+    return [[tuple(one.main.ids.tolist()) for one in group] for group in groups]
+
+
+def test_every_query_is_judged_once_and_all_its_rollouts_by_that_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+
+    class Counting(Judge):
+        def __init__(self, query: Query, *rest: object) -> None:
+            judged.append(query.key)
+            super().__init__(query, *rest)  # type: ignore[arg-type]  # passed on as they came
+
+    monkeypatch.setattr(rollouts_module, "Judge", Counting)
+    queries = POOL.draw(1, 0, 5, easy=False)
+    groups = rolled(queries)
+    assert judged == [query.key for query in queries]
+    equal = 0
+    for group in groups:
+        for one in group:
+            for other in group:
+                if one.decision.orders == other.decision.orders:
+                    assert one.outcome == other.outcome
+                    equal += one is not other
+    assert equal, "no two rollouts sent the same orders, so nothing was tested"
+
+
+def test_a_rollout_depends_on_seed_query_and_number_only() -> None:
+    queries = POOL.draw(1, 0, 4, easy=False)
+    together = _said(rolled(queries))
+    assert together == _said(rolled(queries))
+    assert together[2:] == _said(rolled(queries[2:])), "which other queries there are does not matter"
+    assert together != _said(rolled(queries, seed=2))
+    assert any(len(set(group)) > 1 for group in together), "the rollouts of a query differ"
+
+
+def test_trajectories_tell_what_was_said() -> None:
+    for group in rolled(POOL.draw(1, 1, 6, easy=False)):
+        for number, one in enumerate(group):
+            assert one.number == number
+            assert [call.role for call in one.subs] == [talk.role for talk in one.decision.transcripts[1:]]
+            for call, talk in zip((one.main, *one.subs), one.decision.transcripts, strict=True):
+                assert call.query == one.query.key
+                assert tuple(call.ids.tolist()) == talk.ids
+                assert call.valid == talk.valid == (call.format_score == 1.0)
+                assert call.valid or call.expert is None
+            ordinals = [(call.role, call.ordinal) for call in one.subs]
+            assert len(set(ordinals)) == len(ordinals)
+
+
+def test_metrics_are_means_over_the_rollouts() -> None:
+    groups = rolled(POOL.draw(1, 2, 6, easy=False))
+    every = [one for group in groups for one in group]
+    metrics = rollout_metrics(groups)
+    assert metrics["team/outcome"] == pytest.approx(sum(one.outcome.score for one in every) / len(every))
+    assert metrics["team/hold_share"] == sum(not one.decision.orders for one in every) / len(every)
+    assert metrics["market_analyst/calls"] == sum(
+        call.role == "market_analyst" for one in every for call in one.subs
+    ) / len(every)
+    assert format_counts(groups)["manager"] == (len(every), len(every))
+    credit = credit_main(groups, (0.1, 0.9))
+    paid = credit_metrics("manager", credit)
+    assert paid["manager/reward/mean"] == pytest.approx(0.1 + 0.9 * metrics["team/outcome"])
+    assert paid["manager/degenerate_share"] == credit.degenerate / 6

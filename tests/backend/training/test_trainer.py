@@ -1,0 +1,272 @@
+"""Runs of the trainer: what resumes is equal, what fails leaves the rest usable, no role touches another."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from backend.config import Config
+from backend.runs import recorded_run
+from backend.store.store import Store
+from backend.training import trainer as trainer_module
+from backend.training.checkpoints import checkpoints
+from backend.training.credit import RoleCredit
+from backend.training.job import train
+from backend.training.policies import RolePolicies
+from backend.training.trainer import Progress, Trainer
+from backend.training.validation import Validation
+from cryptosentinel.agents.registry import ROLES
+from simulator.errors import Interrupted, RunFailed, UserError
+from tests.small_world import RUN, open_trainer, small_config, small_market, small_nano, tree
+
+STEPS = 4
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.open("mem://") as opened:
+        yield opened
+
+
+def run(config: Config, folder: Path, store: Store, stop_after: int | None = None) -> None:
+    """A training run as the command line does it; Ctrl-C comes after `stop_after` steps."""
+
+    def stop(progress: Progress) -> None:
+        if progress.step == stop_after:
+            raise KeyboardInterrupt
+
+    with recorded_run(store, RUN, "train", 1, small_market().content_hash, config):
+        train(config, small_market(), store, RUN, folder, lambda what, done, total: None, stop)
+
+
+def everything(store: Store) -> list[Any]:
+    """All that a training writes to the store."""
+    records: list[Any] = [*store.metrics(RUN), *store.adapters(RUN)]
+    for step in range(STEPS):
+        records += store.queries(RUN, step)
+        records += store.rollouts(RUN, step)
+        records += store.trajectories(RUN, step)
+        records += store.rewards(RUN, step)
+    return records
+
+
+@pytest.fixture(scope="module")
+def undisturbed(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], list[Any]]:
+    """Files and records of a run of four steps that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with Store.open("mem://") as opened:
+        run(small_config(base_model=str(nano)), folder, opened)
+        return tree(folder), everything(opened)
+
+
+def test_a_run_learns_and_leaves_its_steps(undisturbed: tuple[dict[str, bytes], list[Any]]) -> None:
+    files, records = undisturbed
+    lines = [json.loads(line) for line in files["metrics.jsonl"].splitlines()]
+    assert [line["step"] for line in lines] == list(range(STEPS + 1))
+    assert [line.get("stage") for line in lines] == [None, 1.0, 2.0, 2.0, 2.0]
+    first, last = (files[f"checkpoints/step-{step:06d}/policies/manager.safetensors"] for step in (STEPS - 1, STEPS))
+    assert first != last, "the last step moved the manager"
+    assert {name.split("/")[1] for name in files if name.startswith("checkpoints")} == {"step-000003", "step-000004"}
+    assert len(records) > 4 * 8
+
+
+@pytest.mark.parametrize("stop_after", [1, 2])
+def test_interrupted_between_steps_and_resumed_is_bit_equal(
+    stop_after: int, undisturbed: tuple[dict[str, bytes], list[Any]], nano: Path, tmp_path: Path, store: Store
+) -> None:
+    config = small_config(base_model=str(nano))
+    with pytest.raises(Interrupted, match=f"--resume {RUN}"):
+        run(config, tmp_path, store, stop_after)
+    assert store.run(RUN).status == "interrupted"
+    run(config, tmp_path, store)
+    assert store.run(RUN).status == "finished"
+    assert tree(tmp_path) == undisturbed[0]
+    assert everything(store) == undisturbed[1]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt(), "interrupted"), (OSError(errno.ENOSPC, "No space left"), "failed")]
+)
+def test_an_interrupt_or_a_full_disk_inside_a_step_leaves_the_former_checkpoint(
+    error: BaseException,
+    status: str,
+    undisturbed: tuple[dict[str, bytes], list[Any]],
+    nano: Path,
+    tmp_path: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = small_config(base_model=str(nano))
+    save = RolePolicies.save
+
+    def fails(self: RolePolicies, folder: Path) -> None:
+        save(self, folder)
+        if folder.parent.name == "step-000003.tmp":
+            (folder / "trader.safetensors").write_bytes(b"half")
+            raise error
+
+    monkeypatch.setattr(RolePolicies, "save", fails)
+    with pytest.raises((Interrupted, OSError)):
+        run(config, tmp_path, store)
+    assert store.run(RUN).status == status
+    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-000001", "step-000002"]
+    monkeypatch.setattr(RolePolicies, "save", save)
+    run(config, tmp_path, store)
+    assert tree(tmp_path) == undisturbed[0]
+    assert everything(store) == undisturbed[1]
+
+
+def test_a_line_of_metrics_cut_short_by_a_crash_is_written_again(
+    undisturbed: tuple[dict[str, bytes], list[Any]], nano: Path, tmp_path: Path, store: Store
+) -> None:
+    config = small_config(base_model=str(nano))
+    with pytest.raises(Interrupted):
+        run(config, tmp_path, store, stop_after=2)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "sta')
+    run(config, tmp_path, store)
+    assert tree(tmp_path)["metrics.jsonl"] == undisturbed[0]["metrics.jsonl"]
+
+
+def test_advantages_in_the_store_have_weighted_mean_zero_in_every_group(
+    undisturbed: tuple[dict[str, bytes], list[Any]],
+) -> None:
+    rewards = [record for record in undisturbed[1] if type(record).__name__ == "RewardRecord"]
+    calls: dict[tuple[Any, ...], int] = defaultdict(int)
+    for one in rewards:
+        calls[one.step, one.query, one.role, one.rollout] += 1
+    groups: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
+    for one in rewards:
+        weight = 1.0 / calls[one.step, one.query, one.role, one.rollout]
+        groups[one.step, one.query, one.role].append((weight, one.advantage))
+    spread = 0
+    for group in groups.values():
+        weights, advantages = np.array(group).T / np.array([[sum(weight for weight, _ in group)], [1.0]])
+        assert weights @ advantages == pytest.approx(0.0, abs=1e-9)
+        if advantages.any():
+            spread += 1
+            assert weights @ advantages**2 == pytest.approx(1.0)
+    assert spread >= 4, "too few groups had anything to compare for this test to mean something"
+
+
+def test_a_role_without_credit_keeps_its_parameters(
+    nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = open_trainer(small_config(queries_per_step=4), nano, tmp_path, store)
+    full = trainer._credit
+    monkeypatch.setattr(
+        trainer, "_credit", lambda *args: {**dict.fromkeys(ROLES, RoleCredit()), "manager": full(*args)["manager"]}
+    )
+    before = {role: trainer.policies.role_state(role) for role in ROLES}
+    trainer._step()
+    moved = {
+        role: any(not torch.equal(before[role][name], tensor) for name, tensor in after.items())
+        for role, after in ((role, trainer.policies.role_state(role)) for role in ROLES)
+    }
+    assert moved == {**dict.fromkeys(ROLES, False), "manager": True}
+
+
+def test_a_ruined_role_is_rolled_back_also_after_a_resume(nano: Path, tmp_path: Path, store: Store) -> None:
+    config = small_config(queries_per_step=6, gate_format=0.1, rollback_format=0.05, validation_every=100)
+    trainer = open_trainer(config, nano, tmp_path, store)
+    kept = trainer.policies.role_state("manager")
+    trainer._step()
+    assert "manager" in trainer.good
+    trainer = open_trainer(config, nano, tmp_path, store)  # what was good is in the checkpoint
+    trainer._publish(ROLES)
+    garbage = {name: torch.full_like(tensor, 0.7) for name, tensor in kept.items()}
+    trainer.policies.load_role_state("manager", garbage)
+    trainer._publish(["manager"])
+    metrics = trainer._step()
+    assert metrics["manager/valid"] == 0.0
+    assert trainer.state.rollbacks == [(1, "manager")]
+    assert metrics["rollbacks"] == 1.0
+    for name, tensor in trainer.policies.role_state("manager").items():
+        assert torch.equal(tensor, kept[name])
+    assert trainer.trainers["manager"].updates == 0, "the momentum that led astray is gone"
+    assert trainer.engine.policy_version("manager") == trainer.policies.version("manager")
+    after = trainer._step()
+    assert after["manager/valid"] > 0.0, "the next rollouts are the restored policy's"
+
+
+def _validated(monkeypatch: pytest.MonkeyPatch, shares: list[dict[str, float]]) -> None:
+    """Let the validations find these shares of valid answers, one after the other."""
+    found = iter(shares)
+    monkeypatch.setattr(
+        trainer_module, "validate", lambda *args: Validation(0.5, 0.0, 0.0, valid=next(found), expert={})
+    )
+
+
+def test_stage_2_begins_only_when_every_role_keeps_the_format(
+    nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(stage1_max_steps=5, stage2_steps=1, gate_format=0.9, rollback_format=0.0)
+    bad, good = {"manager": 1.0, "trader": 0.89}, {"manager": 0.9, "trader": 0.9}
+    _validated(monkeypatch, [good, bad, bad, good, bad])  # of steps 0 to 4: the first is before stage 1 has its steps
+    trainer = open_trainer(config, nano, tmp_path, store)
+    state = trainer.run()
+    assert (state.stage, state.stage_began, state.step) == (2, 3, 4)
+    assert [line.values.get("stage") for line in store.metrics(RUN)] == [None, 1.0, 1.0, 1.0, 2.0]
+    assert state.best_step == 0, "an equal score later is no better, and a team without its format is not kept"
+
+
+def test_a_gate_that_stays_shut_fails_the_run_and_names_the_roles(
+    nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(base_model=str(nano), gate_format=0.9, rollback_format=0.0)
+    _validated(monkeypatch, [{"manager": 0.95, "trader": 0.5}] * 3)
+    with pytest.raises(RunFailed, match=r"90% valid answers in 2 steps \(trader 50.0%\)"):
+        run(config, tmp_path, store)
+    assert store.run(RUN).status == "failed"
+    assert "trader" in str(store.run(RUN).message)
+
+
+def test_the_best_validation_is_what_the_team_folder_names(
+    nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = iter([0.5, 0.6, 0.7, 0.65, 0.69])
+    monkeypatch.setattr(
+        trainer_module, "validate", lambda *args: Validation(next(outcomes), 0.0, 0.0, {"manager": 1.0}, {})
+    )
+    run(small_config(base_model=str(nano)), tmp_path, store)
+    assert json.loads((tmp_path / "team.json").read_text())["adapters"] == "adapters/step-000002"
+
+
+@pytest.mark.parametrize("change", ["base", "rank"])
+def test_a_checkpoint_of_another_model_is_refused(
+    change: str, nano: Path, tmp_path: Path, store: Store, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    config = small_config(validation_every=100)
+    open_trainer(config, nano, tmp_path, store)._step()
+    before = tree(tmp_path / "checkpoints")
+    other = nano
+    if change == "base":
+        other = small_nano(tmp_path_factory.mktemp("other") / "nano", hidden=32, steps=1, decisions=10)
+    else:
+        config = small_config(validation_every=100, lora_rank=4)
+    with pytest.raises(UserError, match="another model"):
+        open_trainer(config, other, tmp_path, store)
+    assert tree(tmp_path / "checkpoints") == before
+
+
+def test_seeds_decide(undisturbed: tuple[dict[str, bytes], list[Any]], nano: Path, tmp_path: Path) -> None:
+    with Store.open("mem://") as opened:
+        run(small_config(base_model=str(nano), seed=2), tmp_path, opened)
+        assert everything(opened) != undisturbed[1]
+
+
+def test_the_trainer_has_one_optimiser_a_role_over_disjoint_parameters(
+    nano: Path, tmp_path: Path, store: Store
+) -> None:
+    trainer: Trainer = open_trainer(small_config(), nano, tmp_path, store)
+    owned = [{id(one) for one in trainer.policies.trainable(role)} for role in trainer.trainers]
+    assert len(owned) == len(ROLES)
+    assert len(set.union(*owned)) == sum(len(own) for own in owned)

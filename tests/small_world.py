@@ -1,0 +1,92 @@
+"""A market, a warm-started nano and training runs, all as small as they can be while everything still happens."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from backend.config import Config, config_from_dict
+from backend.store.records import RunRecord
+from backend.store.store import Store
+from backend.teams import model_team, role_policies, team_settings
+from backend.training.journal import Journal
+from backend.training.queries import QueryPool
+from backend.training.rollouts import RolloutSettings
+from backend.training.sft import SftSettings
+from backend.training.trainer import Trainer
+from backend.training.warm_start import NanoSettings, make_nano
+from cryptosentinel.guard import GuardLimits
+from cryptosentinel.llm.transformers_engine import TransformersEngine
+from simulator.exchange import Costs
+from simulator.market import Market
+from simulator.synthetic import SyntheticConfig, generate
+
+HORIZON = 6
+TRAIN, VALIDATION = (0, 280), (286, 394)
+RUN = "train-test"
+
+
+@cache
+def small_market() -> Market:
+    """One coin, 400 bars of 4h."""
+    return generate(SyntheticConfig(bars=400, seed=3, symbols=("AAAUSDT",)))
+
+
+def small_config(**training: Any) -> Config:
+    """Two queries of four rollouts a step; every gate open. `training` overrides that section."""
+    return config_from_dict(
+        {
+            "team": {"horizon_bars": HORIZON},
+            "training": {
+                "stage1_steps": 1, "stage1_max_steps": 2, "stage2_steps": 3, "queries_per_step": 2,
+                "rollouts_per_query": 4, "futures_paths": 4, "lora_rank": 2, "validation_every": 1,
+                "validation_queries": 2, "gate_format": 0.0, "rollback_format": 0.0, "warmup_steps": 1,
+            } | training,
+        },
+        "small config",
+    )  # fmt: skip
+
+
+def small_nano(folder: Path, hidden: int = 64, steps: int = 200, decisions: int = 150) -> Path:
+    """Write a nano that has learnt just enough of the format for every role to answer now and then."""
+    settings = NanoSettings(
+        vocab_size=512,
+        hidden_size=hidden,
+        layers=2,
+        intermediate_size=2 * hidden,
+        decisions=decisions,
+        expert_share=0.3,
+        sft=SftSettings(steps=steps, batch_tokens=1024, lr=6e-3, seed=1),
+    )
+    pool = QueryPool(small_market(), *TRAIN, HORIZON)
+    make_nano(folder, pool, team_settings(small_config().team, 1.0), settings, 1, lambda what, done, total: None)
+    return folder
+
+
+def rollout_settings(config: Config) -> RolloutSettings:
+    """Those of the config, with the exchange's defaults."""
+    training = config.training
+    return RolloutSettings(training.rollouts_per_query, training.futures_paths, HORIZON, Costs(), 1.0, GuardLimits())
+
+
+def open_trainer(config: Config, nano: Path, folder: Path, store: Store) -> Trainer:
+    """A trainer in `folder`, as `backend.training.job` builds it, resumed from its newest checkpoint."""
+    folder.mkdir(parents=True, exist_ok=True)
+    store.add_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1_700_000_000_000, {}))
+    policies, codec = role_policies(nano, config.training)
+    loaded = model_team(RUN, policies, codec, config.team, config.training.temperature)
+    assert isinstance(loaded.engine, TransformersEngine)
+    pools = [QueryPool(small_market(), *part, HORIZON) for part in (TRAIN, VALIDATION)]
+    trainer = Trainer(
+        config.training, rollout_settings(config), loaded.team, loaded.engine, policies, *pools,
+        Journal(store, RUN, folder), folder,
+    )  # fmt: skip
+    trainer.resume()
+    return trainer
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder` by its path there, but TensorBoard's, whose events carry the time."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and "tensorboard" not in path.parts]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}

@@ -1,0 +1,179 @@
+"""Small scenes for tests of the team: a market, an account in it, and engines that say what a test tells them to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from cryptosentinel.guard import Guard, GuardLimits
+from cryptosentinel.llm.engine import Completion, Engine, Request
+from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
+from cryptosentinel.protocol import render_call
+from cryptosentinel.scheduler import run_all
+from cryptosentinel.teacher import Messages, Policy, expert_policies, novice_policies
+from cryptosentinel.team import Team, TeamDecision, TeamSettings
+from simulator.exchange import AccountView, Exchange, Order
+from simulator.market import Market, MarketView
+from simulator.synthetic import SyntheticConfig, generate
+
+COINS = ("AAAUSDT", "BBBUSDT", "CCCUSDT")
+
+
+@cache
+def codec() -> ChatCodec:
+    """Every byte is a token."""
+    return make_byte_codec()
+
+
+@cache
+def synthetic(bars: int = 320, seed: int = 3, coins: int = 3) -> Market:
+    """A few coins in 4h bars; 320 of them are 53 days."""
+    return generate(SyntheticConfig(bars=bars, seed=seed, symbols=COINS[:coins]))
+
+
+def make_team(**settings: Any) -> Team:
+    """A team over the byte codec; its policy versions say whose they are."""
+    return Team(codec(), lambda role: f"{role}-v1", TeamSettings(**settings))
+
+
+def account_in(
+    market: Market, bar: int, exposures: dict[str, float] | None = None, max_leverage: float = 3.0
+) -> AccountView:
+    """The account at the close of `bar` of one that bought `exposures` (of its equity) at the open of that bar."""
+    exchange = Exchange(market, bar - 1, max_leverage=max_leverage)
+    for symbol, exposure in (exposures or {}).items():
+        exchange.submit(Order(symbol, exposure * exchange.initial_cash / market.view(bar - 1).last_close(symbol)))
+    exchange.step()
+    return exchange.account()
+
+
+def hand_made_account(
+    view: MarketView, exposures: dict[str, float], equity: float = 10_000.0, drawdown: float = 0.0
+) -> AccountView:
+    """An account that holds exactly `exposures` of its equity at the last closes."""
+    marks = {symbol: view.last_close(symbol) for symbol in view.symbols}
+    held = {symbol: exposures.get(symbol, 0.0) for symbol in view.symbols}
+    return AccountView(
+        equity=equity,
+        cash=equity * (1.0 - math.fsum(held.values())),
+        initial_cash=10_000.0,
+        positions={symbol: held[symbol] * equity / marks[symbol] if held[symbol] else 0.0 for symbol in held},
+        exposure=held,
+        entry_price={symbol: marks[symbol] if held[symbol] else None for symbol in held},
+        stop=dict.fromkeys(view.symbols),
+        target=dict.fromkeys(view.symbols),
+        mark=marks,
+        drawdown=drawdown,
+    )
+
+
+def half_taught_policies() -> dict[str, Policy]:
+    """Each turn is the teacher's or a random one, as its seed falls: varied conversations that get somewhere."""
+    experts, novices = expert_policies(), novice_policies()
+
+    def half(role: str) -> Policy:
+        def policy(messages: Messages, seed: int) -> str:
+            return (experts if seed // 7 % 2 else novices)[role](messages, seed)
+
+        return policy
+
+    return {role: half(role) for role in experts}
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """A completion that reaches its token limit before its end of turn."""
+
+    text: str
+
+
+class SayingEngine:
+    """Says the texts it was given, each role's one after the other, and keeps the requests. Log-probs are all
+    distinct and below 0, so that a shifted one is noticed."""
+
+    name = "saying"
+
+    def __init__(self, texts: dict[str, Sequence[str | CutOff]]) -> None:
+        self.left = {role: list(said) for role, said in texts.items()}
+        self.requests: list[Request] = []
+        self.completions: list[Completion] = []
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        return [self._say(request) for request in requests]
+
+    def policy_version(self, role: str) -> str:
+        return f"{role}-v1"
+
+    def _say(self, request: Request) -> Completion:
+        text = self.left[request.role].pop(0)
+        ids = codec().encode_assistant(text.text if isinstance(text, CutOff) else text)
+        if isinstance(text, CutOff):
+            ids = ids[:-1]
+        first = sum(len(completion.ids) for completion in self.completions)
+        logps = tuple(-float(first + position + 1) / 1024 for position in range(len(ids)))
+        completion = Completion(tuple(ids), logps, finished=not isinstance(text, CutOff))
+        self.requests.append(request)
+        self.completions.append(completion)
+        return completion
+
+
+def ask(role: str, symbol: str = "C1", **question: Any) -> str:
+    """The manager's call of a sub-agent."""
+    return render_call(f"consult_{role}", {"symbol": symbol, **question})
+
+
+def submit(*positions: dict[str, Any]) -> str:
+    """The manager's decision."""
+    return render_call("submit_decision", {"positions": list(positions)})
+
+
+def hold(symbol: str, side: str, exposure: float, **more: Any) -> dict[str, Any]:
+    """A position of a decision."""
+    return {"symbol": symbol, "side": side, "exposure": exposure, **more}
+
+
+def verdict(kind: str, to: float | None = None) -> str:
+    """RiskAnalyst's answer."""
+    return render_call("submit_verdict", {"verdict": kind, "loss": 5.0, **({} if to is None else {"to": to})})
+
+
+def analysis(up: float = 0.6, flat: float = 0.2, down: float = 0.2) -> str:
+    """MarketAnalyst's answer."""
+    return render_call("submit_analysis", {"up": up, "flat": flat, "down": down})
+
+
+def execution(wait: int = 0, slices: int = 1) -> str:
+    """Trader's answer."""
+    return render_call("submit_orders", {"type": "market", "wait": wait, "slices": slices})
+
+
+def decide(
+    engine: Engine,
+    *,
+    market: Market | None = None,
+    bar: int = 200,
+    exposures: dict[str, float] | None = None,
+    symbols: tuple[str, ...] | None = None,
+    limits: GuardLimits | None = None,
+    seed: int = 1,
+    share: float = 1.0,
+    **settings: Any,
+) -> TeamDecision:
+    """One decision on a synthetic market; by default a flat account, all coins and a guard that clamps nothing."""
+    market = market or synthetic()
+    view = market.view(bar)
+    account = hand_made_account(view, exposures or {})
+    guard = Guard(limits or GuardLimits(max_exposure=100.0, max_gross_exposure=1000.0, max_orders=1000))
+    team = make_team(**settings)
+    return run_all([team.decide(view, account, symbols or market.symbols, guard, seed, share=share)], engine)[0]
+
+
+def exposure_after(view: MarketView, account: AccountView, orders: Sequence[Order], symbol: str) -> float:
+    """Signed exposure of `symbol` once all `orders` are filled at the last close."""
+    quantity = account.positions[symbol] + sum(order.quantity for order in orders if order.symbol == symbol)
+    return float(np.float64(quantity) * view.last_close(symbol) / account.equity)
