@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from backend.config import Config, config_from_dict, describe, load_config
+from backend.config import Config, config_from_dict, describe, load_config, override
 from backend.console import bars, comparison_table, console, difference_line, errors
 from simulator.errors import DataError, Interrupted, RunFailed, UserError
 from simulator.market import format_time, parse_time
@@ -151,8 +152,9 @@ def backtest(
             lambda done, total: shown.report("backtest", done, total),
         )  # fmt: skip
         records = opened.backtests(run)
-    table = Table("", title=f"run {run}", title_justify="left")
-    for heading in ("return %", "Sharpe", "max drawdown %", "exposure", "trades", "long share", "costs"):
+    table = Table(title=f"run {run}", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for heading in ("return %", "Sharpe", "draw- down %", "expo- sure", "trades", "long", "costs"):
         table.add_column(heading, justify="right")
     for record in sorted(records, key=lambda one: -one.result["metrics"]["total_return"]):
         metrics = record.result["metrics"]
@@ -230,27 +232,30 @@ def evaluate(
     resample: ResampleOption = "",
     funding: FundingOption = None,
     news: NewsOption = None,
-    config: ConfigOption = "demo",
+    config: Annotated[
+        str, typer.Option("--config", "-c", help="A preset or TOML file; default: the configuration of the run.")
+    ] = "",
     set_: SetOption = None,
     store: StoreOption = "runs/store",
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Measure a trained team against its warm start and the baselines on held-out windows, with an interval."""
-    from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, verdict
+    from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, summary_record, verdict
     from backend.markets import load_market
     from backend.report import write_report
     from backend.runs import new_run_id, recorded_run
     from backend.store.store import Store
-    from backend.teams import load_team, scripted_team
+    from backend.teams import load_team, read_manifest, scripted_team
 
-    settings = _with_data(load_config(config, set_ or []), data, symbols, timeframe, resample, funding, news)
+    own = load_config(config, set_ or []) if config else override(read_manifest(folder).config, set_ or [])
+    settings = _with_data(own, data, symbols, timeframe, resample, funding, news)
     market = load_market(settings.market, settings.costs)
     teams = [
         load_team(str(folder), settings.team).renamed(TRAINED),
         load_team(str(folder), settings.team, trained=False).renamed(WARM_STARTED),
         scripted_team(settings.team),
     ]
-    run = new_run_id("evaluate")
+    run, started = new_run_id("evaluate"), time.monotonic()
     with Store.open(store) as opened, bars() as shown:
         with recorded_run(
             opened, run, "evaluate", settings.evaluation.seed, market.content_hash, settings, team=str(folder)
@@ -260,10 +265,12 @@ def evaluate(
             if market.truth is not None and settings.market.edge and not settings.market.data:
                 other = load_market(settings.market.model_copy(update={"edge": False}), settings.costs)
                 twin = measure(settings, other, teams[:2], "no_edge", opened, run, shown.report).result
+            sentence = verdict(held_out, twin)
+            opened.add_evaluation(summary_record(run, sentence, time.monotonic() - started))
         path = write_report(opened, run, runs / run)
     console.print(comparison_table("Held out", held_out))
     console.print(difference_line(held_out))
-    console.print(verdict(held_out, twin))
+    console.print(sentence)
     console.print(f"report: {path}")
 
 
@@ -277,7 +284,10 @@ def runs_command(
 
     with Store.open(store) as opened:
         if run is None:
-            table = Table("run", "kind", "status", "started (UTC)", "seed", "data", title=store, title_justify="left")
+            table = Table(title=store, title_justify="left")
+            table.add_column("run", no_wrap=True)
+            for heading in ("kind", "status", "started (UTC)", "seed", "data"):
+                table.add_column(heading)
             for one in opened.runs():
                 table.add_row(
                     one.run, one.kind, one.status, format_time(one.started_at), str(one.seed), one.data_hash[:12]

@@ -163,6 +163,7 @@ class TrainingConfig(Section):
         (0.1, 0.4, 0.5), description="sub-agents' weights of format, outcome and expert reward; sum 1"
     )
     learning_rate: RoleRates = Field(default_factory=RoleRates, description="learning rate per role")
+    minibatches: int = Field(4, ge=1, le=64, description="optimiser steps a role makes on the rollouts of one step")
     warmup_steps: int = Field(5, ge=0, le=10_000, description="steps over which the learning rates rise from 0")
     max_grad_norm: float = Field(1.0, gt=0.0, le=1e6, description="the gradient of each role is clipped to this norm")
     weights: Literal["lora", "full"] = Field("lora", description="train an adapter per role, or a whole model per role")
@@ -267,6 +268,12 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
 def config_from_dict(data: dict[str, Any], source: str = "stored config") -> Config:
     """The config that `Config.to_dict` gave. Raises `ConfigError`, naming `source`, as `load_config` does."""
     return _validated(data, source, {})
+
+
+def override(config: Config, overrides: Sequence[str], source: str = "the run's configuration") -> Config:
+    """`config` with overrides such as `training.seed=5` applied to it. Raises `ConfigError` as `load_config` does."""
+    data = config.to_dict()
+    return _validated(data, source, {_apply(data, one): one for one in overrides})
 
 
 def _find(source: str | Path) -> Path:

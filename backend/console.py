@@ -58,8 +58,8 @@ def bars() -> Iterator[Bars]:
 def comparison_table(title: str, evaluation: Mapping[str, Any]) -> Table:
     """The rows of an evaluation, the best return first."""
     table = Table(title=f"{title}: means over {evaluation['windows']} windows", title_justify="left")
-    table.add_column("")
-    for heading in ("return %", "Sharpe", "max drawdown %", "exposure", "trades", "long share", "hold rate", "costs %"):
+    table.add_column("", no_wrap=True)
+    for heading in ("return %", "Sharpe", "draw- down %", "expo- sure", "trades", "long", "hold", "costs %"):
         table.add_column(heading, justify="right")
     rows = sorted(evaluation["rows"].items(), key=lambda item: -item[1]["total_return"])
     for name, row in rows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from backend.config import Config
 from backend.evaluation.compare import Report
-from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, most_telling, verdict
+from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, most_telling, summary_record, verdict
 from backend.markets import load_market
 from backend.report import write_report
 from backend.runs import new_run_id, recorded_run
@@ -83,21 +82,13 @@ def run_demo(
             )
         sentence = verdict(held_out.result, no_edge.result)
         store.add_evaluation(
-            EvaluationRecord(
+            summary_record(
                 run,
-                "summary",
-                0,
-                {
-                    "verdict": sentence,
-                    "wall_seconds": round(spent, 1),
-                    "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
-                    "stages": [
-                        {"stage": 1, "from_step": 0},
-                        {"stage": 2, "from_step": trained.state.stage_began},
-                    ],
-                    "rollbacks": [{"step": step, "role": role} for step, role in trained.state.rollbacks],
-                    "best_step": trained.state.best_step,
-                },
+                sentence,
+                spent,
+                stages=[{"stage": 1, "from_step": 0}, {"stage": 2, "from_step": trained.state.stage_began}],
+                rollbacks=[{"step": step, "role": role} for step, role in trained.state.rollbacks],
+                best_step=trained.state.best_step,
             )
         )
     _save(folder, config, run, spent, finished=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from backend.config import Section, TeamConfig, TrainingConfig
+from backend.config import Config, Section, TeamConfig, TrainingConfig
 from backend.training.policies import LoraSettings, RolePolicies
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.engine import Engine, Sampling
@@ -25,12 +25,11 @@ SCRIPTED = "scripted"
 
 
 class TeamManifest(Section):
-    """What `team.json` says: where base model and adapters are, relative to it, and how the team works."""
+    """What `team.json` says: where base model and adapters are, relative to it, and the configuration of the run."""
 
     base: str
     adapters: str | None
-    team: TeamConfig
-    training: TrainingConfig
+    config: Config
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,19 @@ def write_manifest(folder: Path, manifest: TeamManifest) -> None:
     (folder / MANIFEST).write_text(json.dumps(manifest.model_dump(mode="json"), indent=2) + "\n")
 
 
+def read_manifest(folder: Path) -> TeamManifest:
+    """The manifest in `folder`. Raises `UserError` for a folder that holds no team."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise UserError(
+            f"no team '{folder}': give 'scripted' or the folder of a finished training run (one that holds {MANIFEST})"
+        )
+    try:
+        return TeamManifest.model_validate_json(path.read_text())
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{path} cannot be used: {error}. Give the folder of a finished training run") from error
+
+
 def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedTeam:
     """`scripted`, or the folder of a training run; with `trained` False the team as the run began, without adapters.
 
@@ -100,17 +112,10 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedT
     if name == SCRIPTED:
         return scripted_team(config)
     folder = Path(name)
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise UserError(
-            f"no team '{name}': give 'scripted' or the folder of a finished training run (one that holds {MANIFEST})"
-        )
-    try:
-        manifest = TeamManifest.model_validate_json(path.read_text())
-    except (OSError, ValidationError) as error:
-        raise UserError(f"{path} cannot be used: {error}. Give the folder of a finished training run") from error
-    policies, codec = role_policies(folder / manifest.base, manifest.training)
+    manifest = read_manifest(folder)
+    own = manifest.config
+    policies, codec = role_policies(folder / manifest.base, own.training)
     if trained and manifest.adapters is not None:
         policies.load(folder / manifest.adapters)
     label = folder.resolve().name if trained else "warm_started"
-    return model_team(label, policies, codec, manifest.team, manifest.training.temperature)
+    return model_team(label, policies, codec, own.team, own.training.temperature)

@@ -96,8 +96,9 @@ class Guard:
                 allowed, binding = fitting, limit_rule
         if abs(allowed - asked) <= 1e-12 * max(1.0, abs(asked)):
             return order.quantity, []
-        quantity = allowed / schedule.per_unit(order.symbol)
-        return quantity, [_clamp(binding, order, quantity, f"change of {asked:+.3f} asked, {allowed:+.3f} allowed")]
+        quantity, before = allowed / schedule.per_unit(order.symbol), moments[0][order.symbol]
+        detail = f"exposure {before + asked:+.3f} asked, {before + allowed:+.3f} allowed"
+        return quantity, [_clamp(binding, order, quantity, detail)]
 
     def _range(self, symbol: str, held: dict[str, float], rule: str | None) -> tuple[float, float, str]:
         """Lowest and highest change of exposure that may be made beside `held`, and the rule that says so. 0 always

@@ -6,8 +6,16 @@ the team sees C1, C2, … and ages instead of symbols and dates. The names are e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+
+# Names that headlines use. Tickers are looked for as they are written (LINK, not link), names in any case.
+_NAMES = {
+    "ADA": "Cardano", "AVAX": "Avalanche", "BCH": "Bitcoin Cash", "BNB": "Binance Coin", "BTC": "Bitcoin",
+    "DOGE": "Dogecoin", "DOT": "Polkadot", "ETH": "Ethereum", "LINK": "Chainlink", "LTC": "Litecoin",
+    "NEAR": "Near Protocol", "SOL": "Solana", "TRX": "Tron", "XLM": "Stellar Lumens", "XRP": "Ripple",
+}  # fmt: skip
 
 
 class Mask:
@@ -18,6 +26,17 @@ class Mask:
         names = [f"C{number}" for number in range(1, len(symbols) + 1)] if enabled else list(symbols)
         self._to_alias = dict(zip(symbols, names, strict=True))
         self._to_symbol = dict(zip(names, symbols, strict=True))
+        self._spoken: dict[str, str] = {}
+        patterns: list[str] = []
+        for symbol, alias in self._to_alias.items():
+            base = symbol.removesuffix("USDT").removesuffix("USD") or symbol
+            self._spoken |= {symbol: alias, base: alias}
+            patterns += [re.escape(symbol), re.escape(base)]
+            if base in _NAMES:
+                self._spoken[_NAMES[base].lower()] = alias
+                patterns.append(f"(?i:{_NAMES[base]})")
+        # Whole words only (SOL is not in SOLD), the longest first (Bitcoin Cash is not Bitcoin).
+        self._words = re.compile(rf"(?<!\w)(?:{'|'.join(sorted(patterns, key=len, reverse=True))})(?!\w)")
 
     def alias(self, symbol: str) -> str:
         return self._to_alias[symbol]
@@ -27,13 +46,10 @@ class Mask:
         return self._to_symbol.get(alias)
 
     def text(self, text: str) -> str:
-        """Free text with every symbol (and its base coin, as in BTC for BTCUSDT) replaced by its alias."""
+        """Free text with every symbol, its base coin (BTC of BTCUSDT) and that coin's name replaced by its alias."""
         if not self.enabled:
             return text
-        for symbol, alias in self._to_alias.items():
-            for name in (symbol, symbol.removesuffix("USDT").removesuffix("USD")):
-                text = text.replace(name, alias)
-        return text
+        return self._words.sub(lambda word: self._spoken.get(word[0]) or self._spoken[word[0].lower()], text)
 
     def date(self, milliseconds: int) -> str:
         """The date of a moment, or a dash when masked."""

@@ -70,11 +70,11 @@ def parse(text: str, tools: dict[str, type[Arguments]]) -> ToolCall | Malformed:
         value = json.loads(inner, object_pairs_hook=_distinct_keys, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         return Malformed("bad_json", str(error)[:200])
-    if not isinstance(value, dict) or set(value) != {"name", "arguments"}:
+    if not isinstance(value, dict) or set(value) != {"name", "arguments"} or not isinstance(value["name"], str):
         return Malformed("bad_shape", 'expected {"name": …, "arguments": {…}}')
     name, arguments = value["name"], value["arguments"]
-    if not isinstance(name, str) or name not in tools:
-        return Malformed("unknown_tool", f"no tool {str(name)[:60]!r}; there are {', '.join(tools)}")
+    if name not in tools:
+        return Malformed("unknown_tool", f"no tool {name[:60]!r}; there are {', '.join(tools)}")
     if not isinstance(arguments, dict) or _deeper_than(MAX_DEPTH, arguments):
         return Malformed("bad_shape", f"arguments must be an object at most {MAX_DEPTH} deep")
     try:

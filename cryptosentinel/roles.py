@@ -1,7 +1,7 @@
 """What a role is, and the registry of the roles there are.
 
 A role is one system prompt, the tools it may call, the typed answer that ends its conversation, and how it is briefed.
-A further sub-agent is one new file in `agents/` and one entry in `SUB_AGENTS`.
+A further sub-agent is one new file in `agents/` and one entry in `agents/registry.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ class Tool:
     run: Callable[[ToolContext], dict[str, Any]] | None = None
 
 
+def _plain(answer: Arguments) -> dict[str, Any]:
+    return answer.model_dump(exclude_none=True)
+
+
 @dataclass(frozen=True)
 class Role:
     """One agent of the team."""
@@ -46,3 +50,11 @@ class Role:
 
     def schemas(self) -> list[dict[str, Any]]:
         return [tool_schema(tool.name, tool.description, tool.arguments) for tool in (*self.tools, self.answer)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubAgent(Role):
+    """A role that the manager may ask. `consult` is the call with which it does; its arguments are the question."""
+
+    consult: Tool
+    reply: Callable[[Any], dict[str, Any]] = _plain  # what the manager hears of the typed answer

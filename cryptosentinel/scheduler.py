@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from cryptosentinel.llm.engine import Engine, Request
+from cryptosentinel.llm.engine import Completion, Engine, Request
 from cryptosentinel.team import Talk
 
 T = TypeVar("T")
@@ -25,9 +25,9 @@ def run_all(
     results: dict[int, T] = {}
     waiting: list[tuple[int, Request]] = []
 
-    def advance(number: int, first: bool, answer: object) -> None:
+    def advance(number: int, answer: Completion | None) -> None:
         try:
-            request = next(tasks[number]) if first else tasks[number].send(answer)  # type: ignore[arg-type]
+            request = next(tasks[number]) if answer is None else tasks[number].send(answer)
         except StopIteration as stop:
             results[number] = stop.value
             if on_finished is not None:
@@ -36,7 +36,7 @@ def run_all(
             waiting.append((number, request))
 
     for number in range(len(tasks)):
-        advance(number, True, None)
+        advance(number, None)
     while waiting:
         # One role at a time, so that identical prompts of a role meet in one batch.
         batch = sorted(waiting, key=lambda item: (item[1].role, item[0]))[:max_batch]
@@ -44,5 +44,5 @@ def run_all(
         waiting = [item for item in waiting if item[0] not in chosen]
         completions = engine.generate([request for _, request in batch])
         for (number, _), completion in zip(batch, completions, strict=True):
-            advance(number, False, completion)
+            advance(number, completion)
     return [results[number] for number in range(len(tasks))]

@@ -24,6 +24,7 @@ _COIN_LINE = re.compile(
     r"^(\S+): held (-?[\d.]+), day (\S+|not available), volatility (\S+|not available)$", re.MULTILINE
 )
 EXPOSURES = (0.5, 1.0)
+_TONE = {"very good": 2.0, "good": 1.0, "bad": -1.0, "very bad": -2.0}
 _TREND = {"strong up": 2.0, "up": 1.0, "down": -1.0, "strong down": -2.0}
 # (up, flat, down) by strength of the evidence, from strongly down to strongly up.
 _LEVELS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
@@ -74,12 +75,12 @@ def _expert_manager(messages: Messages) -> str:
         analysis = next((result for name, _, result in asked if name == "consult_market_analyst"), None)
         if analysis is None:
             return render_call("consult_market_analyst", {"symbol": symbol})
-        if "up" not in analysis:  # no valid answer: do not trade on it
+        if "lean" not in analysis:  # no valid answer: do not trade on it
             continue
-        edge = analysis["up"] - analysis["down"]
-        exposure = 1.0 if abs(edge) >= 0.3 else 0.5 if abs(edge) >= 0.15 else 0.0
-        side = "long" if edge > 0 else "short"
-        signed = exposure if edge > 0 else -exposure
+        lean = str(analysis["lean"])
+        exposure = 0.0 if lean == "none" else 1.0 if lean.startswith("strong") else 0.5
+        side = "long" if lean.endswith("up") else "short"
+        signed = exposure if side == "long" else -exposure
         if exposure == 0.0 or abs(signed - held) < 0.3:
             continue
         question = {"symbol": symbol, "side": side, "exposure": exposure}
@@ -90,7 +91,7 @@ def _expert_manager(messages: Messages) -> str:
             continue
         if not any(name == "consult_trader" for name, _, _ in asked):
             return render_call("consult_trader", question)
-        positions.append({**question, "reason": f"analyst {'up' if edge > 0 else 'down'}"})
+        positions.append({"symbol": symbol, "reason": f"analyst: {lean}", "side": side, "exposure": exposure})
     return render_call("submit_decision", {"positions": positions})
 
 
@@ -107,12 +108,17 @@ def _novice_manager(messages: Messages, rng: random.Random) -> str:
     positions: list[dict[str, Any]] = []
     for name, _ in coins:
         side = rng.choice(("long", "short", "flat", "keep"))
-        if side == "flat":
-            positions.append({"symbol": name, "side": side, "exposure": 0.0, "reason": "stand aside"})
-        elif side != "keep":
-            reason = f"analyst {'up' if side == 'long' else 'down'}"
-            positions.append({"symbol": name, "side": side, "exposure": rng.choice(EXPOSURES), "reason": reason})
+        if side == "keep":
+            continue
+        exposure = 0.0 if side == "flat" else rng.choice(EXPOSURES)
+        positions.append({"symbol": name, "reason": _advice(done, name), "side": side, "exposure": exposure})
     return render_call("submit_decision", {"positions": positions})
+
+
+def _advice(done: list[Exchange], symbol: str) -> str:
+    """What the analyst said last about a coin. Novices read as well as experts; they do not know what follows from it."""
+    leans = [result["lean"] for _, arguments, result in done if arguments["symbol"] == symbol and "lean" in result]
+    return f"analyst: {leans[-1]}" if leans else "no advice"
 
 
 def _expert_analyst(messages: Messages) -> str:
@@ -121,24 +127,31 @@ def _expert_analyst(messages: Messages) -> str:
         if tool not in heard:
             return render_call(tool, {})
     score = 0.8 * _TREND.get(str(heard["get_trend"].get("trend")), 0.0)
-    tone = heard["get_news"].get("tone")
-    score += tone if isinstance(tone, int) else 0.0
+    score += _TONE.get(str(heard["get_news"].get("tone")), 0.0)
     score += {"longs pay": 0.5, "shorts pay": -0.5}.get(str(heard["get_funding"].get("funding")), 0.0)
     level = 4 if score > 2.0 else 3 if score > 0.7 else 0 if score < -2.0 else 1 if score < -0.7 else 2
-    return _analysis(level)
+    return _analysis(level, heard)
 
 
 def _novice_analyst(messages: Messages, rng: random.Random) -> str:
-    heard = {name for name, _, _ in exchanges(messages, "market_analyst")}
+    heard = {name: result for name, _, result in exchanges(messages, "market_analyst")}
     missing = [tool for tool in ("get_trend", "get_news", "get_funding") if tool not in heard]
     if missing and rng.random() < 0.7:
         return render_call(rng.choice(missing), {})
-    return _analysis(rng.randrange(len(_LEVELS)))
+    return _analysis(rng.randrange(len(_LEVELS)), heard)
 
 
-def _analysis(level: int) -> str:
+def _analysis(level: int, heard: dict[str, dict[str, Any]]) -> str:
+    """An analysis of a level of strength, with what the tools said before it."""
+    said = [
+        str(heard[tool].get(key, "not available"))
+        for tool, key in (("get_trend", "trend"), ("get_news", "tone"), ("get_funding", "funding"))
+        if tool in heard
+    ]
     up, flat, down = _LEVELS[level]
-    return render_call("submit_analysis", {"up": up, "flat": flat, "down": down})
+    return render_call(
+        "submit_analysis", {"reason": ", ".join(said) or "no data", "up": up, "flat": flat, "down": down}
+    )
 
 
 def _expert_risk(messages: Messages) -> str:
@@ -149,7 +162,7 @@ def _expert_risk(messages: Messages) -> str:
     known = [float(number) for number in numbers if isinstance(number, int | float)]
     if not known:
         return render_call("submit_verdict", {"verdict": "veto", "loss": 20})
-    loss = round(sum(known) / len(known))
+    loss = min(100, round(sum(known) / len(known)))
     if loss > 14:
         return render_call("submit_verdict", {"verdict": "reduce", "to": 0.5, "loss": loss})
     return render_call("submit_verdict", {"verdict": "approve", "loss": loss})

@@ -193,7 +193,7 @@ class _Desk:
                 self._caps[symbol, arguments.side] = answer.cap(arguments.exposure)
             elif isinstance(answer, Execution):
                 self._plans[symbol, arguments.side] = answer
-        return transcript.answer
+        return role.reply(answer)
 
     def _check_symbol(self, call: ToolCall) -> ToolCall | Malformed:
         """Names of coins come from the model; one that does not exist, or is not this decision's, is malformed."""

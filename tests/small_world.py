@@ -77,11 +77,19 @@ def open_trainer(config: Config, nano: Path, folder: Path, store: Store) -> Trai
     policies, codec = role_policies(nano, config.training)
     loaded = model_team(RUN, policies, codec, config.team, config.training.temperature)
     assert isinstance(loaded.engine, TransformersEngine)
-    pools = [QueryPool(small_market(), *part, HORIZON) for part in (TRAIN, VALIDATION)]
+    pool, validation = (QueryPool(small_market(), *part, HORIZON) for part in (TRAIN, VALIDATION))
+    journal = Journal(store, RUN, folder)
     trainer = Trainer(
-        config.training, rollout_settings(config), loaded.team, loaded.engine, policies, *pools,
-        Journal(store, RUN, folder), folder,
-    )  # fmt: skip
+        config.training,
+        rollout_settings(config),
+        loaded.team,
+        loaded.engine,
+        policies,
+        pool,
+        validation,
+        journal,
+        folder,
+    )
     trainer.resume()
     return trainer
 

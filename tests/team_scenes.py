@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -98,7 +98,7 @@ class SayingEngine:
 
     name = "saying"
 
-    def __init__(self, texts: dict[str, Sequence[str | CutOff]]) -> None:
+    def __init__(self, texts: Mapping[str, Sequence[str | CutOff]]) -> None:
         self.left = {role: list(said) for role, said in texts.items()}
         self.requests: list[Request] = []
         self.completions: list[Completion] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,6 +100,15 @@ def verdict(held_out: dict[str, Any], no_edge: dict[str, Any] | None) -> str:
             f"{saved:+.2f} are lower costs."
         )
     return f"{text}; on the no-edge twin, where nothing can be known, it is not ahead: {size}."
+
+
+def summary_record(run: str, sentence: str, wall_seconds: float, **more: Any) -> EvaluationRecord:
+    """The record that closes a run: its verdict, what it took, and whatever else its report should tell."""
+    # Linux gives the peak in KiB, macOS in bytes.
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    result = {"verdict": sentence, "wall_seconds": round(wall_seconds, 1), "peak_memory_mb": round(peak, 1), **more}
+    return EvaluationRecord(run, "summary", 0, result)
 
 
 def most_telling(decisions: Sequence[DecisionRecord]) -> DecisionRecord | None:

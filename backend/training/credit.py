@@ -13,7 +13,7 @@ import numpy as np
 from backend.training.advantages import group_advantages
 from backend.training.alignment import AlignmentMethod, align
 from backend.training.rewards import RewardParts, main_reward, sub_reward
-from backend.training.rollouts import Rollout
+from backend.training.rollouts import Practice, Rollout
 from backend.training.trajectory import Trajectory
 
 
@@ -54,20 +54,20 @@ def credit_main(groups: Sequence[Sequence[Rollout]], alpha: tuple[float, float])
 
 
 def credit_sub(
-    groups: Sequence[Sequence[Rollout]],
+    groups: Sequence[Sequence[Rollout | Practice]],
     role: str,
     beta: tuple[float, float, float],
     method: AlignmentMethod,
     target: int,
     rng: np.random.Generator,
 ) -> RoleCredit:
-    """A sub-agent's credit. The outcome it shares is the team's, 0 where the manager's format was invalid."""
+    """A sub-agent's credit, from rollouts of the team or from practice."""
     result = RoleCredit()
     for group in groups:
         scored: list[tuple[Trajectory, RewardParts, float]] = []
         counts: list[int] = []
         for rollout in group:
-            outcome = rollout.outcome.score if rollout.main.valid else 0.0
+            outcome = rollout.shared_outcome
             count = 0
             for call in rollout.subs:
                 if call.role != role:

@@ -91,5 +91,5 @@ def train(
         journal.close()
     adapters = None if state.best_step is None else str(trainer.adapters(state.best_step).relative_to(folder))
     base_name = NANO if base == folder / NANO else str(base.resolve())
-    write_manifest(folder, TeamManifest(base=base_name, adapters=adapters, team=config.team, training=training))
+    write_manifest(folder, TeamManifest(base=base_name, adapters=adapters, config=config))
     return TrainingResult(folder, state)

@@ -12,7 +12,7 @@ from torch.utils.tensorboard.writer import SummaryWriter
 from backend.store.records import QueryRecord, RewardRecord, RolloutRecord, TrajectoryRecord
 from backend.store.store import Store
 from backend.training.credit import Credited, RoleCredit
-from backend.training.rollouts import Rollout
+from backend.training.rollouts import Practice, Rollout
 from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
 from cryptosentinel.transcript import Transcript
 
@@ -48,9 +48,16 @@ class Journal:
         self.store.add_metrics(self.run, step, dict(values))
 
     def step(
-        self, step: int, stage: int, groups: Sequence[Sequence[Rollout]], credits: Mapping[str, RoleCredit]
+        self,
+        step: int,
+        stage: int,
+        groups: Sequence[Sequence[Rollout | Practice]],
+        credits: Mapping[str, RoleCredit],
     ) -> None:
-        """Write all rollouts of a step with their conversations, delegations and rewards."""
+        """Write what a step heard: queries, rollouts, conversations, delegations and rewards.
+
+        Practice has conversations and rewards, but no team, so no rollout and no delegation.
+        """
         trajectories: list[TrajectoryRecord] = []
         rollouts: list[RolloutRecord] = []
         for number, group in enumerate(groups):
@@ -58,10 +65,12 @@ class Journal:
             self.store.add_query(
                 QueryRecord(self.run, step, number, stage, (query.symbol,), query.bar, query.view().now, query.seed)
             )
-            for rollout in group:
-                rollouts.append(self._rollout(step, number, rollout))
-                for transcript in rollout.decision.transcripts:
-                    trajectories.append(self._trajectory(step, number, rollout.number, transcript))
+            for one in group:
+                if isinstance(one, Rollout):
+                    rollouts.append(self._rollout(step, number, one))
+                spoken = one.decision.transcripts if isinstance(one, Rollout) else one.transcripts
+                caller = (MANAGER.key, 0) if isinstance(one, Rollout) else None
+                trajectories += [self._trajectory(step, number, one.number, talk, caller) for talk in spoken]
         self.store.add_rollouts(rollouts)
         self.store.add_trajectories(trajectories)
         number_of = {group[0].query.key: number for number, group in enumerate(groups)}
@@ -94,7 +103,9 @@ class Journal:
             },
         )
 
-    def _trajectory(self, step: int, query: int, rollout: int, transcript: Transcript) -> TrajectoryRecord:
+    def _trajectory(
+        self, step: int, query: int, rollout: int, transcript: Transcript, caller: tuple[str, int] | None
+    ) -> TrajectoryRecord:
         return TrajectoryRecord(
             run=self.run,
             step=step,
@@ -109,7 +120,7 @@ class Journal:
             valid=transcript.valid,
             truncated=transcript.truncated,
             reason=transcript.reason,
-            caller=None if transcript.role == MANAGER.key else (MANAGER.key, 0),
+            caller=None if transcript.role == MANAGER.key else caller,
         )
 
     def _reward(self, step: int, query: int, item: Credited) -> RewardRecord:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from backend.training.credit import RoleCredit
-from backend.training.rollouts import Rollout
+from backend.training.rollouts import Practice, Rollout
 
 
 def rollout_metrics(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
@@ -43,12 +43,13 @@ def credit_metrics(role: str, credit: RoleCredit) -> dict[str, float]:
     return metrics
 
 
-def format_counts(groups: Sequence[Sequence[Rollout]]) -> dict[str, tuple[int, int]]:
+def format_counts(groups: Sequence[Sequence[Rollout | Practice]]) -> dict[str, tuple[int, int]]:
     """Per role: how many conversations ended in a valid answer, and how many there were."""
     counts: dict[str, tuple[int, int]] = {}
     for group in groups:
         for one in group:
-            for call in (one.main, *one.subs):
+            spoken = (one.main, *one.subs) if isinstance(one, Rollout) else one.subs
+            for call in spoken:
                 valid, calls = counts.get(call.role, (0, 0))
                 counts[call.role] = (valid + call.valid, calls + 1)
     return counts

@@ -111,7 +111,7 @@ def pinball_score(stated: float, losses: npt.ArrayLike, level: float, scale: flo
         raise ValueError("stated is NaN")
     excess = np.clip(_row("losses", losses), 0.0, scale) - min(max(stated, 0.0), scale)
     pinball = float(np.mean(np.maximum(level * excess, (level - 1.0) * excess)))
-    return 1.0 - pinball / (max(level, 1.0 - level) * scale)
+    return max(0.0, 1.0 - pinball / (max(level, 1.0 - level) * scale))  # rounding may pass 0 by a last bit
 
 
 def intervention_value(with_cap: npt.ArrayLike, without: npt.ArrayLike, scale: float) -> float:

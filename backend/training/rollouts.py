@@ -10,10 +10,12 @@ import numpy as np
 from backend.training.queries import Query
 from backend.training.scoring import Judge, Outcome
 from backend.training.trajectory import Trajectory
+from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Side
+from cryptosentinel.agents.registry import SUB_AGENTS
 from cryptosentinel.guard import Guard, GuardLimits
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.team import Team, TeamDecision, derive_seed
+from cryptosentinel.team import Question, Team, TeamDecision, derive_seed
 from cryptosentinel.transcript import Transcript
 from simulator.exchange import Costs
 
@@ -29,6 +31,22 @@ class Rollout:
     outcome: Outcome
     main: Trajectory
     subs: tuple[Trajectory, ...]
+
+    @property
+    def shared_outcome(self) -> float:
+        """The team's outcome as sub-agents share it: 0 where the manager's format was invalid."""
+        return self.outcome.score if self.main.valid else 0.0
+
+
+@dataclass(frozen=True)
+class Practice:
+    """Each sub-agent asked once, directly: there is no manager, and so no outcome of a team to share."""
+
+    query: Query
+    number: int
+    transcripts: tuple[Transcript, ...]
+    subs: tuple[Trajectory, ...]
+    shared_outcome: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +84,40 @@ def collect(
         judge = Judge(query, settings.paths, settings.horizon, settings.costs, settings.max_leverage)
         groups.append([_scored(judge, number, one, next(decisions)) for number, one in enumerate(row)])
     return groups
+
+
+def practise(
+    team: Team, engine: Engine, queries: Sequence[Query], settings: RolloutSettings, seed: int
+) -> list[list[Practice]]:
+    """K times the same question to every sub-agent about each query, as one list a query."""
+    asked = [(query, tool, _question(query, tool)) for query in queries for tool in SUB_AGENTS]
+    tasks = [
+        team.consult(
+            tool, question, query.view(), query.account(), derive_seed(seed, "practice", query.key, tool, number)
+        )
+        for query, tool, question in asked
+        for number in range(settings.group_size)
+    ]
+    transcripts = run_all(tasks, engine)
+    groups: list[list[Practice]] = []
+    for position, query in enumerate(queries):
+        judge = Judge(query, settings.paths, settings.horizon, settings.costs, settings.max_leverage)
+        first = position * len(SUB_AGENTS) * settings.group_size
+        groups.append([])
+        for number in range(settings.group_size):
+            spoken = tuple(transcripts[first + tool * settings.group_size + number] for tool in range(len(SUB_AGENTS)))
+            subs = tuple(_trajectory(query, number, one, judge.expert_score(one)) for one in spoken)
+            groups[-1].append(Practice(query, number, spoken, subs))
+    return groups
+
+
+def _question(query: Query, tool: str) -> Question:
+    """What is asked about a query, the same for all its rollouts: the coin, or a position drawn by the query's seed."""
+    if tool == "consult_market_analyst":
+        return AskAnalyst(symbol=query.symbol)
+    rng = np.random.default_rng(derive_seed(query.seed, tool))
+    side: Side = "long" if rng.random() < 0.5 else "short"
+    return AskAboutPosition(symbol=query.symbol, side=side, exposure=float(rng.choice([0.5, 1.0])))
 
 
 def _scored(judge: Judge, number: int, seed: int, decision: TeamDecision) -> Rollout:

@@ -23,9 +23,9 @@ from backend.training.curriculum import Curriculum, Stage
 from backend.training.journal import Journal
 from backend.training.metrics import credit_metrics, format_counts, rollout_metrics
 from backend.training.policies import RolePolicies
-from backend.training.queries import QueryPool
+from backend.training.queries import Query, QueryPool
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
-from backend.training.rollouts import Rollout, RolloutSettings, collect
+from backend.training.rollouts import Practice, Rollout, RolloutSettings, collect, practise
 from backend.training.validation import validate
 from cryptosentinel.agents.registry import MANAGER, ROLES, SUB_AGENTS
 from cryptosentinel.llm.transformers_engine import TransformersEngine
@@ -125,10 +125,17 @@ class Trainer:
         stage = self.curriculum.stage(state.stage)
         queries = self.pool.draw(self.config.seed, state.step, self.config.queries_per_step, stage.easy)
         seed = derive_seed(self.config.seed, "step", state.step)
-        groups = collect(self.team, self.engine, queries, self.rollout_settings, seed)
-        metrics = {"stage": float(stage.number), **rollout_metrics(groups)}
+        if stage.number == 1:
+            # A quarter of the queries is for the manager's format; on the others the sub-agents practise without it.
+            quarter = -(-len(queries) // 4)
+            team_groups = self._collect(queries[:quarter], seed)
+            practice = practise(self.team, self.engine, queries[quarter:], self.rollout_settings, seed)
+        else:
+            team_groups, practice = self._collect(queries, seed), []
+        groups: list[Sequence[Rollout | Practice]] = [*team_groups, *practice]
+        metrics = {"stage": float(stage.number), **rollout_metrics(team_groups)}
         ruined = self._roll_back(groups)
-        credits = self._credit(groups, stage)
+        credits = self._credit(team_groups, groups, stage)
         for role, credit in credits.items():
             metrics |= credit_metrics(role, credit)
             if role not in ruined:
@@ -143,12 +150,21 @@ class Trainer:
         save_checkpoint(self.folder / "checkpoints", state, self.policies, self.trainers, self.good)
         return metrics
 
-    def _credit(self, groups: Sequence[Sequence[Rollout]], stage: Stage) -> dict[str, RoleCredit]:
-        credits = {MANAGER.key: credit_main(groups, stage.alpha)}
+    def _collect(self, queries: Sequence[Query], seed: int) -> list[list[Rollout]]:
+        return collect(self.team, self.engine, queries, self.rollout_settings, seed)
+
+    def _credit(
+        self, team_groups: Sequence[Sequence[Rollout]], groups: Sequence[Sequence[Rollout | Practice]], stage: Stage
+    ) -> dict[str, RoleCredit]:
+        credits = {MANAGER.key: credit_main(team_groups, stage.alpha)}
         for role in SUB_AGENTS.values():
-            target = target_count(calls_histogram(groups, role.key))
+            target = target_count(calls_histogram(team_groups, role.key))
             rng = np.random.default_rng(derive_seed(self.config.seed, "alignment", self.state.step, role.key))
             credits[role.key] = credit_sub(groups, role.key, stage.beta, self.config.alignment, target, rng)
+        valid, calls = format_counts(team_groups)[MANAGER.key]
+        if stage.number == 1 and valid >= self.config.gate_format * calls:
+            # Paid for its format alone, a manager that has it can only learn to say less: to ask nobody.
+            del credits[MANAGER.key]
         return credits
 
     def _learn(self, role: str, credit: RoleCredit) -> dict[str, float]:
@@ -162,7 +178,7 @@ class Trainer:
             self.config.temperature,
         )
 
-    def _roll_back(self, groups: Sequence[Sequence[Rollout]]) -> set[str]:
+    def _roll_back(self, groups: Sequence[Sequence[Rollout | Practice]]) -> set[str]:
         """Take back the parameters of every role whose last steps ruined its format; remember those that keep it."""
         ruined: set[str] = set()
         for role, (valid, calls) in format_counts(groups).items():
@@ -241,5 +257,6 @@ class Trainer:
             kl_coef=config.kl,
             entropy_coef=config.entropy,
             max_grad_norm=config.max_grad_norm,
+            minibatches=config.minibatches,
             seed=config.seed,
         )

@@ -1,7 +1,7 @@
 """The warm start: makes nano and its tokenizer from transcripts of the scripted team.
 
-About three decisions in ten are the expert's, the others are drawn at random. So the model learns the language whole and
-the skill only a little; what M-GRPO adds to it can be seen.
+About three decisions in ten are the expert's, the others are drawn at random. So the model learns the language whole
+and the skill only a little; what M-GRPO adds to it can be seen.
 """
 
 from __future__ import annotations

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from cryptosentinel.agents.manager import AskAnalyst
 from cryptosentinel.protocol import Arguments, NoArguments
-from cryptosentinel.roles import Role, Tool
+from cryptosentinel.roles import SubAgent, Tool
 from cryptosentinel.tools import market
 from cryptosentinel.tools.context import ToolContext
 
 # A move counts as up or down when it exceeds this share of the volatility over the horizon; otherwise it is flat.
 FLAT_BAND = 0.3
+# Differences between the probabilities of up and down from which the reply speaks of a lean, and of a strong one.
+CLEAR_EDGE = 0.15
+STRONG_EDGE = 0.3
 
 
 class Analysis(Arguments):
     """Probabilities of the three outcomes at the horizon. They are normalised by their sum, which must be above 0."""
 
+    reason: str = Field(
+        default="", max_length=200, description="what the tools said; first, so that it is thought first"
+    )
     up: float = Field(ge=0, le=1)
     flat: float = Field(ge=0, le=1)
     down: float = Field(ge=0, le=1)
@@ -37,7 +44,16 @@ def brief(context: ToolContext) -> str:
     return f"{context.mask.alias(context.symbol)}: up, flat or down in {context.horizon_bars} bars?"
 
 
-ROLE = Role(
+def reply(answer: Analysis) -> dict[str, float | str]:
+    """The probabilities, led by a word for how far up and down are apart."""
+    down, _, up = answer.distribution()
+    edge = up - down
+    size = "strong " if abs(edge) >= STRONG_EDGE else ""
+    lean = "none" if abs(edge) < CLEAR_EDGE else f"{size}up" if edge > 0 else f"{size}down"
+    return {"lean": lean, **answer.model_dump(exclude={"reason"})}
+
+
+ROLE = SubAgent(
     key="market_analyst",
     title="MarketAnalyst",
     system=(
@@ -52,4 +68,6 @@ ROLE = Role(
     answer=Tool("submit_analysis", "Probabilities of up, flat and down at the horizon.", Analysis),
     max_turns=5,
     brief=brief,
+    reply=reply,
+    consult=Tool("consult_market_analyst", "Probabilities of up, flat and down for a coin.", AskAnalyst),
 )

@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from cryptosentinel.agents.manager import AskAboutPosition
 from cryptosentinel.protocol import Arguments, NoArguments
-from cryptosentinel.roles import Role, Tool
+from cryptosentinel.roles import SubAgent, Tool
 from cryptosentinel.tools import risk
 from cryptosentinel.tools.context import ToolContext
 
@@ -43,7 +44,7 @@ def brief(context: ToolContext) -> str:
     )
 
 
-ROLE = Role(
+ROLE = SubAgent(
     key="risk_analyst",
     title="RiskAnalyst",
     system=(
@@ -56,4 +57,5 @@ ROLE = Role(
     answer=Tool("submit_verdict", "Approve, reduce to an exposure, or veto; and the 95 % loss quantile.", Verdict),
     max_turns=3,
     brief=brief,
+    consult=Tool("consult_risk_analyst", "A binding verdict on a proposed position.", AskAboutPosition),
 )

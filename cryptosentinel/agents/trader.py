@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from cryptosentinel.agents.manager import AskAboutPosition
 from cryptosentinel.protocol import Arguments, NoArguments
-from cryptosentinel.roles import Role, Tool
+from cryptosentinel.roles import SubAgent, Tool
 from cryptosentinel.tools import trading
 from cryptosentinel.tools.context import ToolContext
 
@@ -30,7 +31,7 @@ def brief(context: ToolContext) -> str:
     return f"{context.mask.alias(context.symbol)}: {context.side} {context.exposure:g}, held {held:.1f}. Orders?"
 
 
-ROLE = Role(
+ROLE = SubAgent(
     key="trader",
     title="Trader",
     system=(
@@ -41,4 +42,5 @@ ROLE = Role(
     answer=Tool("submit_orders", "When and in how many slices the order is sent.", Execution),
     max_turns=3,
     brief=brief,
+    consult=Tool("consult_trader", "How the orders for an intended position are sent.", AskAboutPosition),
 )

@@ -53,7 +53,10 @@ def news(context: ToolContext) -> dict[str, Any]:
         {"age": (now - item.known_at) // DAY_MS, "text": context.mask.text(item.text)[:NEWS_CHARS]}
         for item in items[-NEWS_SHOWN:]
     ]
-    return {"tone": sum(tone(item.text) for item in items), "news": newest}
+    balance = sum(tone(item.text) for item in items)
+    size = "very " if abs(balance) >= 3 else ""
+    word = "mixed" if balance == 0 else f"{size}good" if balance > 0 else f"{size}bad"
+    return {"tone": word, "balance": balance, "news": newest}
 
 
 def funding(context: ToolContext) -> dict[str, Any]:

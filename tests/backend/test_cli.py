@@ -228,7 +228,8 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
         lambda f: ["demo", "--set", f"market.data='{SAMPLE}'"], "makes its own market", "train"
     ),
     "sample over other files": (
-        lambda f: ["data", "sample", "--out", _write(f / "synthetic", bars()).parent], "not of a written market", "empty folder"
+        lambda f: ["data", "sample", "--out", _write(f / "synthetic", bars()).parent],
+        "not of a written market", "empty folder",
     ),
     "unusable data": (
         lambda f: ["data", "check", _write(f / "d", bars().iloc[::-1])], "1 findings make the data unusable", "mend"

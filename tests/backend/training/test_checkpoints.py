@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from backend.config import TrainingConfig
 from backend.teams import role_policies
+from backend.training import tensor_files
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
 from backend.training.policies import RolePolicies
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
-from simulator.errors import UserError
+from simulator.errors import RunFailed, UserError
 from tests.small_world import tree
 
 
@@ -74,3 +76,20 @@ def test_a_missing_or_damaged_file_is_refused(name: str, policies: RolePolicies,
     (path / name).unlink()
     with pytest.raises(UserError, match="does not exist"):
         load_checkpoint(path, policies, trainers_of(policies))
+
+
+def test_a_full_disk_fails_the_run_and_leaves_the_former_checkpoint(
+    policies: RolePolicies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainers = trainers_of(policies)
+    former = save_checkpoint(tmp_path, TrainingState(1), policies, trainers, {})
+
+    def full(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
+        path.write_bytes(b"half")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(tensor_files, "save_file", full)
+    with pytest.raises(RunFailed, match="No space left on device.*free some space"):
+        save_checkpoint(tmp_path, TrainingState(2), policies, trainers, {})
+    assert checkpoints(tmp_path) == [former]
+    assert load_checkpoint(former, policies, trainers_of(policies))[0].step == 1

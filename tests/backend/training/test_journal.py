@@ -19,7 +19,7 @@ from backend.training.rollouts import Rollout, RolloutSettings, collect
 from cryptosentinel.guard import GuardLimits
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.llm.tokens import make_byte_codec
-from cryptosentinel.teacher import mixed_policies
+from cryptosentinel.teacher import novice_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange import Costs
 from tests.small_world import HORIZON, RUN, TRAIN, small_market
@@ -41,7 +41,7 @@ def journal(store: Store, tmp_path: Path) -> Iterator[Journal]:
 
 @pytest.fixture(scope="module")
 def groups() -> list[list[Rollout]]:
-    engine = ScriptedEngine(make_byte_codec(), mixed_policies(0.3))
+    engine = ScriptedEngine(make_byte_codec(), novice_policies())
     team = Team(make_byte_codec(), engine.policy_version, TeamSettings(horizon_bars=HORIZON))
     queries = QueryPool(small_market(), *TRAIN, HORIZON).draw(1, 0, 4, easy=False)
     return collect(team, engine, queries, RolloutSettings(4, 4, HORIZON, Costs(), 1.0, GuardLimits()), 1)

@@ -8,12 +8,12 @@ from backend.training import rollouts as rollouts_module
 from backend.training.credit import credit_main
 from backend.training.metrics import credit_metrics, format_counts, rollout_metrics
 from backend.training.queries import Query, QueryPool
-from backend.training.rollouts import Rollout, RolloutSettings, collect
+from backend.training.rollouts import Practice, Rollout, RolloutSettings, collect, practise
 from backend.training.scoring import Judge
 from cryptosentinel.guard import GuardLimits
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.llm.tokens import make_byte_codec
-from cryptosentinel.teacher import mixed_policies
+from cryptosentinel.teacher import novice_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange import Costs
 from tests.small_world import HORIZON, TRAIN, small_market
@@ -23,10 +23,17 @@ POOL = QueryPool(small_market(), *TRAIN, HORIZON)
 
 
 def rolled(queries: list[Query], seed: int = 1, settings: RolloutSettings = SETTINGS) -> list[list[Rollout]]:
-    """Rollouts of a team that follows its teacher in three turns of ten."""
-    engine = ScriptedEngine(make_byte_codec(), mixed_policies(0.3))
+    """Rollouts of a team that answers at random."""
+    engine = ScriptedEngine(make_byte_codec(), novice_policies())
     team = Team(make_byte_codec(), engine.policy_version, TeamSettings(horizon_bars=HORIZON))
     return collect(team, engine, queries, settings, seed)
+
+
+def practised(queries: list[Query], seed: int = 1) -> list[list[Practice]]:
+    """The same team's sub-agents, asked directly."""
+    engine = ScriptedEngine(make_byte_codec(), novice_policies())
+    team = Team(make_byte_codec(), engine.policy_version, TeamSettings(horizon_bars=HORIZON))
+    return practise(team, engine, queries, SETTINGS, seed)
 
 
 def _said(groups: list[list[Rollout]]) -> list[list[tuple[int, ...]]]:
@@ -92,3 +99,23 @@ def test_metrics_are_means_over_the_rollouts() -> None:
     paid = credit_metrics("manager", credit)
     assert paid["manager/reward/mean"] == pytest.approx(0.1 + 0.9 * metrics["team/outcome"])
     assert paid["manager/degenerate_share"] == credit.degenerate / 6
+
+
+def test_in_practice_each_sub_agent_gets_one_question_a_query_that_all_its_rollouts_share() -> None:
+    queries = POOL.draw(1, 3, 8, easy=True)
+    groups = practised(queries)
+    sides = set()
+    for query, group in zip(queries, groups, strict=True):
+        assert [one.number for one in group] == list(range(SETTINGS.group_size))
+        for one in group:
+            assert [call.role for call in one.subs] == ["market_analyst", "risk_analyst", "trader"]
+            assert [talk.brief for talk in one.transcripts] == [talk.brief for talk in group[0].transcripts]
+            assert {call.query for call in one.subs} == {query.key}
+            assert one.shared_outcome == 0.0, "there was no team whose outcome could be shared"
+        sides.add(group[0].transcripts[1].brief["side"])
+    assert sides == {"long", "short"}
+    assert any(len({call.ids.tobytes() for one in group for call in one.subs[:1]}) > 1 for group in groups)
+    again = practised(queries[3:])
+    assert [[talk.ids for talk in one.transcripts] for group in again for one in group] == [
+        [talk.ids for talk in one.transcripts] for group in groups[3:] for one in group
+    ], "which other queries there are does not matter"

@@ -161,6 +161,7 @@ def test_a_role_without_credit_keeps_its_parameters(
     nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = open_trainer(small_config(queries_per_step=4), nano, tmp_path, store)
+    trainer.state.stage = 2
     full = trainer._credit
     monkeypatch.setattr(
         trainer, "_credit", lambda *args: {**dict.fromkeys(ROLES, RoleCredit()), "manager": full(*args)["manager"]}
@@ -177,6 +178,7 @@ def test_a_role_without_credit_keeps_its_parameters(
 def test_a_ruined_role_is_rolled_back_also_after_a_resume(nano: Path, tmp_path: Path, store: Store) -> None:
     config = small_config(queries_per_step=6, gate_format=0.1, rollback_format=0.05, validation_every=100)
     trainer = open_trainer(config, nano, tmp_path, store)
+    trainer.state.stage = 2  # all queries are the manager's
     kept = trainer.policies.role_state("manager")
     trainer._step()
     assert "manager" in trainer.good

@@ -1,0 +1,48 @@
+"""The demo's folder: an unfinished demo goes on, a finished or another one makes room."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from backend.demo import _begin, _save
+from tests.small_world import small_config
+
+
+def test_an_unfinished_demo_of_the_same_configuration_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    run, spent = _begin(small_config(), folder)
+    assert spent == 0.0
+    _save(folder, small_config(), run, 12.5, finished=False)
+    assert _begin(small_config(), folder) == (run, 12.5)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_finished_demo_or_one_of_another_configuration_is_kept_under_its_id(finished: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    _save(folder, small_config(), "demo-1", 12.5, finished=finished)
+    (folder / "report.html").write_text("former")
+    run, spent = _begin(small_config() if finished else small_config(seed=9), folder)
+    assert run != "demo-1"
+    assert spent == 0.0
+    assert (tmp_path / "demo-1" / "report.html").read_text() == "former"
+    assert not (folder / "report.html").exists()
+
+
+def test_a_full_disk_leaves_the_former_state_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "demo"
+    run, _ = _begin(small_config(), folder)
+    write = Path.write_text
+
+    def full(self: Path, text: str) -> int:
+        write(self, text[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        _save(folder, small_config(), run, 99.0, finished=True)
+    monkeypatch.undo()
+    assert _begin(small_config(), folder) == (run, 0.0)

@@ -1,0 +1,119 @@
+"""A backtest by the team: when it decides, on what share, and that nothing but its orders moves the equity."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cryptosentinel.episode import EpisodeResult, play
+from cryptosentinel.guard import GuardLimits
+from cryptosentinel.llm.engine import Engine
+from cryptosentinel.llm.scripted_engine import ScriptedEngine
+from cryptosentinel.scheduler import run_all
+from cryptosentinel.teacher import Messages, expert_policies
+from simulator.backtest import BacktestRun, Window
+from simulator.market import Market
+from tests.team_scenes import codec, half_taught_policies, hold, make_team, submit, synthetic
+
+WINDOW = Window(180, 240, 6)
+
+
+def run(
+    engine: Engine,
+    *,
+    market: Market | None = None,
+    window: Window = WINDOW,
+    seed: int = 4,
+    each_symbol: bool = True,
+    limits: GuardLimits | None = None,
+) -> EpisodeResult:
+    game = BacktestRun(market or synthetic(), window)
+    task = play(make_team(), game, limits or GuardLimits(), seed, each_symbol=each_symbol)
+    return run_all([task], engine)[0]
+
+
+def always(text: str) -> ScriptedEngine:
+    """A manager that says the same at every bar, of whichever coin it is asked about."""
+
+    def manager(messages: Messages, seed: int) -> str:
+        alias = messages[1]["content"].splitlines()[1].split(":")[0]
+        return text.replace("C1", alias) if "C2" not in text else text
+
+    return ScriptedEngine(codec(), {"manager": manager})
+
+
+@pytest.mark.parametrize("each_symbol", [True, False])
+def test_the_equity_is_what_the_orders_alone_produce(each_symbol: bool) -> None:
+    episode = run(ScriptedEngine(codec(), half_taught_policies()), each_symbol=each_symbol)
+    again = BacktestRun(synthetic(), WINDOW)
+    while not again.done:
+        again.apply([order for bar, d in episode.decisions if bar == again.index for order in d.orders])
+    mine, its = episode.result, again.result()
+    assert mine.equity.tobytes() == its.equity.tobytes() and mine.exposure.tobytes() == its.exposure.tobytes()
+    assert mine.fills == its.fills and mine.fills and mine.metrics == its.metrics
+
+
+def test_decisions_are_recorded_at_their_bars_one_a_coin() -> None:
+    episode = run(ScriptedEngine(codec(), expert_policies()))
+    bars = list(range(180, 240, 6))
+    assert [bar for bar, _ in episode.decisions] == [bar for bar in bars for _ in range(3)]
+    for number, (_, decision) in enumerate(episode.decisions):
+        # The brief of each decision names the one coin that it is about.
+        brief = codec().decode(decision.manager.ids)
+        assert f"\nC{number % 3 + 1}: held" in brief and brief.count(": held ") == 1
+        assert {order.symbol for order in decision.orders} <= {synthetic().symbols[number % 3]}
+    whole = run(always(submit()), each_symbol=False)
+    assert [bar for bar, _ in whole.decisions] == bars
+    assert codec().decode(whole.decisions[0][1].manager.ids).count(": held ") == 3
+
+
+def test_each_coin_has_an_equal_share_of_the_account() -> None:
+    wide = GuardLimits(max_exposure=9.0, max_gross_exposure=9.0)
+    window = Window(180, 181)
+    alone = run(always(submit(hold("C1", "short", 0.6))), window=window, limits=wide)
+    np.testing.assert_allclose(alone.result.exposure[-1], -0.2, rtol=0.05)
+    positions = [hold(f"C{number}", "short", 0.3) for number in (1, 2, 3)]
+    together = run(always(submit(*positions)), each_symbol=False, window=window, limits=wide)
+    np.testing.assert_allclose(together.result.exposure[-1], -0.3, rtol=0.05)
+
+
+def test_the_team_reads_what_it_holds_as_a_part_of_its_share() -> None:
+    episode = run(always(submit(hold("C1", "long", 0.9))), window=Window(180, 186, 3))
+    [second] = [decision for bar, decision in episode.decisions if bar == 183][:1]
+    assert "C1: held 0.9," in codec().decode(second.manager.ids)
+
+
+def test_the_guard_sees_all_coins_of_a_bar_together() -> None:
+    limits = GuardLimits(max_exposure=0.2, max_gross_exposure=0.5)
+    episode = run(always(submit(hold("C1", "long", 1.0))), window=Window(180, 181), limits=limits)
+    assert [[clamp.rule for clamp in decision.clamps] for _, decision in episode.decisions] == [
+        ["max_exposure"], ["max_exposure"], ["max_gross_exposure"],
+    ]  # fmt: skip
+    np.testing.assert_allclose(episode.result.exposure[-1], [0.2, 0.2, 0.1], rtol=0.05)
+
+
+def test_a_team_that_only_stammers_keeps_its_cash() -> None:
+    episode = run(ScriptedEngine(codec(), {"manager": lambda messages, seed: "Well."}))
+    assert (episode.result.equity == 10_000.0).all() and episode.result.fills == ()
+    assert all(decision.events for _, decision in episode.decisions) and len(episode.decisions) == 30
+
+
+def test_the_same_seed_gives_the_same_episode_and_another_another() -> None:
+    engine = ScriptedEngine(codec(), half_taught_policies())
+    first, again, other = (run(engine, seed=seed) for seed in (4, 4, 5))
+    assert first.decisions == again.decisions and first.result.equity.tobytes() == again.result.equity.tobytes()
+    assert first.decisions != other.decisions
+
+
+def test_episodes_side_by_side_equal_episodes_alone() -> None:
+    engine = ScriptedEngine(codec(), half_taught_policies())
+    tasks = [play(make_team(), BacktestRun(synthetic(), WINDOW), GuardLimits(), seed) for seed in (1, 2)]
+    for together, seed in zip(run_all(tasks, engine), (1, 2), strict=True):
+        assert together.decisions == run(engine, seed=seed).decisions
+
+
+def test_progress_counts_the_bars_that_are_done() -> None:
+    done: list[int] = []
+    game = BacktestRun(synthetic(), Window(180, 190, 4))
+    run_all([play(make_team(), game, GuardLimits(), 1, on_decision=done.append)], always(submit()))
+    assert done == [4, 8, 10]
