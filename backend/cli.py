@@ -210,8 +210,8 @@ def train(
         market = load_market(settings.market, settings.costs)
         if resume and opened.run(resume).data_hash != market.content_hash:
             raise UserError(
-                f"run {resume} was trained on other data (its hash differs from that of {market.source} now): resume with "
-                "the same files, or start a new run"
+                f"run {resume} was trained on other data (its hash differs from that of {market.source} now): resume "
+                "with the same files, or start a new run"
             )
         console.print(
             f"run {run} in {runs / run}; stop with Ctrl-C and go on with: cryptosentinel train --resume {run}"

@@ -63,9 +63,7 @@ def run_demo(
     )
     with recorded_run(store, run, "demo", config.training.seed, market.content_hash, config):
         try:
-            say(
-                "2. Warm start: a small model learns the team's language from transcripts, and only a little of the trade."
-            )
+            say("2. Warm start: a small model learns the team's language from transcripts, and little of the trade.")
             say("3. M-GRPO: stage 1, format and expert rewards; after the gate stage 2, the team's outcome.")
             trained = train(config, market, store, run, folder, report, on_progress)
             say("4. Measuring on held-out windows that no step has seen, and on the twin.")

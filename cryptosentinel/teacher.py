@@ -116,7 +116,7 @@ def _novice_manager(messages: Messages, rng: random.Random) -> str:
 
 
 def _advice(done: list[Exchange], symbol: str) -> str:
-    """What the analyst said last about a coin. Novices read as well as experts; they do not know what follows from it."""
+    """What the analyst said last about a coin. Novices read as well as experts, and know not what follows."""
     leans = [result["lean"] for _, arguments, result in done if arguments["symbol"] == symbol and "lean" in result]
     return f"analyst: {leans[-1]}" if leans else "no advice"
 

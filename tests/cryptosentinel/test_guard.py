@@ -159,6 +159,8 @@ def review(
         (0.1, 0.8, 0.0, "max_exposure"),
         (0.1, 1.2, 0.0, "max_exposure"),  # the price moved past the limit: it may not grow
         (-0.1, 1.2, -0.1, None),  # and it may shrink, even if that leaves it past the limit
+        (-0.1, -1.2, 0.0, "max_exposure"),
+        (0.1, -1.2, 0.1, None),
         (1e300, 0.0, 0.8, "max_exposure"),
         (math.inf, 0.0, 0.0, "not_a_number"),
         (math.nan, 0.0, 0.0, "not_a_number"),

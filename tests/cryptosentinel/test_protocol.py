@@ -14,6 +14,7 @@ from cryptosentinel.agents.registry import MANAGER, ROLES
 from cryptosentinel.protocol import (
     MAX_ANSWER_CHARS,
     MAX_DEPTH,
+    Arguments,
     Malformed,
     ToolCall,
     parse,
@@ -283,6 +284,17 @@ def test_every_schema_is_closed_and_json(role: str) -> None:
         schema = json.loads(json.dumps(tool_schema(tool.name, tool.description, tool.arguments)))
         assert schema["function"]["name"] == tool.name and schema["function"]["description"]
         assert schema["function"]["parameters"]["additionalProperties"] is False
+
+
+class Unbounded(Arguments):
+    """Arguments of a tool that forgot its range."""
+
+    value: float
+
+
+def test_no_tool_ever_gets_an_infinity() -> None:
+    answer = parse(call('{"name": "t", "arguments": {"value": 1e999}}'), {"t": Unbounded})
+    assert isinstance(answer, Malformed) and answer.code == "bad_arguments"
 
 
 def test_numbers_arrive_finite() -> None:

@@ -89,7 +89,7 @@ def test_a_full_disk_fails_the_run_and_leaves_the_former_checkpoint(
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(tensor_files, "save_file", full)
-    with pytest.raises(RunFailed, match="No space left on device.*free some space"):
+    with pytest.raises(RunFailed, match=r"No space left on device.*free some space"):
         save_checkpoint(tmp_path, TrainingState(2), policies, trainers, {})
     assert checkpoints(tmp_path) == [former]
     assert load_checkpoint(former, policies, trainers_of(policies))[0].step == 1
