@@ -193,7 +193,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
         lambda f: ["train", "--data", _write(f / "d", bars(60))], "too few to divide", "use more bars"
     ),
     "too few bars to evaluate": (
-        lambda f: ["evaluate", "scripted", "--data", _write(f / "d", bars(300))], "held-out part has", "use fewer"
+        lambda f: ["evaluate", "scripted", "-c", "demo", "--data", _write(f / "d", bars(300))], "held-out part has", "use fewer"
     ),
     "unknown preset": (lambda f: ["config", "--config", "dema"], "no preset 'dema'", "did you mean 'demo'"),
     "no config file": (lambda f: ["train", "--config", f / "x.toml"], "no such config file", "presets are"),
@@ -458,7 +458,7 @@ def test_train_evaluate_backtest_and_demo_work_from_end_to_end(command: Run, tmp
     trained = command("train", "--config", "quick")
     assert trained.code == 0, trained.err
     [folder] = tmp_path.glob("runs/train-*")
-    measured = command("evaluate", folder, "--config", "quick")
+    measured = command("evaluate", folder)
     assert measured.code == 0, measured.err
     assert "On held-out windows" in measured.out
     assert "no-edge twin" in measured.out
