@@ -193,7 +193,8 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
         lambda f: ["train", "--data", _write(f / "d", bars(60))], "too few to divide", "use more bars"
     ),
     "too few bars to evaluate": (
-        lambda f: ["evaluate", "scripted", "-c", "demo", "--data", _write(f / "d", bars(300))], "held-out part has", "use fewer"
+        lambda f: ["evaluate", "scripted", "-c", "demo", "--data", _write(f / "d", bars(300))],
+        "held-out part has", "use fewer",
     ),
     "unknown preset": (lambda f: ["config", "--config", "dema"], "no preset 'dema'", "did you mean 'demo'"),
     "no config file": (lambda f: ["train", "--config", f / "x.toml"], "no such config file", "presets are"),
