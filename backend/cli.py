@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from backend.config import Config, config_from_dict, describe, load_config, override
-from backend.console import bars, comparison_table, console, difference_line, errors
+from backend.console import bars, comparison_table, console, difference_line, errors, narrow_table
 from simulator.errors import DataError, Interrupted, RunFailed, UserError
 from simulator.market import format_time, parse_time
 
@@ -152,10 +152,9 @@ def backtest(
             lambda done, total: shown.report("backtest", done, total),
         )  # fmt: skip
         records = opened.backtests(run)
-    table = Table(title=f"run {run}", title_justify="left")
-    table.add_column("", no_wrap=True)
-    for heading in ("return %", "Sharpe", "draw- down %", "expo- sure", "trades", "long", "costs"):
-        table.add_column(heading, justify="right")
+    table = narrow_table(f"run {run}")
+    for heading in ("return%", "Sharpe", "drawd.%", "expos.", "trades", "long", "costs"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for record in sorted(records, key=lambda one: -one.result["metrics"]["total_return"]):
         metrics = record.result["metrics"]
         table.add_row(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -46,7 +47,7 @@ def bars() -> Iterator[Bars]:
     """Progress bars for the time of a block."""
     columns = (
         TextColumn("{task.description:<20}"),
-        BarColumn(bar_width=30),
+        BarColumn(bar_width=14),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}"),
@@ -55,12 +56,18 @@ def bars() -> Iterator[Bars]:
         yield Bars(progress)
 
 
+def narrow_table(title: str) -> Table:
+    """A table for rows of a name and numbers, which fits 80 columns."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("", no_wrap=True)
+    return table
+
+
 def comparison_table(title: str, evaluation: Mapping[str, Any]) -> Table:
     """The rows of an evaluation, the best return first."""
-    table = Table(title=f"{title}: means over {evaluation['windows']} windows", title_justify="left")
-    table.add_column("", no_wrap=True)
-    for heading in ("return %", "Sharpe", "draw- down %", "expo- sure", "trades", "long", "hold", "costs %"):
-        table.add_column(heading, justify="right")
+    table = narrow_table(f"{title}: means over {evaluation['windows']} windows")
+    for heading in ("return%", "Sharpe", "drawd.%", "expos.", "trades", "long", "hold", "costs%"):
+        table.add_column(heading, justify="right", no_wrap=True)
     rows = sorted(evaluation["rows"].items(), key=lambda item: -item[1]["total_return"])
     for name, row in rows:
         table.add_row(

@@ -68,7 +68,8 @@ class Guard:
                 continue
             quantity, new_clamps = self._review_one(view, order, schedule, frozen)
             clamps += new_clamps
-            if quantity != 0.0:
+            withdraws = order.quantity == 0.0 and any(other.symbol == order.symbol for other in account.pending)
+            if quantity != 0.0 or withdraws:
                 passed.append(order if quantity == order.quantity else replace(order, quantity=quantity))
                 schedule.add(passed[-1])
         return passed, clamps

@@ -119,7 +119,8 @@ class Team:
         return ToolContext(
             view=view,
             account=account,
-            mask=Mask(view.symbols, self.settings.mask_symbols),
+            # The coins of this decision come first: a small model decides on "C1" whichever coin that is.
+            mask=Mask((*symbols, *(one for one in view.symbols if one not in symbols)), self.settings.mask_symbols),
             symbols=symbols,
             horizon_bars=self.settings.horizon_bars,
             share=share,

@@ -231,7 +231,8 @@ def orders_for_target(
     wanted = exposure * account.equity / price if abs(exposure) >= _SMALLEST_CHANGE else 0.0
     change = wanted - held
     if change == 0.0 or (wanted != 0.0 and abs(change) * price < _SMALLEST_CHANGE * account.equity):
-        return []
+        # The position is right as it is, so what still waits to change it must not.
+        return [Order(symbol, 0.0)] if any(order.symbol == symbol for order in account.pending) else []
     side = (wanted > 0.0) - (wanted < 0.0)
     stop = None if stop_fraction is None else price * (1.0 - side * stop_fraction)
     target = None if target_fraction is None else price * (1.0 + side * target_fraction)

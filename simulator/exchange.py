@@ -107,12 +107,19 @@ class Exchange:
         return [event for event in self.ledger if isinstance(event, Fill)]
 
     def submit(self, order: Order) -> None:
-        """Queue `order` for the open of the next bar (or later, by its delay); an unusable one is recorded."""
+        """Queue `order` for the open of the next bar (or later, by its delay); an unusable one is recorded.
+
+        An order of quantity 0 only withdraws what waits for its symbol from earlier bars.
+        """
         account, positions = self._state.accounts[0], self._state.positions[0]
         symbols = self.market.symbols
         marks = dict(zip(symbols, positions[:, kernel.MARK].tolist(), strict=True))
         older = [key for key, w in self._waiting.items() if w.submitted < self.index and w.order.symbol == order.symbol]
         beside = [w.order for key, w in self._waiting.items() if key not in older]
+        if order.quantity == 0.0 and older:
+            self._supersede(older)
+            self._write_orders()
+            return
         position = 0.0
         if order.symbol in marks:
             held = float(positions[symbols.index(order.symbol), kernel.QUANTITY])
@@ -123,13 +130,16 @@ class Exchange:
         if why is not None:
             self.rejections.append(Rejection(self.index, order, *why))
             return
-        for key in older:
-            detail = f"by a decision at bar {self.index}"
-            self.rejections.append(Rejection(self.index, self._waiting.pop(key).order, "superseded", detail))
+        self._supersede(older)
         side = bracket_side(order, position)
         self._waiting[self._orders_seen] = _Waiting(order, self.index, self.index + 1 + order.delay, side)
         self._orders_seen += 1
         self._write_orders()
+
+    def _supersede(self, keys: list[int]) -> None:
+        for key in keys:
+            detail = f"by a decision at bar {self.index}"
+            self.rejections.append(Rejection(self.index, self._waiting.pop(key).order, "superseded", detail))
 
     def step(self, bars: int = 1) -> int:
         """Advance by `bars`, at most to `stop`, where orders that still wait are rejected. Returns the bars taken."""

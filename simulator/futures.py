@@ -125,6 +125,9 @@ def _accepted(account: AccountView, orders: Sequence[Order]) -> list[tuple[Order
     older = list(zip(account.pending, account.pending_sides, strict=True))
     for order in orders:
         replaced = [pair for pair in older if pair[0].symbol != order.symbol]
+        if order.quantity == 0.0:  # only withdraws what waits
+            older = replaced
+            continue
         before = [other for other, _ in replaced + usable]
         position = resulting_position(order, account.positions.get(order.symbol, 0.0), before)
         if objection(order, account.mark, position, account.bankrupt) is None:

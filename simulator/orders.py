@@ -58,7 +58,7 @@ class Order:
     """A market order, decided at the close of a bar, filled at the open of a later one.
 
     Attributes:
-        quantity: signed base units.
+        quantity: signed base units; 0 only withdraws the orders that wait for the symbol.
         stop, target: bracket of the position that results. An order that opens or turns a position sets its bracket
             exactly so (None: none); one that enlarges or reduces it replaces what is given and keeps the rest.
         delay: bars to wait before the order becomes active; 0 fills at the next present bar's open.

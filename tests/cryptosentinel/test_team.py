@@ -269,7 +269,6 @@ def test_a_verdict_concerns_its_coin_and_side_only() -> None:
     assert decision.rulings == [Ruling("BBBUSDT", "long", 1.0, 0.5)]
 
 
-@pytest.mark.xfail(strict=True, reason="no order replaces those that wait where the position need not change")
 @pytest.mark.parametrize("last", ["flat", "veto"])
 def test_what_still_waits_is_stopped_too(last: str) -> None:
     run = BacktestRun(synthetic(), Window(BAR, BAR + 12, 1))

@@ -7,6 +7,7 @@ decided. Fills are (bar, quantity, price, reason), rejections (bar, reason).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -184,9 +185,23 @@ CASES = [
     Case(
         "an unusable new order replaces nothing",
         [STILL, STILL, STILL, STILL],
-        {0: [buy(1, delay=2)], 1: [buy(0)]},
+        {0: [buy(1, delay=2)], 1: [buy(math.inf)]},
         [(3, 1, 100, "order")],
         [(1, "bad_quantity")],
+    ),
+    Case(
+        "an order of nothing withdraws what waits from earlier bars",
+        [STILL, STILL, STILL, STILL],
+        {0: [buy(1, delay=2)], 1: [buy(0)]},
+        [],
+        [(1, "superseded")],
+    ),
+    Case(
+        "an order of nothing where nothing waits is unusable",
+        [STILL, STILL],
+        {0: [buy(0)]},
+        [],
+        [(0, "bad_quantity")],
     ),
     Case(
         "an order beyond the leverage cap is cut to what fits at the fill",

@@ -25,15 +25,13 @@ def transcripts(count: int) -> list[str]:
 
 
 def lively(config: Qwen3Config) -> Qwen3ForCausalLM:
-    """A random model whose distributions are far from uniform and whose norms are far from 1, unlike a fresh one's."""
+    """A random model whose norms are far from 1, unlike a fresh one's."""
     model = new_nano(7, config)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() == 1:
                 weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
-            else:
-                weight.mul_(3.0)
     return model
 
 
