@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
@@ -23,8 +24,9 @@ def versions() -> dict[str, str]:
 
 
 def new_run_id(kind: str) -> str:
-    """An id that sorts by time, as `train-20240131-120000`."""
-    return f"{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    """An id that sorts by time, as `train-20240131-120000-250`."""
+    now = datetime.now(UTC)
+    return f"{kind}-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}"
 
 
 @contextmanager
