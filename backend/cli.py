@@ -153,7 +153,7 @@ def backtest(
         )  # fmt: skip
         records = opened.backtests(run)
     table = narrow_table(f"run {run}")
-    for heading in ("return%", "Sharpe", "drawd.%", "expos.", "trades", "long", "costs"):
+    for heading in ("return%", "Sharpe", "loss%", "expo", "trades", "long", "costs"):
         table.add_column(heading, justify="right", no_wrap=True)
     for record in sorted(records, key=lambda one: -one.result["metrics"]["total_return"]):
         metrics = record.result["metrics"]

@@ -58,7 +58,7 @@ def bars() -> Iterator[Bars]:
 
 def narrow_table(title: str) -> Table:
     """A table for rows of a name and numbers, which fits 80 columns."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", no_wrap=True)
     return table
 
@@ -66,7 +66,7 @@ def narrow_table(title: str) -> Table:
 def comparison_table(title: str, evaluation: Mapping[str, Any]) -> Table:
     """The rows of an evaluation, the best return first."""
     table = narrow_table(f"{title}: means over {evaluation['windows']} windows")
-    for heading in ("return%", "Sharpe", "drawd.%", "expos.", "trades", "long", "hold", "costs%"):
+    for heading in ("return%", "Sharpe", "loss%", "expo", "trades", "long", "hold", "cost%"):
         table.add_column(heading, justify="right", no_wrap=True)
     rows = sorted(evaluation["rows"].items(), key=lambda item: -item[1]["total_return"])
     for name, row in rows:
