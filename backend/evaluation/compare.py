@@ -15,6 +15,7 @@ from backend.evaluation.bootstrap import mean_interval
 from backend.teams import LoadedTeam
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard import GuardLimits
+from cryptosentinel.llm.transformers_engine import TransformersEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import derive_seed
 from simulator.backtest import BacktestResult, BacktestRun, Strategy, Window, run_backtest
@@ -62,7 +63,10 @@ def play_windows(
         for window in windows
     ]
     report(loaded.name, 0, len(tasks))
-    return run_all(tasks, loaded.engine, on_finished=lambda done: report(loaded.name, done, len(tasks)))
+    episodes = run_all(tasks, loaded.engine, on_finished=lambda done: report(loaded.name, done, len(tasks)))
+    if isinstance(loaded.engine, TransformersEngine):
+        loaded.engine.forget()  # what it kept of these conversations helps no other, and is large
+    return episodes
 
 
 def baselines(
