@@ -42,7 +42,6 @@ class TeamSettings:
     mask_symbols: bool = True
     schemas_in_prompt: bool = False
     sampling: Sampling = field(default_factory=Sampling)
-    sampling_of: dict[str, Sampling] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -152,11 +151,10 @@ class _Desk:
             role.brief(context),
             role.schemas() if team.settings.schemas_in_prompt else None,
         )
-        sampling = team.settings.sampling_of.get(role.key, team.settings.sampling)
         types = role.argument_types()
         for turn in range(role.max_turns):
             seed = derive_seed(self.seed, role.key, ordinal, turn)
-            completion = yield Request(role.key, tuple(talk.ids), sampling, seed)
+            completion = yield Request(role.key, tuple(talk.ids), team.settings.sampling, seed)
             text = talk.add_completion(completion)
             call = parse(text, types) if completion.finished else Malformed("cut_off", "no end within the token limit")
             if isinstance(call, ToolCall):

@@ -406,12 +406,12 @@ def test_no_two_turns_share_a_seed() -> None:
     assert len(seeds) == 16 and len(set(seeds)) == 16
 
 
-def test_each_role_is_sampled_as_its_settings_say() -> None:
-    usual, hot = Sampling(temperature=0.5), Sampling(temperature=1.5, max_tokens=7)
+def test_every_request_is_sampled_as_the_settings_say() -> None:
+    wanted = Sampling(temperature=0.5, max_tokens=7)
     engine = SayingEngine({"manager": [ask("market_analyst"), submit()], "market_analyst": [analysis()]})
-    decide(engine, sampling=usual, sampling_of={"market_analyst": hot})
+    decide(engine, sampling=wanted)
     assert [(request.role, request.sampling) for request in engine.requests] == [
-        ("manager", usual), ("market_analyst", hot), ("manager", usual),
+        ("manager", wanted), ("market_analyst", wanted), ("manager", wanted),
     ]  # fmt: skip
 
 
