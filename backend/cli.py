@@ -12,9 +12,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from backend.cli_data import SymbolsOption, data_app, names
 from backend.config import Config, config_from_dict, describe, load_config, override
 from backend.console import bars, comparison_table, console, difference_line, errors, narrow_table
-from simulator.errors import DataError, Interrupted, RunFailed, UserError
+from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.market import format_time, parse_time
 
 # A disk or a folder that cannot take what a run writes; any other OSError is a defect and shows its traceback.
@@ -31,7 +32,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-data_app = typer.Typer(help="Make, list and check market data.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 ConfigOption = Annotated[str, typer.Option("--config", "-c", help="A preset in configs/ (demo, quick) or a TOML file.")]
@@ -41,9 +41,6 @@ SetOption = Annotated[
 StoreOption = Annotated[str, typer.Option("--store", help="Folder of the store, or ws:// of a SurrealDB server.")]
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds a folder for each run.")]
 DataOption = Annotated[Path | None, typer.Option("--data", help="Folder of Parquet bars. Default: as configured.")]
-SymbolsOption = Annotated[
-    str, typer.Option("--symbols", help="Symbols to use: BTCUSDT,ETHUSDT. Default: as configured, or all there are.")
-]
 TimeframeOption = Annotated[
     str, typer.Option("--timeframe", help="Bars to load: 1m 5m 15m 30m 1h 4h 1d. Default: as configured.")
 ]
@@ -52,49 +49,6 @@ ResampleOption = Annotated[
 ]
 FundingOption = Annotated[Path | None, typer.Option("--funding", help="Folder of funding rates; default: --data.")]
 NewsOption = Annotated[Path | None, typer.Option("--news", help="File or folder of headlines; default: --data.")]
-
-
-@data_app.command("sample")
-def data_sample(
-    out: Annotated[Path, typer.Option("--out", help="Folder to write `synthetic` and `no_edge` to.")] = Path("data"),
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Seed of the generator; default: that of the shipped data.")
-    ] = None,
-) -> None:
-    """Write the synthetic sample and its no-edge twin, exactly as they are shipped in data/."""
-    from simulator.archive import SAMPLE_SEED, write_sample
-
-    for path in write_sample(out, SAMPLE_SEED if seed is None else seed):
-        console.print(f"wrote {path}")
-
-
-@data_app.command("list")
-def data_list(data: Annotated[Path, typer.Argument(help="Folder of Parquet files.")] = Path("data/synthetic")) -> None:
-    """List the series in a folder."""
-    from simulator.catalog import Catalog
-
-    table = Table("symbol", "timeframe", "bars", "first (UTC)", "last (UTC)", title=str(data), title_justify="left")
-    for info in Catalog(data).series():
-        table.add_row(info.symbol, info.timeframe, str(info.bars), _time_or_dash(info.first), _time_or_dash(info.last))
-    console.print(table)
-
-
-@data_app.command("check")
-def data_check(
-    data: Annotated[Path, typer.Argument(help="Folder of Parquet files.")] = Path("data/synthetic"),
-    symbols: SymbolsOption = "",
-    timeframe: Annotated[str, typer.Option("--timeframe", help="Check only these bars.")] = "",
-) -> None:
-    """Check bars: order, duplicates, gaps, impossible values, zero volume. Exit code 2 if they cannot be used."""
-    from simulator.catalog import Catalog
-
-    issues = Catalog(data).check(_names(symbols) or None, timeframe or None)
-    for issue in issues:
-        console.print(f"{'unusable' if issue.fatal else 'note':<9} {issue}", markup=False)
-    fatal = sum(issue.fatal for issue in issues)
-    if fatal:
-        raise DataError(f"{data}: {fatal} findings make the data unusable; mend or remove the files named above")
-    console.print(f"{data}: usable, {len(issues)} notes")
 
 
 @app.command()
@@ -368,18 +322,10 @@ def _with_data(
     given = {"data": data, "timeframe": timeframe, "resample": resample, "funding_dir": funding, "news": news}
     market |= {key: str(value) for key, value in given.items() if value}
     if symbols:
-        market["symbols"] = list(_names(symbols))
+        market["symbols"] = list(names(symbols))
     if market["resample"] == market["timeframe"]:
         market["resample"] = ""
     return config_from_dict(document, "the command line")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _time_or_dash(time: int | None) -> str:
-    return "-" if time is None else format_time(time)
 
 
 def _print_config(config: Config) -> None:
