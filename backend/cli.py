@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from backend.cli_check import check_app
 from backend.cli_data import SymbolsOption, data_app, names
 from backend.config import Config, config_from_dict, describe, load_config, override
 from backend.console import bars, comparison_table, console, difference_line, errors, narrow_table
@@ -33,6 +34,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(check_app, name="check")
 
 ConfigOption = Annotated[str, typer.Option("--config", "-c", help="A preset in configs/ (demo, quick) or a TOML file.")]
 SetOption = Annotated[

@@ -1,4 +1,4 @@
-"""The commands of `cryptosentinel data`: make, list and check market data."""
+"""The commands of `cryptosentinel data`: make, list, check and import market data."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from backend.console import console
+from backend.cli_download import download
+from backend.console import bars, console
 from simulator.errors import DataError
 from simulator.market import format_time
 
-data_app = typer.Typer(help="Make, list and check market data.", no_args_is_help=True)
+data_app = typer.Typer(help="Make, list, check and import market data.", no_args_is_help=True)
+data_app.command("download")(download)
 
 SymbolsOption = Annotated[
     str, typer.Option("--symbols", help="Symbols to use: BTCUSDT,ETHUSDT. Default: as configured, or all there are.")
@@ -50,7 +52,7 @@ def data_check(
     symbols: SymbolsOption = "",
     timeframe: Annotated[str, typer.Option("--timeframe", help="Check only these bars.")] = "",
 ) -> None:
-    """Check bars: order, duplicates, gaps, impossible values, zero volume. Exit code 2 if they cannot be used."""
+    """Check bars and what stands beside them: order, gaps, impossible and unlikely values. Exit code 2 if unusable."""
     from simulator.catalog import Catalog
 
     issues = Catalog(data).check(names(symbols) or None, timeframe or None)
@@ -60,6 +62,36 @@ def data_check(
     if fatal:
         raise DataError(f"{data}: {fatal} findings make the data unusable; mend or remove the files named above")
     console.print(f"{data}: usable, {len(issues)} notes")
+
+
+@data_app.command("import")
+def data_import(
+    source: Annotated[Path, typer.Argument(help="Folder tree of recorded Parquet files.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the catalogs, one for each venue of the tree.")],
+    symbols: Annotated[str, typer.Option("--symbols", help="Only these symbols: BTCUSDT,ETHUSDT. Default: all.")] = "",
+) -> None:
+    """Make catalogs of recorded bars, funding, books, news and series. Exit code 2 if nothing could be used."""
+    from simulator.importing import import_tree
+
+    with bars() as shown:
+        report = import_tree(
+            source, out, names(symbols) or None, lambda done, total: shown.report("import", done, total)
+        )
+    for one in report.sources:
+        console.print(f"{one.outcome:<9} {one.path}: {one.detail}", markup=False, soft_wrap=True)
+    for catalog in report.catalogs:
+        states = {path: state for path, state in report.written if path.parent == catalog}
+        counts = ", ".join(
+            f"{count} {state}"
+            for state in ("written", "unchanged", "replaced")
+            if (count := list(states.values()).count(state))
+        )
+        console.print(f"{catalog}: {counts}", markup=False, soft_wrap=True)
+        for path, state in states.items():
+            if state == "replaced":
+                console.print(f"replaced  {path}: it had other content", markup=False, soft_wrap=True)
+    if not report.catalogs:
+        raise DataError(f"{source}: nothing could be used; the reasons are above")
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from backend.config import CostsConfig, GuardConfig, MarketConfig
 from cryptosentinel.guard import GuardLimits
 from simulator.catalog import Catalog
+from simulator.costs import Costs
 from simulator.errors import DataError
-from simulator.exchange import Costs
 from simulator.market import Market, parse_time
 from simulator.synthetic import SyntheticConfig, generate
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cryptosentinel.guard import Guard, GuardLimits
 from cryptosentinel.team import Talk, Team, TeamDecision, derive_seed
 from simulator.backtest import BacktestResult, BacktestRun
-from simulator.exchange import Order
+from simulator.orders import Order
 
 
 @dataclass(frozen=True)

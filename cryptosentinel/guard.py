@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simulator.exchange import AccountView, Order
 from simulator.market import MarketView
+from simulator.orders import Order
+from simulator.records import AccountView
 
 DAY_MS = 86_400_000
 

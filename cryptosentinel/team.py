@@ -25,8 +25,9 @@ from cryptosentinel.roles import Role
 from cryptosentinel.tools.context import ToolContext
 from cryptosentinel.transcript import Conversation, Transcript
 from simulator.backtest import orders_for_target
-from simulator.exchange import AccountView, Order
 from simulator.market import MarketView
+from simulator.orders import Order
+from simulator.records import AccountView
 
 T = TypeVar("T")
 Talk = Generator[Request, Completion, T]

@@ -13,16 +13,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from simulator.errors import DataError
+from simulator.events import funding_columns, news_columns
 from simulator.market import BAR_COLUMNS, Market
+from simulator.series import BOOK_SUFFIX, book_columns, series_columns, series_file
 from simulator.synthetic import SyntheticConfig, generate
 from simulator.tables import numbers, read_table, times, timestamp_array, write_table
 from simulator.truth import STATE_COLUMNS, Truth
 
 MANIFEST = "market.json"
-SYMBOL = re.compile(r"[A-Za-z0-9_-]+")  # what may stand in a file name: no way out of the folder
+# What may stand in a file name: no way out of the folder, and nothing that reads like a series.
+SYMBOL = re.compile(r"(?!series-)[A-Za-z0-9_-]+")
 MANIFEST_KEYS = {"timeframe", "symbols", "content_hash", "synthetic", "files"}
 SAMPLE_SEED = 20_240
 SAMPLE_BARS = 3_285  # a year and a half of 4h bars
@@ -54,17 +56,13 @@ def write_market(market: Market, root: str | Path) -> None:
         files[f"{symbol}-{market.timeframe}.parquet"] = bars
         events = market.funding.get(symbol)
         if events:
-            files[f"{symbol}-funding.parquet"] = {
-                "timestamp": timestamp_array(np.array([event.time for event in events], np.int64)),
-                "funding_rate": np.array([event.rate for event in events]),
-            }
+            files[f"{symbol}-funding.parquet"] = funding_columns(events)
+        if symbol in market.books:
+            files[f"{symbol}{BOOK_SUFFIX}"] = book_columns(market.books[symbol])
+    for name, series in market.series.items():
+        files[series_file(name)] = series_columns(series)
     if market.news:
-        files["news.parquet"] = {
-            "time": timestamp_array(np.array([item.time for item in market.news], np.int64)),
-            "known_at": timestamp_array(np.array([item.known_at for item in market.news], np.int64)),
-            "symbol": pa.array([item.symbol for item in market.news], pa.string()),
-            "text": pa.array([item.text for item in market.news], pa.string()),
-        }
+        files["news.parquet"] = news_columns(market.news)
     if market.truth is not None:
         files["truth.parquet"] = _truth_columns(market.truth)
     # The list of files goes first: an interrupted write can then be written over.

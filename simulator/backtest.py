@@ -13,11 +13,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.costs import Costs
 from simulator.errors import DataError
 from simulator.exchange import Exchange
 from simulator.market import Market, MarketView
 from simulator.metrics import compute
-from simulator.orders import AccountView, Costs, Fill, Order, Rejection
+from simulator.orders import Order
+from simulator.records import AccountView, Fill, Rejection
 from simulator.trades import Trade, trades_of
 
 _SMALLEST_CHANGE = 0.005  # of equity: a smaller change of exposure is not worth an order

@@ -5,6 +5,7 @@
 | `{SYMBOL}-{timeframe}.parquet` | timestamp (of the open), open, high, low, close, volume; maybe half_spread, partial |
 | `{SYMBOL}-funding.parquet` | timestamp, funding_rate |
 | `news.parquet` | time, known_at, symbol (null: the whole market), text |
+| `series-{kind}-{name}.parquet`, `{SYMBOL}-book.parquet` | see `simulator.series` |
 | `truth.parquet`, `market.json` | of synthetic markets: the hidden state of every bar, and the recipe |
 
 Bars that are not in a file are absent from the market; nothing is filled in. `simulator.validation.gaps` tells which.
@@ -13,7 +14,7 @@ Bars that are not in a file are absent from the market; nothing is filled in. `s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +36,9 @@ from simulator.market import (
     interval_of,
 )
 from simulator.resample import resample_arrays
+from simulator.series import BOOK_SUFFIX, read_books, read_series, series_in
 from simulator.tables import numbers, read_table, times
-from simulator.validation import Issue, check_bars
+from simulator.validation import Issue, check_bars, check_funding, unusual_bars
 
 BAR_FILE = re.compile(rf"({SYMBOL.pattern})-({'|'.join(TIMEFRAMES)})\.parquet")
 STORED_COLUMNS = ("open", "high", "low", "close", "volume")
@@ -90,27 +92,20 @@ class Catalog:
         """Everything wrong or noteworthy about the files, of some symbols or one timeframe where given."""
         issues: list[Issue] = []
         wanted = None if symbols is None else set(self._checked(symbols))
+        open_times: dict[str, list[tuple[IntArray, int]]] = {}
         for symbol, frame, path in self._bar_files():
             if (wanted is not None and symbol not in wanted) or timeframe not in (None, frame):
                 continue
             try:
-                _, _, found = self._read_bars(path, interval_of(frame))
-                issues.extend(found)
+                time, columns, found = read_bars(path, interval_of(frame))
             except DataError as error:
                 issues.append(_unreadable(path, error))
-        known = self.symbols()
-        for path in sorted(self.root.glob("*-funding.parquet")):
-            if wanted is None or path.name.removesuffix("-funding.parquet") in wanted:
-                try:
-                    read_funding(path)
-                except DataError as error:
-                    issues.append(_unreadable(path, error))
-        news = self.root / "news.parquet"
-        if news.exists():
-            try:
-                read_news(news, known)
-            except DataError as error:
-                issues.append(_unreadable(news, error))
+                continue
+            issues.extend(found)
+            if not any(issue.fatal for issue in found):
+                issues.extend(unusual_bars(str(path), interval_of(frame), time, columns))
+                open_times.setdefault(symbol, []).append((time, interval_of(frame)))
+        issues.extend(self._check_beside(wanted, open_times))
         recorded = recorded_hash(self.root)
         if recorded and wanted is None and timeframe is None and not any(issue.fatal for issue in issues):
             kept, frame, content_hash = recorded
@@ -118,6 +113,32 @@ class Catalog:
                 detail = "the files are not those that were written here, so the truth may not fit them"
                 issues.append(Issue(str(self.root), "changed", 1, detail, fatal=False))
         return issues
+
+    def _check_beside(
+        self, wanted: set[str] | None, open_times: dict[str, list[tuple[IntArray, int]]]
+    ) -> Iterator[Issue]:
+        """Findings about what stands beside the bars: funding and books of the `wanted` symbols, news, series."""
+        known = self.symbols()
+        checks: list[tuple[Path, Callable[[Path], object]]] = []
+        for path in sorted(self.root.glob("*-funding.parquet")):
+            symbol = path.name.removesuffix("-funding.parquet")
+            if wanted is None or symbol in wanted:
+                try:
+                    yield from check_funding(str(path), read_funding(path), open_times.get(symbol, []))
+                except DataError as error:
+                    yield _unreadable(path, error)
+        for path in sorted(self.root.glob(f"*{BOOK_SUFFIX}")):
+            if wanted is None or path.name.removesuffix(BOOK_SUFFIX) in wanted:
+                checks.append((path, read_books))
+        checks += [(path, read_series) for path in series_in(self.root).values()]
+        news = self.root / "news.parquet"
+        if news.exists():
+            checks.append((news, lambda path: read_news(path, known)))
+        for path, read in checks:
+            try:
+                read(path)
+            except DataError as error:
+                yield _unreadable(path, error)
 
     def load(
         self,
@@ -139,7 +160,8 @@ class Catalog:
         from those of `timeframe`. The grid spans all symbols. `start` (inclusive) and `end` (exclusive) bound the open
         times, ms. `half_spread_bps` stands in where a file has no `half_spread`. Funding and news come from the
         folder itself, or from `funding_dir` and `news_path` (a file or a folder; see `simulator.events` for
-        `news_delay`). A symbol without a file of funding has none.
+        `news_delay`). A symbol without a file of funding has none. All series of the folder and the books of
+        the symbols are part of the market.
 
         Raises `DataError` for anything that cannot be used: see `simulator.validation`, and `min_bars`.
         """
@@ -183,6 +205,8 @@ class Catalog:
             truth=None if resample else read_truth(self.root, chosen, timeframe, open_time),
             partial=partial if partial.any() else None,
             source=str(self.root),
+            series={name: read_series(path).until(high) for name, path in series_in(self.root).items()},
+            books={symbol: read_books(path).until(high) for symbol, path in self._books(chosen).items()},
         )
 
     def _bar_files(self) -> list[tuple[str, str, Path]]:
@@ -223,7 +247,7 @@ class Catalog:
     def _series(self, symbol: str, timeframe: str, target: int, half_spread_bps: float, *, exact: bool) -> _Series:
         frame, path = self._source(symbol, timeframe, exact=exact)
         interval = interval_of(frame)
-        time, columns, issues = self._read_bars(path, interval)
+        time, columns, issues = read_bars(path, interval)
         fatal = [issue for issue in issues if issue.fatal]
         if fatal:
             raise DataError(f"{fatal[0]}; mend the file or download it again")
@@ -242,13 +266,6 @@ class Catalog:
             raise DataError(f"{path}: {len(time)} bars of {frame} do not hold one complete coarser bar")
         return _Series(coarse.open_time, {name: getattr(coarse, name) for name in BAR_COLUMNS}, coarse.partial)
 
-    def _read_bars(self, path: Path, interval: int) -> tuple[IntArray, dict[str, FloatArray], list[Issue]]:
-        table = read_table(path, ("timestamp", *STORED_COLUMNS))
-        time = times(table, "timestamp", path)
-        names = [*STORED_COLUMNS, *(name for name in ("half_spread", "partial") if name in table.column_names)]
-        columns = {name: numbers(table, name, path) for name in names}
-        return time, columns, check_bars(str(path), interval, time, columns)
-
     def _funding(self, symbols: tuple[str, ...], folder: str | Path | None) -> dict[str, tuple[FundingEvent, ...]]:
         root = self.root if folder is None else Path(folder)
         if not root.is_dir():
@@ -256,11 +273,27 @@ class Catalog:
         paths = {symbol: root / f"{symbol}-funding.parquet" for symbol in symbols}
         return {symbol: read_funding(path) for symbol, path in paths.items() if path.exists()}
 
+    def _books(self, symbols: tuple[str, ...]) -> dict[str, Path]:
+        paths = {symbol: self.root / f"{symbol}{BOOK_SUFFIX}" for symbol in symbols}
+        return {symbol: path for symbol, path in paths.items() if path.exists()}
+
     def _news(self, symbols: tuple[str, ...], path: str | Path | None, delay: int) -> tuple[NewsItem, ...]:
         if path is None:
             own = self.root / "news.parquet"
             return read_news(own, symbols, delay) if own.exists() else ()
         return read_news(Path(path), symbols, delay)
+
+
+def read_bars(path: Path, interval: int) -> tuple[IntArray, dict[str, FloatArray], list[Issue]]:
+    """The bars in `path`: open times `(n,)` in ms, columns `(n,)` by name, and what `check_bars` finds about them.
+
+    `interval` is the length of a bar in ms. Raises `DataError` for a file that is not one of bars.
+    """
+    table = read_table(path, ("timestamp", *STORED_COLUMNS))
+    time = times(table, "timestamp", path)
+    names = [*STORED_COLUMNS, *(name for name in ("half_spread", "partial") if name in table.column_names)]
+    columns = {name: numbers(table, name, path) for name in names}
+    return time, columns, check_bars(str(path), interval, time, columns)
 
 
 def _unreadable(path: Path, error: DataError) -> Issue:

@@ -11,7 +11,9 @@ publication time of varying trust, so they are read late rather than early:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +21,7 @@ import pyarrow as pa
 
 from simulator.errors import DataError
 from simulator.market import TIMEFRAMES, FundingEvent, NewsItem
-from simulator.tables import numbers, read_table, times
+from simulator.tables import numbers, read_table, times, timestamp_array
 
 HOUR, DAY = TIMEFRAMES["1h"], TIMEFRAMES["1d"]
 DAY_KNOWN_AFTER = 32 * HOUR
@@ -50,8 +52,30 @@ def read_news(path: Path, symbols: tuple[str, ...], delay: int = DEFAULT_DELAY) 
             raise DataError(f"{path}: holds no Parquet file of news")
     else:
         files = [path]
-    items = [item for file in files for item in _news_of(file, symbols, delay)]
+    return in_order(item for file in files for item in _news_of(file, symbols, delay))
+
+
+def in_order(items: Iterable[NewsItem]) -> tuple[NewsItem, ...]:
+    """Headlines in the order in which they became known; one order for equal content."""
     return tuple(sorted(items, key=lambda item: (item.known_at, item.time, item.symbol or "", item.text)))
+
+
+def funding_columns(events: Sequence[FundingEvent]) -> dict[str, Any]:
+    """The columns of a file of settlements."""
+    return {
+        "timestamp": timestamp_array(np.array([event.time for event in events], np.int64)),
+        "funding_rate": np.array([event.rate for event in events], np.float64),
+    }
+
+
+def news_columns(items: Sequence[NewsItem]) -> dict[str, Any]:
+    """The columns of a file of headlines in the project's own shape."""
+    return {
+        "time": timestamp_array(np.array([item.time for item in items], np.int64)),
+        "known_at": timestamp_array(np.array([item.known_at for item in items], np.int64)),
+        "symbol": pa.array([item.symbol for item in items], pa.string()),
+        "text": pa.array([item.text for item in items], pa.string()),
+    }
 
 
 def _news_of(path: Path, symbols: tuple[str, ...], delay: int) -> list[NewsItem]:

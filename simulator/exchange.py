@@ -1,11 +1,12 @@
-"""The exchange that holds one account: orders in, bars forward, a record of everything that happened.
+"""The exchange that holds one account: requests in, bars forward, a record of everything that happened.
 
-The rules of a bar are those of `simulator.kernel`, which does all the arithmetic; this module checks orders, keeps the
-list of those that wait and turns the kernel's log into records. An order that cannot be used becomes a `Rejection`
-with a reason; none vanishes, none raises.
+The rules of a bar are those of `simulator.kernel`, which does all the arithmetic; this module checks requests, keeps
+the list of orders that wait and turns the kernel's log into records. A request that cannot be used becomes a
+`Rejection` with a reason; none vanishes, none raises.
 
-A new order replaces (as `superseded`) the orders of the same symbol that were submitted at an earlier bar and still
-wait: the newer decision has seen more. Orders submitted at the same bar stand beside each other.
+A new market order or target replaces (as `superseded`) the market orders and targets of the same symbol that were
+submitted at an earlier bar and still wait: the newer decision has seen more. Those submitted at the same bar stand
+beside each other. All other orders stay until they are filled, cancelled or expire.
 """
 
 from __future__ import annotations
@@ -18,47 +19,64 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import kernel
+from simulator import layout as at
+from simulator.costs import Costs, Venue, check_leverage
 from simulator.errors import DataError
 from simulator.market import Market
 from simulator.orders import (
-    AccountView,
-    Costs,
-    Fill,
-    FillReason,
-    FundingPayment,
+    Cancel,
     Order,
-    Rejection,
-    RejectionReason,
+    Replace,
+    Request,
+    Target,
     bracket_side,
     objection,
     resulting_position,
 )
-from simulator.tape import last_closes, market_tape, order_table
-
-__all__ = ["AccountView", "Costs", "Exchange", "Fill", "FundingPayment", "Order", "Rejection"]
+from simulator.records import (
+    AccountView,
+    BorrowPayment,
+    Fill,
+    FillReason,
+    FundingPayment,
+    InsurancePayment,
+    LedgerEntry,
+    Rejection,
+    RejectionReason,
+)
+from simulator.tape import last_closes, market_tape, order_row, terms_of
 
 _FILL_REASONS: dict[int, FillReason] = {
-    kernel.FILL_ORDER: "order",
-    kernel.FILL_STOP: "stop",
-    kernel.FILL_TARGET: "target",
-    kernel.FILL_BANKRUPT: "bankrupt",
+    at.FILL_ORDER: "order",
+    at.FILL_INSIDE: "order",
+    at.FILL_STOP: "stop",
+    at.FILL_TARGET: "target",
+    at.FILL_TIME: "time",
+    at.FILL_LIQUIDATION: "liquidation",
 }
+_PAYMENTS = {at.PAID_FUNDING: FundingPayment, at.PAID_BORROW: BorrowPayment, at.PAID_INSURANCE: InsurancePayment}
 _DROP_REASONS: dict[int, RejectionReason] = {
-    kernel.DROP_LEVERAGE: "leverage_cap",
-    kernel.DROP_REDUCE_ONLY: "reduce_only",
-    kernel.DROP_BRACKET_CLOSED: "bracket_closed",
-    kernel.DROP_BRACKET_SIDE: "position_changed",
-    kernel.DROP_BANKRUPT: "bankrupt",
+    at.DROP_LEVERAGE: "leverage_cap",
+    at.DROP_REDUCE_ONLY: "reduce_only",
+    at.DROP_BRACKET_CLOSED: "bracket_closed",
+    at.DROP_BRACKET_SIDE: "position_changed",
+    at.DROP_LIQUIDATED: "liquidated",
+    at.DROP_CANCELLED: "cancelled",
+    at.DROP_EXPIRED: "expired",
+    at.DROP_IOC: "not_filled",
+    at.DROP_FOK: "not_filled_whole",
+    at.DROP_POST_ONLY: "would_take",
+    at.DROP_OCO: "one_cancels_other",
+    at.DROP_MIN_NOTIONAL: "min_notional",
 }
 _ORDER_ROWS = 8  # doubled whenever more orders wait
-_LOG_ROWS = 256
+_LOG_ROWS = 512
 
 
 @dataclass(frozen=True)
 class _Waiting:
     order: Order
     submitted: int  # bar at whose close it was decided
-    active: int  # first bar in which it may fill
     side: int  # sign of the position that its bracket is meant for; 0 without a bracket
 
 
@@ -78,6 +96,7 @@ class Exchange:
         costs: Costs | None = None,
         max_leverage: float = 1.0,
         stop: int | None = None,
+        venue: Venue | None = None,
     ) -> None:
         self.stop = len(market) - 1 if stop is None else stop
         if not 0 <= index <= self.stop < len(market):
@@ -89,98 +108,220 @@ class Exchange:
         self.index = index
         self.initial_cash = cash
         self.costs = costs or Costs()
+        self.venue = venue or Venue()
         self.max_leverage = max_leverage
-        self.ledger: list[Fill | FundingPayment] = []
+        self.ledger: list[LedgerEntry] = []
         self.rejections: list[Rejection] = []
         self._first = index + 1
-        self._tape = market_tape(market, self._first, self.stop + 1)
-        self._state = kernel.new_state(1, len(market.symbols), _ORDER_ROWS, cash)
-        self._state.positions[0, :, kernel.MARK] = last_closes(market, index)
-        self._record = np.zeros((1, self.stop - index, 1 + len(market.symbols)))
-        self._log = np.empty((max(_LOG_ROWS, kernel.log_rows(self._state)), kernel.LOG_FIELDS))
+        self._tape, self._per_bar = market_tape(market, self._first, self.stop + 1, self.costs, self.venue)
+        self._row_interval = market.interval // self._per_bar
+        self._terms = terms_of(market.symbols, self._row_interval, self.costs, max_leverage, self.venue)
+        self._state = at.new_state(1, len(market.symbols), _ORDER_ROWS, cash)
+        self._state.accounts[0, at.MAKER_FEE] = self.costs.maker_fee
+        self._state.accounts[0, at.TAKER_FEE] = self.costs.taker_fee
+        self._state.positions[0, :, at.MARK] = last_closes(market, index)
+        rows = (self.stop - index) * self._per_bar
+        self._equity = np.empty((1, rows))
+        self._notional = np.empty((1, rows, len(market.symbols)))
+        self._log = at.new_log(max(_LOG_ROWS, at.log_rows(self._state)))
         self._waiting: dict[int, _Waiting] = {}
-        self._orders_seen = 0
+        self._names: dict[int, str] = {}  # every order's id, by its number
+        self._groups: dict[str, int] = {}
+        self._targets: list[tuple[int, int, Target]] = []  # row of the tape, column, target
+        self._seen = 0
 
     @property
     def fills(self) -> list[Fill]:
         """The fills of the ledger."""
         return [event for event in self.ledger if isinstance(event, Fill)]
 
-    def submit(self, order: Order) -> None:
-        """Queue `order` for the open of the next bar (or later, by its delay); an unusable one is recorded.
+    def submit(self, request: Request) -> None:
+        """Take `request` at the close of bar `index`; it reaches the venue at the next open, or later by its delay and
+        the latency. An unusable one is recorded."""
+        why = None
+        if self.index >= self.stop:
+            why = "window_end", f"bar {self.stop} is the last"
+        if isinstance(request, Cancel):
+            self._cancel(request.id, request, self._row(0), at.DROP_CANCELLED, why)
+        elif isinstance(request, Replace):
+            self._replace(request, why)
+        elif isinstance(request, Target):
+            self._submit_target(request, why)
+        else:
+            self._submit_order(request, why)
 
-        An order of quantity 0 only withdraws what waits for its symbol from earlier bars.
-        """
-        account, positions = self._state.accounts[0], self._state.positions[0]
+    def _submit_order(self, order: Order, why: tuple[RejectionReason, str] | None) -> None:
         symbols = self.market.symbols
-        marks = dict(zip(symbols, positions[:, kernel.MARK].tolist(), strict=True))
-        older = [key for key, w in self._waiting.items() if w.submitted < self.index and w.order.symbol == order.symbol]
-        beside = [w.order for key, w in self._waiting.items() if key not in older]
-        if order.quantity == 0.0 and older:
+        older = self._older(order.symbol) if order.kind == "market" else []
+        if order.kind == "market" and order.quantity == 0.0 and (older or self._drop_targets(order.symbol)):
             self._supersede(older)
-            self._write_orders()
             return
+        beside = [waiting.order for key, waiting in self._waiting.items() if key not in older]
+        marks = dict(zip(symbols, self._state.positions[0, :, at.MARK].tolist(), strict=True))
         position = 0.0
         if order.symbol in marks:
-            held = float(positions[symbols.index(order.symbol), kernel.QUANTITY])
+            held = float(self._state.positions[0, symbols.index(order.symbol), at.QUANTITY])
             position = resulting_position(order, held, beside)
-        why = objection(order, marks, position, bool(account[kernel.ENDED]))
-        if why is None and self.index >= self.stop:
-            why = "window_end", f"bar {self.stop} is the last"
-        if why is not None:
-            self.rejections.append(Rejection(self.index, order, *why))
+        ended = bool(self._state.accounts[0, at.ENDED])
+        wrong = objection(order, marks, position, ended, self.venue.rules.get(order.symbol)) or why
+        if wrong is None and order.id and order.id in self._live_names():
+            wrong = "duplicate_id", f"an order '{order.id}' waits already"
+        if wrong is not None:
+            self.rejections.append(Rejection(self.index, order, *wrong))
             return
         self._supersede(older)
+        if order.kind == "market":
+            self._drop_targets(order.symbol)
         side = bracket_side(order, position)
-        self._waiting[self._orders_seen] = _Waiting(order, self.index, self.index + 1 + order.delay, side)
-        self._orders_seen += 1
-        self._write_orders()
+        group = self._groups.setdefault(order.group, len(self._groups) + 1) if order.group else 0
+        key = self._seen
+        self._seen += 1
+        self._names[key] = order.id or f"#{key}"
+        self._waiting[key] = _Waiting(order, self.index, side)
+        active = self._row(order.delay)
+        row = order_row(key, symbols.index(order.symbol), order, active, side, group, self._per_bar)
+        self._add_row(row)
+
+    def _submit_target(self, target: Target, why: tuple[RejectionReason, str] | None) -> None:
+        symbols, wrong = self.market.symbols, why
+        if target.symbol not in symbols:
+            wrong = "unknown_symbol", f"the market has {', '.join(symbols)}"
+        elif self._state.accounts[0, at.ENDED]:
+            wrong = "liquidated", "the account has been liquidated"
+        elif not (math.isfinite(target.exposure) and abs(target.exposure) <= self.max_leverage * (1.0 + 1e-9)):
+            wrong = "bad_exposure", f"exposure {target.exposure}, at most {self.max_leverage:g} is allowed"
+        elif target.delay < 0:
+            wrong = "bad_delay", f"delay {target.delay}"
+        elif math.isnan(self._state.positions[0, symbols.index(target.symbol), at.MARK]):
+            wrong = "no_price", f"{target.symbol} has no bar yet"
+        if wrong is not None:
+            self.rejections.append(Rejection(self.index, target, *wrong))
+            return
+        self._supersede(self._older(target.symbol))
+        self._drop_targets(target.symbol)
+        self._targets.append((self._row(target.delay), symbols.index(target.symbol), target))
+
+    def _cancel(
+        self, name: str, request: Request, row: int, cause: int, why: tuple[RejectionReason, str] | None
+    ) -> Order | None:
+        """Let the order called `name` expire at `row` of the tape; the order, None where none waits."""
+        for key, waiting in self._waiting.items():
+            if self._names[key] == name and why is None:
+                table = self._state.orders[0]
+                at_row = int(np.flatnonzero((table[:, at.LIVE] != 0.0) & (table[:, at.ORDER_ID] == key))[0])
+                if row < table[at_row, at.EXPIRES]:
+                    table[at_row, at.EXPIRES], table[at_row, at.CAUSE] = row, cause
+                return replace(waiting.order, quantity=float(table[at_row, at.AMOUNT]))
+        wrong = why or ("unknown_id", f"no order '{name}' waits")
+        self.rejections.append(Rejection(self.index, request, *wrong))
+        return None
+
+    def _replace(self, request: Replace, why: tuple[RejectionReason, str] | None) -> None:
+        old = self._cancel(request.id, request, self._row(0), at.DROP_CANCELLED, why)
+        if old is None:
+            return
+        given = {"quantity": request.quantity, "limit": request.limit, "trigger": request.trigger}
+        new = replace(old, delay=0, **{name: value for name, value in given.items() if value is not None})
+        key = next(key for key, waiting in self._waiting.items() if self._names[key] == request.id)
+        self._names[key] = f"{request.id} (replaced)"
+        self._submit_order(replace(new, id=request.id), None)
+
+    def _older(self, symbol: str) -> list[int]:
+        """Market orders of the symbol that wait from earlier bars."""
+        return [
+            key
+            for key, waiting in self._waiting.items()
+            if waiting.submitted < self.index and waiting.order.symbol == symbol and waiting.order.kind == "market"
+        ]
 
     def _supersede(self, keys: list[int]) -> None:
+        table = self._state.orders[0]
         for key in keys:
             detail = f"by a decision at bar {self.index}"
             self.rejections.append(Rejection(self.index, self._waiting.pop(key).order, "superseded", detail))
+            table[(table[:, at.LIVE] != 0.0) & (table[:, at.ORDER_ID] == key), at.LIVE] = 0.0
+            self._state.accounts[0, at.WAITING] -= 1.0
+
+    def _drop_targets(self, symbol: str) -> bool:
+        """Forget what exposure was still to be reached; whether there was any."""
+        if symbol not in self.market.symbols:
+            return False
+        position = self._state.positions[0, self.market.symbols.index(symbol)]
+        kept = [entry for entry in self._targets if entry[2].symbol != symbol]
+        for _, _, target in self._targets:
+            if target.symbol == symbol:
+                detail = f"by a decision at bar {self.index}"
+                self.rejections.append(Rejection(self.index, target, "superseded", detail))
+        waited = len(kept) < len(self._targets) or not math.isnan(position[at.WANTED])
+        self._targets = kept
+        position[at.WANTED] = np.nan
+        return waited
+
+    def _row(self, delay: int) -> int:
+        """Row of the tape, counted from the market's first bar, from which on a request of now acts."""
+        return (self.index + 1 + delay + self.costs.latency) * self._per_bar
 
     def step(self, bars: int = 1) -> int:
         """Advance by `bars`, at most to `stop`, where orders that still wait are rejected. Returns the bars taken."""
-        begin, end = self.index + 1 - self._first, min(self.index + bars, self.stop) + 1 - self._first
-        at = begin
-        while at < end:
-            at, logged = kernel.advance(
-                self._tape, at, end, self._first, self._state.accounts, self._state.positions, self._state.orders,
-                self._log, kernel.log_rows(self._state), self._record, self.costs.taker_fee,
-                self.costs.spread_multiplier, self.max_leverage,
+        count = min(self.index + bars, self.stop) - self.index
+        begin = (self.index + 1 - self._first) * self._per_bar
+        end = begin + count * self._per_bar
+        targets = self._due_targets(begin, end)
+        row = begin
+        while row < end:
+            due = targets[:, row - begin :] if targets.shape[1] else targets
+            row = kernel.advance(
+                self._tape, self._terms, self._state, self._log, row, end, self._first * self._per_bar,
+                at.log_rows(self._state), due, self._equity, self._notional,
             )  # fmt: skip
-            if logged:
-                self._read_log(logged)
-        self.index = self._first + end - 1
+            if self._log.used[0]:
+                self._read_log()
+        self.index += count
         if self.index == self.stop:
-            for waiting in self._waiting.values():
-                self.rejections.append(
-                    Rejection(self.index, waiting.order, "window_end", f"bar {self.stop} is the last")
-                )
-            self._waiting = {}
-        return end - begin
+            self._end_of_window()
+        return count
+
+    def _end_of_window(self) -> None:
+        detail = f"bar {self.stop} is the last"
+        for waiting in self._waiting.values():
+            self.rejections.append(Rejection(self.index, waiting.order, "window_end", detail))
+        for _, _, target in self._targets:
+            self.rejections.append(Rejection(self.index, target, "window_end", detail))
+        self._waiting, self._targets = {}, []
+
+    def _due_targets(self, begin: int, end: int) -> NDArray[np.float64]:
+        """(1, rows, S): the targets that become active in these rows of the tape; no rows without any."""
+        if not self._targets:
+            return kernel.NO_TARGETS
+        offset = self._first * self._per_bar + begin
+        due = [entry for entry in self._targets if entry[0] - offset < end - begin]
+        if not due:
+            return kernel.NO_TARGETS
+        targets = np.full((1, end - begin, len(self.market.symbols)), np.nan)
+        for row, column, target in due:
+            targets[0, row - offset, column] = target.exposure
+        self._targets = [entry for entry in self._targets if entry not in due]
+        return targets
 
     def account(self) -> AccountView:
         """The account at the close of bar `index`."""
         symbols = self.market.symbols
-        cash, equity, peak = self._state.accounts[0, : kernel.PEAK + 1].tolist()
+        cash, equity, peak = self._state.accounts[0, : at.PEAK + 1].tolist()
         rows = self._state.positions[0].tolist()
         positions, exposure, marks = {}, {}, {}
         entry: dict[str, float | None] = dict.fromkeys(symbols)
         stop: dict[str, float | None] = dict.fromkeys(symbols)
         target: dict[str, float | None] = dict.fromkeys(symbols)
         for symbol, row in zip(symbols, rows, strict=True):
-            quantity, mark = row[kernel.QUANTITY], row[kernel.MARK]
+            quantity, mark = row[at.QUANTITY], row[at.MARK]
             positions[symbol] = quantity
             marks[symbol] = mark
             exposure[symbol] = 0.0
             if quantity != 0.0:
                 exposure[symbol] = quantity * mark / equity
-                entry[symbol] = row[kernel.ENTRY]
-                stop[symbol] = None if math.isnan(row[kernel.STOP]) else row[kernel.STOP]
-                target[symbol] = None if math.isnan(row[kernel.TARGET]) else row[kernel.TARGET]
+                entry[symbol] = row[at.ENTRY]
+                stop[symbol] = None if math.isnan(row[at.STOP]) else row[at.STOP]
+                target[symbol] = None if math.isnan(row[at.TARGET]) else row[at.TARGET]
         return AccountView(
             equity=equity,
             cash=cash,
@@ -194,70 +335,87 @@ class Exchange:
             drawdown=1.0 - equity / peak,
             pending=tuple(self._pending()),
             pending_sides=tuple(waiting.side for waiting in self._waiting.values()),
-            bankrupt=bool(self._state.accounts[0, kernel.ENDED]),
+            liquidated=bool(self._state.accounts[0, at.ENDED]),
         )
 
     def equity_curve(self) -> NDArray[np.float64]:
         """(bars so far + 1,): the starting cash, then the equity at the close of each bar."""
-        done = self.index + 1 - self._first
-        return np.concatenate([[self.initial_cash], self._record[0, :done, 0]])
+        done = (self.index + 1 - self._first) * self._per_bar
+        return np.concatenate([[self.initial_cash], self._equity[0, self._per_bar - 1 : done : self._per_bar]])
 
     def exposure_curve(self) -> NDArray[np.float64]:
         """(bars so far + 1, S): signed notional over equity at each close; 0 where the equity is gone."""
-        done = self.index + 1 - self._first
-        equity = self._record[0, :done, :1]
-        notional = self._record[0, :done, 1:]
+        done = (self.index + 1 - self._first) * self._per_bar
+        rows = slice(self._per_bar - 1, done, self._per_bar)
+        equity, notional = self._equity[0, rows, None], self._notional[0, rows]
         exposure = np.divide(notional, equity, out=np.zeros_like(notional), where=equity > 0.0)
         return np.concatenate([np.zeros((1, notional.shape[1])), exposure])
 
     def paid(self) -> dict[str, float]:
-        """Costs so far in quote currency: `fees`, `spread` (already in the fill prices) and `funding`."""
+        """Costs so far in quote currency. `spread` and `impact` are already in the fill prices; `funding` and
+        `borrow` are interest; `liquidation` are the fees of liquidations, less what the insurance paid."""
         account = self._state.accounts[0]
         return {
-            "fees": float(account[kernel.FEES]),
-            "spread": float(account[kernel.SPREAD]),
-            "funding": float(account[kernel.FUNDING_PAID]),
+            "fees": float(account[at.FEES]),
+            "spread": float(account[at.SPREAD]),
+            "impact": float(account[at.IMPACT_PAID]),
+            "funding": float(account[at.FUNDING_PAID]),
+            "borrow": float(account[at.BORROW_PAID]),
+            "liquidation": float(account[at.LIQUIDATION_PAID] - account[at.INSURED]),
         }
 
     def _pending(self) -> Iterator[Order]:
-        for waiting in self._waiting.values():
-            yield replace(waiting.order, delay=max(0, waiting.active - self.index - 1))
+        table = self._state.orders[0]
+        left = {int(row[at.ORDER_ID]): row for row in table[table[:, at.LIVE] != 0.0]}
+        for key, waiting in self._waiting.items():
+            row = left[key]
+            delay = max(0, int(row[at.ACTIVE]) // self._per_bar - self.index - 1)
+            yield replace(waiting.order, quantity=float(row[at.AMOUNT]), delay=delay, id=self._names[key])
 
-    def _write_orders(self) -> None:
-        rows = self._state.orders.shape[1]
-        while rows < len(self._waiting):
+    def _live_names(self) -> set[str]:
+        return {self._names[key] for key in self._waiting}
+
+    def _add_row(self, row: NDArray[np.float64]) -> None:
+        """Append a live order behind those that wait, in order of submission."""
+        table = self._state.orders[0]
+        live = table[table[:, at.LIVE] != 0.0]
+        rows = table.shape[0]
+        while rows < len(live) + 1:
             rows *= 2
-        symbols = self.market.symbols
-        self._state.orders = order_table(
-            1,
-            rows,
-            ((key, symbols.index(w.order.symbol), w.order, w.active, w.side) for key, w in self._waiting.items()),
-        )
-        self._state.accounts[0, kernel.PENDING] = len(self._waiting)
-        needed = kernel.log_rows(self._state)
-        if needed > len(self._log):
-            self._log = np.empty((needed, kernel.LOG_FIELDS))
+        fresh = np.zeros((1, rows, at.ORDER_FIELDS))
+        fresh[0, : len(live)] = live
+        fresh[0, len(live)] = row
+        self._state = self._state._replace(orders=fresh)
+        self._state.accounts[0, at.WAITING] = len(live) + 1
+        needed = at.log_rows(self._state)
+        if needed > len(self._log.rows):
+            self._log = at.new_log(needed)
 
-    def _read_log(self, logged: int) -> None:
-        symbols, interval, open_time = self.market.symbols, self.market.interval, self.market.open_time
-        for kind_, _, bar_, symbol_, order_id, quantity, price, fee, spread in self._log[:logged].tolist():
-            kind, bar, symbol = int(kind_), int(bar_), symbols[int(symbol_)]
-            if kind == kernel.SETTLED:
-                self.ledger.append(FundingPayment(bar, symbol, fee))
+    def _read_log(self) -> None:
+        symbols = self.market.symbols
+        start = int(self.market.open_time[0])
+        for row in self._log.rows[: int(self._log.used[0])].tolist():
+            kind, place, symbol = int(row[at.KIND]), int(row[at.LOG_BAR]), symbols[int(row[at.LOG_SYMBOL])]
+            bar, quantity, key = place // self._per_bar, row[at.LOG_QUANTITY], int(row[at.LOG_ORDER])
+            if kind in _PAYMENTS:
+                self.ledger.append(_PAYMENTS[kind](bar, symbol, row[at.LOG_FEE]))
             elif kind in _FILL_REASONS:
-                time = int(open_time[bar]) + (0 if kind == kernel.FILL_ORDER else interval)
-                self.ledger.append(Fill(time, bar, symbol, quantity, price, fee, spread, _FILL_REASONS[kind]))
-            else:
-                order = self._waiting[int(order_id)].order
+                at_open = kind in (at.FILL_ORDER, at.FILL_TIME)
+                time = start + (place if at_open else place + 1) * self._row_interval
+                self.ledger.append(
+                    Fill(
+                        time, bar, symbol, quantity, row[at.LOG_PRICE], row[at.LOG_FEE], row[at.LOG_SPREAD],
+                        _FILL_REASONS[kind], row[at.LOG_IMPACT], row[at.LOG_MAKER] != 0.0, self._names.get(key, ""),
+                    )
+                )  # fmt: skip
+            elif key in self._waiting:
+                order = self._waiting[key].order
                 part = "" if quantity == order.quantity else f" of {order.quantity:.8g}"
                 detail = f"{quantity:.8g}{part} not executed"
                 self.rejections.append(Rejection(bar, order, _DROP_REASONS[kind], detail))
+            else:
+                detail = f"{quantity:.8g} not executed"
+                self.rejections.append(Rejection(bar, Target(symbol, math.nan), _DROP_REASONS[kind], detail))
         table = self._state.orders[0]
-        live = set(table[table[:, kernel.WAITING] != 0.0, kernel.ORDER_ID].astype(int).tolist())
+        live = set(table[table[:, at.LIVE] != 0.0, at.ORDER_ID].astype(int).tolist())
         self._waiting = {key: waiting for key, waiting in self._waiting.items() if key in live}
-
-
-def check_leverage(max_leverage: float) -> None:
-    """Raise `DataError` unless the cap is a positive finite number."""
-    if not (math.isfinite(max_leverage) and max_leverage > 0.0):
-        raise DataError(f"max_leverage is {max_leverage}; give a positive number, 1 for no borrowing.")

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import kernel
+from simulator import layout as at
+from simulator.costs import Costs, Venue, check_leverage
 from simulator.errors import DataError
-from simulator.exchange import check_leverage
 from simulator.market import Market
-from simulator.orders import AccountView, Costs, Order, bracket_side, objection, resulting_position
+from simulator.orders import Order, bracket_side, objection, resulting_position
 from simulator.paths import FuturePaths
-from simulator.tape import market_tape, order_table, paths_tape
+from simulator.records import AccountView
+from simulator.tape import market_tape, order_row, paths_tape, terms_of
 
 FloatArray = NDArray[np.float64]
-
-_NO_LOG = np.empty((0, kernel.LOG_FIELDS))
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,12 @@ def simulate_futures(
     check_leverage(max_leverage)
     costs = costs or Costs()
     accepted = _accepted(account, orders)
-    state = kernel.new_state(count, columns, max(1, len(accepted)), account.cash)
-    state.accounts[:, [kernel.EQUITY, kernel.PEAK, kernel.LOWEST]] = account.equity
-    state.accounts[:, kernel.PENDING] = len(accepted)
+    state = at.new_state(count, columns, max(1, len(accepted)), account.cash)
+    state.accounts[:, [at.EQUITY, at.PEAK, at.LOWEST]] = account.equity
+    state.accounts[:, at.MAKER_FEE], state.accounts[:, at.TAKER_FEE] = costs.maker_fee, costs.taker_fee
+    state.accounts[:, at.WAITING] = len(accepted)
     for column, symbol in enumerate(symbols):
-        state.positions[:, column, : kernel.MARK + 1] = (
+        state.positions[:, column, : at.MARK + 1] = (
             account.positions[symbol],
             _or_nan(account.entry_price[symbol]),
             _or_nan(account.stop[symbol]),
@@ -85,14 +86,15 @@ def simulate_futures(
             account.mark[symbol],
         )
     position_of = {symbol: column for column, symbol in enumerate(symbols)}
-    state.orders = order_table(
-        count, max(1, len(accepted)),
-        ((key, position_of[order.symbol], order, order.delay, side) for key, (order, side) in enumerate(accepted)),
-    )  # fmt: skip
-    record = np.empty((count, bars, 1 + columns))
+    groups: dict[str, int] = {"": 0}
+    for key, (order, side) in enumerate(accepted):
+        group = groups.setdefault(order.group, len(groups))
+        active = order.delay + costs.latency
+        state.orders[:, key] = order_row(key, position_of[order.symbol], order, active, side, group)
+    terms = terms_of(symbols, 0, costs, max_leverage, Venue())  # no rules, so no borrowing: the interval is not used
     kernel.advance(
-        paths_tape(paths), 0, bars, 0, state.accounts, state.positions, state.orders, _NO_LOG,
-        kernel.log_rows(state), record, costs.taker_fee, costs.spread_multiplier, max_leverage,
+        paths_tape(paths), terms, state, at.new_log(0), 0, bars, 0, 0, kernel.NO_TARGETS, kernel.NO_EQUITY,
+        kernel.NO_NOTIONAL,
     )  # fmt: skip
     return _outcome(state, account, symbols)
 
@@ -108,14 +110,14 @@ def recorded_path(market: Market, index: int, bars: int) -> FuturePaths:
             f"{market.source} has no {bars} bars after bar {index}: it has bars 0..{len(market) - 1}; "
             "decide earlier or look less far ahead."
         )
-    tape = market_tape(market, index + 1, index + 1 + bars)
+    tape, _ = market_tape(market, index + 1, index + 1 + bars, Costs(), Venue())
     return FuturePaths(
-        open=tape[..., kernel.OPEN],
-        high=tape[..., kernel.HIGH],
-        low=tape[..., kernel.LOW],
-        close=tape[..., kernel.CLOSE],
-        half_spread=tape[..., kernel.HALF_SPREAD],
-        funding_rate=tape[..., kernel.FUNDING_INSIDE] + tape[..., kernel.FUNDING_CLOSE],
+        open=tape.open,
+        high=tape.high,
+        low=tape.low,
+        close=tape.close,
+        half_spread=tape.half_spread,
+        funding_rate=tape.funding_inside + tape.funding_close,
     )
 
 
@@ -124,15 +126,16 @@ def _accepted(account: AccountView, orders: Sequence[Order]) -> list[tuple[Order
     usable: list[tuple[Order, int]] = []
     older = list(zip(account.pending, account.pending_sides, strict=True))
     for order in orders:
-        replaced = [pair for pair in older if pair[0].symbol != order.symbol]
-        if order.quantity == 0.0:  # only withdraws what waits
+        replaced = [pair for pair in older if pair[0].symbol != order.symbol or pair[0].kind != "market"]
+        if order.kind == "market" and order.quantity == 0.0:  # only withdraws what waits
             older = replaced
             continue
-        before = [other for other, _ in replaced + usable]
+        stays = replaced if order.kind == "market" else older
+        before = [other for other, _ in stays + usable]
         position = resulting_position(order, account.positions.get(order.symbol, 0.0), before)
-        if objection(order, account.mark, position, account.bankrupt) is None:
+        if objection(order, account.mark, position, account.liquidated) is None:
             usable.append((order, bracket_side(order, position)))
-            older = replaced
+            older = stays
     return older + usable
 
 
@@ -140,18 +143,18 @@ def _outcome(state: kernel.State, account: AccountView, symbols: Sequence[str]) 
     start = account.equity
     ends, positions = state.accounts, state.positions
     arrival = np.array([account.mark[symbol] for symbol in symbols])
-    traded = positions[:, :, kernel.ORDERED_ABS] * arrival
-    cost = positions[:, :, kernel.ORDERED_VALUE] - positions[:, :, kernel.ORDERED] * arrival
-    net = ends[:, kernel.EQUITY] / start - 1.0
-    fees, spread = ends[:, kernel.FEES] / start, ends[:, kernel.SPREAD] / start
-    funding = ends[:, kernel.FUNDING_PAID] / start
+    traded = positions[:, :, at.ORDERED_ABS] * arrival
+    cost = positions[:, :, at.ORDERED_VALUE] - positions[:, :, at.ORDERED] * arrival
+    net = ends[:, at.EQUITY] / start - 1.0
+    fees, spread = ends[:, at.FEES] / start, ends[:, at.SPREAD] / start
+    funding = ends[:, at.FUNDING_PAID] / start
     return FutureOutcome(
         net_return=net,
         gross_return=net + fees + spread + funding,
         fees=fees,
         spread=spread,
         funding=funding,
-        max_loss=1.0 - ends[:, kernel.LOWEST] / start,
+        max_loss=1.0 - ends[:, at.LOWEST] / start,
         shortfall=np.divide(cost, traded, out=np.full_like(cost, np.nan), where=traded > 0.0),
     )
 

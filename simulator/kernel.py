@@ -1,360 +1,460 @@
 """The one step that every simulated account takes: N accounts x S symbols, bar by bar, compiled.
 
-The single-account exchange is N = 1, simulated futures are N = paths; because all run this very code they cannot
-disagree. What happens inside a bar, in this order:
+The single-account exchange is N = 1, simulated futures are N = paths, the vectorised environment is N = accounts;
+because all run this very code they cannot disagree. What happens inside a bar, in this order:
 
-1. *Open.* Active orders fill at the bar's open: first those that only reduce a position (they free margin), then the
-   others, each group in order of submission. An increase beyond the leverage cap is cut to what fits after its costs.
-2. *Funding inside the bar* (bars longer than the funding interval): on the last known close, positions as after 1.
-3. *Stop and target.* A stop is hit when the bar touches it and fills at the worse of its price and the open. A target
-   is hit when the bar trades through it (beyond, not just at it) and fills at the better of its price and the open.
-   A bar that holds both takes the stop. The exit cancels the symbol's pending orders: what they were
-   to change is gone.
-4. *Close.* Positions are marked at the close, funding due exactly then is settled on that mark.
-5. *Bankruptcy.* Equity at or below zero closes everything at the mark and ends the account. A loss beyond the cash
-   stays visible as negative equity; there is no insurance fund here.
+1. *Open.* Cancelled and expired orders go. Positions whose time is up are closed. Wanted exposures are reached. Active
+   orders act on the open: first those that only reduce a position (they free margin), then the others, each group in
+   order of submission.
+2. *Funding inside the bar* (bars longer than the funding interval): on the last known mark, positions as after 1.
+3. *The bad way.* All prices run from the open to their worst extreme at the same pace. What is met first happens first:
+   stops of positions, or the liquidation of an isolated position or of the account. Stop orders that reduce a
+   position act here too.
+4. *The good way.* Targets of positions that were held since the open, then all other orders in order of submission. A
+   position opened here meets its stop if the bar touches it, and never its target.
+5. *Close.* Positions are marked, funding due exactly then is settled on that mark, borrowed coins are paid for, and an
+   account below its maintenance margin is liquidated.
 
-Every fill takes liquidity: it pays half the spread (in the price) and the taker fee. A bar that is absent for a symbol
-fills nothing of it and leaves its mark; its orders wait. Accounts are linear: ``equity = cash + sum(quantity * mark)``.
-
-No fastmath: the same input must give the same bytes.
+A bar that holds both stop and target so takes the stop. Finer bars decide instead where they are given: the tape then
+holds those. A bar that is absent for a symbol fills nothing of it and leaves its mark; its orders wait. Accounts are
+linear: ``equity = cash + sum(quantity * mark)``. No fastmath: the same input must give the same bytes.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator import layout as at
 from simulator.compiled import compiled
-
-FloatArray = NDArray[np.float64]
-
-# Columns of the tape (paths, bars, S, TAPE_FIELDS). FUNDING_INSIDE: rates settled strictly inside the bar, summed.
-OPEN, HIGH, LOW, CLOSE, HALF_SPREAD, FUNDING_INSIDE, FUNDING_CLOSE = range(7)
-TAPE_FIELDS = 7
-
-# Columns of the accounts (N, ACCOUNT_FIELDS). Money in quote currency; fees, spread and funding are sums paid so far.
-# PENDING counts the orders that wait, ENDED is 1 after a bankruptcy, PEAK and LOWEST are of the equity at closes.
-CASH, EQUITY, PEAK, LOWEST, FEES, SPREAD, FUNDING_PAID, PENDING, ENDED = range(9)
-ACCOUNT_FIELDS = 9
-
-# Columns of the positions (N, S, POSITION_FIELDS). NaN: no entry, stop, target or mark. The last three sum, over fills
-# of orders, the quantity, its absolute value and quantity * price: what an execution shortfall is made of.
-QUANTITY, ENTRY, STOP, TARGET, MARK, ORDERED, ORDERED_ABS, ORDERED_VALUE = range(8)
-POSITION_FIELDS = 8
-
-# Columns of the orders (N, M, ORDER_FIELDS). WAITING 0: the row is free. ACTIVE: first bar in which the order may fill.
-# SIDE: sign of the position that the bracket is meant for, 0 without a bracket.
-WAITING, ORDER_ID, SYMBOL, AMOUNT, ORDER_STOP, ORDER_TARGET, ACTIVE, REDUCE_ONLY, SIDE = range(9)
-ORDER_FIELDS = 9
-
-# Columns of the log (events, LOG_FIELDS), and its kinds of events: fills, a settlement, and why an order was dropped.
-KIND, LOG_ACCOUNT, LOG_BAR, LOG_SYMBOL, LOG_ORDER, LOG_QUANTITY, LOG_PRICE, LOG_FEE, LOG_SPREAD = range(9)
-LOG_FIELDS = 9
-FILL_ORDER, FILL_STOP, FILL_TARGET, FILL_BANKRUPT, SETTLED = range(5)
-DROP_LEVERAGE, DROP_REDUCE_ONLY, DROP_BRACKET_CLOSED, DROP_BRACKET_SIDE, DROP_BANKRUPT = range(5, 10)
-
-DUST = 1e-12  # a remainder this small beside the quantities that made it is rounding, not a position
-
-
-@dataclass
-class State:
-    """Everything that changes while N accounts live (see the column constants of this module)."""
-
-    accounts: FloatArray  # (N, ACCOUNT_FIELDS)
-    positions: FloatArray  # (N, S, POSITION_FIELDS)
-    orders: FloatArray  # (N, M, ORDER_FIELDS)
-
-
-def new_state(accounts: int, symbols: int, order_rows: int, cash: float) -> State:
-    """`accounts` flat accounts that hold `cash` each, with room for `order_rows` waiting orders each."""
-    state = State(
-        np.zeros((accounts, ACCOUNT_FIELDS)),
-        np.zeros((accounts, symbols, POSITION_FIELDS)),
-        np.zeros((accounts, order_rows, ORDER_FIELDS)),
-    )
-    state.accounts[:, [CASH, EQUITY, PEAK, LOWEST]] = cash
-    state.positions[:, :, [ENTRY, STOP, TARGET, MARK]] = np.nan
-    return state
-
-
-def log_rows(state: State) -> int:
-    """How many log rows one bar of these accounts can need at most."""
-    return len(state.accounts) * int(2 * state.orders.shape[1] + 4 * state.positions.shape[1])
+from simulator.fills import available, fill, impact_of, on_lot, write
+from simulator.layout import FloatArray, Log, State, Tape, Terms
+from simulator.margin import cross_breach, isolated_breach, maintenance, price_on_path
+from simulator.matching import at_open, cancel, finish, inside, trail
+from simulator.targets import reach_targets
 
 
 @compiled
-def _write(
-    log: FloatArray, logged: int, kind: int, account: int, bar: int, symbol: int, order_id: float,
-    quantity: float, price: float, fee: float, spread: float,
-) -> int:  # fmt: skip
-    """Append an event; a log without rows wants none."""
-    if log.shape[0] == 0:
-        return logged
-    row = log[logged]
-    row[KIND] = kind
-    row[LOG_ACCOUNT] = account
-    row[LOG_BAR] = bar
-    row[LOG_SYMBOL] = symbol
-    row[LOG_ORDER] = order_id
-    row[LOG_QUANTITY] = quantity
-    row[LOG_PRICE] = price
-    row[LOG_FEE] = fee
-    row[LOG_SPREAD] = spread
-    return logged + 1
+def _exit(
+    tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int, s: int, kind: int,
+    reference: float,
+) -> None:  # fmt: skip
+    """Close a position as far as the volume allows; the rest is closed at the next opens."""
+    account, position, rules, scalars = state.accounts[n], state.positions[n, s], terms.rules[s], terms.scalars
+    held = position[at.QUANTITY]
+    volume = tape.volume[path, b, s]
+    take = min(abs(held), available(volume, position[at.USED], scalars[at.PARTICIPATION]))
+    if take < abs(held):
+        take = on_lot(take, rules[at.LOT])
+    if take > 0.0:
+        fill(
+            state.accounts, state.positions, terms.rules, scalars, log, kind, n, bar, s, -1.0,
+            -take if held > 0.0 else take, reference,
+            tape.half_spread[path, b, s] * scalars[at.SPREAD_MULTIPLIER],
+            impact_of(take, volume, tape.sigma[path, b, s], scalars[at.IMPACT]), False,
+        )  # fmt: skip
+    position[at.WANTED] = np.nan
+    if position[at.QUANTITY] != 0.0:
+        position[at.EXPIRY] = bar + 1.0
+        position[at.EXIT] = kind
+    if account[at.WAITING] > 0.0:
+        cancel(account, state.orders[n], log, at.DROP_BRACKET_CLOSED, n, bar, s)
 
 
 @compiled
-def _fill(
-    state: tuple[FloatArray, FloatArray], log: FloatArray, logged: int, kind: int, n: int, bar: int, s: int,
-    order_id: float, quantity: float, reference: float, half_spread: float, fee_rate: float,
-) -> int:  # fmt: skip
-    """Trade `quantity` at `reference` worsened by the half spread, and keep the books."""
-    account = state[0][n]
-    position = state[1][n, s]
-    held = position[QUANTITY]
-    new = held + quantity
-    if abs(new) <= DUST * max(abs(held), abs(quantity)):
-        quantity = -held
-        new = 0.0
-    price = reference * (1.0 + half_spread) if quantity > 0.0 else reference * (1.0 - half_spread)
-    fee = abs(quantity) * price * fee_rate
-    spread = abs(quantity) * reference * half_spread
-    account[CASH] -= quantity * price
-    account[CASH] -= fee
-    account[FEES] += fee
-    account[SPREAD] += spread
-    if new == 0.0:
-        position[ENTRY] = np.nan
-        position[STOP] = np.nan
-        position[TARGET] = np.nan
-    elif held * new <= 0.0:  # opened or turned round
-        position[ENTRY] = price
-        position[STOP] = np.nan
-        position[TARGET] = np.nan
-    elif abs(new) > abs(held):
-        position[ENTRY] = (held * position[ENTRY] + quantity * price) / new
-    position[QUANTITY] = new
-    if kind == FILL_ORDER:
-        position[ORDERED] += quantity
-        position[ORDERED_ABS] += abs(quantity)
-        position[ORDERED_VALUE] += quantity * price
-    return _write(log, logged, kind, n, bar, s, order_id, quantity, price, fee, spread)
-
-
-@compiled
-def _room(
-    state: tuple[FloatArray, FloatArray], bars: FloatArray, n: int, s: int, closing: float, side: float,
-    fee_rate: float, multiplier: float, max_leverage: float,
-) -> float:  # fmt: skip
-    """Largest increase of symbol `s`, in base units, that keeps gross notional within the cap after its own costs.
-
-    Values are those of this bar's opens. With equity E and gross notional G after `closing` units have been closed,
-    x units at price P and unit cost c fit while G + x P <= cap (E - x P c), so x = (cap E - G) / (P (1 + cap c)).
-    """
-    equity = state[0][n, CASH]
-    gross = 0.0
-    for k in range(state[1].shape[1]):
-        quantity = state[1][n, k, QUANTITY]
-        if quantity != 0.0:
-            price = bars[k, OPEN] if not math.isnan(bars[k, CLOSE]) else state[1][n, k, MARK]
-            equity += quantity * price
-            gross += abs(quantity) * price
-    price = bars[s, OPEN]
-    half_spread = bars[s, HALF_SPREAD] * multiplier
-    cost = half_spread + fee_rate * (1.0 + side * half_spread)
-    equity -= closing * price * cost
-    gross -= closing * price
-    return float((max_leverage * equity - gross) / (price * (1.0 + max_leverage * cost)))
-
-
-@compiled
-def _execute(
-    state: tuple[FloatArray, FloatArray], order: FloatArray, bars: FloatArray, log: FloatArray, logged: int,
-    n: int, bar: int, fee_rate: float, multiplier: float, max_leverage: float,
-) -> int:  # fmt: skip
-    """Fill, cut or drop one active order at the open of its symbol's bar. The order is over either way."""
-    s = int(order[SYMBOL])
-    position = state[1][n, s]
-    order[WAITING] = 0.0
-    state[0][n, PENDING] -= 1.0
-    held = position[QUANTITY]
-    quantity = order[AMOUNT]
-    if order[REDUCE_ONLY] != 0.0:
-        if held * quantity >= 0.0:
-            return _write(log, logged, DROP_REDUCE_ONLY, n, bar, s, order[ORDER_ID], quantity, 0.0, 0.0, 0.0)
-        excess = abs(quantity) - abs(held)
-        if excess > 0.0:
-            if excess > DUST * abs(quantity):
-                cut = quantity + held
-                logged = _write(log, logged, DROP_REDUCE_ONLY, n, bar, s, order[ORDER_ID], cut, 0.0, 0.0, 0.0)
-            quantity = -held
-    if order[SIDE] * (held + quantity) < -DUST * abs(quantity):
-        return _write(log, logged, DROP_BRACKET_SIDE, n, bar, s, order[ORDER_ID], quantity, 0.0, 0.0, 0.0)
-    side = 1.0 if quantity > 0.0 else -1.0
-    closing = min(abs(quantity), abs(held)) if held * quantity < 0.0 else 0.0
-    opening = abs(quantity) - closing
-    if opening > DUST * abs(quantity):
-        room = max(0.0, _room(state, bars, n, s, closing, side, fee_rate, multiplier, max_leverage))
-        if opening > room * (1.0 + DUST):
-            logged = _write(
-                log, logged, DROP_LEVERAGE, n, bar, s, order[ORDER_ID], side * (opening - room), 0.0, 0.0, 0.0
-            )
-            quantity = side * (closing + room)
-            if quantity == 0.0:
-                return logged
-    logged = _fill(
-        state, log, logged, FILL_ORDER, n, bar, s, order[ORDER_ID], quantity, bars[s, OPEN],
-        bars[s, HALF_SPREAD] * multiplier, fee_rate,
+def _liquidate(
+    tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int, s: int, reference: float
+) -> None:
+    """The venue closes a position whole, whatever the volume. What an isolated position loses beyond its margin the
+    venue's insurance pays; a cross account's loss beyond its cash stays visible as negative equity."""
+    account, position = state.accounts[n], state.positions[n, s]
+    isolated = terms.rules[s, at.ISOLATED] != 0.0
+    before = account[at.CASH] + position[at.QUANTITY] * position[at.ENTRY] - position[at.MARGIN]
+    fill(
+        state.accounts, state.positions, terms.rules, terms.scalars, log, at.FILL_LIQUIDATION, n, bar, s, -1.0,
+        -position[at.QUANTITY], reference, tape.half_spread[path, b, s] * terms.scalars[at.SPREAD_MULTIPLIER], 0.0,
+        False,
     )  # fmt: skip
-    if position[QUANTITY] != 0.0:
-        if not math.isnan(order[ORDER_STOP]):
-            position[STOP] = order[ORDER_STOP]
-        if not math.isnan(order[ORDER_TARGET]):
-            position[TARGET] = order[ORDER_TARGET]
-    return logged
+    position[at.WANTED] = np.nan
+    if isolated and account[at.CASH] < before:
+        paid = before - account[at.CASH]
+        account[at.CASH] += paid
+        account[at.INSURED] += paid
+        write(log, at.PAID_INSURANCE, n, bar, s, -1.0, 0.0, 0.0, -paid, 0.0, 0.0, 0.0)
+    cancel(account, state.orders[n], log, at.DROP_LIQUIDATED, n, bar, s)
 
 
 @compiled
-def _cancel(
-    account: FloatArray, orders: FloatArray, log: FloatArray, logged: int, kind: int, n: int, bar: int, symbol: int
-) -> int:
-    """Drop the waiting orders of `symbol`, or all of them where it is -1."""
-    for m in range(orders.shape[0]):
-        order = orders[m]
-        if order[WAITING] != 0.0 and (symbol < 0 or int(order[SYMBOL]) == symbol):
-            order[WAITING] = 0.0
-            account[PENDING] -= 1.0
-            logged = _write(
-                log, logged, kind, n, bar, int(order[SYMBOL]), order[ORDER_ID], order[AMOUNT], 0.0, 0.0, 0.0
+def _end(account: FloatArray, positions: FloatArray, orders: FloatArray, log: Log, n: int, bar: int) -> None:
+    """A cross liquidation ends the account, unless isolated positions live on."""
+    cancel(account, orders, log, at.DROP_LIQUIDATED, n, bar, -1)
+    for s in range(positions.shape[0]):
+        if positions[s, at.QUANTITY] != 0.0:
+            return
+    account[at.ENDED] = 1.0
+
+
+@compiled
+def _settle(account: FloatArray, position: FloatArray, rate: float, log: Log, n: int, bar: int, s: int) -> float:
+    """Pay (or receive) one funding rate on the mark; returns what was paid."""
+    paid = position[at.QUANTITY] * position[at.MARK] * rate
+    account[at.CASH] -= paid
+    account[at.FUNDING_PAID] += paid
+    write(log, at.PAID_FUNDING, n, bar, s, -1.0, position[at.QUANTITY], position[at.MARK], paid, 0.0, 0.0, 0.0)
+    return float(paid)
+
+
+@compiled
+def _borrow(account: FloatArray, position: FloatArray, rate: float, log: Log, n: int, bar: int, s: int) -> float:
+    """Pay for a bar's use of borrowed coins; returns what was paid."""
+    paid = -position[at.QUANTITY] * position[at.MARK] * rate
+    account[at.CASH] -= paid
+    account[at.BORROW_PAID] += paid
+    write(log, at.PAID_BORROW, n, bar, s, -1.0, position[at.QUANTITY], position[at.MARK], paid, 0.0, 0.0, 0.0)
+    return float(paid)
+
+
+@compiled
+def _stop_share(position: FloatArray, first: float, worst: float) -> float:
+    """How far along the bad way a position meets its stop; 2 where it does not."""
+    stop, quantity = position[at.STOP], position[at.QUANTITY]
+    if math.isnan(stop) or quantity == 0.0:
+        return 2.0
+    side = 1.0 if quantity > 0.0 else -1.0
+    if side * (first - stop) <= 0.0:
+        return 0.0
+    if side * (worst - stop) > 0.0:
+        return 2.0
+    return float((first - stop) / (first - worst))
+
+
+@compiled
+def _bad_way(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int) -> None:
+    """Stops and liquidations in the order in which falling (for shorts: rising) prices meet them."""
+    account, positions = state.accounts[n], state.positions[n]
+    symbols = positions.shape[0]
+    for m in range(state.orders.shape[1] if account[at.WAITING] > 0.0 else 0):
+        order = state.orders[n, m]
+        s = int(order[at.SYMBOL])
+        protects = order[at.TYPE] == at.STOP_ORDER or order[at.TYPE] == at.TRAILING_ORDER
+        reduces = positions[s, at.QUANTITY] * order[at.AMOUNT] < 0.0
+        if order[at.LIVE] != 0.0 and order[at.ARMED] != 0.0 and protects and reduces:
+            if math.isnan(tape.close[path, b, s]):
+                continue
+            # A trigger beyond the price of a liquidation comes too late: the sweep below must go first.
+            side = 1.0 if order[at.AMOUNT] > 0.0 else -1.0
+            worst = tape.high[path, b, s] if side > 0.0 else tape.low[path, b, s]
+            if side * (worst - order[at.TRIGGER]) >= 0.0:
+                share = (tape.open[path, b, s] - order[at.TRIGGER]) / (tape.open[path, b, s] - worst)
+                if share <= _first_breach(tape, terms, state, path, b, n):
+                    inside(tape, terms, state, log, path, b, n, m, bar)
+    for _ in range(3 * symbols):
+        breach = _first_breach(tape, terms, state, path, b, n)
+        # The stop that is met first, no later than the breach. Equal shares: the symbols do not touch one another.
+        best, which = 2.0, -1
+        for s in range(symbols):
+            if math.isnan(tape.close[path, b, s]) or positions[s, at.QUANTITY] == 0.0:
+                continue
+            long = positions[s, at.QUANTITY] > 0.0
+            share = _stop_share(
+                positions[s], tape.open[path, b, s], tape.low[path, b, s] if long else tape.high[path, b, s]
             )
-    return logged
+            # A stop that the volume filled in part is closed at the next opens.
+            if share < best and positions[s, at.EXIT] != at.FILL_STOP:
+                best, which = share, s
+        if which >= 0 and best <= breach:
+            long = positions[which, at.QUANTITY] > 0.0
+            first, stop = tape.open[path, b, which], positions[which, at.STOP]
+            reference = min(stop, first) if long else max(stop, first)
+            _exit(tape, terms, state, log, path, b, n, bar, which, at.FILL_STOP, reference)
+        elif breach <= 1.0:
+            _liquidate_at(tape, terms, state, log, path, b, n, bar, breach)
+        else:
+            return
 
 
 @compiled
-def _settle(
-    account: FloatArray, position: FloatArray, rate: float, log: FloatArray, logged: int, n: int, bar: int, s: int
-) -> int:
-    """Pay (or receive) one funding rate on the mark."""
-    if position[QUANTITY] == 0.0 or rate == 0.0:
-        return logged
-    paid = position[QUANTITY] * position[MARK] * rate
-    account[CASH] -= paid
-    account[FUNDING_PAID] += paid
-    return _write(log, logged, SETTLED, n, bar, s, -1.0, position[QUANTITY], position[MARK], paid, 0.0)
+def _worst(tape: Tape, positions: FloatArray, path: int, b: int, s: int) -> tuple[float, float]:
+    """Open and worst extreme of the mark for the position held; both the mark where the bar is absent."""
+    if math.isnan(tape.close[path, b, s]):
+        return positions[s, at.MARK], positions[s, at.MARK]
+    low, high = tape.mark_low[path, b, s], tape.mark_high[path, b, s]
+    first = min(max(tape.open[path, b, s], low), high)
+    return first, low if positions[s, at.QUANTITY] > 0.0 else high
 
 
 @compiled
-def _bracket(
-    state: tuple[FloatArray, FloatArray], orders: FloatArray, bars: FloatArray, log: FloatArray, logged: int,
-    n: int, bar: int, s: int, fee_rate: float, multiplier: float,
-) -> int:  # fmt: skip
-    """Take the stop or the target of one position if this bar reached it."""
-    position = state[1][n, s]
-    quantity, stop, target = position[QUANTITY], position[STOP], position[TARGET]
-    first, high, low = bars[s, OPEN], bars[s, HIGH], bars[s, LOW]
-    # Comparisons with NaN (no stop, no target) are false.
-    if quantity > 0.0 and low <= stop:
-        kind, price = FILL_STOP, min(stop, first)
-    elif quantity > 0.0 and high > target:
-        kind, price = FILL_TARGET, max(target, first)
-    elif quantity < 0.0 and high >= stop:
-        kind, price = FILL_STOP, max(stop, first)
-    elif quantity < 0.0 and low < target:
-        kind, price = FILL_TARGET, min(target, first)
-    else:
-        return logged
-    half_spread = bars[s, HALF_SPREAD] * multiplier
-    logged = _fill(state, log, logged, kind, n, bar, s, -1.0, -quantity, price, half_spread, fee_rate)
-    return _cancel(state[0][n], orders[n], log, logged, DROP_BRACKET_CLOSED, n, bar, s)
+def _first_breach(tape: Tape, terms: Terms, state: State, path: int, b: int, n: int) -> float:
+    """How far along the bad way the first liquidation happens, of the account or an isolated position; 2 for none."""
+    positions = state.positions[n]
+    symbols = positions.shape[0]
+    firsts, worsts = np.empty(symbols), np.empty(symbols)
+    earliest = 2.0
+    for s in range(symbols):
+        firsts[s], worsts[s] = _worst(tape, positions, path, b, s)
+        if positions[s, at.QUANTITY] != 0.0 and terms.rules[s, at.ISOLATED] != 0.0:
+            earliest = min(earliest, isolated_breach(positions[s], firsts[s], worsts[s], terms.rules[s], terms.tiers))
+    cash = state.accounts[n, at.CASH]
+    return min(earliest, cross_breach(cash, positions, firsts, worsts, terms.rules, terms.tiers))
 
 
 @compiled
-def _close_of_bar(
-    state: tuple[FloatArray, FloatArray], orders: FloatArray, bars: FloatArray, log: FloatArray, logged: int,
-    n: int, bar: int, fee_rate: float, multiplier: float,
-) -> int:  # fmt: skip
-    """Mark, settle what is due at the close, and end the account if nothing is left."""
-    account, positions = state[0][n], state[1][n]
+def _liquidate_at(
+    tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int, share: float
+) -> None:
+    """Liquidate what cannot stand `share` of the bad way: isolated positions apart, the cross ones together."""
+    account, positions = state.accounts[n], state.positions[n]
+    symbols = positions.shape[0]
+    firsts, worsts = np.empty(symbols), np.empty(symbols)
+    for s in range(symbols):
+        firsts[s], worsts[s] = _worst(tape, positions, path, b, s)
+    whole = cross_breach(account[at.CASH], positions, firsts, worsts, terms.rules, terms.tiers) <= share
+    for s in range(symbols):
+        quantity = positions[s, at.QUANTITY]
+        if quantity == 0.0:
+            continue
+        isolated = terms.rules[s, at.ISOLATED] != 0.0
+        if isolated:
+            goes = isolated_breach(positions[s], firsts[s], worsts[s], terms.rules[s], terms.tiers) <= share
+        else:
+            goes = whole
+        if goes:
+            reference = positions[s, at.MARK]
+            if not math.isnan(tape.close[path, b, s]):
+                extreme = tape.low[path, b, s] if quantity > 0.0 else tape.high[path, b, s]
+                reference = price_on_path(tape.open[path, b, s], extreme, share)
+            _liquidate(tape, terms, state, log, path, b, n, bar, s, reference)
+    if whole:
+        _end(account, positions, state.orders[n], log, n, bar)
+
+
+@compiled
+def _good_way(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int) -> None:
+    """Targets, then resting orders, then the stops of positions that these have opened."""
+    account, positions = state.accounts[n], state.positions[n]
     symbols = positions.shape[0]
     for s in range(symbols):
-        if not math.isnan(bars[s, CLOSE]):
-            positions[s, MARK] = bars[s, CLOSE]
-        logged = _settle(account, positions[s], bars[s, FUNDING_CLOSE], log, logged, n, bar, s)
-    equity = account[CASH]
+        quantity, target = positions[s, at.QUANTITY], positions[s, at.TARGET]
+        if quantity == 0.0 or math.isnan(target) or math.isnan(tape.close[path, b, s]):
+            continue
+        first = tape.open[path, b, s]
+        if quantity > 0.0 and tape.high[path, b, s] > target:
+            _exit(tape, terms, state, log, path, b, n, bar, s, at.FILL_TARGET, max(target, first))
+        elif quantity < 0.0 and tape.low[path, b, s] < target:
+            _exit(tape, terms, state, log, path, b, n, bar, s, at.FILL_TARGET, min(target, first))
+    if account[at.WAITING] == 0.0:
+        return
+    for m in range(state.orders.shape[1]):
+        order = state.orders[n, m]
+        s = int(order[at.SYMBOL])
+        if order[at.LIVE] == 0.0 or order[at.ARMED] == 0.0 or order[at.ACTIVE] > bar:
+            continue
+        if order[at.TYPE] == at.MARKET_ORDER or math.isnan(tape.close[path, b, s]):
+            continue
+        held = positions[s, at.QUANTITY]
+        inside(tape, terms, state, log, path, b, n, m, bar)
+        now, stop = positions[s, at.QUANTITY], positions[s, at.STOP]
+        if now == held or math.isnan(stop) or held * now > 0.0:
+            continue
+        # Opened inside the bar: the price may have gone on to the stop, so it is taken to have done so.
+        if now > 0.0 and tape.low[path, b, s] <= stop:
+            _exit(tape, terms, state, log, path, b, n, bar, s, at.FILL_STOP, min(stop, positions[s, at.ENTRY]))
+        elif now < 0.0 and tape.high[path, b, s] >= stop:
+            _exit(tape, terms, state, log, path, b, n, bar, s, at.FILL_STOP, max(stop, positions[s, at.ENTRY]))
+    for m in range(state.orders.shape[1]):
+        order = state.orders[n, m]
+        if order[at.LIVE] != 0.0 and order[at.TYPE] == at.TRAILING_ORDER and order[at.ARMED] != 0.0:
+            s = int(order[at.SYMBOL])
+            if not math.isnan(tape.close[path, b, s]):
+                trail(order, tape.high[path, b, s], tape.low[path, b, s])
+
+
+@compiled
+def _open(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int) -> None:
+    """What orders do at the open."""
+    account, positions, orders = state.accounts[n], state.positions[n], state.orders[n]
+    for m in range(orders.shape[0]):
+        order = orders[m]
+        if order[at.LIVE] != 0.0 and order[at.EXPIRES] <= bar:
+            write(
+                log, int(order[at.CAUSE]), n, bar, int(order[at.SYMBOL]), order[at.ORDER_ID], order[at.AMOUNT], 0.0,
+                0.0, 0.0, 0.0, 0.0,
+            )  # fmt: skip
+            finish(account, order)
+    for reducing_only in (True, False):
+        for m in range(orders.shape[0]):
+            order = orders[m]
+            s = int(order[at.SYMBOL])
+            if order[at.LIVE] == 0.0 or order[at.ACTIVE] > bar or math.isnan(tape.close[path, b, s]):
+                continue
+            held = positions[s, at.QUANTITY]
+            reduces = held * order[at.AMOUNT] < 0.0 and abs(order[at.AMOUNT]) <= abs(held)
+            # A limit that has been met in the first round must not count as resting in the second.
+            if reduces == reducing_only and order[at.MET] != bar:
+                order[at.MET] = bar
+                at_open(tape, terms, state, log, path, b, n, m, bar)
+
+
+@compiled
+def _uncovered(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int) -> float:
+    """At the close: liquidate isolated positions below their maintenance margin, or the whole cross account. Returns
+    the equity that is left."""
+    account, positions = state.accounts[n], state.positions[n]
+    symbols = positions.shape[0]
+    marks = positions[:, at.MARK].copy()
     for s in range(symbols):
-        if positions[s, QUANTITY] != 0.0:
-            equity += positions[s, QUANTITY] * positions[s, MARK]
-    if equity <= 0.0 and account[ENDED] == 0.0:
+        if positions[s, at.QUANTITY] == 0.0 or terms.rules[s, at.ISOLATED] == 0.0:
+            continue
+        if isolated_breach(positions[s], marks[s], marks[s], terms.rules[s], terms.tiers) <= 1.0:
+            _liquidate(tape, terms, state, log, path, b, n, bar, s, marks[s])
+    if cross_breach(account[at.CASH], positions, marks, marks, terms.rules, terms.tiers) <= 1.0:
         for s in range(symbols):
-            if positions[s, QUANTITY] != 0.0:
-                logged = _fill(
-                    state, log, logged, FILL_BANKRUPT, n, bar, s, -1.0, -positions[s, QUANTITY], positions[s, MARK],
-                    bars[s, HALF_SPREAD] * multiplier, fee_rate,
-                )  # fmt: skip
-        equity = account[CASH]
-        account[ENDED] = 1.0
-        logged = _cancel(account, orders[n], log, logged, DROP_BANKRUPT, n, bar, -1)
-    account[EQUITY] = equity
-    account[PEAK] = max(account[PEAK], equity)
-    account[LOWEST] = min(account[LOWEST], equity)
-    return logged
+            if positions[s, at.QUANTITY] != 0.0 and terms.rules[s, at.ISOLATED] == 0.0:
+                _liquidate(tape, terms, state, log, path, b, n, bar, s, marks[s])
+        _end(account, positions, state.orders[n], log, n, bar)
+    equity = account[at.CASH]
+    for s in range(symbols):
+        if positions[s, at.QUANTITY] != 0.0:
+            equity += positions[s, at.QUANTITY] * positions[s, at.MARK]
+    return float(equity)
+
+
+@compiled
+def _new_day(account: FloatArray, traded: FloatArray, fee_tiers: FloatArray, day: int) -> None:
+    """Book what was traded on the days that are over and find the fee tier of the last 30 of them."""
+    passed = day - int(account[at.DAY])
+    if account[at.DAY] >= 0.0:
+        traded[int(account[at.DAY]) % 30] = account[at.TODAY]
+        for gone in range(1, min(passed, 30)):
+            traded[(int(account[at.DAY]) + gone) % 30] = 0.0
+    account[at.DAY] = day
+    account[at.TODAY] = 0.0
+    volume = traded.sum()
+    for tier in range(fee_tiers.shape[0]):
+        if volume >= fee_tiers[tier, 0]:
+            account[at.MAKER_FEE] = fee_tiers[tier, 1]
+            account[at.TAKER_FEE] = fee_tiers[tier, 2]
 
 
 @compiled
 def advance(
-    tape: FloatArray, start: int, stop: int, first_bar: int, accounts: FloatArray, positions: FloatArray,
-    orders: FloatArray, log: FloatArray, rows: int, record: FloatArray, fee_rate: float, multiplier: float,
-    max_leverage: float,
-) -> tuple[int, int]:  # fmt: skip
+    tape: Tape, terms: Terms, state: State, log: Log, start: int, stop: int, first_bar: int, rows: int,
+    targets: FloatArray, equity: FloatArray, notional: FloatArray,
+) -> int:  # fmt: skip
     """Take every account through the tape's bars ``start .. stop - 1``.
 
     Args:
-        tape: (paths, bars, S, TAPE_FIELDS); one path serves all accounts, else account n lives on path n.
-        first_bar: what the tape's bar 0 is called in `orders` and in the log.
-        accounts, positions, orders: the parts of a `State`, changed in place.
-        log: (events, LOG_FIELDS), filled from row 0; no rows at all: nothing is logged.
-        rows: `log_rows` of the state.
-        record: (N, bars, 1 + S) receives the equity and the signed notionals at each bar's close.
-        fee_rate: taker fee as a fraction; multiplier: of the half spreads; max_leverage: gross notional / equity.
+        first_bar: what the tape's bar 0 is called in the orders and in the log.
+        rows: `layout.log_rows` of the state; a log with rows is written from row 0 on.
+        targets: (accounts or 1, stop - start, S) exposures to reach at each bar's open, NaN for no change; without bars
+            there are none.
+        equity: (N, bars) and notional: (N, bars, S) receive the equity and the signed values at each bar's close;
+            arrays without bars receive nothing.
 
     Returns:
-        The tape's bar at which it stopped (earlier than `stop` when the log could overflow in the next bar: empty it
-        and call again) and the number of log rows written.
+        The tape's bar at which it stopped: earlier than `stop` when the log could overflow in the next bar (read it
+        and call again).
     """
-    state = (accounts, positions)
-    shared = tape.shape[0] == 1
+    accounts, positions, rules, scalars = state.accounts, state.positions, terms.rules, terms.scalars
+    shared = tape.open.shape[0] == 1
     symbols = positions.shape[1]
-    logged = 0
+    log.used[0] = 0
+    participation = scalars[at.PARTICIPATION] > 0.0
+    tiered = terms.fee_tiers.shape[0] > 0
+    low, high, close, mark_close = tape.low, tape.high, tape.close, tape.mark_close
+    # Nothing but scalar reads here: a view of a row or a call costs more than a quiet bar.
     for b in range(start, stop):
-        if log.shape[0] > 0 and logged + rows > log.shape[0]:
-            return b, logged
+        if log.rows.shape[0] > 0 and log.used[0] + rows > log.rows.shape[0]:
+            return b
         bar = first_bar + b
         for n in range(accounts.shape[0]):
-            bars = tape[0 if shared else n, b]
-            if accounts[n, PENDING] > 0.0:
-                for reducing_only in (True, False):
-                    for m in range(orders.shape[1]):
-                        order = orders[n, m]
-                        s = int(order[SYMBOL])
-                        if order[WAITING] == 0.0 or order[ACTIVE] > bar or math.isnan(bars[s, CLOSE]):
-                            continue
-                        held = positions[n, s, QUANTITY]
-                        reduces = held * order[AMOUNT] < 0.0 and abs(order[AMOUNT]) <= abs(held)
-                        if reducing_only and not reduces:
-                            continue
-                        logged = _execute(state, order, bars, log, logged, n, bar, fee_rate, multiplier, max_leverage)
+            path = 0 if shared else n
+            if accounts[n, at.ENDED] == 0.0:
+                if tiered and accounts[n, at.DAY] != tape.day[b]:
+                    _new_day(accounts[n], state.traded[n], terms.fee_tiers, tape.day[b])
+                wanted = False
+                if targets.shape[1] > 0:
+                    for s in range(symbols):
+                        target = targets[n if targets.shape[0] > 1 else 0, b - start, s]
+                        if not math.isnan(target):
+                            positions[n, s, at.WANTED] = target
+                for s in range(symbols):
+                    if participation:
+                        positions[n, s, at.USED] = 0.0
+                    wanted |= not math.isnan(positions[n, s, at.WANTED])
+                    if positions[n, s, at.EXPIRY] <= bar and not math.isnan(close[path, b, s]):
+                        kind = int(positions[n, s, at.EXIT])
+                        _exit(tape, terms, state, log, path, b, n, bar, s, kind, tape.open[path, b, s])
+                if wanted:
+                    reach_targets(
+                        tape.open, close, tape.volume, tape.half_spread, tape.sigma, rules, terms.tiers, scalars,
+                        accounts, positions, log, path, b, n, bar,
+                    )  # fmt: skip
+                if accounts[n, at.WAITING] > 0.0:
+                    _open(tape, terms, state, log, path, b, n, bar)
+                waits = accounts[n, at.WAITING] > 0.0
+                held, targeted, endangered = False, False, False
+                excess = accounts[n, at.CASH]
+                for s in range(symbols):
+                    quantity = positions[n, s, at.QUANTITY]
+                    if quantity == 0.0:
+                        continue
+                    held = True
+                    targeted |= not math.isnan(positions[n, s, at.TARGET])
+                    if tape.funding_inside[path, b, s] != 0.0 and rules[s, at.SPOT] == 0.0:
+                        _settle(accounts[n], positions[n, s], tape.funding_inside[path, b, s], log, n, bar, s)
+                    if math.isnan(close[path, b, s]):
+                        worst = positions[n, s, at.MARK]
+                    elif quantity > 0.0:
+                        worst = tape.mark_low[path, b, s]
+                        endangered |= low[path, b, s] <= positions[n, s, at.STOP]
+                    else:
+                        worst = tape.mark_high[path, b, s]
+                        endangered |= high[path, b, s] >= positions[n, s, at.STOP]
+                    excess += quantity * worst
+                    if rules[s, at.ISOLATED] != 0.0:
+                        endangered = True
+                    elif rules[s, at.TIER_FIRST] != rules[s, at.TIER_STOP]:
+                        excess -= maintenance(abs(quantity) * worst, rules[s], terms.tiers)
+                if held and (waits or endangered or excess <= 0.0):
+                    _bad_way(tape, terms, state, log, path, b, n, bar)
+                if targeted or waits:
+                    _good_way(tape, terms, state, log, path, b, n, bar)
+            # The close.
+            value, needed, held = accounts[n, at.CASH], 0.0, False
             for s in range(symbols):
-                if positions[n, s, QUANTITY] != 0.0:
-                    logged = _settle(accounts[n], positions[n, s], bars[s, FUNDING_INSIDE], log, logged, n, bar, s)
-                    if not math.isnan(bars[s, CLOSE]):
-                        logged = _bracket(state, orders, bars, log, logged, n, bar, s, fee_rate, multiplier)
-            logged = _close_of_bar(state, orders, bars, log, logged, n, bar, fee_rate, multiplier)
-            record[n, b, 0] = accounts[n, EQUITY]
-            for s in range(symbols):
-                quantity = positions[n, s, QUANTITY]
-                record[n, b, 1 + s] = quantity * positions[n, s, MARK] if quantity != 0.0 else 0.0
-    return stop, logged
+                mark = mark_close[path, b, s]
+                if math.isnan(mark):
+                    mark = positions[n, s, at.MARK]
+                else:
+                    positions[n, s, at.MARK] = mark
+                quantity = positions[n, s, at.QUANTITY]
+                if quantity == 0.0:
+                    continue
+                held = True
+                value += quantity * mark
+                if rules[s, at.SPOT] == 0.0:
+                    if tape.funding_close[path, b, s] != 0.0:
+                        value -= _settle(accounts[n], positions[n, s], tape.funding_close[path, b, s], log, n, bar, s)
+                elif quantity < 0.0 and scalars[at.BORROW] != 0.0:
+                    value -= _borrow(accounts[n], positions[n, s], scalars[at.BORROW], log, n, bar, s)
+                if rules[s, at.TIER_FIRST] != rules[s, at.TIER_STOP]:
+                    needed += maintenance(abs(quantity) * mark, rules[s], terms.tiers)
+            if held and value <= needed and accounts[n, at.ENDED] == 0.0:
+                value = _uncovered(tape, terms, state, log, path, b, n, bar)
+            accounts[n, at.EQUITY] = value
+            accounts[n, at.PEAK] = max(accounts[n, at.PEAK], value)
+            accounts[n, at.LOWEST] = min(accounts[n, at.LOWEST], value)
+            if equity.shape[1] > 0:
+                equity[n, b] = value
+            if notional.shape[1] > 0:
+                for s in range(symbols):
+                    quantity = positions[n, s, at.QUANTITY]
+                    notional[n, b, s] = quantity * positions[n, s, at.MARK] if quantity != 0.0 else 0.0
+    return stop
+
+
+NO_TARGETS: FloatArray = np.empty((1, 0, 0))
+NO_EQUITY: FloatArray = np.empty((1, 0))
+NO_NOTIONAL: FloatArray = np.empty((1, 0, 0))

@@ -12,7 +12,6 @@ NaN with `present` False; nothing is ever filled in.
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,10 +22,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.errors import DataError, LookAheadError
-from simulator.resample import resample_arrays
+from simulator.errors import DataError
+from simulator.resample import CoarseBars, resample_arrays
+from simulator.view import Bars as Bars
+from simulator.view import MarketView
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # they import this module
+    from simulator.series import Books, Series
     from simulator.truth import Truth
 
 FloatArray = npt.NDArray[np.float64]
@@ -88,24 +90,6 @@ class FundingEvent:
 
 
 @dataclass(frozen=True)
-class Bars:
-    """Consecutive grid bars of one symbol, oldest first. Absent bars are NaN with `present` False."""
-
-    symbol: str
-    open_time: IntArray
-    open: FloatArray
-    high: FloatArray
-    low: FloatArray
-    close: FloatArray
-    volume: FloatArray
-    half_spread: FloatArray
-    present: BoolArray
-
-    def __len__(self) -> int:
-        return len(self.open_time)
-
-
-@dataclass(frozen=True)
 class Market:
     """History of S symbols on one grid of T bars (see the module's docstring for units).
 
@@ -127,6 +111,8 @@ class Market:
     truth: Truth | None = None
     partial: BoolArray | None = None  # (T, S): bars built from an incomplete set of finer bars; None: not resampled
     source: str = "memory"
+    series: dict[str, Series] = field(default_factory=dict)  # by name, like onchain/BTC
+    books: dict[str, Books] = field(default_factory=dict)  # by symbol
 
     def __post_init__(self) -> None:
         shape = (len(self.open_time), len(self.symbols))
@@ -146,6 +132,13 @@ class Market:
                 raise DataError(f"{self.source}: the funding of {symbol} is not in order of time")
         if any(later.known_at < earlier.known_at for earlier, later in pairwise(self.news)):
             raise DataError(f"{self.source}: the news are not in order of known_at")
+        # Series and books check their own order.
+        for name in self.series:
+            if name.count("/") != 1:
+                raise DataError(f"{self.source}: {name!r} is not a name of a series; write kind/name, like onchain/BTC")
+        for symbol in self.books:
+            if symbol not in self.symbols:
+                raise DataError(f"{self.source}: order books of '{symbol}', which is not a symbol of the market")
 
     def __len__(self) -> int:
         return len(self.open_time)
@@ -170,6 +163,13 @@ class Market:
                 digest.update(f"{symbol}|{event.time}|{event.rate!r}".encode())
         for item in self.news:
             digest.update(f"{item.time}|{item.known_at}|{item.symbol}|{item.text}".encode())
+        # A market without them keeps the hash that it had before there were any: recorded runs name it.
+        beside: list[tuple[str, Series | Books]] = [(f"|series|{name}|", one) for name, one in self.series.items()]
+        beside += [(f"|book|{symbol}|", books) for symbol, books in self.books.items()]
+        for label, one in sorted(beside, key=lambda entry: entry[0]):
+            digest.update(f"{label}{len(one)}|".encode())
+            for part in one.content():
+                digest.update(part)
         return digest.hexdigest()
 
     def column(self, symbol: str) -> int:
@@ -193,29 +193,26 @@ class Market:
             news=tuple(item for item in self.news if item.symbol is None or item.symbol in symbols),
             truth=None if self.truth is None else self.truth.select(symbols),
             partial=None if self.partial is None else np.ascontiguousarray(self.partial[:, columns]),
+            books={symbol: self.books[symbol] for symbol in symbols if symbol in self.books},
         )
 
     def resample(self, timeframe: str) -> Market:
-        """The same history in coarser bars (see `simulator.resample`); funding and news keep their times.
+        """The same history in coarser bars (see `simulator.resample`); all else keeps its times.
 
         A resampled market has no truth: the hidden state lives on the finer grid. Raises `DataError` when the bars of
         `timeframe` are not made of whole bars of this market, or when not one of them is complete.
         """
         if timeframe == self.timeframe:
             return self
-        target = interval_of(timeframe)
-        if target % self.interval:
-            raise DataError(f"{self.source}: {timeframe} bars cannot be made of {self.timeframe} bars")
-        columns = {name: getattr(self, name) for name in BAR_COLUMNS}
-        coarse = resample_arrays(self.open_time, columns, self.interval, target)
+        coarse = self.coarser(timeframe)
         if not len(coarse.open_time):
             raise DataError(f"{self.source}: {len(self)} bars of {self.timeframe} hold no complete bar of {timeframe}")
         partial = coarse.partial
         if self.partial is not None:
             # What was partial before stays partial: resampling twice must not launder a hole.
-            ever = resample_arrays(
-                self.open_time, {**columns, "volume": np.where(self.partial, 1.0, 0.0)}, self.interval, target
-            )
+            columns = {name: getattr(self, name) for name in BAR_COLUMNS}
+            columns["volume"] = np.where(self.partial, 1.0, 0.0)
+            ever = resample_arrays(self.open_time, columns, self.interval, coarse.interval)
             partial = partial | (np.nan_to_num(ever.volume) > 0)
         arrays: dict[str, Any] = {name: getattr(coarse, name) for name in BAR_COLUMNS}
         return replace(
@@ -227,95 +224,26 @@ class Market:
             partial=partial,
         )
 
+    def coarser(self, timeframe: str) -> CoarseBars:
+        """The complete bars of a coarser `timeframe`, made once and kept; none where no bar of it is complete.
+
+        Raises `DataError` when the bars of `timeframe` are not made of whole bars of this market.
+        """
+        kept = self._coarser.get(timeframe)
+        if kept is None:
+            target = interval_of(timeframe)
+            if target % self.interval:
+                raise DataError(f"{self.source}: {timeframe} bars cannot be made of {self.timeframe} bars")
+            columns = {name: getattr(self, name) for name in BAR_COLUMNS}
+            kept = self._coarser[timeframe] = resample_arrays(self.open_time, columns, self.interval, target)
+        return kept
+
+    @cached_property
+    def _coarser(self) -> dict[str, CoarseBars]:
+        return {}
+
     def view(self, index: int) -> MarketView:
         """The market as it was known at the close of bar `index`."""
         if not 0 <= index < len(self):
             raise DataError(f"{self.source}: bar {index} is outside 0..{len(self) - 1}")
         return MarketView(self, index)
-
-
-class MarketView:
-    """What was known at the close of bar `index`: the only door for agents, tools and strategies."""
-
-    __slots__ = ("_market", "index")
-
-    def __init__(self, market: Market, index: int) -> None:
-        self._market = market
-        self.index = index
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        return self._market.symbols
-
-    @property
-    def timeframe(self) -> str:
-        return self._market.timeframe
-
-    @property
-    def interval(self) -> int:
-        return self._market.interval
-
-    @property
-    def now(self) -> int:
-        """The clock: close time of the current bar."""
-        return int(self._market.open_time[self.index]) + self._market.interval
-
-    def bar(self, symbol: str, index: int) -> Bars:
-        """The single bar at an absolute `index`. Raises `LookAheadError` past the clock."""
-        if index > self.index:
-            raise LookAheadError(f"bar {index} of {symbol} is not complete at bar {self.index}")
-        return self._slice(symbol, index, index + 1)
-
-    def bars(self, symbol: str, count: int) -> Bars:
-        """The last `count` grid bars, the current one included; fewer where the history begins later."""
-        return self._slice(symbol, max(0, self.index + 1 - count), self.index + 1)
-
-    def last_close(self, symbol: str) -> float:
-        """Close of the newest present bar; NaN before the symbol's first bar."""
-        column = self._market.close[: self.index + 1, self._market.column(symbol)]
-        known = np.flatnonzero(~np.isnan(column[-500:]))
-        if len(known):
-            return float(column[-500:][known[-1]])
-        known = np.flatnonzero(~np.isnan(column))
-        return float(column[known[-1]]) if len(known) else float("nan")
-
-    def funding(self, symbol: str, count: int) -> tuple[FundingEvent, ...]:
-        """The last `count` settlements at or before now."""
-        self._market.column(symbol)  # an unknown symbol is an error, not an empty answer
-        events = self._market.funding.get(symbol, ())
-        stop = bisect_right(events, self.now, key=lambda event: event.time)
-        return events[max(0, stop - count) : stop]
-
-    def news(self, symbol: str, count: int, max_age: int | None = None) -> tuple[NewsItem, ...]:
-        """The last `count` headlines about `symbol` or the whole market, known by now and at most `max_age` ms old."""
-        self._market.column(symbol)
-        if count < 1:
-            return ()
-        found: list[NewsItem] = []
-        for position in range(bisect_right(self._market.news, self.now, key=lambda item: item.known_at) - 1, -1, -1):
-            item = self._market.news[position]
-            if max_age is not None and self.now - item.known_at > max_age:
-                break
-            if item.symbol is None or item.symbol == symbol:
-                found.append(item)
-                if len(found) == count:
-                    break
-        return tuple(reversed(found))
-
-    def _slice(self, symbol: str, start: int, stop: int) -> Bars:
-        m, s = self._market, self._market.column(symbol)
-        if start < 0:
-            raise LookAheadError(f"bar {start} of {symbol} lies before the history")
-        rows = slice(start, stop)
-        # Copies: a caller that writes into its bars must not change history.
-        return Bars(
-            symbol=symbol,
-            open_time=m.open_time[rows].copy(),
-            open=m.open[rows, s].copy(),
-            high=m.high[rows, s].copy(),
-            low=m.low[rows, s].copy(),
-            close=m.close[rows, s].copy(),
-            volume=m.volume[rows, s].copy(),
-            half_spread=m.half_spread[rows, s].copy(),
-            present=m.present[rows, s].copy(),
-        )

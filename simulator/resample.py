@@ -28,6 +28,7 @@ class CoarseBars:
     volume: FloatArray
     half_spread: FloatArray
     partial: npt.NDArray[np.bool_]
+    interval: int  # ms
 
 
 def resample_arrays(
@@ -78,4 +79,5 @@ def resample_arrays(
         volume=total(blocks("volume")),
         half_spread=total(blocks("half_spread")) / np.maximum(count, 1),
         partial=~absent & (count < parts),
+        interval=target,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,18 @@ from simulator.errors import DataError
 EARLIEST, LATEST = 946_684_800_000, 4_102_444_800_000  # 2000-01-01, 2100-01-01
 
 
+Columns = Mapping[str, pa.Array | npt.NDArray[np.generic]]
+Written = Literal["written", "unchanged", "replaced"]
+
+
+def column_names(path: Path) -> list[str]:
+    """The columns of the file at `path`, without reading them. Raises `DataError` when it is unreadable."""
+    try:
+        return list(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
 def read_table(path: Path, required: tuple[str, ...]) -> pa.Table:
     """The table in `path`. Raises `DataError` when it is missing, unreadable or lacks one of the `required` columns."""
     try:
@@ -24,8 +37,7 @@ def read_table(path: Path, required: tuple[str, ...]) -> pa.Table:
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file") from None
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path}: not a readable Parquet file ({reason}); write or download it again") from error
+        raise _unreadable(path, error) from error
     missing = [name for name in required if name not in table.column_names]
     if missing:
         raise DataError(
@@ -57,7 +69,7 @@ def numbers(table: pa.Table, name: str, path: Path) -> npt.NDArray[np.float64]:
     return column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
 
 
-def write_table(path: Path, columns: Mapping[str, pa.Array | npt.NDArray[np.generic]]) -> None:
+def write_table(path: Path, columns: Columns) -> None:
     """Write `columns` in one piece: the file is whole or not there. Equal content gives equal bytes."""
     part = path.with_suffix(".tmp")
     try:
@@ -68,6 +80,25 @@ def write_table(path: Path, columns: Mapping[str, pa.Array | npt.NDArray[np.gene
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
+def write_if_changed(path: Path, columns: Columns) -> Written:
+    """Write `columns` unless `path` holds them already; says what was done. Raises `DataError` where it cannot."""
+    if not path.exists():
+        write_table(path, columns)
+        return "written"
+    try:
+        # Content, not bytes: another version of the library may write other bytes.
+        if pq.read_table(path, partitioning=None).equals(pa.table(dict(columns))):
+            return "unchanged"
+    except (pa.ArrowException, OSError):
+        pass  # what cannot be read is not what is to be written
+    write_table(path, columns)
+    return "replaced"
+
+
 def timestamp_array(values: npt.NDArray[np.int64]) -> pa.Array:
     """Milliseconds as a Parquet timestamp column in UTC."""
     return pa.array(values, pa.int64()).cast(pa.timestamp("ms", "UTC"))
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}); write or download it again")

@@ -21,7 +21,7 @@ from simulator.oracle import OraclePolicy, solve
 from simulator.paths import FuturePaths
 
 if TYPE_CHECKING:
-    from simulator.exchange import Costs
+    from simulator.costs import Costs
     from simulator.synthetic import SyntheticConfig
 
 STATE_COLUMNS = ("regime", "signal", "variance", "funding", "spread", "spike_left", "spike_height")  # the (T, S) arrays

@@ -5,12 +5,22 @@ Loading and `Catalog.check` share these checks: loading stops at the first fatal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
-from simulator.market import BoolArray, FloatArray, IntArray, Market, format_time
+from simulator.market import BoolArray, FloatArray, FundingEvent, IntArray, Market, format_time
+
+# What is usual is taken from this many bars around a bar; fewer than FEWEST say nothing.
+AROUND, FEWEST = 49, 9
+# A wick, or a jump between two bars, is told where it exceeds the typical range of a bar around it by so many robust
+# deviations of these ranges. In five years of recorded hours a handful of bars lie beyond the first.
+WICK_DEVIATIONS, JUMP_DEVIATIONS = 15.0, 3.0
+STALE_BARS = 3  # equal bars in a row that are told
+WINDOWS_AT_ONCE = 16_384  # bounds the memory of the medians
 
 
 @dataclass(frozen=True)
@@ -137,6 +147,89 @@ def check_bars(file: str, interval: int, open_time: IntArray, columns: dict[str,
             detail = f"{absent} bars are absent in {int((step > interval).sum())} gaps, the first at {first}"
             issues.append(Issue(file, "gap", absent, detail, fatal=False))
     return issues
+
+
+def unusual_bars(file: str, interval: int, open_time: IntArray, columns: dict[str, FloatArray]) -> list[Issue]:
+    """Notes about bars that are possible and unlikely: flash wicks, runs of equal bars, jumps between bars.
+
+    For bars without a fatal finding, in order: `open_time` `(n,)` in ms, `columns` name -> `(n,)`.
+    """
+    adjacent = np.diff(open_time) == interval
+    issues = _stale_runs(file, open_time, adjacent, columns)
+    if len(open_time) < FEWEST:
+        return issues
+    typical, deviation = _usual_range(np.log(columns["high"] / columns["low"]))
+    up = np.log(columns["high"] / np.maximum(columns["open"], columns["close"]))
+    down = np.log(np.minimum(columns["open"], columns["close"]) / columns["low"])
+    wick = np.maximum(up, down)
+    flash = np.flatnonzero(wick > typical + WICK_DEVIATIONS * deviation)
+    if len(flash):
+        longest = flash[wick[flash].argmax()]
+        detail = (
+            f"{len(flash)} bars have a wick far beyond the ranges of the bars around them, the first at"
+            f" {format_time(int(open_time[flash[0]]))}, the longest at {format_time(int(open_time[longest]))}"
+            f" (high {columns['high'][longest]:g}, low {columns['low'][longest]:g})"
+        )
+        issues.append(Issue(file, "flash_wick", len(flash), detail, fatal=False))
+    # Across a hole a price may be anywhere.
+    jump = np.where(adjacent, np.abs(np.log(columns["open"][1:] / columns["close"][:-1])), 0.0)
+    wide = np.flatnonzero(jump > (typical + JUMP_DEVIATIONS * deviation)[1:]) + 1
+    if len(wide):
+        first = format_time(int(open_time[wide[0]]))
+        detail = f"{len(wide)} bars open far from the close before them, the first at {first}"
+        issues.append(Issue(file, "jump", len(wide), detail, fatal=False))
+    return issues
+
+
+def _stale_runs(file: str, open_time: IntArray, adjacent: BoolArray, columns: dict[str, FloatArray]) -> list[Issue]:
+    equal = adjacent.copy()
+    for name in ("open", "high", "low", "close", "volume"):
+        equal &= columns[name][1:] == columns[name][:-1]
+    edges = np.diff(np.concatenate([[False], equal, [False]]).astype(np.int8))
+    starts, stops = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)  # bars [start, stop] are equal
+    lengths = stops - starts + 1
+    runs = lengths >= STALE_BARS
+    if not runs.any():
+        return []
+    first = format_time(int(open_time[starts[runs][0]]))
+    bars = int(lengths[runs].sum())
+    detail = f"{bars} bars repeat each other in {int(runs.sum())} runs of equal bars, the first at {first}"
+    return [Issue(file, "stale", bars, detail, fatal=False)]
+
+
+def _usual_range(ranges: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Median and robust deviation of the ranges of the bars around each, `(n,)` both; n is at least `FEWEST`.
+
+    The deviation is 1.4826 median absolute deviations, and at least a quarter of the median: in a quiet spell, where
+    all ranges are nearly equal, nothing would be usual otherwise.
+    """
+    width = min(AROUND, len(ranges))
+    windows = sliding_window_view(ranges, width)
+    typical, deviation = np.empty(len(windows)), np.empty(len(windows))
+    for start in range(0, len(windows), WINDOWS_AT_ONCE):
+        part = slice(start, start + WINDOWS_AT_ONCE)
+        typical[part] = np.median(windows[part], axis=1)
+        deviation[part] = np.median(np.abs(windows[part] - typical[part, None]), axis=1)
+    # The first and the last bars share the window of the nearest bar that has a whole one.
+    window = np.clip(np.arange(len(ranges)) - width // 2, 0, len(windows) - 1)
+    return typical[window], np.maximum(1.4826 * deviation, 0.25 * typical)[window]
+
+
+def check_funding(file: str, events: Sequence[FundingEvent], open_times: Sequence[tuple[IntArray, int]]) -> list[Issue]:
+    """A note about settlements at times of which there is no bar.
+
+    `open_times` holds, for each file of bars of the symbol, their open times `(n,)` in order and their length, ms.
+    """
+    time = np.array([event.time for event in events], np.int64)
+    bare = np.ones(len(time), np.bool_)
+    for opens, interval in open_times:
+        last = np.searchsorted(opens, time, side="right") - 1
+        bare &= (last < 0) | (time > opens[last] + interval)
+    if not bare.any():
+        return []
+    count, first = int(bare.sum()), format_time(int(time[bare][0]))
+    detail = f"{count} of {len(time)} settlements fall where there is no bar, the first at {first}"
+    return [Issue(file, "funding_without_bars", count, detail, fatal=False)]
 
 
 def _impossible(columns: dict[str, FloatArray]) -> BoolArray:

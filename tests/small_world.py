@@ -18,7 +18,7 @@ from backend.training.trainer import Trainer
 from backend.training.warm_start import NanoSettings, make_nano
 from cryptosentinel.guard import GuardLimits
 from cryptosentinel.llm.transformers_engine import TransformersEngine
-from simulator.exchange import Costs
+from simulator.costs import Costs
 from simulator.market import Market
 from simulator.synthetic import SyntheticConfig, generate
 

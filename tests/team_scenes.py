@@ -17,8 +17,10 @@ from cryptosentinel.protocol import render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import Messages, Policy, expert_policies, novice_policies
 from cryptosentinel.team import Team, TeamDecision, TeamSettings
-from simulator.exchange import AccountView, Exchange, Order
+from simulator.exchange import Exchange
 from simulator.market import Market, MarketView
+from simulator.orders import Order
+from simulator.records import AccountView
 from simulator.synthetic import SyntheticConfig, generate
 
 COINS = ("AAAUSDT", "BBBUSDT", "CCCUSDT")

@@ -19,8 +19,8 @@ from cryptosentinel.llm.transformers_engine import TransformersEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import derive_seed
 from simulator.backtest import BacktestResult, BacktestRun, Strategy, Window, run_backtest
+from simulator.costs import Costs
 from simulator.errors import DataError
-from simulator.exchange import Costs
 from simulator.market import Market
 from simulator.strategies import AlwaysShort, Flat, Hold, MatchedRandom, Oracle, SmaCross, VolatilityTarget
 

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from cryptosentinel.team import derive_seed
 from cryptosentinel.tools.context import horizon_volatility
 from simulator.errors import DataError
-from simulator.exchange import AccountView
 from simulator.futures import recorded_path
 from simulator.market import Market, MarketView
 from simulator.paths import FuturePaths
+from simulator.records import AccountView
 
 WARM_UP_BARS = 121  # what the tools look back
 CASH = 10_000.0

@@ -17,7 +17,7 @@ from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import Question, Team, TeamDecision, derive_seed
 from cryptosentinel.transcript import Transcript
-from simulator.exchange import Costs
+from simulator.costs import Costs
 
 
 @dataclass(frozen=True)

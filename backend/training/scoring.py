@@ -17,8 +17,9 @@ from cryptosentinel.agents.risk_analyst import LOSS_LEVEL, Verdict
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.transcript import Transcript
 from simulator.backtest import orders_for_target
-from simulator.exchange import Costs, Order
+from simulator.costs import Costs
 from simulator.futures import FutureOutcome, simulate_futures
+from simulator.orders import Order
 
 FloatArray = npt.NDArray[np.float64]
 PINBALL_SCALE = 4.0  # volatilities of the horizon; larger losses of the position are not told apart

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cryptosentinel.masking import Mask
-from simulator.exchange import AccountView
 from simulator.market import MarketView
+from simulator.records import AccountView
 
 DAY_MS = 86_400_000
 VOLATILITY_BARS = 60

@@ -17,8 +17,8 @@ from backend.evaluation.evaluate import most_telling, verdict
 from backend.store.records import DecisionRecord
 from backend.teams import scripted_team
 from cryptosentinel.guard import GuardLimits
+from simulator.costs import Costs
 from simulator.errors import DataError
-from simulator.exchange import Costs
 from tests.small_world import small_market
 
 

@@ -12,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.guard import Clamp, Guard, GuardLimits
-from simulator.exchange import AccountView, Costs, Exchange, Order
+from simulator.costs import Costs
+from simulator.exchange import Exchange
 from simulator.market import Market, MarketView
+from simulator.orders import Order
+from simulator.records import AccountView
 from tests.team_scenes import COINS, hand_made_account, synthetic
 
 BAR = 200

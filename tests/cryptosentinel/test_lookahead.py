@@ -34,8 +34,8 @@ from cryptosentinel.tools.context import ToolContext
 from simulator.backtest import BacktestRun, Window
 from simulator.catalog import Catalog
 from simulator.errors import LookAheadError
-from simulator.exchange import AccountView
 from simulator.market import FundingEvent, Market, NewsItem, parse_time
+from simulator.records import AccountView
 from tests.team_scenes import account_in, codec, half_taught_policies, make_team, synthetic
 
 ROOT = Path(__file__).parents[2]

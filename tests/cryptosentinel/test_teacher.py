@@ -20,7 +20,7 @@ from cryptosentinel.protocol import ToolCall, parse, render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import Policy, exchanges, expert_policies, novice_policies
 from cryptosentinel.team import TeamDecision
-from simulator.exchange import Costs
+from simulator.costs import Costs
 from simulator.futures import simulate_futures
 from simulator.market import FloatArray, Market
 from simulator.synthetic import SyntheticConfig, generate

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.backtest import BacktestResult, BacktestRun, Window, orders_for_target, run_backtest
+from simulator.costs import Costs
 from simulator.errors import DataError
 from simulator.exchange import Exchange
 from simulator.market import FundingEvent, Market, MarketView
-from simulator.orders import AccountView, Costs, Order
+from simulator.orders import Order
+from simulator.records import AccountView
 
 HOUR = 3_600_000
 
@@ -251,4 +253,4 @@ def test_account_view_by_hand() -> None:
     assert account.stop == {"A": 50.0, "B": None}
     assert account.target == {"A": None, "B": None}
     assert account.drawdown == pytest.approx(0.08)
-    assert not account.bankrupt
+    assert not account.liquidated

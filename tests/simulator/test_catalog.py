@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from hypothesis import strategies as st
 from simulator.archive import SAMPLE_BARS, SAMPLE_SEED, SAMPLES, write_market, write_sample
 from simulator.catalog import Catalog
 from simulator.errors import DataError
-from simulator.market import BAR_COLUMNS, Market, NewsItem, parse_time
+from simulator.market import BAR_COLUMNS, Market, format_time, parse_time
 from simulator.synthetic import SyntheticConfig, generate
-from simulator.validation import describe, gaps
+from simulator.validation import gaps
 
 ROOT = Path(__file__).resolve().parents[2]
 HOUR = 3_600_000
@@ -157,21 +156,6 @@ def test_listing_tells_what_each_file_holds(tmp_path: Path) -> None:
     assert listed == [("A-X", "4h", 3, 0), ("B_2", "1h", 8, 2)]
 
 
-def test_describing_counts_bars_funding_and_news() -> None:
-    market = generate(SyntheticConfig(bars=90, seed=2, symbols=("AAAUSDT", "BBBUSDT")))
-    arrays: dict[str, Any] = {name: getattr(market, name).copy() for name in BAR_COLUMNS}
-    for values in arrays.values():
-        values[:10, 1] = values[20:23, 1] = np.nan
-    arrays["volume"][5, 0] = 0
-    info = describe(replace(market, **arrays, news=(*market.news, NewsItem(2**42, 2**42, None, "all"))))
-    a, b = info.symbols
-    assert (a.bars, a.absent, a.zero_volume, a.first) == (90, 0, 1, info.first)
-    assert (b.bars, b.absent, b.zero_volume, b.first) == (77, 3, 0, int(market.open_time[10]))
-    assert a.funding == len(market.funding["AAAUSDT"])
-    assert a.news + b.news == len(market.news) + 2
-    assert info.synthetic and info.bars == 90
-
-
 # Writing
 
 
@@ -244,8 +228,9 @@ def test_a_written_list_of_files_cannot_reach_outside(tmp_path: Path) -> None:
     (tmp_path / "m" / "market.json").write_text(json.dumps(manifest))
     write_market(market, tmp_path / "m")
     assert outside.exists()
-    with pytest.raises(DataError, match="cannot name a file"):
-        write_market(generate(SyntheticConfig(bars=9, seed=1, symbols=("../A",))), tmp_path / "n")
+    for name in ("../A", "series-A"):
+        with pytest.raises(DataError, match="cannot name a file"):
+            write_market(generate(SyntheticConfig(bars=9, seed=1, symbols=(name,))), tmp_path / "n")
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
@@ -349,6 +334,8 @@ BAD: dict[str, tuple[Callable[[Path], None], Columns, str]] = {
     "no folder of funding": (sound, {"funding_dir": "nowhere"}, "no such folder of funding"),
     "no file of news": (sound, {"news_path": "nowhere.parquet"}, "no such file"),
     "corrupt funding": (raw("A-funding.parquet", b"x"), {}, "A-funding.parquet: not a readable"),
+    "corrupt series": (raw("series-onchain-A.parquet", b"x"), {}, "series-onchain-A.parquet: not a readable"),
+    "corrupt books": (raw("A-book.parquet", b"x"), {}, "A-book.parquet: not a readable"),
     "corrupt news": (raw("news.parquet", b"x"), {}, "news.parquet: not a readable"),
     "corrupt recipe": (raw("market.json", b"{"), {}, "not valid JSON"),
     "foreign recipe": (raw("market.json", b"{}"), {}, "not the list of a written"),
@@ -387,6 +374,66 @@ def test_a_check_lists_every_finding(tmp_path: Path) -> None:
     }
     assert {Path(issue.file).name for issue in Catalog(tmp_path).check(symbols=["B"])} == {"B-1h.parquet"}
     assert Catalog(tmp_path).check(timeframe="4h") == []
+
+
+# Notes about bars that are possible and unlikely
+
+
+def notes(folder: Path, columns: Columns) -> dict[str, tuple[int, str]]:
+    """What a check of a file of these bars finds, by kind: the count and the words. All of it can be loaded."""
+    write(folder / "A-1h.parquet", columns)
+    found = Catalog(folder).check()
+    assert not any(issue.fatal for issue in found) and len(found) == len({issue.kind for issue in found})
+    Catalog(folder).load()
+    return {issue.kind: (issue.count, issue.detail) for issue in found}
+
+
+@settings(deadline=None, max_examples=40)
+@given(bars=st.integers(4, 200), row=st.integers(0, 199), up=st.booleans(), seed=st.integers(0, 99))
+def test_one_flash_wick_is_found_wherever_it_is(
+    tmp_path_factory: pytest.TempPathFactory, bars: int, row: int, up: bool, seed: int
+) -> None:
+    folder, row = tmp_path_factory.mktemp("wick"), row % bars
+    assert notes(folder, hourly(bars, seed)) == {}
+    columns = hourly(bars, seed)
+    columns["high" if up else "low"][row] *= 2.0 if up else 0.5
+    when = format_time(int(columns["timestamp"][row]))
+    found = notes(folder, columns)
+    told = f"the longest at {when} (high {columns['high'][row]:g}, low {columns['low'][row]:g})"
+    words = f"1 bars have a wick far beyond the ranges of the bars around them, the first at {when}, {told}"
+    assert found == ({"flash_wick": (1, words)} if bars >= 9 else {}), "too few bars say nothing of what is usual"
+
+
+def test_a_volatile_spell_is_not_a_row_of_flash_wicks(tmp_path: Path) -> None:
+    columns = hourly(300)
+    rng = np.random.default_rng(0)
+    columns["high"][100:200] *= np.exp(np.abs(rng.normal(0, 0.2, 100)))
+    columns["low"][100:200] /= np.exp(np.abs(rng.normal(0, 0.2, 100)))
+    assert notes(tmp_path, columns).get("flash_wick", (0, ""))[0] < 5
+
+
+@settings(deadline=None, max_examples=40)
+@given(start=st.integers(1, 60), length=st.integers(1, 20))
+def test_equal_bars_in_a_row_are_told_from_three_on(
+    tmp_path_factory: pytest.TempPathFactory, start: int, length: int
+) -> None:
+    columns = hourly(90)
+    for name in BAR_COLUMNS[:5]:
+        columns[name][start : start + length] = columns[name][start]
+    found = notes(tmp_path_factory.mktemp("stale"), columns)
+    first = format_time(int(columns["timestamp"][start]))
+    words = f"{length} bars repeat each other in 1 runs of equal bars, the first at {first}"
+    assert found.get("stale") == ((length, words) if length >= 3 else None)
+
+
+@pytest.mark.parametrize("hole", [False, True])
+def test_a_jump_between_two_bars_is_told_and_one_across_a_hole_is_not(tmp_path: Path, hole: bool) -> None:
+    columns = hourly(90)
+    for name in ("open", "high", "low", "close"):
+        columns[name][50:] *= 1.5
+    found = notes(tmp_path, without(columns, [49]) if hole else columns)
+    jump = (1, "1 bars open far from the close before them, the first at 2023-11-17 02:00")
+    assert {kind: found[kind] for kind in found if kind != "gap"} == ({} if hole else {"jump": jump})
 
 
 def test_a_check_notices_that_a_synthetic_market_was_edited(tmp_path: Path) -> None:

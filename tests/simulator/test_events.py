@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from simulator.catalog import Catalog
 from simulator.errors import DataError
 from simulator.events import read_funding, read_news
+from simulator.market import format_time
 
 HOUR = 3_600_000
 START = 1_700_006_400_000  # 2023-11-15 00:00
@@ -78,3 +83,37 @@ def test_unusable_funding_is_refused(tmp_path: Path, time: list[int], rate: list
     write(tmp_path / "A-funding.parquet", {"timestamp": time, "funding_rate": pa.array(rate, pa.float64())})
     with pytest.raises(DataError, match=message):
         read_funding(tmp_path / "A-funding.parquet")
+
+
+def bars_file(path: Path, hours: list[int]) -> None:
+    """Bars at these hours from `START` on."""
+    price = {name: np.full(len(hours), 9.0) for name in ("open", "high", "low", "close")}
+    write(
+        path, {"timestamp": START + HOUR * np.array(hours, np.int64), **price, "volume": np.arange(1.0, len(hours) + 1)}
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(kept=st.sets(st.integers(0, 29), min_size=1), hours=st.sets(st.integers(-5, 35), min_size=1))
+def test_settlements_without_a_bar_at_their_time_are_told(
+    tmp_path_factory: pytest.TempPathFactory, kept: set[int], hours: set[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("funding")
+    bars_file(folder / "A-1h.parquet", sorted(kept))
+    due = START + HOUR * np.array(sorted(hours), np.int64)
+    write(folder / "A-funding.parquet", {"timestamp": due, "funding_rate": np.full(len(due), 1e-4)})
+    # A bar holds the settlements from its open to its close.
+    bare = [hour for hour in sorted(hours) if hour not in kept and hour - 1 not in kept]
+    found = [issue for issue in Catalog(folder).check() if issue.kind == "funding_without_bars"]
+    assert [issue.count for issue in found] == ([len(bare)] if bare else [])
+    if bare:
+        assert not found[0].fatal
+        assert found[0].detail.endswith(f"the first at {format_time(START + HOUR * bare[0])}")
+
+
+def test_funding_of_a_symbol_without_bars_is_told(tmp_path: Path) -> None:
+    bars_file(tmp_path / "A-1h.parquet", [0, 1])
+    write(tmp_path / "B-funding.parquet", {"timestamp": [START, START + HOUR], "funding_rate": [0.1, 0.1]})
+    assert [str(issue).partition(": ")[2] for issue in Catalog(tmp_path).check()] == [
+        "2 of 2 settlements fall where there is no bar, the first at 2023-11-15 00:00"
+    ]

@@ -12,8 +12,10 @@ import pandas as pd
 import pytest
 
 from simulator.backtest import Window, run_backtest
+from simulator.costs import Costs
 from simulator.market import Market, MarketView
-from simulator.orders import AccountView, Costs, Order
+from simulator.orders import Order
+from simulator.records import AccountView
 from simulator.strategies import SmaCross
 
 HERE = Path(__file__).parents[1] / "kat" / "engines"

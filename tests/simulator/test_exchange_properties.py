@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.costs import Costs
 from simulator.exchange import Exchange
 from simulator.market import FundingEvent, Market
-from simulator.orders import Costs, Fill, FundingPayment, Order
+from simulator.orders import Order
+from simulator.records import Fill, FundingPayment
 
 HOUR = 3_600_000
 CASH = 10_000.0

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from simulator.costs import Costs
 from simulator.exchange import Exchange
 from simulator.market import FundingEvent, Market
-from simulator.orders import Costs, Order
+from simulator.orders import Order
 
 Candle = tuple[float, float, float, float] | None
 
@@ -291,8 +292,8 @@ CASES = [
         "equity below zero closes everything and ends the account",
         [STILL, STILL, (45, 45, 45, 45), STILL, STILL],
         {0: [buy(20)], 1: [buy(1, delay=2)], 3: [buy(1)]},
-        [(1, 20, 100, "order"), (2, -20, 45, "bankrupt")],
-        [(2, "bankrupt"), (3, "bankrupt")],
+        [(1, 20, 100, "order"), (2, -20, 45, "liquidation")],
+        [(2, "liquidated"), (3, "liquidated")],
         equity=-100,
         leverage=2,
     ),

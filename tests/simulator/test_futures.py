@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.backtest import BacktestRun, Window
+from simulator.costs import Costs
 from simulator.errors import DataError
 from simulator.exchange import Exchange
 from simulator.futures import recorded_path, simulate_futures
 from simulator.market import FundingEvent, Market
-from simulator.orders import Costs, Order
+from simulator.orders import Order
 from simulator.paths import FuturePaths
 
 HOUR = 3_600_000

@@ -1,15 +1,37 @@
-"""Baselines: what they hold and when, and that the random one is matched."""
+"""Baselines: what they hold and when, what must not matter to them, and that the random one is matched."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from simulator.backtest import BacktestResult, Strategy, Window, run_backtest
+from simulator.backtest import BacktestResult, BacktestRun, Strategy, Window, run_backtest
+from simulator.costs import Costs
 from simulator.errors import UserError
 from simulator.market import Market
-from simulator.orders import Costs
-from simulator.strategies import AlwaysShort, Flat, Hold, MatchedRandom, Oracle, SmaCross, VolatilityTarget
+from simulator.strategies import (
+    AlwaysShort,
+    BollingerReversion,
+    BuyTheDip,
+    DonchianBreakout,
+    EmaCross,
+    EqualWeight,
+    Flat,
+    Hold,
+    InverseVolatility,
+    MacdCross,
+    MatchedRandom,
+    Oracle,
+    RsiReversion,
+    SmaCross,
+    VolatilityTarget,
+)
+from simulator.strategies.signals import recent
 from simulator.synthetic import SyntheticConfig, generate
 
 HOUR = 3_600_000
@@ -139,3 +161,220 @@ def test_the_oracle_earns_what_knowledge_is_worth_and_nothing_without_an_edge() 
     hold = run_backtest(generate(SyntheticConfig(bars=1_500, seed=5)), Hold(), window, costs=costs)
     assert gains[True].metrics["sharpe"] > max(1.0, hold.metrics["sharpe"])
     assert gains[False].fills == ()
+
+
+# Short, so that a few hundred bars hold many decisions; with the bars that must be known before the first one.
+MAKERS: dict[str, tuple[Callable[[], Strategy], int]] = {
+    "hold": (Hold, 1),
+    "always_short": (AlwaysShort, 1),
+    "equal_weight": (lambda: EqualWeight(0.9, band=0.02), 1),
+    "volatility_target": (lambda: VolatilityTarget(0.5, 20), 21),
+    "inverse_volatility": (lambda: InverseVolatility(20, 0.9, 0.05), 21),
+    "sma_cross": (lambda: SmaCross(3, 10), 10),
+    "ema_cross": (lambda: EmaCross(3, 8), 32),
+    "macd_cross": (lambda: MacdCross(3, 6, 3), 36),
+    "donchian_breakout": (lambda: DonchianBreakout(12, 6), 13),
+    "rsi_reversion": (lambda: RsiReversion(4), 33),
+    "bollinger_reversion": (lambda: BollingerReversion(10, 1.5), 10),
+    "buy_the_dip": (lambda: BuyTheDip(0.03, 0.03, 15), 15),
+}
+SIGNALS = [name for name in MAKERS if name not in ("hold", "always_short", "volatility_target", "sma_cross")]
+PROPERTY = settings(max_examples=6, deadline=None)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def fills_of(market: Market, name: str, start: int, stop: int) -> list[tuple[int, str, float]]:
+    """Time, symbol and signed value at the fill's price of everything that was bought and sold."""
+    result = run_backtest(market, MAKERS[name][0](), Window(start, stop), max_leverage=3.0)
+    return [(fill.time, fill.symbol, fill.quantity * fill.price) for fill in result.fills]
+
+
+def same(one: list[tuple[int, str, float]], other: list[tuple[int, str, float]]) -> bool:
+    """Equal but for rounding."""
+    return [fill[:2] for fill in one] == [fill[:2] for fill in other] and bool(
+        np.allclose([fill[2] for fill in one], [fill[2] for fill in other], rtol=1e-6, atol=0.0)
+    )
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@PROPERTY
+@given(seed=SEEDS, factor=st.sampled_from([2.0**-30, 0.001, 64.0]))
+def test_the_unit_of_the_price_does_not_matter(name: str, seed: int, factor: float) -> None:
+    market = walk(seed, 200)
+    scaled = market_of(market.close * factor, 2e-4)
+    plain = fills_of(market, name, 50, 199)
+    assert plain or name == "buy_the_dip"
+    assert same(plain, fills_of(scaled, name, 50, 199))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@PROPERTY
+@given(seed=SEEDS)
+def test_the_order_of_the_symbols_does_not_matter(name: str, seed: int) -> None:
+    market = walk(seed, 200, 3)
+    turned = market.select(["C", "A", "B"])
+    assert same(sorted(fills_of(market, name, 50, 199)), sorted(fills_of(turned, name, 50, 199)))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@PROPERTY
+@given(seed=SEEDS, cut=st.integers(1, 60))
+def test_neither_the_date_nor_older_history_matters(name: str, seed: int, cut: int) -> None:
+    """Bars before the look-back are cut off, and the clock is set to another year."""
+    market, later = walk(seed, 220), 8_760 * HOUR
+    short = market_of(market.close[cut:], 2e-4)
+    # The first bar of the shorter history opens at its own close; no decision may be made from it.
+    moved = replace(short, open_time=short.open_time + (cut * HOUR + later))
+    first = cut + MAKERS[name][1]
+    expected = fills_of(market, name, first, 219)
+    got = fills_of(moved, name, first - cut, 219 - cut)
+    assert same([(time + later, symbol, value) for time, symbol, value in expected], got)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@PROPERTY
+@given(seed=SEEDS)
+def test_what_comes_later_changes_nothing_before(name: str, seed: int) -> None:
+    market, other = walk(seed, 200), walk(seed + 1, 200)
+    mixed = market_of(np.vstack([market.close[:120], other.close[120:]]), 2e-4)
+    until = [fill for fill in fills_of(market, name, 50, 199) if fill[0] < 120 * HOUR]
+    assert until == [fill for fill in fills_of(mixed, name, 50, 199) if fill[0] < 120 * HOUR]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("seed", range(3))
+def test_too_little_history_gives_no_order(name: str, seed: int) -> None:
+    make, needed = MAKERS[name]
+    # A fall, a rise and a fall again, so that every strategy has something to do at once.
+    moves = np.random.default_rng(seed).normal(0.0, 0.005, (120, 2)) + 0.03 * np.sin(np.arange(120) / 4.0)[:, None]
+    market = market_of(100.0 * np.exp(np.cumsum(moves, axis=0)))
+    result = run_backtest(market, make(), Window(0, 119), max_leverage=3.0)
+    assert result.fills
+    assert min(fill.bar for fill in result.fills) >= needed
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("seed", range(3))
+def test_no_order_at_an_absent_bar(name: str, seed: int) -> None:
+    market = walk(seed, 300, 1, 0.02)
+    close = market.close.copy()
+    gone = np.random.default_rng(seed).random(300) < 0.2
+    gone[0] = False
+    close[gone] = np.nan
+    holed = market_of(close)
+    run = BacktestRun(holed, Window(0, 299), max_leverage=3.0)
+    strategy, ordered = MAKERS[name][0](), 0
+    while not run.done:
+        orders = strategy.decide(run.view(), run.account())
+        assert not (orders and gone[run.index])
+        ordered += len(orders)
+        run.apply(orders)
+    assert ordered  # the bars that are left are enough to act on
+
+
+@pytest.mark.parametrize(
+    ("strategy", "close", "fills"),
+    [
+        # 13 above the highs before it (12); 9 below the lowest low of the two bars before it (11).
+        (DonchianBreakout(3, 2), [10, 11, 12, 11, 13, 14, 12, 13, 9, 9, 9], [(5, True), (9, False)]),
+        # 14.5 is below the lows of the two bars before it (15), not below those of four (12).
+        (DonchianBreakout(4, 2), [10, 11, 12, 13, 15, 16, 17, 14.5, 14.5, 14.5], [(5, True), (8, False)]),
+        # 10 % below the high of 100 is 90; entry at the open after it, 90; 5 % above that is 94.5.
+        (BuyTheDip(0.1, 0.05, 5), [100, 99, 98, 95, 90, 90, 93, 95, 95, 95], [(5, True), (8, False)]),
+        # With an absent bar, more bars are read than may count: 104 is 10 % below 120, not below the last three (115).
+        (BuyTheDip(0.1, 0.05, 3), [120, 115, 109, float("nan"), 104, 104, 104], []),
+        # The mean of (10, 10, 10, 8) is 9.5 and its deviation 0.87; 9.5 is above the mean of (10, 8, 8, 9.5).
+        (BollingerReversion(4, 1.5), [10, 10, 10, 10, 8, 8, 9.5, 9.5, 9.5], [(5, True), (7, False)]),
+        # After a long fall the averages of gain and loss are (0, 1); then (0, 1/2), (1/2, 1/4) and (3/4, 1/8): 86.
+        (RsiReversion(2), [*range(40, 20, -1), *range(21, 40)], [(17, True), (23, False)]),
+        (EmaCross(1, 2), [10, 9, 8, 7, 6, 5, 4, 6, 8, 9, 5, 4, 3, 3], [(8, True), (11, False)]),
+    ],
+)
+def test_signals_by_hand(strategy: Strategy, close: list[float], fills: list[tuple[int, bool]]) -> None:
+    market = market_of(np.array(close, dtype=np.float64).reshape(-1, 1))
+    result = run_backtest(market, strategy, Window(0, len(close) - 1), costs=Costs(0.0))
+    assert [(fill.bar, fill.quantity > 0) for fill in result.fills] == fills
+
+
+@pytest.mark.parametrize(
+    ("present", "enough"),
+    [
+        ("111", True),
+        ("0111", True),
+        ("110101", True),
+        ("100011", True),
+        ("1000011", False),
+        ("1110", False),
+        ("11", False),
+    ],
+)
+def test_three_present_bars_are_looked_for_among_the_last_six(present: str, enough: bool) -> None:
+    close = np.array([[50.0 if bar == "1" else np.nan] for bar in present])
+    bars = recent(market_of(close).view(len(present) - 1), "A", 3)
+    assert (bars is not None) == enough
+    assert bars is None or bars.present.sum() >= 3
+
+
+@PROPERTY
+@given(seed=SEEDS, symbols=st.integers(1, 4), exposure=st.floats(0.2, 1.0), band=st.floats(0.02, 0.3))
+def test_equal_weight_stays_within_its_band(seed: int, symbols: int, exposure: float, band: float) -> None:
+    market, share = walk(seed, 150, symbols), exposure / symbols
+    result = run_backtest(market, EqualWeight(exposure, band), Window(0, 149), costs=Costs(0.0))
+    # A weight was inside the band at the close before, or brought back at the open after it; one bar moves it on.
+    slack = 2.5 * float(np.abs(np.diff(market.close, axis=0) / market.close[:-1]).max()) + 2e-3
+    assert (np.abs(result.exposure[1:] / share - 1.0) <= band + slack).all()
+    lazy = run_backtest(market, EqualWeight(exposure, 0.9), Window(0, 149), costs=Costs(0.0))
+    assert len(lazy.fills) == symbols
+
+
+def test_inverse_volatility_shares_the_risk_equally() -> None:
+    rng = np.random.default_rng(0)
+    moves = rng.normal(0.0, 1.0, (600, 3)) * np.array([0.004, 0.008, 0.02])
+    market = market_of(100.0 * np.exp(np.cumsum(moves, axis=0)))
+    result = run_backtest(market, InverseVolatility(300, 0.9, 0.02), Window(301, 599), costs=Costs(0.0))
+    held = result.exposure[1:].mean(axis=0)
+    assert held.sum() == pytest.approx(0.9, rel=0.03)
+    risk = held * np.array([0.004, 0.008, 0.02])
+    assert risk / risk.mean() == pytest.approx(np.ones(3), rel=0.1)
+
+
+def test_inverse_volatility_leaves_the_share_of_a_symbol_that_has_not_moved() -> None:
+    close = walk(1, 100, 2).close.copy()
+    close[:, 1] = 50.0
+    result = run_backtest(market_of(close), InverseVolatility(20, 0.8, 0.0), Window(30, 31), costs=Costs(0.0))
+    assert {fill.symbol for fill in result.fills} == {"A"}
+    assert result.fills[0].quantity * result.fills[0].price == pytest.approx(4_000.0, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EmaCross(0, 5),
+        lambda: EmaCross(5, 5),
+        lambda: MacdCross(1, 5, 2),
+        lambda: MacdCross(5, 4, 2),
+        lambda: MacdCross(3, 5, 0),
+        lambda: DonchianBreakout(5, 6),
+        lambda: DonchianBreakout(5, 1),
+        lambda: RsiReversion(1),
+        lambda: RsiReversion(5, 70.0, 30.0),
+        lambda: RsiReversion(5, 30.0, 100.0),
+        lambda: BollingerReversion(1),
+        lambda: BollingerReversion(5, 0.0),
+        lambda: BollingerReversion(5, float("nan")),
+        lambda: BuyTheDip(dip=1.0),
+        lambda: BuyTheDip(gain=0.0),
+        lambda: BuyTheDip(lookback=1),
+        lambda: BuyTheDip(exposure=-1.0),
+        lambda: EqualWeight(exposure=float("inf")),
+        lambda: EqualWeight(band=-0.1),
+        lambda: EqualWeight(band=1.0),
+        lambda: InverseVolatility(lookback=1),
+        lambda: InverseVolatility(band=float("nan")),
+        lambda: InverseVolatility(exposure=0.0),
+        lambda: SmaCross(exposure=0.0),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(make: Callable[[], Strategy]) -> None:
+    with pytest.raises(UserError, match=r"\(.*=.*\): give .+\."):
+        make()

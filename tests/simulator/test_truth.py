@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from simulator.costs import Costs
 from simulator.errors import DataError
-from simulator.exchange import Costs
 from simulator.market import Market
 from simulator.oracle import OraclePolicy
 from simulator.paths import FuturePaths

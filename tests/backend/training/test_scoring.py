@@ -14,7 +14,8 @@ from backend.training.queries import Query, QueryPool
 from backend.training.scoring import QUANTILE_WEIGHT, Judge
 from cryptosentinel.agents.market_analyst import FLAT_BAND
 from cryptosentinel.transcript import Transcript
-from simulator.exchange import Costs, Order
+from simulator.costs import Costs
+from simulator.orders import Order
 from simulator.synthetic import SyntheticConfig, generate
 
 HORIZON, PATHS = 6, 64

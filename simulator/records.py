@@ -1,0 +1,137 @@
+"""What comes out of an exchange: fills, rejections, payments, the account.
+
+Quantities are signed base units (+ buys), prices and money are in the quote currency, `bar` is the index of a bar of
+the market, times are milliseconds UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from simulator.orders import Order, Request
+
+FillReason = Literal["order", "stop", "target", "time", "liquidation"]
+
+RejectionReason = Literal[
+    "unknown_symbol",  # the market has no such symbol
+    "bad_quantity",  # zero, NaN or infinite
+    "bad_delay",  # negative
+    "bad_bracket",  # a stop or target that is no positive number
+    "bad_price",  # a limit, trigger or trail that is missing, not wanted by this kind of order, or no positive number
+    "bad_exposure",  # a target exposure that is not finite, or beyond the leverage cap
+    "bad_duration",  # hold or expiry below one bar
+    "off_tick",  # a price that is no multiple of the tick
+    "off_lot",  # a quantity that is no multiple of the lot
+    "min_quantity",  # below the venue's smallest order
+    "max_quantity",  # above the venue's largest order
+    "min_notional",  # worth less than the venue's smallest order
+    "duplicate_id",  # an order with this id waits already
+    "unknown_id",  # no order with this id waits
+    "stop_side",  # a stop beyond the market: it would be hit at once
+    "target_side",  # a target on the losing side
+    "no_price",  # the symbol has not traded yet
+    "liquidated",  # the account is over
+    "window_end",  # no bar was left to fill it
+    "superseded",  # a later decision about the same symbol replaced it
+    "cancelled",  # by a Cancel or a Replace
+    "expired",  # its time was up
+    "reduce_only",  # it would have opened or enlarged a position (or the part of it that would have)
+    "leverage_cap",  # the part that the margin did not allow
+    "not_filled",  # the part of an immediate-or-cancel order that was not traded at once
+    "not_filled_whole",  # a fill-or-kill order that could not be traded whole
+    "would_take",  # a post-only order that would have taken liquidity
+    "one_cancels_other",  # another order of its group traded
+    "bracket_closed",  # stop, target or time closed the position that it was meant to change
+    "position_changed",  # the position has turned so that the order's bracket would stand on the wrong side
+]
+
+
+@dataclass(frozen=True)
+class Fill:
+    """An execution. `price` holds half spread and impact; the two costs say how much money those were.
+
+    `time` is the bar's open for what traded there, its close for the others (their moment inside the bar is not known).
+    `order` is the id of the order, empty where none stood behind the fill. `maker`: it gave liquidity.
+    """
+
+    time: int
+    bar: int
+    symbol: str
+    quantity: float
+    price: float
+    fee: float
+    spread_cost: float
+    reason: FillReason
+    impact_cost: float = 0.0
+    maker: bool = False
+    order: str = ""
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A request, or the part of it that `detail` names, that was not executed. `bar` is where that was decided."""
+
+    bar: int
+    order: Request
+    reason: RejectionReason
+    detail: str
+
+
+@dataclass(frozen=True)
+class FundingPayment:
+    """A settlement: `amount` left the account (negative: was received)."""
+
+    bar: int
+    symbol: str
+    amount: float
+
+
+@dataclass(frozen=True)
+class BorrowPayment:
+    """Interest of one bar on coins sold short on a spot market."""
+
+    bar: int
+    symbol: str
+    amount: float
+
+
+@dataclass(frozen=True)
+class InsurancePayment:
+    """What the venue's insurance paid of a loss beyond an isolated position's margin (so `amount` is negative)."""
+
+    bar: int
+    symbol: str
+    amount: float
+
+
+LedgerEntry = Fill | FundingPayment | BorrowPayment | InsurancePayment
+
+
+@dataclass(frozen=True)
+class AccountView:
+    """An account at the close of a bar. The dicts have every symbol of the market as key.
+
+    Attributes:
+        positions: signed quantities, 0.0 where flat.
+        exposure: signed notional as a fraction of equity.
+        entry_price: average price of the open position, None where flat. stop, target: None where not set.
+        mark: last close, NaN before the symbol's first bar.
+        drawdown: fraction lost since the highest equity at a close, from 0 (at a peak) up.
+        pending: orders that wait, oldest first, each with what is left of its quantity and delay. pending_sides: for
+            each of them the sign of the position that its bracket was meant for when it was submitted, 0 without one.
+    """
+
+    equity: float
+    cash: float
+    initial_cash: float
+    positions: dict[str, float]
+    exposure: dict[str, float]
+    entry_price: dict[str, float | None]
+    stop: dict[str, float | None]
+    target: dict[str, float | None]
+    mark: dict[str, float]
+    drawdown: float
+    pending: tuple[Order, ...] = ()
+    pending_sides: tuple[int, ...] = ()
+    liquidated: bool = False

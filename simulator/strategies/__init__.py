@@ -1,0 +1,35 @@
+"""Baselines that every team is measured against. Each sees only the `MarketView` and its own account.
+
+Exposure is signed notional over equity; the strategies share it among the symbols, equally where nothing else is said,
+so that together they hold at most `exposure`. A symbol without a price is left alone until it has one.
+
+| family | strategies |
+| --- | --- |
+| `holding` | `Flat`, `Hold`, `AlwaysShort`, `EqualWeight`, `VolatilityTarget`, `InverseVolatility` |
+| `trend` | `SmaCross`, `EmaCross`, `MacdCross`, `DonchianBreakout` |
+| `reversion` | `RsiReversion`, `BollingerReversion`, `BuyTheDip` |
+| `reference` | `MatchedRandom`, `Oracle`: what luck and what full knowledge would have earned |
+"""
+
+from simulator.strategies.holding import AlwaysShort, EqualWeight, Flat, Hold, InverseVolatility, VolatilityTarget
+from simulator.strategies.reference import MatchedRandom, Oracle
+from simulator.strategies.reversion import BollingerReversion, BuyTheDip, RsiReversion
+from simulator.strategies.trend import DonchianBreakout, EmaCross, MacdCross, SmaCross
+
+__all__ = [
+    "AlwaysShort",
+    "BollingerReversion",
+    "BuyTheDip",
+    "DonchianBreakout",
+    "EmaCross",
+    "EqualWeight",
+    "Flat",
+    "Hold",
+    "InverseVolatility",
+    "MacdCross",
+    "MatchedRandom",
+    "Oracle",
+    "RsiReversion",
+    "SmaCross",
+    "VolatilityTarget",
+]

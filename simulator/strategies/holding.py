@@ -1,0 +1,146 @@
+"""Strategies that hold without a view on the direction: what the market itself pays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from simulator import indicators
+from simulator.backtest import orders_for_target
+from simulator.errors import UserError
+from simulator.market import MarketView
+from simulator.metrics import YEAR_MS
+from simulator.orders import Order
+from simulator.records import AccountView
+from simulator.strategies.signals import checked_exposure, recent
+
+
+class Flat:
+    """Never trades."""
+
+    name = "flat"
+
+    def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+        return ()
+
+
+class Hold:
+    """Buys at its first decision and keeps it, without rebalancing."""
+
+    name = "hold"
+
+    def __init__(self, exposure: float = 1.0) -> None:
+        self.exposure = exposure
+
+    def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+        waiting = {order.symbol for order in account.pending}
+        share = self.exposure / len(view.symbols)
+        orders: list[Order] = []
+        for symbol in view.symbols:
+            if account.positions[symbol] == 0.0 and symbol not in waiting:
+                orders += orders_for_target(view, account, symbol, share)
+        return orders
+
+
+class AlwaysShort(Hold):
+    """Sells short at its first decision and stays short: what a falling market gives away."""
+
+    name = "always_short"
+
+    def __init__(self, exposure: float = 1.0) -> None:
+        super().__init__(-exposure)
+
+
+class EqualWeight:
+    """Long all symbols in equal parts, brought back to them.
+
+    A symbol's part is adjusted once it is off by more than `band` of itself, at a bar that is present: the price of
+    another one is old, and so is what it says about the weight.
+    """
+
+    name = "equal_weight"
+
+    def __init__(self, exposure: float = 1.0, band: float = 0.1) -> None:
+        self.exposure = checked_exposure("EqualWeight", exposure)
+        self.band = _checked_band("EqualWeight", band)
+
+    def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+        share = self.exposure / len(view.symbols)
+        orders: list[Order] = []
+        for symbol in view.symbols:
+            if recent(view, symbol, 1) is not None and abs(share - account.exposure[symbol]) > self.band * share:
+                orders += orders_for_target(view, account, symbol, share)
+        return orders
+
+
+class VolatilityTarget:
+    """Long, sized so that the position's annual volatility is `target`: large in calm markets, small in wild ones.
+
+    The size is the symbol's share of ``min(max_exposure, target / volatility of the last lookback bars)``; it is
+    adjusted once it is off by more than `band` of itself.
+    """
+
+    name = "volatility_target"
+
+    def __init__(self, target: float = 0.3, lookback: int = 42, max_exposure: float = 1.0, band: float = 0.2) -> None:
+        if not (target > 0.0 and lookback >= 2 and max_exposure > 0.0 and band >= 0.0):
+            raise UserError("VolatilityTarget needs target > 0, lookback >= 2, max_exposure > 0 and band >= 0.")
+        self.target = target
+        self.lookback = lookback
+        self.max_exposure = max_exposure
+        self.band = band
+
+    def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+        scale = math.sqrt(YEAR_MS / view.interval)
+        orders: list[Order] = []
+        for symbol in view.symbols:
+            annual = scale * indicators.volatility(view.bars(symbol, self.lookback + 1).close, self.lookback)
+            if math.isnan(annual):
+                continue
+            wanted = self.max_exposure if annual == 0.0 else min(self.max_exposure, self.target / annual)
+            wanted /= len(view.symbols)
+            if abs(wanted - account.exposure[symbol]) > self.band * wanted:
+                orders += orders_for_target(view, account, symbol, wanted)
+        return orders
+
+
+class InverseVolatility:
+    """Long all symbols in parts that are inverse to their volatility, so that each brings about as much risk.
+
+    A symbol whose volatility over the last `lookback` returns is unknown or zero is left as it is. The others share
+    what is theirs by number: two of four symbols share half of `exposure`. A part is adjusted once it is off by more
+    than `band` of itself.
+    """
+
+    name = "inverse_volatility"
+
+    def __init__(self, lookback: int = 168, exposure: float = 1.0, band: float = 0.1) -> None:
+        if lookback < 2:
+            raise UserError(f"InverseVolatility(lookback={lookback}): give at least 2 bars.")
+        self.lookback = lookback
+        self.exposure = checked_exposure("InverseVolatility", exposure)
+        self.band = _checked_band("InverseVolatility", band)
+
+    def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+        inverse: dict[str, float] = {}
+        for symbol in view.symbols:
+            bars = recent(view, symbol, self.lookback + 1)
+            deviation = indicators.volatility(bars.close, self.lookback) if bars is not None else math.nan
+            if deviation > 0.0:
+                inverse[symbol] = 1.0 / deviation
+        # An exact sum, so that the order of the symbols does not show in the last bits.
+        total = math.fsum(inverse.values())
+        available = self.exposure * len(inverse) / len(view.symbols)
+        orders: list[Order] = []
+        for symbol, weight in inverse.items():
+            wanted = available * weight / total
+            if abs(wanted - account.exposure[symbol]) > self.band * wanted:
+                orders += orders_for_target(view, account, symbol, wanted)
+        return orders
+
+
+def _checked_band(owner: str, band: float) -> float:
+    # Who holds nothing is off by 1: a band that wide would never buy.
+    if not 0.0 <= band < 1.0:
+        raise UserError(f"{owner}(band={band}): give a fraction of a part from 0 to below 1, as 0.1 for a tenth.")
+    return band

@@ -1,0 +1,321 @@
+"""`cryptosentinel check`: exit code 0 for what is honest, 1 with where and what for what is not, 2 for a mistake."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend import cli
+from backend.checks import named_strategies, strategy_maker, team_drive
+from backend.config import load_config
+from backend.console import console
+from backend.markets import limits_of
+from backend.teams import LoadedTeam, load_team
+from cryptosentinel.llm.scripted_engine import ScriptedEngine
+from simulator.archive import write_market
+from simulator.backtest import Window
+from simulator.errors import UserError
+from simulator.lookahead import check_lookahead
+from simulator.market import format_time
+from simulator.recursion import check_recursion
+from simulator.synthetic import SyntheticConfig, generate
+from tests.team_scenes import codec, half_taught_policies, make_team
+
+MARKET = generate(SyntheticConfig(bars=260, seed=3, symbols=("AAAUSDT", "BBBUSDT")))
+
+OWN = '''
+class Base:
+    name = "own"
+
+    def decide(self, view, account):
+        return orders_for_target(view, account, "AAAUSDT", 0.4 if self.up(view) else 0.0)
+
+
+class Honest(Base):
+    def up(self, view):
+        return view.last_close("AAAUSDT") > view.bars("AAAUSDT", 20).close.mean()
+
+
+class Drifting(Base):
+    """Sizes by an average over all there is."""
+
+    def decide(self, view, account):
+        ratio = view.last_close("AAAUSDT") / view.bars("AAAUSDT", 10**6).close.mean()
+        return orders_for_target(view, account, "AAAUSDT", float(min(1.0, 0.5 * ratio)))
+
+
+class Peeking(Base):
+    def __init__(self, market):
+        self.closes = market.close[:, 0]
+
+    def up(self, view):
+        return self.closes[min(view.index + 1, len(self.closes) - 1)] > self.closes[view.index]
+
+
+class Door(Base):
+    def up(self, view):
+        return view.bar("AAAUSDT", view.index + 1).close[0] > 0
+
+
+class Prepares(Base):
+    def prepare(self, market):
+        self.mean = market.close[:, 0].mean()
+
+    def up(self, view):
+        return view.last_close("AAAUSDT") < self.mean
+
+
+class Unseeded(Base):
+    def up(self, view):
+        return np.random.default_rng().random() < 0.5
+
+
+class TooMuch(Base):
+    def __init__(self, market, window):
+        pass
+
+
+class Broken(Base):
+    def up(self, view):
+        return 1 / 0
+
+
+class Nothing:
+    pass
+
+
+def made(market):
+    return Peeking(market)
+
+
+def empty():
+    return object()
+
+
+number = 3
+'''
+
+
+class Result:
+    """What a command printed, with the spaces of wrapped lines made one, and its exit code."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = " ".join(out.split())
+        self.err = " ".join(err.split())
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """check("lookahead", ...) runs the program in a folder with a market in `bars` and a module `my_own`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_own", raising=False)
+    monkeypatch.setattr(console, "_width", 250)
+    monkeypatch.setenv("COLUMNS", "250")
+    write_market(MARKET, tmp_path / "bars")
+    imports = "import numpy as np\nfrom simulator.backtest import orders_for_target\n"
+    (tmp_path / "my_own.py").write_text(imports + OWN)
+
+    def run(*arguments: object) -> Result:
+        data = () if {"--data", "--help"} & set(arguments) else ("--data", "bars")
+        monkeypatch.setattr(sys, "argv", ["cryptosentinel", "check", *map(str, arguments), *data])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+            sys.exit(0)
+        printed = capsys.readouterr()
+        code = ended.value.code
+        return Result(0 if code is None else int(code), printed.out, printed.err)
+
+    return run
+
+
+# Look-ahead
+
+
+@pytest.mark.parametrize("subject", ["sma_cross", "hold", "my_own:Honest"])
+def test_an_honest_strategy_is_clean(check: Run, subject: str) -> None:
+    result = check("lookahead", "--strategy", subject, "--decide-every", 2, "--times", 6, "--out", "report.json")
+    assert result.code == 0, result.err
+    assert f"{subject}: no look-ahead found" in result.out and MARKET.content_hash[:12] in result.out
+    report = json.loads(Path("report.json").read_text())
+    assert report["clean"] is True and report["findings"] == [] and report["check"] == "lookahead"
+    assert report["data_hash"] == MARKET.content_hash and report["subject"] == subject
+    assert len(report["times"]) == 6 and report["times"][0] == report["window"]["start"] == 121
+    assert report["times"][-1] == 257 and report["window"]["stop"] == 259
+    assert report["first_decision"] == format_time(MARKET.view(121).now)
+    assert report["with_orders"] > 0 or subject == "hold"
+    assert report["seed"] == 1 and report["draws"] == 3 and report["comparisons"] > 69
+
+
+@pytest.mark.parametrize(
+    ("subject", "kinds"),
+    [
+        ("my_own:Peeking", {"truncation", "perturbation"}),
+        ("my_own:made", {"truncation", "perturbation"}),
+        ("my_own:Prepares", {"truncation", "perturbation"}),
+        ("my_own:Door", {"clock"}),
+        ("my_own:Unseeded", {"not_repeatable"}),
+    ],
+)
+def test_one_that_peeks_is_shown_where(check: Run, subject: str, kinds: set[str]) -> None:
+    result = check("lookahead", "--strategy", subject, "--decide-every", 1, "--times", 20, "--out", "report.json")
+    assert (result.code, result.err) == (1, "")
+    report = json.loads(Path("report.json").read_text())
+    assert report["clean"] is False and {finding["kind"] for finding in report["findings"]} == kinds
+    first = report["findings"][0]
+    if kinds == {"not_repeatable"}:
+        assert "fix its seed" in result.out
+    else:
+        assert f"first at {format_time(first['time'])} UTC (bar {first['bar']})" in result.out
+    assert first["time"] == MARKET.view(first["bar"]).now
+    assert first["symbol"] == ("-" if kinds == {"clock"} else "AAAUSDT")
+    assert f"{len(report['findings'])} findings" in result.out
+
+
+def test_a_note_says_when_nothing_was_ordered(check: Run) -> None:
+    result = check("lookahead", "--strategy", "flat", "--times", 3)
+    assert result.code == 0 and "which proves little" in result.out
+
+
+def test_the_scripted_team_is_clean(check: Run) -> None:
+    result = check("lookahead", "--team", "scripted", "--times", 4, "--draws", 1, "--out", "report.json")
+    assert result.code == 0, result.err
+    assert "scripted: no look-ahead found" in result.out
+    assert json.loads(Path("report.json").read_text())["with_orders"] > 0
+
+
+# Recursion
+
+
+@pytest.mark.parametrize(
+    ("subject", "code", "settled", "sentence"),
+    [
+        ("sma_cross", 0, 100, "from 100 bars of history on, more of it changes nothing"),
+        ("my_own:Drifting", 1, None, "even 150 bars of history do not decide as all of it does"),
+    ],
+)
+def test_the_warm_up_that_is_needed(check: Run, subject: str, code: int, settled: int | None, sentence: str) -> None:
+    result = check(
+        "recursion", "--strategy", subject, "--start", "2020-01-30", "--decide-every", 1, "--warm-up", "150,40,100",
+        "--out", "report.json",
+    )  # fmt: skip
+    assert (result.code, result.err) == (code, ""), result.err
+    assert sentence in result.out
+    report = json.loads(Path("report.json").read_text())
+    assert report["settled"] == settled and report["clean"] is (code == 0) and report["check"] == "recursion"
+    assert [one["bars"] for one in report["warm_ups"]] == [40, 100, 150]
+    assert report["warm_ups"][0]["changed"] > 0 and report["warm_ups"][0]["exposure_difference"] > 0.0
+    assert min(report["times"]) >= report["window"]["start"]
+
+
+def test_the_history_that_the_scripted_team_needs(check: Run) -> None:
+    result = check("recursion", "--team", "scripted", "--times", 4, "--warm-up", "5,130", "--decide-every", 3)
+    assert result.code == 0, result.err
+    assert "scripted: from 130 bars of history on" in result.out
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "say what to check: either --strategy"),
+        (["--strategy", "hold", "--team", "scripted"], "say what to check: either --strategy"),
+        (["--strategy", "holdd"], "no strategy 'holdd'; there are"),
+        (["--strategy", "absent:Own"], "no module 'absent' in"),
+        (["--strategy", "my_own:Absent"], "no class or function 'Absent'; its classes with a method decide are Base"),
+        (["--strategy", "my_own:number"], "no class or function 'number'"),
+        (["--strategy", "my_own:"], "write module:Class"),
+        (["--strategy", "../my_own:Honest"], "write module:Class"),
+        (["--strategy", "my_own:TooMuch"], "needs the arguments market, window"),
+        (["--strategy", "my_own:Nothing"], "makes a Nothing without a method decide"),
+        (["--strategy", "my_own:empty"], "makes a object without a method decide"),
+        (["--strategy", "my_own:Broken"], "with ZeroDivisionError: division by zero (my_own.py, line"),
+        (["--strategy", "wrong_syntax:A"], "cannot be imported: SyntaxError"),
+        (["--strategy", "wrong_import:A"], "cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"),
+        (["--team", "no_folder"], "no team 'no_folder'"),
+        (["--strategy", "hold", "--data", "nowhere"], "nowhere"),
+        (["--strategy", "hold", "--symbols", "ZZZUSDT"], "no symbol 'ZZZUSDT'"),
+        (["--strategy", "hold", "--timeframe", "2h"], "2h"),
+        (["--strategy", "hold", "--out", "absent/report.json"], "give the path of a file in a folder that exists"),
+        (["--strategy", "hold", "--start", "soon"], "'soon' is not a date"),
+        (["--strategy", "hold", "--times", "1"], "--times"),
+    ],
+)
+def test_a_mistake_is_one_message(check: Run, arguments: list[str], message: str) -> None:
+    Path("wrong_syntax.py").write_text("class A(:\n")
+    Path("wrong_import.py").write_text("import no_such_thing\n")
+    result = check("lookahead", *arguments)
+    assert result.code == 2 and "Traceback" not in result.err
+    assert message in result.err
+
+
+@pytest.mark.parametrize("lengths", ["", "0", "a,b", "-5"])
+def test_bad_lengths_are_refused(check: Run, lengths: str) -> None:
+    result = check("recursion", "--strategy", "hold", f"--warm-up={lengths}")
+    assert result.code == 2 and "give lengths in bars" in result.err
+
+
+def test_too_little_history_is_told(check: Run) -> None:
+    result = check("recursion", "--strategy", "hold", "--warm-up", "1000")
+    assert result.code == 2 and "no decision has more than 1000 bars of history" in result.err
+
+
+# The parts
+
+
+def test_named_strategies_can_be_made() -> None:
+    known = named_strategies()
+    assert {"flat", "hold", "sma_cross", "volatility_target"} <= set(known)
+    assert not {"oracle", "matched_random"} & set(known)
+    for name in known:
+        made: Any = strategy_maker(name)(MARKET)
+        assert made.name == name and made is not strategy_maker(name)(MARKET)
+
+
+def test_a_sampled_team_is_compared_under_one_seed() -> None:
+    team = LoadedTeam("half", make_team(horizon_bars=18), ScriptedEngine(codec(), half_taught_policies()))
+    limits = limits_of(load_config("demo").guard)
+    report = check_lookahead(team_drive(team, limits, 7), MARKET, Window(121, 259, 6), times=4, draws=1)
+    assert report.clean and report.with_orders > 0
+    settled = check_recursion(team_drive(team, limits, 7), MARKET, Window(121, 259, 6), warm_ups=(140,), times=3)
+    assert settled.warm_ups[0].compared == 3
+
+
+def test_a_team_that_is_told_the_future_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_team("scripted", load_config("demo").team)
+    limits = limits_of(load_config("demo").guard)
+    from cryptosentinel import team as team_module
+
+    honest = team_module.orders_for_target
+
+    def by_the_next_bar(view: Any, account: Any, symbol: str, exposure: float, *rest: Any, **more: Any) -> Any:
+        inside = view._market
+        column, after = inside.column(symbol), min(view.index + 1, len(inside) - 1)
+        rises = inside.close[after, column] > inside.close[view.index, column]
+        return honest(view, account, symbol, 0.2 if rises else -0.2, *rest, **more)
+
+    monkeypatch.setattr(team_module, "orders_for_target", by_the_next_bar)
+    report = check_lookahead(team_drive(loaded, limits, 7), MARKET, Window(121, 259, 6), times=8, draws=2)
+    assert {finding.kind for finding in report.findings} == {"truncation", "perturbation"}
+
+
+def test_the_program_knows_the_commands(check: Run) -> None:
+    result = check("--help")
+    assert result.code == 0 and "lookahead" in result.out and "recursion" in result.out
+
+
+def test_a_wrong_name_is_a_user_error() -> None:
+    with pytest.raises(UserError, match=r"there are .*sma_cross"):
+        strategy_maker("sma")
