@@ -6,21 +6,23 @@ fill from the open of bar i + 1 on. The window's last close values what is still
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs import Costs
+from simulator.costs import Costs, Venue
 from simulator.errors import DataError
 from simulator.exchange import Exchange
 from simulator.market import Market, MarketView
 from simulator.metrics import compute
-from simulator.orders import Order
+from simulator.orders import Cancel, Order, Replace, Request, Target
 from simulator.records import AccountView, Fill, Rejection
-from simulator.trades import Trade, trades_of
+from simulator.rules import SymbolRules
+from simulator.trades import Trade, trades_of, with_excursions
 
 _SMALLEST_CHANGE = 0.005  # of equity: a smaller change of exposure is not worth an order
 
@@ -56,8 +58,11 @@ class Strategy(Protocol):
 
     name: str
 
-    def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
-        """Orders to submit at this close; an empty sequence changes nothing."""
+    def decide(self, view: MarketView, account: AccountView) -> Sequence[Request]:
+        """What to submit at this close; an empty sequence changes nothing.
+
+        `account` is the account at this close and must be looked at before this method returns, if at all.
+        """
         ...
 
 
@@ -69,7 +74,7 @@ class BacktestResult:
         start: index of the bar at whose close the run began; `times[0]` is that close.
         decisions: how many decisions there were.
         equity: (n,) at each close; `equity[0]` is the starting cash. exposure: (n, S) signed notional over equity.
-        costs: money paid as `fees`, `spread` (contained in the fill prices) and `funding` (negative: received).
+        costs: money paid, see `Exchange.paid`. Negative amounts were received.
         metrics: see `simulator.metrics.compute`.
         absent_bars: bars of the window that the data lacks, summed over the symbols.
     """
@@ -125,7 +130,7 @@ class BacktestResult:
 
 
 class BacktestRun:
-    """A run that the caller drives: look at `view()` and `account()`, `apply(orders)`, until `done`."""
+    """A run that the caller drives: look at `view()` and `account()`, `apply(requests)`, until `done`."""
 
     def __init__(
         self,
@@ -134,6 +139,7 @@ class BacktestRun:
         cash: float = 10_000.0,
         costs: Costs | None = None,
         max_leverage: float = 1.0,
+        venue: Venue | None = None,
     ) -> None:
         if window.stop >= len(market):
             raise DataError(
@@ -142,7 +148,7 @@ class BacktestRun:
             )
         self.market = market
         self.window = window
-        self._exchange = Exchange(market, window.start, cash, costs, max_leverage, window.stop)
+        self._exchange = Exchange(market, window.start, cash, costs, max_leverage, window.stop, venue)
 
     @property
     def index(self) -> int:
@@ -159,12 +165,17 @@ class BacktestRun:
     def account(self) -> AccountView:
         return self._exchange.account()
 
-    def apply(self, orders: Sequence[Order]) -> None:
-        """Submit `orders` and advance to the next decision or the end; once `done` they are only rejected."""
-        for order in orders:
-            self._exchange.submit(order)
+    def apply(self, requests: Sequence[Request]) -> None:
+        """Submit `requests` and advance to the next decision or the end; once `done` they are only rejected."""
+        for request in requests:
+            self._exchange.submit(request)
         if not self.done:
             self._exchange.step(self.window.decide_every)
+
+    def catch_up(self, index: int) -> None:
+        """Advance to the close of bar `index` without submitting anything."""
+        if index > self._exchange.index:
+            self._exchange.step(index - self._exchange.index)
 
     def result(self) -> BacktestResult:
         """The result so far: of the whole window when `done`, else up to the present bar."""
@@ -175,6 +186,7 @@ class BacktestRun:
         fills = exchange.fills
         trades = trades_of(exchange.ledger, exchange.account().mark, int(times[-1]), exchange.index)
         traded = sum(abs(fill.quantity) * fill.price for fill in fills)
+        costs = exchange.paid()
         return BacktestResult(
             symbols=market.symbols,
             start=start,
@@ -183,12 +195,32 @@ class BacktestRun:
             equity=equity,
             exposure=exposure,
             fills=tuple(fills),
-            trades=tuple(trades),
+            trades=tuple(with_excursions(trades, market)),
             rejections=tuple(exchange.rejections),
-            costs=exchange.paid(),
-            metrics=compute(equity, market.interval, exposure, trades, traded),
+            costs=costs,
+            metrics=compute(equity, market.interval, exposure, trades, traded, costs),
             absent_bars=int((~market.present[start + 1 : exchange.index + 1]).sum()),
         )
+
+
+class _AccountAtClose:
+    """Stands for an `AccountView` that is only made when it is looked at: most bars of most strategies change nothing,
+    and the exchange then takes many bars at once."""
+
+    __slots__ = ("_index", "_run", "_view")
+
+    def __init__(self, run: BacktestRun, index: int) -> None:
+        self._run = run
+        self._index = index
+        self._view: AccountView | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._view is None:
+            self._run.catch_up(self._index)
+            if self._run.index != self._index:
+                raise DataError("an account was kept and looked at in a later bar; look at it when it is given.")
+            self._view = self._run.account()
+        return getattr(self._view, name)
 
 
 def run_backtest(
@@ -198,11 +230,17 @@ def run_backtest(
     cash: float = 10_000.0,
     costs: Costs | None = None,
     max_leverage: float = 1.0,
+    venue: Venue | None = None,
 ) -> BacktestResult:
     """Let `strategy` decide through `window`. Raises `DataError` for a window outside the market."""
-    run = BacktestRun(market, window, cash, costs, max_leverage)
-    while not run.done:
-        run.apply(strategy.decide(run.view(), run.account()))
+    run = BacktestRun(market, window, cash, costs, max_leverage, venue)
+    decide = strategy.decide
+    for index in range(window.start, window.stop, window.decide_every):
+        requests = decide(MarketView(market, index), cast(AccountView, _AccountAtClose(run, index)))
+        if requests:
+            run.catch_up(index)
+            run.apply(requests)
+    run.catch_up(window.stop)
     return run.result()
 
 
@@ -223,33 +261,46 @@ def orders_for_target(
 
     Returns:
         No orders where the symbol has no price yet, the account has no equity, or the change is below 0.5 % of the
-        equity. A target below 0.5 % means flat, and a close to flat is always made. While the position still stands on
-        the other side of a turn, a part carries no bracket: it would protect the wrong position.
+        equity or the venue's smallest order. Quantities are whole lots and brackets whole ticks of the venue. A target
+        below 0.5 % means flat, and a close to flat is always made. While the position still stands on the other side of
+        a turn, a part carries no bracket: it would protect the wrong position.
     """
-    price = view.last_close(symbol)
+    price, exposure = view.last_close(symbol), float(exposure)
     if not (price > 0.0 and account.equity > 0.0):
         return []
     held = account.positions[symbol]
     wanted = exposure * account.equity / price if abs(exposure) >= _SMALLEST_CHANGE else 0.0
+    rules = account.rules.get(symbol, SymbolRules())
+    wanted = math.copysign(_down(abs(wanted), rules.lot), wanted)
     change = wanted - held
-    if change == 0.0 or (wanted != 0.0 and abs(change) * price < _SMALLEST_CHANGE * account.equity):
+    small = wanted != 0.0 and abs(wanted) > abs(held) and abs(change) * price < rules.min_notional
+    if change == 0.0 or small or (wanted != 0.0 and abs(change) * price < _SMALLEST_CHANGE * account.equity):
         # The position is right as it is, so what still waits to change it must not.
         return [Order(symbol, 0.0)] if any(order.symbol == symbol for order in account.pending) else []
     side = (wanted > 0.0) - (wanted < 0.0)
-    stop = None if stop_fraction is None else price * (1.0 - side * stop_fraction)
-    target = None if target_fraction is None else price * (1.0 + side * target_fraction)
+    stop = None if stop_fraction is None else _down(price * (1.0 - side * stop_fraction), rules.tick)
+    target = None if target_fraction is None else _down(price * (1.0 + side * target_fraction), rules.tick)
     shrinks = held * wanted >= 0.0 and abs(wanted) < abs(held)
     orders = []
     done = 0.0
     for part, delay in enumerate(delays, start=1):
-        quantity = change * part / len(delays) - done
-        done += quantity
+        so_far = math.copysign(_down(abs(change) * part / len(delays), rules.lot), change)
+        so_far = change if part == len(delays) else so_far
+        quantity = so_far - done
+        done = so_far
+        if quantity == 0.0:
+            continue  # less than a lot
         order = Order(symbol, quantity, delay=delay, reduce_only=shrinks)
         # The last part reaches `wanted` by construction, whatever rounding says about the sum.
         if (held + done if part < len(delays) else wanted) * side > 0.0:
             order = replace(order, stop=stop, target=target)
         orders.append(order)
     return orders
+
+
+def _down(value: float, step: float) -> float:
+    """The largest multiple of `step` up to `value`, give or take the rounding of decimal fractions."""
+    return value if step == 0.0 else math.floor(value / step + 1e-6) * step
 
 
 def _finite(value: Any) -> Any:
@@ -262,6 +313,17 @@ def _finite(value: Any) -> Any:
 
 
 def _rejection(data: dict[str, Any]) -> Rejection:
-    order = data["order"]
-    quantity = float("nan") if order["quantity"] is None else order["quantity"]
-    return Rejection(data["bar"], Order(**{**order, "quantity": quantity}), data["reason"], data["detail"])
+    request = data["order"]
+    given: dict[str, Any] = {
+        key: math.nan if value is None and key in ("quantity", "exposure") else value for key, value in request.items()
+    }
+    made: Request
+    if "exposure" in request:
+        made = Target(**given)
+    elif "symbol" in request:
+        made = Order(**given)
+    elif "quantity" in request:
+        made = Replace(**request)
+    else:
+        made = Cancel(**request)
+    return Rejection(data["bar"], made, data["reason"], data["detail"])

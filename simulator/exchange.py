@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,11 @@ _FILL_REASONS: dict[int, FillReason] = {
     at.FILL_TIME: "time",
     at.FILL_LIQUIDATION: "liquidation",
 }
-_PAYMENTS = {at.PAID_FUNDING: FundingPayment, at.PAID_BORROW: BorrowPayment, at.PAID_INSURANCE: InsurancePayment}
+_PAYMENTS: dict[int, type[FundingPayment] | type[BorrowPayment] | type[InsurancePayment]] = {
+    at.PAID_FUNDING: FundingPayment,
+    at.PAID_BORROW: BorrowPayment,
+    at.PAID_INSURANCE: InsurancePayment,
+}
 _DROP_REASONS: dict[int, RejectionReason] = {
     at.DROP_LEVERAGE: "leverage_cap",
     at.DROP_REDUCE_ONLY: "reduce_only",
@@ -138,7 +143,7 @@ class Exchange:
     def submit(self, request: Request) -> None:
         """Take `request` at the close of bar `index`; it reaches the venue at the next open, or later by its delay and
         the latency. An unusable one is recorded."""
-        why = None
+        why: tuple[RejectionReason, str] | None = None
         if self.index >= self.stop:
             why = "window_end", f"bar {self.stop} is the last"
         if isinstance(request, Cancel):
@@ -150,7 +155,7 @@ class Exchange:
         else:
             self._submit_order(request, why)
 
-    def _submit_order(self, order: Order, why: tuple[RejectionReason, str] | None) -> None:
+    def _submit_order(self, order: Order, why: tuple[RejectionReason, str] | None, group: int = 0) -> None:
         symbols = self.market.symbols
         older = self._older(order.symbol) if order.kind == "market" else []
         if order.kind == "market" and order.quantity == 0.0 and (older or self._drop_targets(order.symbol)):
@@ -173,7 +178,8 @@ class Exchange:
         if order.kind == "market":
             self._drop_targets(order.symbol)
         side = bracket_side(order, position)
-        group = self._groups.setdefault(order.group, len(self._groups) + 1) if order.group else 0
+        if order.group:
+            group = self._groups.setdefault(order.group, len(self._groups) + 1)
         key = self._seen
         self._seen += 1
         self._names[key] = order.id or f"#{key}"
@@ -220,11 +226,17 @@ class Exchange:
         old = self._cancel(request.id, request, self._row(0), at.DROP_CANCELLED, why)
         if old is None:
             return
-        given = {"quantity": request.quantity, "limit": request.limit, "trigger": request.trigger}
+        given: dict[str, Any] = {"quantity": request.quantity, "limit": request.limit, "trigger": request.trigger}
         new = replace(old, delay=0, **{name: value for name, value in given.items() if value is not None})
         key = next(key for key, waiting in self._waiting.items() if self._names[key] == request.id)
         self._names[key] = f"{request.id} (replaced)"
-        self._submit_order(replace(new, id=request.id), None)
+        # What the old order still trades while the replacement travels, the new one must not trade again.
+        table = self._state.orders[0]
+        at_row = int(np.flatnonzero((table[:, at.LIVE] != 0.0) & (table[:, at.ORDER_ID] == key))[0])
+        if table[at_row, at.GROUP] == 0.0:
+            name = f"replacement of #{key}"
+            table[at_row, at.GROUP] = self._groups.setdefault(name, len(self._groups) + 1)
+        self._submit_order(replace(new, id=request.id), None, int(table[at_row, at.GROUP]))
 
     def _older(self, symbol: str) -> list[int]:
         """Market orders of the symbol that wait from earlier bars."""
@@ -336,6 +348,7 @@ class Exchange:
             pending=tuple(self._pending()),
             pending_sides=tuple(waiting.side for waiting in self._waiting.values()),
             liquidated=bool(self._state.accounts[0, at.ENDED]),
+            rules=self.venue.rules,
         )
 
     def equity_curve(self) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ from simulator.layout import FloatArray, Log
 @compiled
 def write(
     log: Log, kind: int, n: int, bar: int, s: int, order_id: float, quantity: float, price: float, fee: float,
-    spread: float, impact: float, maker: float,
+    spread: float, impact: float, maker: float, coins: float,
 ) -> None:  # fmt: skip
     """Append an event; a log without rows wants none."""
     if log.rows.shape[0] == 0:
@@ -36,18 +36,29 @@ def write(
     row[at.LOG_SPREAD] = spread
     row[at.LOG_IMPACT] = impact
     row[at.LOG_MAKER] = maker
+    row[at.LOG_COINS] = coins
 
 
 @compiled
 def drop(log: Log, kind: int, n: int, bar: int, order: FloatArray, quantity: float) -> None:
     """Record that `quantity` of an order is not executed."""
-    write(log, kind, n, bar, int(order[at.SYMBOL]), order[at.ORDER_ID], quantity, 0.0, 0.0, 0.0, 0.0, 0.0)
+    write(log, kind, n, bar, int(order[at.SYMBOL]), order[at.ORDER_ID], quantity, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@compiled
+def forget_target(position: FloatArray, log: Log, kind: int, n: int, bar: int, s: int) -> None:
+    """Give up the exposure that was still to be reached and record it."""
+    if not math.isnan(position[at.WANTED]):
+        write(log, kind, n, bar, s, -1.0, 0.0, position[at.WANTED], 0.0, 0.0, 0.0, 0.0, 0.0)
+        position[at.WANTED] = np.nan
 
 
 @inlined
 def on_lot(quantity: float, lot: float) -> float:
     """`quantity` (from 0 up) rounded down to whole lots; what lies within a millionth below a lot is that lot."""
-    return quantity if lot == 0.0 else math.floor(quantity / lot + 1e-6) * lot
+    if lot == 0.0 or quantity >= 1e15 * lot:  # so many lots that a float knows no part of one
+        return quantity
+    return math.floor(quantity / lot + 1e-6) * lot
 
 
 @inlined
@@ -74,6 +85,15 @@ def fee_rate(accounts: FloatArray, rules: FloatArray, n: int, s: int, maker: boo
 
 
 @inlined
+def unit_cost(rate: float, worse: float, side: float, scalars: FloatArray) -> float:
+    """What a unit of notional costs a taker in cash, `worse` being spread and impact; the fee may be meant to come on
+    top, or be taken from the coins that are bought."""
+    if scalars[at.FEE_ON_TOP] != 0.0 or (scalars[at.FEE_IN_BASE] != 0.0 and side > 0.0):
+        return worse
+    return worse + rate * (1.0 + side * worse)
+
+
+@inlined
 def fill(
     accounts: FloatArray, positions: FloatArray, rules: FloatArray, scalars: FloatArray, log: Log, kind: int, n: int,
     bar: int, s: int, order_id: float, quantity: float, reference: float, half_spread: float, impact: float,
@@ -94,10 +114,13 @@ def fill(
     rate = fee_rate(accounts, rules, n, s, maker)
     fee = size * price * rate
     cash = accounts[n, at.CASH] - quantity * price
+    coins = 0.0
     if scalars[at.FEE_IN_BASE] != 0.0 and quantity > 0.0 and held >= 0.0:
-        new -= size * rate  # the coins bought are lessened
+        coins = size * rate  # the coins bought are lessened
+        new -= coins
     else:
         cash -= fee
+    penalty = 0.0
     if kind == at.FILL_LIQUIDATION:
         penalty = size * price * rules[s, at.LIQUIDATION_FEE]
         cash -= penalty
@@ -132,4 +155,7 @@ def fill(
         positions[n, s, at.ORDERED_ABS] += size
         positions[n, s, at.ORDERED_VALUE] += quantity * price
     if log.rows.shape[0] > 0:
-        write(log, kind, n, bar, s, order_id, quantity, price, fee, spread_cost, impact_cost, 1.0 if maker else 0.0)
+        write(
+            log, kind, n, bar, s, order_id, quantity, price, fee, spread_cost, impact_cost,
+            1.0 if maker else 0.0, coins,
+        )  # fmt: skip

@@ -15,9 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 import talib
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from simulator.errors import UserError
+from simulator.market import Bars
 
 MEMORY = 8  # time constants; an exponential average has one of length / 2 bars, Wilder's has one of length bars
 
@@ -51,6 +53,17 @@ def sma(close: FloatArray, length: int) -> float:
     """Simple moving average of the last `length` closes."""
     known = close[~np.isnan(close)]
     return float(known[-length:].sum()) / length if len(known) >= length else math.nan
+
+
+def sma_series(bars: Bars, length: float) -> FloatArray:
+    """(n,): the simple moving average at every bar, for `MarketView.computed`; NaN where one of its bars is absent or
+    before the history. Each window is summed apart, so that no rounding is carried on."""
+    count = int(length)
+    _check("sma_series", count, 1)
+    average = np.full(len(bars), np.nan)
+    if len(bars) >= count:
+        average[count - 1 :] = sliding_window_view(bars.close, count).mean(axis=1)
+    return average
 
 
 def volatility(close: FloatArray, length: int) -> float:

@@ -7,11 +7,12 @@ because all run this very code they cannot disagree. What happens inside a bar, 
    orders act on the open: first those that only reduce a position (they free margin), then the others, each group in
    order of submission.
 2. *Funding inside the bar* (bars longer than the funding interval): on the last known mark, positions as after 1.
-3. *The bad way.* All prices run from the open to their worst extreme at the same pace. What is met first happens first:
-   stops of positions, or the liquidation of an isolated position or of the account. Stop orders that reduce a
-   position act here too.
+3. *The bad way* (`simulator.sweep`). All prices run from the open to their worst extreme at the same pace. What is met
+   first happens first: stops of positions, stop orders that reduce a position, or the liquidation of an isolated
+   position or of the account.
 4. *The good way.* Targets of positions that were held since the open, then all other orders in order of submission. A
-   position opened here meets its stop if the bar touches it, and never its target.
+   position opened, enlarged or given a stop here meets its stop or its liquidation if the bar touches it, and never its
+   target.
 5. *Close.* Positions are marked, funding due exactly then is settled on that mark, borrowed coins are paid for, and an
    account below its maintenance margin is liquidated.
 
@@ -28,71 +29,12 @@ import numpy as np
 
 from simulator import layout as at
 from simulator.compiled import compiled
-from simulator.fills import available, fill, impact_of, on_lot, write
+from simulator.fills import drop, write
 from simulator.layout import FloatArray, Log, State, Tape, Terms
-from simulator.margin import cross_breach, isolated_breach, maintenance, price_on_path
-from simulator.matching import at_open, cancel, finish, inside, trail
+from simulator.margin import cross_breach, isolated_breach, maintenance
+from simulator.matching import at_open, finish, inside, trail
+from simulator.sweep import close_position, end_account, liquidate, sweep
 from simulator.targets import reach_targets
-
-
-@compiled
-def _exit(
-    tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int, s: int, kind: int,
-    reference: float,
-) -> None:  # fmt: skip
-    """Close a position as far as the volume allows; the rest is closed at the next opens."""
-    account, position, rules, scalars = state.accounts[n], state.positions[n, s], terms.rules[s], terms.scalars
-    held = position[at.QUANTITY]
-    volume = tape.volume[path, b, s]
-    take = min(abs(held), available(volume, position[at.USED], scalars[at.PARTICIPATION]))
-    if take < abs(held):
-        take = on_lot(take, rules[at.LOT])
-    if take > 0.0:
-        fill(
-            state.accounts, state.positions, terms.rules, scalars, log, kind, n, bar, s, -1.0,
-            -take if held > 0.0 else take, reference,
-            tape.half_spread[path, b, s] * scalars[at.SPREAD_MULTIPLIER],
-            impact_of(take, volume, tape.sigma[path, b, s], scalars[at.IMPACT]), False,
-        )  # fmt: skip
-    position[at.WANTED] = np.nan
-    if position[at.QUANTITY] != 0.0:
-        position[at.EXPIRY] = bar + 1.0
-        position[at.EXIT] = kind
-    if account[at.WAITING] > 0.0:
-        cancel(account, state.orders[n], log, at.DROP_BRACKET_CLOSED, n, bar, s)
-
-
-@compiled
-def _liquidate(
-    tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int, s: int, reference: float
-) -> None:
-    """The venue closes a position whole, whatever the volume. What an isolated position loses beyond its margin the
-    venue's insurance pays; a cross account's loss beyond its cash stays visible as negative equity."""
-    account, position = state.accounts[n], state.positions[n, s]
-    isolated = terms.rules[s, at.ISOLATED] != 0.0
-    before = account[at.CASH] + position[at.QUANTITY] * position[at.ENTRY] - position[at.MARGIN]
-    fill(
-        state.accounts, state.positions, terms.rules, terms.scalars, log, at.FILL_LIQUIDATION, n, bar, s, -1.0,
-        -position[at.QUANTITY], reference, tape.half_spread[path, b, s] * terms.scalars[at.SPREAD_MULTIPLIER], 0.0,
-        False,
-    )  # fmt: skip
-    position[at.WANTED] = np.nan
-    if isolated and account[at.CASH] < before:
-        paid = before - account[at.CASH]
-        account[at.CASH] += paid
-        account[at.INSURED] += paid
-        write(log, at.PAID_INSURANCE, n, bar, s, -1.0, 0.0, 0.0, -paid, 0.0, 0.0, 0.0)
-    cancel(account, state.orders[n], log, at.DROP_LIQUIDATED, n, bar, s)
-
-
-@compiled
-def _end(account: FloatArray, positions: FloatArray, orders: FloatArray, log: Log, n: int, bar: int) -> None:
-    """A cross liquidation ends the account, unless isolated positions live on."""
-    cancel(account, orders, log, at.DROP_LIQUIDATED, n, bar, -1)
-    for s in range(positions.shape[0]):
-        if positions[s, at.QUANTITY] != 0.0:
-            return
-    account[at.ENDED] = 1.0
 
 
 @compiled
@@ -101,7 +43,7 @@ def _settle(account: FloatArray, position: FloatArray, rate: float, log: Log, n:
     paid = position[at.QUANTITY] * position[at.MARK] * rate
     account[at.CASH] -= paid
     account[at.FUNDING_PAID] += paid
-    write(log, at.PAID_FUNDING, n, bar, s, -1.0, position[at.QUANTITY], position[at.MARK], paid, 0.0, 0.0, 0.0)
+    write(log, at.PAID_FUNDING, n, bar, s, -1.0, position[at.QUANTITY], position[at.MARK], paid, 0.0, 0.0, 0.0, 0.0)
     return float(paid)
 
 
@@ -111,127 +53,13 @@ def _borrow(account: FloatArray, position: FloatArray, rate: float, log: Log, n:
     paid = -position[at.QUANTITY] * position[at.MARK] * rate
     account[at.CASH] -= paid
     account[at.BORROW_PAID] += paid
-    write(log, at.PAID_BORROW, n, bar, s, -1.0, position[at.QUANTITY], position[at.MARK], paid, 0.0, 0.0, 0.0)
+    write(log, at.PAID_BORROW, n, bar, s, -1.0, position[at.QUANTITY], position[at.MARK], paid, 0.0, 0.0, 0.0, 0.0)
     return float(paid)
 
 
 @compiled
-def _stop_share(position: FloatArray, first: float, worst: float) -> float:
-    """How far along the bad way a position meets its stop; 2 where it does not."""
-    stop, quantity = position[at.STOP], position[at.QUANTITY]
-    if math.isnan(stop) or quantity == 0.0:
-        return 2.0
-    side = 1.0 if quantity > 0.0 else -1.0
-    if side * (first - stop) <= 0.0:
-        return 0.0
-    if side * (worst - stop) > 0.0:
-        return 2.0
-    return float((first - stop) / (first - worst))
-
-
-@compiled
-def _bad_way(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int) -> None:
-    """Stops and liquidations in the order in which falling (for shorts: rising) prices meet them."""
-    account, positions = state.accounts[n], state.positions[n]
-    symbols = positions.shape[0]
-    for m in range(state.orders.shape[1] if account[at.WAITING] > 0.0 else 0):
-        order = state.orders[n, m]
-        s = int(order[at.SYMBOL])
-        protects = order[at.TYPE] == at.STOP_ORDER or order[at.TYPE] == at.TRAILING_ORDER
-        reduces = positions[s, at.QUANTITY] * order[at.AMOUNT] < 0.0
-        if order[at.LIVE] != 0.0 and order[at.ARMED] != 0.0 and protects and reduces:
-            if math.isnan(tape.close[path, b, s]):
-                continue
-            # A trigger beyond the price of a liquidation comes too late: the sweep below must go first.
-            side = 1.0 if order[at.AMOUNT] > 0.0 else -1.0
-            worst = tape.high[path, b, s] if side > 0.0 else tape.low[path, b, s]
-            if side * (worst - order[at.TRIGGER]) >= 0.0:
-                share = (tape.open[path, b, s] - order[at.TRIGGER]) / (tape.open[path, b, s] - worst)
-                if share <= _first_breach(tape, terms, state, path, b, n):
-                    inside(tape, terms, state, log, path, b, n, m, bar)
-    for _ in range(3 * symbols):
-        breach = _first_breach(tape, terms, state, path, b, n)
-        # The stop that is met first, no later than the breach. Equal shares: the symbols do not touch one another.
-        best, which = 2.0, -1
-        for s in range(symbols):
-            if math.isnan(tape.close[path, b, s]) or positions[s, at.QUANTITY] == 0.0:
-                continue
-            long = positions[s, at.QUANTITY] > 0.0
-            share = _stop_share(
-                positions[s], tape.open[path, b, s], tape.low[path, b, s] if long else tape.high[path, b, s]
-            )
-            # A stop that the volume filled in part is closed at the next opens.
-            if share < best and positions[s, at.EXIT] != at.FILL_STOP:
-                best, which = share, s
-        if which >= 0 and best <= breach:
-            long = positions[which, at.QUANTITY] > 0.0
-            first, stop = tape.open[path, b, which], positions[which, at.STOP]
-            reference = min(stop, first) if long else max(stop, first)
-            _exit(tape, terms, state, log, path, b, n, bar, which, at.FILL_STOP, reference)
-        elif breach <= 1.0:
-            _liquidate_at(tape, terms, state, log, path, b, n, bar, breach)
-        else:
-            return
-
-
-@compiled
-def _worst(tape: Tape, positions: FloatArray, path: int, b: int, s: int) -> tuple[float, float]:
-    """Open and worst extreme of the mark for the position held; both the mark where the bar is absent."""
-    if math.isnan(tape.close[path, b, s]):
-        return positions[s, at.MARK], positions[s, at.MARK]
-    low, high = tape.mark_low[path, b, s], tape.mark_high[path, b, s]
-    first = min(max(tape.open[path, b, s], low), high)
-    return first, low if positions[s, at.QUANTITY] > 0.0 else high
-
-
-@compiled
-def _first_breach(tape: Tape, terms: Terms, state: State, path: int, b: int, n: int) -> float:
-    """How far along the bad way the first liquidation happens, of the account or an isolated position; 2 for none."""
-    positions = state.positions[n]
-    symbols = positions.shape[0]
-    firsts, worsts = np.empty(symbols), np.empty(symbols)
-    earliest = 2.0
-    for s in range(symbols):
-        firsts[s], worsts[s] = _worst(tape, positions, path, b, s)
-        if positions[s, at.QUANTITY] != 0.0 and terms.rules[s, at.ISOLATED] != 0.0:
-            earliest = min(earliest, isolated_breach(positions[s], firsts[s], worsts[s], terms.rules[s], terms.tiers))
-    cash = state.accounts[n, at.CASH]
-    return min(earliest, cross_breach(cash, positions, firsts, worsts, terms.rules, terms.tiers))
-
-
-@compiled
-def _liquidate_at(
-    tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int, share: float
-) -> None:
-    """Liquidate what cannot stand `share` of the bad way: isolated positions apart, the cross ones together."""
-    account, positions = state.accounts[n], state.positions[n]
-    symbols = positions.shape[0]
-    firsts, worsts = np.empty(symbols), np.empty(symbols)
-    for s in range(symbols):
-        firsts[s], worsts[s] = _worst(tape, positions, path, b, s)
-    whole = cross_breach(account[at.CASH], positions, firsts, worsts, terms.rules, terms.tiers) <= share
-    for s in range(symbols):
-        quantity = positions[s, at.QUANTITY]
-        if quantity == 0.0:
-            continue
-        isolated = terms.rules[s, at.ISOLATED] != 0.0
-        if isolated:
-            goes = isolated_breach(positions[s], firsts[s], worsts[s], terms.rules[s], terms.tiers) <= share
-        else:
-            goes = whole
-        if goes:
-            reference = positions[s, at.MARK]
-            if not math.isnan(tape.close[path, b, s]):
-                extreme = tape.low[path, b, s] if quantity > 0.0 else tape.high[path, b, s]
-                reference = price_on_path(tape.open[path, b, s], extreme, share)
-            _liquidate(tape, terms, state, log, path, b, n, bar, s, reference)
-    if whole:
-        _end(account, positions, state.orders[n], log, n, bar)
-
-
-@compiled
 def _good_way(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int) -> None:
-    """Targets, then resting orders, then the stops of positions that these have opened."""
+    """Targets, then resting orders, each with what may befall the position that it has opened, then the trails."""
     account, positions = state.accounts[n], state.positions[n]
     symbols = positions.shape[0]
     for s in range(symbols):
@@ -240,9 +68,9 @@ def _good_way(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: in
             continue
         first = tape.open[path, b, s]
         if quantity > 0.0 and tape.high[path, b, s] > target:
-            _exit(tape, terms, state, log, path, b, n, bar, s, at.FILL_TARGET, max(target, first))
+            close_position(tape, terms, state, log, path, b, n, bar, s, at.FILL_TARGET, max(target, first))
         elif quantity < 0.0 and tape.low[path, b, s] < target:
-            _exit(tape, terms, state, log, path, b, n, bar, s, at.FILL_TARGET, min(target, first))
+            close_position(tape, terms, state, log, path, b, n, bar, s, at.FILL_TARGET, min(target, first))
     if account[at.WAITING] == 0.0:
         return
     for m in range(state.orders.shape[1]):
@@ -254,14 +82,9 @@ def _good_way(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: in
             continue
         held = positions[s, at.QUANTITY]
         inside(tape, terms, state, log, path, b, n, m, bar)
-        now, stop = positions[s, at.QUANTITY], positions[s, at.STOP]
-        if now == held or math.isnan(stop) or held * now > 0.0:
-            continue
-        # Opened inside the bar: the price may have gone on to the stop, so it is taken to have done so.
-        if now > 0.0 and tape.low[path, b, s] <= stop:
-            _exit(tape, terms, state, log, path, b, n, bar, s, at.FILL_STOP, min(stop, positions[s, at.ENTRY]))
-        elif now < 0.0 and tape.high[path, b, s] >= stop:
-            _exit(tape, terms, state, log, path, b, n, bar, s, at.FILL_STOP, max(stop, positions[s, at.ENTRY]))
+        # The price may have gone on to the position's stop or liquidation, so it is taken to have done so.
+        if positions[s, at.QUANTITY] != held and positions[s, at.QUANTITY] != 0.0:
+            sweep(tape, terms, state, log, path, b, n, bar, s)
     for m in range(state.orders.shape[1]):
         order = state.orders[n, m]
         if order[at.LIVE] != 0.0 and order[at.TYPE] == at.TRAILING_ORDER and order[at.ARMED] != 0.0:
@@ -277,10 +100,7 @@ def _open(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n
     for m in range(orders.shape[0]):
         order = orders[m]
         if order[at.LIVE] != 0.0 and order[at.EXPIRES] <= bar:
-            write(
-                log, int(order[at.CAUSE]), n, bar, int(order[at.SYMBOL]), order[at.ORDER_ID], order[at.AMOUNT], 0.0,
-                0.0, 0.0, 0.0, 0.0,
-            )  # fmt: skip
+            drop(log, int(order[at.CAUSE]), n, bar, order, order[at.AMOUNT])
             finish(account, order)
     for reducing_only in (True, False):
         for m in range(orders.shape[0]):
@@ -291,7 +111,7 @@ def _open(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n
             held = positions[s, at.QUANTITY]
             reduces = held * order[at.AMOUNT] < 0.0 and abs(order[at.AMOUNT]) <= abs(held)
             # A limit that has been met in the first round must not count as resting in the second.
-            if reduces == reducing_only and order[at.MET] != bar:
+            if (reduces or not reducing_only) and order[at.MET] != bar:
                 order[at.MET] = bar
                 at_open(tape, terms, state, log, path, b, n, m, bar)
 
@@ -307,16 +127,18 @@ def _uncovered(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: i
         if positions[s, at.QUANTITY] == 0.0 or terms.rules[s, at.ISOLATED] == 0.0:
             continue
         if isolated_breach(positions[s], marks[s], marks[s], terms.rules[s], terms.tiers) <= 1.0:
-            _liquidate(tape, terms, state, log, path, b, n, bar, s, marks[s])
+            liquidate(tape, terms, state, log, path, b, n, bar, s, marks[s])
     if cross_breach(account[at.CASH], positions, marks, marks, terms.rules, terms.tiers) <= 1.0:
         for s in range(symbols):
             if positions[s, at.QUANTITY] != 0.0 and terms.rules[s, at.ISOLATED] == 0.0:
-                _liquidate(tape, terms, state, log, path, b, n, bar, s, marks[s])
-        _end(account, positions, state.orders[n], log, n, bar)
+                liquidate(tape, terms, state, log, path, b, n, bar, s, marks[s])
+        end_account(account, positions, state.orders[n], log, n, bar)
     equity = account[at.CASH]
     for s in range(symbols):
         if positions[s, at.QUANTITY] != 0.0:
             equity += positions[s, at.QUANTITY] * positions[s, at.MARK]
+    if equity <= 0.0 and account[at.ENDED] == 0.0:  # the costs of closing can take more than was left
+        end_account(account, positions, state.orders[n], log, n, bar)
     return float(equity)
 
 
@@ -326,7 +148,7 @@ def _new_day(account: FloatArray, traded: FloatArray, fee_tiers: FloatArray, day
     passed = day - int(account[at.DAY])
     if account[at.DAY] >= 0.0:
         traded[int(account[at.DAY]) % 30] = account[at.TODAY]
-        for gone in range(1, min(passed, 30)):
+        for gone in range(1 if passed <= 30 else 0, min(passed, 30)):
             traded[(int(account[at.DAY]) + gone) % 30] = 0.0
     account[at.DAY] = day
     account[at.TODAY] = 0.0
@@ -385,7 +207,7 @@ def advance(
                     wanted |= not math.isnan(positions[n, s, at.WANTED])
                     if positions[n, s, at.EXPIRY] <= bar and not math.isnan(close[path, b, s]):
                         kind = int(positions[n, s, at.EXIT])
-                        _exit(tape, terms, state, log, path, b, n, bar, s, kind, tape.open[path, b, s])
+                        close_position(tape, terms, state, log, path, b, n, bar, s, kind, tape.open[path, b, s])
                 if wanted:
                     reach_targets(
                         tape.open, close, tape.volume, tape.half_spread, tape.sigma, rules, terms.tiers, scalars,
@@ -418,7 +240,7 @@ def advance(
                     elif rules[s, at.TIER_FIRST] != rules[s, at.TIER_STOP]:
                         excess -= maintenance(abs(quantity) * worst, rules[s], terms.tiers)
                 if held and (waits or endangered or excess <= 0.0):
-                    _bad_way(tape, terms, state, log, path, b, n, bar)
+                    sweep(tape, terms, state, log, path, b, n, bar, -1)
                 if targeted or waits:
                     _good_way(tape, terms, state, log, path, b, n, bar)
             # The close.
@@ -441,7 +263,7 @@ def advance(
                     value -= _borrow(accounts[n], positions[n, s], scalars[at.BORROW], log, n, bar, s)
                 if rules[s, at.TIER_FIRST] != rules[s, at.TIER_STOP]:
                     needed += maintenance(abs(quantity) * mark, rules[s], terms.tiers)
-            if held and value <= needed and accounts[n, at.ENDED] == 0.0:
+            if value <= needed and (held or value <= 0.0) and accounts[n, at.ENDED] == 0.0:
                 value = _uncovered(tape, terms, state, log, path, b, n, bar)
             accounts[n, at.EQUITY] = value
             accounts[n, at.PEAK] = max(accounts[n, at.PEAK], value)

@@ -108,8 +108,8 @@ GTC, IOC, FOK, POST_ONLY = range(4)
 
 # Columns of the log and its kinds: fills, money that moved without a trade, and why an order was dropped.
 KIND, LOG_ACCOUNT, LOG_BAR, LOG_SYMBOL, LOG_ORDER, LOG_QUANTITY, LOG_PRICE, LOG_FEE, LOG_SPREAD, LOG_IMPACT = range(10)
-LOG_MAKER = 10
-LOG_FIELDS = 11
+LOG_MAKER, LOG_COINS = 10, 11  # LOG_COINS: what a fee in coins took from those bought
+LOG_FIELDS = 12
 # FILL_INSIDE: an order's fill after the open.
 FILL_ORDER, FILL_INSIDE, FILL_STOP, FILL_TARGET, FILL_TIME, FILL_LIQUIDATION = range(6)
 PAID_FUNDING, PAID_BORROW, PAID_INSURANCE = range(6, 9)
@@ -142,5 +142,7 @@ def new_log(rows: int) -> Log:
 
 
 def log_rows(state: State) -> int:
-    """How many log rows one bar of these accounts can need at most."""
-    return len(state.accounts) * int(4 * state.orders.shape[1] + 10 * state.positions.shape[1])
+    """How many log rows one bar of these accounts can need at most. In a group each fill lessens all the others."""
+    accounts, orders, symbols = len(state.accounts), state.orders.shape[1], state.positions.shape[1]
+    grouped = int((state.orders[:, :, GROUP] > 0.0).sum(axis=1).max(initial=0))
+    return accounts * (8 * orders + 16 * symbols + 2 * grouped * grouped)

@@ -35,16 +35,10 @@ OnProgress = Callable[[int, int], None]  # markets done, of how many
 
 
 def driven_by(make: Callable[[Market], Strategy]) -> Drive:
-    """Runs of the strategies that `make` builds, one for each run, from the market of that run.
-
-    A strategy with a method `prepare(market)` gets the run's whole market before its first decision.
-    """
+    """Runs of the strategies that `make` builds, one for each run, from the market of that run."""
 
     def drive(run: BacktestRun) -> None:
         strategy = make(run.market)
-        prepare = getattr(strategy, "prepare", None)
-        if prepare is not None:
-            prepare(run.market)
         while not run.done:
             run.apply(strategy.decide(run.view(), run.account()))
 

@@ -49,7 +49,8 @@ def room(
 
     `closing` units of `s` are closed first; `cost` is what a unit costs as a fraction of `price`. With free equity E,
     the others' initial margin M and what stays of `s` worth B, x units fit at leverage L while
-    ``E - M - x price cost >= (B + x price) / L``. Margin tiers lower L as the position grows, so each is tried.
+    ``E - M - x price cost >= (B + x price) / L``. Margin tiers lower L as the position grows, so each is tried. A
+    rebate frees no margin. An isolated position keeps its leverage, so it cannot grow into a tier that forbids it.
     """
     free = accounts[n, at.CASH]
     margin = 0.0
@@ -76,6 +77,7 @@ def room(
     free -= margin + closing * price * cost
     stays = max(0.0, abs(positions[n, s, at.QUANTITY]) - closing) * price
     isolated = rules[s, at.ISOLATED] != 0.0
+    cost = max(cost, 0.0)
     if isolated:
         most = rules[s, at.LEVERAGE]
     first, stop = int(rules[s, at.TIER_FIRST]), int(rules[s, at.TIER_STOP])
@@ -83,6 +85,8 @@ def room(
     for row in range(first, max(stop, first + 1)):
         leverage, floor, ceiling = most, 0.0, np.inf
         if row < stop:
+            if isolated and tiers[row, at.TIER_LEVERAGE] < most:
+                break
             leverage, floor = min(most, tiers[row, at.TIER_LEVERAGE]), tiers[row, at.FLOOR]
             ceiling = tiers[row + 1, at.FLOOR] if row + 1 < stop else np.inf
         needed = 0.0 if isolated else stays / leverage

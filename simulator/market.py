@@ -153,6 +153,11 @@ class Market:
         return ~np.isnan(self.close)
 
     @cached_property
+    def indicators(self) -> dict[Any, FloatArray]:
+        """What `MarketView.computed` has made so far."""
+        return {}
+
+    @cached_property
     def content_hash(self) -> str:
         """SHA-256 over everything that a view can show."""
         digest = hashlib.sha256(f"{self.timeframe}|{','.join(self.symbols)}".encode())

@@ -11,7 +11,7 @@ import math
 
 from simulator import layout as at
 from simulator.compiled import compiled
-from simulator.fills import available, drop, fee_rate, fill, impact_of, on_lot
+from simulator.fills import available, drop, fee_rate, fill, impact_of, on_lot, unit_cost
 from simulator.layout import FloatArray, Log, State, Tape, Terms
 from simulator.margin import room
 
@@ -41,6 +41,8 @@ def _one_cancels_others(
     account: FloatArray, orders: FloatArray, m: int, traded: float, log: Log, n: int, bar: int
 ) -> None:
     """What one order of a group has traded the others need not trade any more; once it is done they are cancelled."""
+    if traded == 0.0:
+        return
     group, done = orders[m, at.GROUP], orders[m, at.LIVE] == 0.0
     for k in range(orders.shape[0]):
         other = orders[k]
@@ -70,17 +72,19 @@ def execute(
     s = int(order[at.SYMBOL])
     account, position, rules, scalars = state.accounts[n], state.positions[n, s], terms.rules[s], terms.scalars
     held, wanted = position[at.QUANTITY], order[at.AMOUNT]
+    asked = abs(wanted)
     in_force = order[at.IN_FORCE]
     if order[at.REDUCE_ONLY] != 0.0:
         if held * wanted >= 0.0:
             drop(log, at.DROP_REDUCE_ONLY, n, bar, order, wanted)
             finish(account, order)
             return
-        if abs(wanted) > abs(held):
-            if abs(wanted) - abs(held) > at.DUST * abs(wanted):
+        if asked > abs(held):
+            if asked - abs(held) > at.DUST * asked:
                 drop(log, at.DROP_REDUCE_ONLY, n, bar, order, wanted + held)
             wanted = -held
-    if order[at.SIDE] * (held + wanted) < -at.DUST * abs(wanted):
+    meant = held + wanted
+    if order[at.SIDE] * meant < -at.DUST * asked:
         drop(log, at.DROP_BRACKET_SIDE, n, bar, order, order[at.AMOUNT])
         finish(account, order)
         return
@@ -97,19 +101,19 @@ def execute(
         slack = side * (order[at.LIMIT] / reference - 1.0) - half_spread
         if slack < 0.0:
             most = 0.0
-        elif strength * sigma > 0.0:
+        elif strength * sigma > 0.0 and most > 0.0:
             most = min(most, volume * (slack / (strength * sigma)) ** 2)
     if most < size and most != abs(held):
         most = on_lot(most, rules[at.LOT])
     if in_force == at.FOK and most < size * (1.0 - at.DUST):
-        drop(log, at.DROP_FOK, n, bar, order, order[at.AMOUNT])
+        drop(log, at.DROP_FOK, n, bar, order, wanted)
         finish(account, order)
         return
     take = most
     if take > closing + at.DUST * size:
         rate = fee_rate(state.accounts, terms.rules, n, s, maker)
         worse = half_spread + impact_of(take, volume, sigma, strength)
-        cost = worse if scalars[at.FEE_ON_TOP] != 0.0 else worse + rate * (1.0 + side * worse)
+        cost = unit_cost(rate, worse, side, scalars)
         fits = room(
             state.accounts, state.positions, tape.open, tape.close, terms.rules, terms.tiers, path, b, n, s, closing,
             reference, cost, scalars[at.MAX_LEVERAGE],
@@ -126,22 +130,25 @@ def execute(
             state.accounts, state.positions, terms.rules, scalars, log, kind, n, bar, s, order[at.ORDER_ID],
             side * take, reference, half_spread, impact_of(take, volume, sigma, strength), maker,
         )  # fmt: skip
-        if position[at.QUANTITY] != 0.0:
+        # A turn that the volume or the margin allowed in part has left the old side, which keeps its bracket.
+        if position[at.QUANTITY] * order[at.SIDE] > 0.0:
             if not math.isnan(order[at.ORDER_STOP]):
                 position[at.STOP] = order[at.ORDER_STOP]
             if not math.isnan(order[at.ORDER_TARGET]):
                 position[at.TARGET] = order[at.ORDER_TARGET]
-            if order[at.HOLD] > 0.0:
-                position[at.EXPIRY] = bar + order[at.HOLD]
+        # What a stop or a target is closing stays on its way out.
+        leaving = position[at.EXIT] == at.FILL_STOP or position[at.EXIT] == at.FILL_TARGET
+        if order[at.HOLD] > 0.0 and position[at.QUANTITY] * meant > 0.0 and not leaving:
+            position[at.EXPIRY] = bar + order[at.HOLD]
     rest = size - take
-    if rest <= at.DUST * abs(wanted):
+    if rest <= at.DUST * asked:
         finish(account, order)
     elif in_force == at.IOC:
         drop(log, at.DROP_IOC, n, bar, order, side * rest)
         finish(account, order)
     else:
         order[at.AMOUNT] = side * rest
-    if order[at.GROUP] > 0.0 and (take > 0.0 or order[at.LIVE] == 0.0):
+    if order[at.GROUP] > 0.0:
         _one_cancels_others(account, state.orders[n], m, take, log, n, bar)
 
 

@@ -6,10 +6,12 @@ the market, times are milliseconds UTC.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from simulator.orders import Order, Request
+from simulator.rules import SymbolRules
 
 FillReason = Literal["order", "stop", "target", "time", "liquidation"]
 
@@ -118,6 +120,7 @@ class AccountView:
         entry_price: average price of the open position, None where flat. stop, target: None where not set.
         mark: last close, NaN before the symbol's first bar.
         drawdown: fraction lost since the highest equity at a close, from 0 (at a peak) up.
+        rules: of the venue, by symbol, as far as it has any.
         pending: orders that wait, oldest first, each with what is left of its quantity and delay. pending_sides: for
             each of them the sign of the position that its bracket was meant for when it was submitted, 0 without one.
     """
@@ -135,3 +138,4 @@ class AccountView:
     pending: tuple[Order, ...] = ()
     pending_sides: tuple[int, ...] = ()
     liquidated: bool = False
+    rules: Mapping[str, SymbolRules] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -189,7 +190,7 @@ def _refined(market: Market, finer: Market) -> tuple[Market, int]:
     inside = (place >= 0) & (place < count)
     if off.any():
         raise DataError("the finer bars do not lie on the market's grid.")
-    arrays: dict[str, FloatArray] = {}
+    arrays: dict[str, Any] = {}
     names = ("open", "high", "low", "close", "volume", "half_spread")
     for name in names:
         arrays[name] = np.full((count, len(market.symbols)), np.nan)

@@ -8,7 +8,7 @@ import numpy as np
 
 from simulator import layout as at
 from simulator.compiled import compiled, inlined
-from simulator.fills import available, fee_rate, fill, impact_of, on_lot, write
+from simulator.fills import available, fee_rate, fill, impact_of, on_lot, unit_cost, write
 from simulator.layout import FloatArray, Log
 from simulator.margin import room
 
@@ -69,7 +69,7 @@ def reach_targets(
             short_of_volume = take < size
             if grows:
                 worse = spread + impact_of(take, volume, sigma, scalars[at.IMPACT])
-                cost = _cost(fee_rate(accounts, rules, n, s, False), worse, side, scalars[at.FEE_ON_TOP])
+                cost = unit_cost(fee_rate(accounts, rules, n, s, False), worse, side, scalars)
                 fits = room(
                     accounts, positions, opens, closes, rules, tiers, path, b, n, s, 0.0, price, cost,
                     scalars[at.MAX_LEVERAGE],
@@ -83,18 +83,12 @@ def reach_targets(
                 continue
             if grows and take * price < rules[s, at.MIN_NOTIONAL]:
                 if not short_of_volume:
-                    write(log, at.DROP_MIN_NOTIONAL, n, bar, s, -1.0, side * take, 0.0, 0.0, 0.0, 0.0, 0.0)
+                    write(log, at.DROP_MIN_NOTIONAL, n, bar, s, -1.0, side * take, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
                 continue
             fill(
                 accounts, positions, rules, scalars, log, at.FILL_ORDER, n, bar, s, -1.0, side * take, price, spread,
                 impact_of(take, volume, sigma, scalars[at.IMPACT]), False,
             )  # fmt: skip
-
-
-@inlined
-def _cost(rate: float, worse: float, side: float, fee_on_top: float) -> float:
-    """What a unit of notional costs a taker, `worse` being spread and impact; the fee may be meant to come on top."""
-    return worse if fee_on_top != 0.0 else worse + rate * (1.0 + side * worse)
 
 
 @inlined
@@ -104,7 +98,7 @@ def _solve(
     equity: float,
 ) -> tuple[float, float]:  # fmt: skip
     """Equity after the increases, and the share of them that the leverage cap allows: all give way alike."""
-    above, below, held_gross, added_gross = equity, 1.0, 0.0, 0.0
+    above, below, held_gross, growing, wanted_gross = equity, 1.0, 0.0, 0.0, 0.0
     for s in range(positions.shape[1]):
         absent = math.isnan(closes[path, b, s])
         price = positions[n, s, at.MARK] if absent else opens[path, b, s]
@@ -117,10 +111,12 @@ def _solve(
         impact = impact_of(added / price, volumes[path, b, s], sigmas[path, b, s], scalars[at.IMPACT])
         worse = half_spread[path, b, s] * scalars[at.SPREAD_MULTIPLIER] + impact
         rate = fee_rate(accounts, rules, n, s, False)
-        cost = _cost(rate, worse, 1.0 if wanted > 0.0 else -1.0, scalars[at.FEE_ON_TOP])
+        cost = unit_cost(rate, worse, 1.0 if wanted > 0.0 else -1.0, scalars)
         above += cost * abs(held)
         below += cost * abs(wanted)
-        added_gross += added
+        growing += abs(held)
+        wanted_gross += abs(wanted)
     after = above / below
+    added_gross = wanted_gross * after - growing
     spare = scalars[at.MAX_LEVERAGE] * after - held_gross
     return after, min(1.0, max(0.0, spare) / added_gross) if added_gross > spare * (1.0 + 1e-9) else 1.0

@@ -11,7 +11,7 @@ import numpy as np
 from simulator.errors import DataError
 from simulator.layout import DUST
 from simulator.market import Market
-from simulator.records import Fill, FillReason, FundingPayment
+from simulator.records import BorrowPayment, Fill, FillReason, InsurancePayment, LedgerEntry
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,13 @@ class Trade:
     Attributes:
         quantity: largest signed quantity held.
         entry_price, exit_price: averages over the fills that enlarged and that reduced the position.
-        pnl: net of fees, spread and funding, in quote currency. Over all trades of a run it sums to the change of
+        pnl: net of all costs, in quote currency. Over all trades of a run it sums to the change of
             equity.
         fees, funding: the part of the costs that `pnl` already holds (the spread is in the prices).
         reason: what closed it; "open" when it was still held at the end, valued there at the last close, at no cost.
         spread, impact: money that half spreads and market impact took; the prices, and so `pnl`, already hold them.
+        borrow, insurance: interest on coins sold short, and what the venue's insurance paid of the loss (negative); the
+            other parts of the costs that `pnl` holds.
         closing_price: price of the last fill, or the last close of a trade that is "open".
         holding_ms: from the first fill to the last; a fill inside a bar counts as at its close.
         bars_held: bars in which it was held, at least in part.
@@ -48,6 +50,8 @@ class Trade:
     reason: FillReason | Literal["open"]
     spread: float = 0.0
     impact: float = 0.0
+    borrow: float = 0.0
+    insurance: float = 0.0
     closing_price: float | None = None
     holding_ms: int | None = None
     bars_held: int | None = None
@@ -70,6 +74,7 @@ class _Position:
     funding: float = 0.0
     spread: float = 0.0
     impact: float = 0.0
+    borrow: float = 0.0
 
     def book_costs(self, fill: Fill, share: float) -> None:
         """Add the part `share` of what the fill cost."""
@@ -91,26 +96,34 @@ class _Position:
             exit_time=time,
             exit_bar=bar,
             exit_price=sold_value / sold,
-            pnl=side * (sold_value - self.bought_value) - self.fees - self.funding,
+            pnl=side * (sold_value - self.bought_value) - self.fees - self.funding - self.borrow,
             fees=self.fees,
             funding=self.funding,
             reason=reason,
             spread=self.spread,
             impact=self.impact,
+            borrow=self.borrow,
             closing_price=price,
             holding_ms=time - self.opened.time,
         )
 
 
-def trades_of(ledger: Sequence[Fill | FundingPayment], marks: Mapping[str, float], time: int, bar: int) -> list[Trade]:
+def trades_of(ledger: Sequence[LedgerEntry], marks: Mapping[str, float], time: int, bar: int) -> list[Trade]:
     """Trades in the order of their exits; positions still open at the end (`time`, `bar`, `marks`) come last."""
     trades: list[Trade] = []
     positions: dict[str, _Position] = {}
     for event in ledger:
-        if isinstance(event, FundingPayment):
-            positions[event.symbol].funding += event.amount
-        else:
+        if isinstance(event, Fill):
             _apply(event, positions, trades)
+        elif isinstance(event, InsurancePayment):
+            # It follows the liquidation that closed the position, so its trade is finished already.
+            last = max(place for place, trade in enumerate(trades) if trade.symbol == event.symbol)
+            trade = trades[last]
+            trades[last] = replace(trade, pnl=trade.pnl - event.amount, insurance=trade.insurance + event.amount)
+        elif isinstance(event, BorrowPayment):
+            positions[event.symbol].borrow += event.amount
+        else:
+            positions[event.symbol].funding += event.amount
     for symbol, position in positions.items():
         trades.append(position.trade(time, bar, marks[symbol], "open"))
     return trades
@@ -156,7 +169,7 @@ def with_excursions(trades: Sequence[Trade], market: Market) -> list[Trade]:
     * a bar that was left at its open: the price of the last fill;
     * a bar that was left inside, by a stop, a target, a limit or a liquidation: its open and the price of the last
       fill, since nobody knows whether its low and high came before;
-    * a bar at whose close the trade ended ("open", "bankrupt"): its low and high.
+    * the last bar of a trade that was still "open" at its close: its low and high.
 
     A fill is at the open of its bar when its time is that of the open. The prices of fills hold spread and impact, lows
     and highs do not; absent bars say nothing. Raises `DataError` for a symbol or a bar that the market lacks.
@@ -174,7 +187,7 @@ def _with_excursion(trade: Trade, market: Market) -> Trade:
         )
     entered_at_open = trade.entry_time == int(market.open_time[first])
     left_at_open = trade.exit_time == int(market.open_time[last])
-    to_the_close = trade.reason in ("open", "bankrupt")
+    to_the_close = trade.reason == "open"
 
     prices = [trade.entry_price, trade.exit_price if trade.closing_price is None else trade.closing_price]
     begin, end = (first if entered_at_open else first + 1), (last + 1 if to_the_close else last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:  # `simulator.market` makes views, so it imports this module
     from simulator.market import BoolArray, FloatArray, FundingEvent, IntArray, Market, NewsItem
     from simulator.resample import CoarseBars
     from simulator.series import Book, Series
+
+    Indicator = Callable[..., FloatArray]
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,25 @@ class MarketView:
         begin = int(self._market.open_time[0]) // coarse.interval * coarse.interval
         complete = (self.now - begin) // coarse.interval
         return _bars_of(coarse, symbol, column, max(0, complete - count), complete)
+
+    def computed(self, symbol: str, indicator: Indicator, *parameters: float) -> FloatArray:
+        """(index + 1,): an indicator at every bar so far, the newest last; made once per market, so it is cheap to ask
+        for at each bar.
+
+        `indicator(bars, *parameters)` gets the symbol's whole history and returns an array of its length whose value at
+        a bar may depend on that bar and earlier ones only. `cryptosentinel check lookahead` finds one that cheats.
+        The array is not to be written to.
+        """
+        key = (symbol, indicator, parameters)
+        known = self._market.indicators.get(key)
+        if known is None:
+            bars = MarketView(self._market, len(self._market) - 1).bars(symbol, len(self._market))
+            known = indicator(bars, *parameters)
+            if known.shape != (len(bars),):
+                raise DataError(f"{indicator.__name__} returned shape {known.shape}, expected ({len(bars)},).")
+            known.flags.writeable = False
+            self._market.indicators[key] = known
+        return known[: self.index + 1]
 
     def last_close(self, symbol: str) -> float:
         """Close of the newest present bar; NaN before the symbol's first bar."""

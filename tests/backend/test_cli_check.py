@@ -62,12 +62,13 @@ class Door(Base):
         return view.bar("AAAUSDT", view.index + 1).close[0] > 0
 
 
-class Prepares(Base):
-    def prepare(self, market):
-        self.mean = market.close[:, 0].mean()
+def mean_of_all(bars):
+    return np.full(len(bars), np.nanmean(bars.close))
 
+
+class Precomputes(Base):
     def up(self, view):
-        return view.last_close("AAAUSDT") < self.mean
+        return view.last_close("AAAUSDT") < view.computed("AAAUSDT", mean_of_all)[-1]
 
 
 class Unseeded(Base):
@@ -162,7 +163,7 @@ def test_an_honest_strategy_is_clean(check: Run, subject: str) -> None:
     [
         ("my_own:Peeking", {"truncation", "perturbation"}),
         ("my_own:made", {"truncation", "perturbation"}),
-        ("my_own:Prepares", {"truncation", "perturbation"}),
+        ("my_own:Precomputes", {"truncation", "perturbation"}),
         ("my_own:Door", {"clock"}),
         ("my_own:Unseeded", {"not_repeatable"}),
     ],

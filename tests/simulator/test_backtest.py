@@ -167,9 +167,9 @@ def test_orders_after_the_end_are_only_recorded() -> None:
         run.apply(orders)
         done.append(run.done)
     assert done == [False, True, True]
-    assert [(r.bar, r.order.symbol, r.reason) for r in run.result().rejections] == [
-        (2, "A", "window_end"),
-        (2, "B", "window_end"),
+    assert [(r.bar, r.order, r.reason) for r in run.result().rejections] == [
+        (2, Order("A", 1.0, delay=9), "window_end"),
+        (2, Order("B", 1.0), "window_end"),
     ]
     assert run.result().fills == ()
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simulator.errors import DataError
 from simulator.market import Market
-from simulator.records import Fill, FillReason
+from simulator.records import BorrowPayment, Fill, FillReason, FundingPayment, InsurancePayment, LedgerEntry
 from simulator.trades import Trade, trades_of, with_excursions
 
 HOUR = 3_600_000
@@ -65,9 +65,8 @@ def excursions(fills: list[Fill], end: int = 6) -> list[tuple[float | None, floa
         # Entered inside bar 1: its close counts, its low and high do not.
         ([fill(1, 1.0, 102.0, inside=True), fill(2, -1.0, 103.0)], 102, 103, 1),
         ([fill(1, 1.0, 101.0, inside=True), fill(1, -1.0, 102.0, "target", True)], 101, 102, 1),
-        # Still open at the end, or closed by bankruptcy at a close: the last bar counts as a whole.
+        # Still open at the end: the last bar counts as a whole.
         ([fill(5, 1.0, 91.0)], 85, 96, 2),
-        ([fill(1, 1.0, 100.0), fill(3, -1.0, 90.0, "bankrupt", True)], 80, 120, 3),
         # The absent bar 4 says nothing.
         ([fill(3, 1.0, 105.0), fill(5, -1.0, 91.0)], 80, 120, 2),
         # A fill beyond the bars, for it holds the spread.
@@ -158,12 +157,27 @@ def test_the_mirror_and_the_unit_of_the_price(seed: int, factor: float) -> None:
 
 def test_a_trade_that_was_stored_without_the_newer_fields_still_loads() -> None:
     trade = trades_of([fill(1, 1.0, 100.0)], {"A": 95.0}, 7 * HOUR, 6)[0]
-    newer = ("spread", "impact", "closing_price", "holding_ms", "bars_held", "mae", "mfe")
+    newer = ("spread", "impact", "borrow", "insurance", "closing_price", "holding_ms", "bars_held", "mae", "mfe")
     older = Trade(**{name: value for name, value in asdict(trade).items() if name not in newer})
     assert older.mae is None and older.spread == 0.0
     measured = with_excursions([older], MARKET)[0]
     assert measured.mfe == pytest.approx(0.2)
     assert Trade(**asdict(measured)) == measured
+
+
+def test_payments_belong_to_the_trade_that_caused_them() -> None:
+    ledger: list[LedgerEntry] = [
+        fill(1, -1.0, 100.0),
+        FundingPayment(1, "A", 2.0),
+        BorrowPayment(2, "A", 0.5),
+        fill(3, 1.0, 120.0, "liquidation", True),
+        InsurancePayment(3, "A", -7.0),
+        fill(5, 1.0, 91.0),
+    ]
+    lost, held = trades_of(ledger, {"A": 95.0}, 7 * HOUR, 6)
+    assert (lost.funding, lost.borrow, lost.insurance) == (2.0, 0.5, -7.0)
+    assert lost.pnl == pytest.approx(-20.0 - 2.0 - 0.5 + 7.0)
+    assert (held.borrow, held.insurance, held.pnl) == pytest.approx((0.0, 0.0, 4.0))
 
 
 def test_another_market_is_refused() -> None:
