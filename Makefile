@@ -32,14 +32,18 @@ test-all: $(STAMP) ## the same with the slow tests
 	@$(RUN)lint-imports
 	@$(RUN)pytest -n 2
 
-bench: $(STAMP) ## benchmarks; one of them with `make bench ONLY=name`
+bench: $(STAMP) .venv-peers ## benchmarks; one of them with `make bench ONLY=name`
 	@$(RUN)python -m benchmarks.run $(ONLY)
 
 ui: $(STAMP) ## the Streamlit page, on localhost
 	@$(RUN)streamlit run ui/app.py --server.address localhost
 
+# Engines that the benchmarks measure themselves against; apart, because one of them needs an old ccxt.
+.venv-peers:
+	@$(RUN)python -m venv $@ && $@/bin/python -m pip install --quiet --disable-pip-version-check vectorbt==1.2.0 backtesting==0.6.6 gym-trading-env==0.3.5
+
 clean: ## remove what was installed and cached; runs/ stays
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP):

@@ -53,12 +53,16 @@ def forget_target(position: FloatArray, log: Log, kind: int, n: int, bar: int, s
         position[at.WANTED] = np.nan
 
 
+@compiled
+def _whole(lots: float) -> float:
+    """`lots` rounded down; from 1e15 on a float holds no part of one, and an integer would not hold them all."""
+    return lots if lots >= 1e15 else float(math.floor(lots + 1e-6))
+
+
 @inlined
 def on_lot(quantity: float, lot: float) -> float:
     """`quantity` (from 0 up) rounded down to whole lots; what lies within a millionth below a lot is that lot."""
-    if lot == 0.0 or quantity >= 1e15 * lot:  # so many lots that a float knows no part of one
-        return quantity
-    return math.floor(quantity / lot + 1e-6) * lot
+    return quantity if lot == 0.0 else _whole(quantity / lot) * lot
 
 
 @inlined
@@ -114,13 +118,11 @@ def fill(
     rate = fee_rate(accounts, rules, n, s, maker)
     fee = size * price * rate
     cash = accounts[n, at.CASH] - quantity * price
-    coins = 0.0
-    if scalars[at.FEE_IN_BASE] != 0.0 and quantity > 0.0 and held >= 0.0:
-        coins = size * rate  # the coins bought are lessened
-        new -= coins
+    in_coins = scalars[at.FEE_IN_BASE] != 0.0 and quantity > 0.0 and held >= 0.0
+    if in_coins:
+        new -= size * rate  # the coins bought are lessened
     else:
         cash -= fee
-    penalty = 0.0
     if kind == at.FILL_LIQUIDATION:
         penalty = size * price * rules[s, at.LIQUIDATION_FEE]
         cash -= penalty
@@ -157,5 +159,5 @@ def fill(
     if log.rows.shape[0] > 0:
         write(
             log, kind, n, bar, s, order_id, quantity, price, fee, spread_cost, impact_cost,
-            1.0 if maker else 0.0, coins,
+            1.0 if maker else 0.0, size * rate if in_coins else 0.0,
         )  # fmt: skip

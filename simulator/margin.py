@@ -77,7 +77,8 @@ def room(
     free -= margin + closing * price * cost
     stays = max(0.0, abs(positions[n, s, at.QUANTITY]) - closing) * price
     isolated = rules[s, at.ISOLATED] != 0.0
-    cost = max(cost, 0.0)
+    if cost < 0.0:
+        cost = 0.0
     if isolated:
         most = rules[s, at.LEVERAGE]
     first, stop = int(rules[s, at.TIER_FIRST]), int(rules[s, at.TIER_STOP])
@@ -85,10 +86,10 @@ def room(
     for row in range(first, max(stop, first + 1)):
         leverage, floor, ceiling = most, 0.0, np.inf
         if row < stop:
-            if isolated and tiers[row, at.TIER_LEVERAGE] < most:
-                break
             leverage, floor = min(most, tiers[row, at.TIER_LEVERAGE]), tiers[row, at.FLOOR]
             ceiling = tiers[row + 1, at.FLOOR] if row + 1 < stop else np.inf
+            if isolated and leverage < most:
+                ceiling = 0.0
         needed = 0.0 if isolated else stays / leverage
         units = min((free - needed) / (price * (cost + 1.0 / leverage)), (ceiling - stays) / price)
         if units > best and stays + units * price >= floor:

@@ -70,7 +70,7 @@ def random_order(rng: np.random.Generator, exchange: Exchange, name: str) -> Ord
         fields["expire_bars"] = int(rng.integers(1, 5))
     return Order(
         symbol, quantity, delay=int(rng.integers(0, 3)), reduce_only=bool(rng.random() < 0.2), id=name,
-        kind=kind, **fields,  # type: ignore[arg-type]
+        kind=kind, **fields,  # type: ignore[arg-type]  # keywords by chance
     )  # fmt: skip
 
 
