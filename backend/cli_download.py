@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated, cast
 
 import typer
-from rich.table import Table
 
-from backend.console import bars, console
+from backend.console import bars, console, narrow_table
 from simulator.market import format_time, parse_time
 
 
@@ -41,7 +40,9 @@ def download(
     )
     with bars() as shown:
         found = run_download(request, out, report=shown.report)
-    table = Table("file", "rows", "new", "absent", "first (UTC)", "last (UTC)", title=str(out), title_justify="left")
+    table = narrow_table(str(out))
+    for heading in ("rows", "new", "absent", "first (UTC)", "last (UTC)"):
+        table.add_column(heading)
     for one in found.series:
         first, last = ("-" if time is None else format_time(time) for time in (one.first, one.last))
         table.add_row(one.file, str(one.rows), str(one.added), str(one.absent), first, last)
