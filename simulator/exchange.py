@@ -12,14 +12,14 @@ beside each other. All other orders stay until they are filled, cancelled or exp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator import kernel
+from simulator import kernel, logbook, saved
 from simulator import layout as at
 from simulator.costs import Costs, Venue, check_leverage
 from simulator.errors import DataError
@@ -34,46 +34,9 @@ from simulator.orders import (
     objection,
     resulting_position,
 )
-from simulator.records import (
-    AccountView,
-    BorrowPayment,
-    Fill,
-    FillReason,
-    FundingPayment,
-    InsurancePayment,
-    LedgerEntry,
-    Rejection,
-    RejectionReason,
-)
+from simulator.records import AccountView, Fill, LedgerEntry, Rejection, RejectionReason
 from simulator.tape import last_closes, market_tape, order_row, terms_of
 
-_FILL_REASONS: dict[int, FillReason] = {
-    at.FILL_ORDER: "order",
-    at.FILL_INSIDE: "order",
-    at.FILL_STOP: "stop",
-    at.FILL_TARGET: "target",
-    at.FILL_TIME: "time",
-    at.FILL_LIQUIDATION: "liquidation",
-}
-_PAYMENTS: dict[int, type[FundingPayment] | type[BorrowPayment] | type[InsurancePayment]] = {
-    at.PAID_FUNDING: FundingPayment,
-    at.PAID_BORROW: BorrowPayment,
-    at.PAID_INSURANCE: InsurancePayment,
-}
-_DROP_REASONS: dict[int, RejectionReason] = {
-    at.DROP_LEVERAGE: "leverage_cap",
-    at.DROP_REDUCE_ONLY: "reduce_only",
-    at.DROP_BRACKET_CLOSED: "bracket_closed",
-    at.DROP_BRACKET_SIDE: "position_changed",
-    at.DROP_LIQUIDATED: "liquidated",
-    at.DROP_CANCELLED: "cancelled",
-    at.DROP_EXPIRED: "expired",
-    at.DROP_IOC: "not_filled",
-    at.DROP_FOK: "not_filled_whole",
-    at.DROP_POST_ONLY: "would_take",
-    at.DROP_OCO: "one_cancels_other",
-    at.DROP_MIN_NOTIONAL: "min_notional",
-}
 _ORDER_ROWS = 8  # doubled whenever more orders wait
 _LOG_ROWS = 512
 
@@ -119,8 +82,7 @@ class Exchange:
         self.rejections: list[Rejection] = []
         self._first = index + 1
         self._tape, self._per_bar = market_tape(market, self._first, self.stop + 1, self.costs, self.venue)
-        self._row_interval = market.interval // self._per_bar
-        self._terms = terms_of(market.symbols, self._row_interval, self.costs, max_leverage, self.venue)
+        self._terms = terms_of(market.symbols, market.interval // self._per_bar, self.costs, max_leverage, self.venue)
         self._state = at.new_state(1, len(market.symbols), _ORDER_ROWS, cash)
         self._state.accounts[0, at.MAKER_FEE] = self.costs.maker_fee
         self._state.accounts[0, at.TAKER_FEE] = self.costs.taker_fee
@@ -279,12 +241,15 @@ class Exchange:
         begin = (self.index + 1 - self._first) * self._per_bar
         end = begin + count * self._per_bar
         targets = self._due_targets(begin, end)
+        needed = at.log_rows(self._state)
+        if needed > len(self._log.rows):
+            self._log = at.new_log(needed)
         row = begin
         while row < end:
             due = targets[:, row - begin :] if targets.shape[1] else targets
             row = kernel.advance(
                 self._tape, self._terms, self._state, self._log, row, end, self._first * self._per_bar,
-                at.log_rows(self._state), due, self._equity, self._notional,
+                needed, due, self._equity, self._notional,
             )  # fmt: skip
             if self._log.used[0]:
                 self._read_log()
@@ -351,6 +316,80 @@ class Exchange:
             rules=self.venue.rules,
         )
 
+    def save(self) -> dict[str, Any]:
+        """Everything that `resume` needs to go on as if nothing had been in between; JSON can hold it."""
+        done = (self.index + 1 - self._first) * self._per_bar
+        return {
+            "format": saved.FORMAT,
+            "identity": saved.identity(self.market, self.index, self.costs, self.venue, self.max_leverage),
+            "first": self._first,
+            "index": self.index,
+            "cash": self.initial_cash,
+            "state": {name: saved.array_to_json(array) for name, array in self._state._asdict().items()},
+            "equity": saved.array_to_json(self._equity[:, :done]),
+            "notional": saved.array_to_json(self._notional[:, :done]),
+            "ledger": [saved.record_to_json(entry) for entry in self.ledger],
+            "rejections": [saved.record_to_json(entry) for entry in self.rejections],
+            "waiting": [
+                [key, saved.record_to_json(waiting.order), waiting.submitted, waiting.side]
+                for key, waiting in self._waiting.items()
+            ],
+            "names": list(self._names.items()),
+            "groups": self._groups,
+            "targets": [[row, column, saved.record_to_json(target)] for row, column, target in self._targets],
+            "seen": self._seen,
+        }
+
+    @classmethod
+    def resume(
+        cls,
+        data: Mapping[str, Any],
+        market: Market,
+        costs: Costs | None = None,
+        max_leverage: float = 1.0,
+        stop: int | None = None,
+        venue: Venue | None = None,
+    ) -> Exchange:
+        """The exchange that `save` gave, on the same market or one that has grown since.
+
+        Raises `DataError` where the bars so far or the terms of trading are not those of then, or `data` is damaged.
+        """
+        if data.get("format") != saved.FORMAT:
+            raise DataError(f"the saved exchange has format {data.get('format')}; this version reads {saved.FORMAT}.")
+        try:
+            first, index = int(data["first"]), int(data["index"])
+            fresh = cls(market, first - 1, float(data["cash"]), costs, max_leverage, stop, venue)
+            fresh._restore(data, index)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise DataError(f"the saved exchange is damaged: {error!r}; save it anew.") from error
+        return fresh
+
+    def _restore(self, data: Mapping[str, Any], index: int) -> None:
+        if not self._first - 1 <= index <= self.stop:
+            raise DataError(f"the saved exchange stands at bar {index}, outside {self._first - 1}..{self.stop}.")
+        now = saved.identity(self.market, index, self.costs, self.venue, self.max_leverage)
+        changed = [name for name, value in now.items() if data["identity"][name] != value]
+        if changed:
+            raise DataError(f"the saved exchange cannot go on: other {', '.join(changed)}; give those of then.")
+        self.index = index
+        done = (index + 1 - self._first) * self._per_bar
+        symbols = len(self.market.symbols)
+        shapes: dict[str, tuple[int | None, ...]] = {name: array.shape for name, array in self._state._asdict().items()}
+        shapes["orders"] = (1, None, at.ORDER_FIELDS)
+        self._state = at.State(**{name: saved.array_from_json(data["state"][name], shapes[name]) for name in shapes})
+        self._equity[:, :done] = saved.array_from_json(data["equity"], (1, done))
+        self._notional[:, :done] = saved.array_from_json(data["notional"], (1, done, symbols))
+        self.ledger = [saved.record_from_json(entry) for entry in data["ledger"]]
+        self.rejections = [saved.record_from_json(entry) for entry in data["rejections"]]
+        self._waiting = {
+            int(key): _Waiting(saved.record_from_json(order), int(submitted), int(side))
+            for key, order, submitted, side in data["waiting"]
+        }
+        self._names = {int(key): str(name) for key, name in data["names"]}
+        self._groups = {str(name): int(number) for name, number in data["groups"].items()}
+        self._targets = [(int(row), int(column), saved.record_from_json(one)) for row, column, one in data["targets"]]
+        self._seen = int(data["seen"])
+
     def equity_curve(self) -> NDArray[np.float64]:
         """(bars so far + 1,): the starting cash, then the equity at the close of each bar."""
         done = (self.index + 1 - self._first) * self._per_bar
@@ -400,35 +439,15 @@ class Exchange:
         fresh[0, len(live)] = row
         self._state = self._state._replace(orders=fresh)
         self._state.accounts[0, at.WAITING] = len(live) + 1
-        needed = at.log_rows(self._state)
-        if needed > len(self._log.rows):
-            self._log = at.new_log(needed)
 
     def _read_log(self) -> None:
-        symbols = self.market.symbols
-        start = int(self.market.open_time[0])
-        for row in self._log.rows[: int(self._log.used[0])].tolist():
-            kind, place, symbol = int(row[at.KIND]), int(row[at.LOG_BAR]), symbols[int(row[at.LOG_SYMBOL])]
-            bar, quantity, key = place // self._per_bar, row[at.LOG_QUANTITY], int(row[at.LOG_ORDER])
-            if kind in _PAYMENTS:
-                self.ledger.append(_PAYMENTS[kind](bar, symbol, row[at.LOG_FEE]))
-            elif kind in _FILL_REASONS:
-                at_open = kind in (at.FILL_ORDER, at.FILL_TIME)
-                time = start + (place if at_open else place + 1) * self._row_interval
-                self.ledger.append(
-                    Fill(
-                        time, bar, symbol, quantity, row[at.LOG_PRICE], row[at.LOG_FEE], row[at.LOG_SPREAD],
-                        _FILL_REASONS[kind], row[at.LOG_IMPACT], row[at.LOG_MAKER] != 0.0, self._names.get(key, ""),
-                    )
-                )  # fmt: skip
-            elif key in self._waiting:
-                order = self._waiting[key].order
-                part = "" if quantity == order.quantity else f" of {order.quantity:.8g}"
-                detail = f"{quantity:.8g}{part} not executed"
-                self.rejections.append(Rejection(bar, order, _DROP_REASONS[kind], detail))
+        rows = self._log.rows[: int(self._log.used[0])]
+        orders = {key: waiting.order for key, waiting in self._waiting.items()}
+        for record in logbook.read(rows, self.market, self._per_bar, self._names, orders):
+            if isinstance(record, Rejection):
+                self.rejections.append(record)
             else:
-                detail = f"{quantity:.8g} not executed"
-                self.rejections.append(Rejection(bar, Target(symbol, math.nan), _DROP_REASONS[kind], detail))
+                self.ledger.append(record)
         table = self._state.orders[0]
         live = set(table[table[:, at.LIVE] != 0.0, at.ORDER_ID].astype(int).tolist())
         self._waiting = {key: waiting for key, waiting in self._waiting.items() if key in live}

@@ -161,3 +161,6 @@ def fill(
             log, kind, n, bar, s, order_id, quantity, price, fee, spread_cost, impact_cost,
             1.0 if maker else 0.0, size * rate if in_coins else 0.0,
         )  # fmt: skip
+        if kind == at.FILL_LIQUIDATION:
+            penalty = size * price * rules[s, at.LIQUIDATION_FEE]
+            write(log, at.PAID_LIQUIDATION, n, bar, s, -1.0, 0.0, 0.0, penalty, 0.0, 0.0, 0.0, 0.0)

@@ -112,11 +112,11 @@ LOG_MAKER, LOG_COINS = 10, 11  # LOG_COINS: what a fee in coins took from those 
 LOG_FIELDS = 12
 # FILL_INSIDE: an order's fill after the open.
 FILL_ORDER, FILL_INSIDE, FILL_STOP, FILL_TARGET, FILL_TIME, FILL_LIQUIDATION = range(6)
-PAID_FUNDING, PAID_BORROW, PAID_INSURANCE = range(6, 9)
+PAID_FUNDING, PAID_BORROW, PAID_INSURANCE, PAID_LIQUIDATION = range(6, 10)
 (
     DROP_LEVERAGE, DROP_REDUCE_ONLY, DROP_BRACKET_CLOSED, DROP_BRACKET_SIDE, DROP_LIQUIDATED, DROP_CANCELLED,
     DROP_EXPIRED, DROP_IOC, DROP_FOK, DROP_POST_ONLY, DROP_OCO, DROP_MIN_NOTIONAL,
-) = range(9, 21)  # fmt: skip
+) = range(10, 22)  # fmt: skip
 
 DUST = 1e-12  # a remainder this small beside the quantities that made it is rounding, not a position
 

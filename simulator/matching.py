@@ -118,6 +118,8 @@ def execute(
             state.accounts, state.positions, tape.open, tape.close, terms.rules, terms.tiers, path, b, n, s, closing,
             reference, cost, scalars[at.MAX_LEVERAGE],
         )  # fmt: skip
+        if fits <= at.DUST * size:  # rounding left over where there is no room; it must not become a position
+            fits = 0.0
         if take - closing > fits * (1.0 + at.DUST):
             take = closing + on_lot(fits, rules[at.LOT])
             if in_force == at.FOK:

@@ -215,6 +215,8 @@ def on_step(value: float, step: float) -> bool:
     if step == 0.0:
         return True
     steps = value / step
+    if not math.isfinite(steps):
+        return False  # a value this large cannot be told from its neighbours
     return abs(steps - round(steps)) <= 1e-6 + 1e-12 * abs(steps)
 
 

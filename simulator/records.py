@@ -107,7 +107,17 @@ class InsurancePayment:
     amount: float
 
 
-LedgerEntry = Fill | FundingPayment | BorrowPayment | InsurancePayment
+@dataclass(frozen=True)
+class LiquidationFee:
+    """What the venue takes for a liquidation, on top of the fee of the fill that stands before it in the ledger."""
+
+    bar: int
+    symbol: str
+    amount: float
+
+
+Payment = FundingPayment | BorrowPayment | InsurancePayment | LiquidationFee
+LedgerEntry = Fill | Payment
 
 
 @dataclass(frozen=True)

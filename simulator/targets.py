@@ -83,7 +83,7 @@ def reach_targets(
                 continue
             if grows and take * price < rules[s, at.MIN_NOTIONAL]:
                 if not short_of_volume:
-                    write(log, at.DROP_MIN_NOTIONAL, n, bar, s, -1.0, side * take, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+                    write(log, at.DROP_MIN_NOTIONAL, n, bar, s, -1.0, side * take, wanted, 0.0, 0.0, 0.0, 0.0, 0.0)
                 continue
             fill(
                 accounts, positions, rules, scalars, log, at.FILL_ORDER, n, bar, s, -1.0, side * take, price, spread,

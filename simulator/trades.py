@@ -11,7 +11,7 @@ import numpy as np
 from simulator.errors import DataError
 from simulator.layout import DUST
 from simulator.market import Market
-from simulator.records import BorrowPayment, Fill, FillReason, InsurancePayment, LedgerEntry
+from simulator.records import BorrowPayment, Fill, FillReason, InsurancePayment, LedgerEntry, LiquidationFee
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Trade:
         fees, funding: the part of the costs that `pnl` already holds (the spread is in the prices).
         reason: what closed it; "open" when it was still held at the end, valued there at the last close, at no cost.
         spread, impact: money that half spreads and market impact took; the prices, and so `pnl`, already hold them.
-        borrow, insurance: interest on coins sold short, and what the venue's insurance paid of the loss (negative); the
-            other parts of the costs that `pnl` holds.
+        borrow, liquidation: interest on coins sold short, and the fee of a liquidation less what the venue's insurance
+            paid of the loss; the other parts of the costs that `pnl` holds.
         closing_price: price of the last fill, or the last close of a trade that is "open".
         holding_ms: from the first fill to the last; a fill inside a bar counts as at its close.
         bars_held: bars in which it was held, at least in part.
@@ -51,7 +51,7 @@ class Trade:
     spread: float = 0.0
     impact: float = 0.0
     borrow: float = 0.0
-    insurance: float = 0.0
+    liquidation: float = 0.0
     closing_price: float | None = None
     holding_ms: int | None = None
     bars_held: int | None = None
@@ -115,11 +115,11 @@ def trades_of(ledger: Sequence[LedgerEntry], marks: Mapping[str, float], time: i
     for event in ledger:
         if isinstance(event, Fill):
             _apply(event, positions, trades)
-        elif isinstance(event, InsurancePayment):
-            # It follows the liquidation that closed the position, so its trade is finished already.
+        elif isinstance(event, InsurancePayment | LiquidationFee):
+            # They follow the liquidation that closed the position, so its trade is finished already.
             last = max(place for place, trade in enumerate(trades) if trade.symbol == event.symbol)
             trade = trades[last]
-            trades[last] = replace(trade, pnl=trade.pnl - event.amount, insurance=trade.insurance + event.amount)
+            trades[last] = replace(trade, pnl=trade.pnl - event.amount, liquidation=trade.liquidation + event.amount)
         elif isinstance(event, BorrowPayment):
             positions[event.symbol].borrow += event.amount
         else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,9 @@ from simulator.costs import Costs, Venue
 from simulator.exchange import Exchange
 from simulator.market import FundingEvent, Market
 from simulator.orders import Cancel, Order, Replace, Target, oco
-from simulator.records import BorrowPayment, Fill, FundingPayment, InsurancePayment
+from simulator.records import BorrowPayment, Fill, FundingPayment, InsurancePayment, LiquidationFee
 from simulator.rules import MarginTier, SymbolRules
+from simulator.tape import last_closes
 
 HOUR = 3_600_000
 CASH = 10_000.0
@@ -44,6 +47,17 @@ def random_market(rng: np.random.Generator, step: float) -> Market:
     }
     times = np.arange(shape[0], dtype=np.int64) * HOUR
     return Market(SYMBOLS, "1h", times, first, high, low, close, volume, half_spread, funding)
+
+
+def followed_by_quiet(market: Market, bars: int) -> Market:
+    """The market with `bars` more, deep ones that stay at the last price of each symbol."""
+    shape = (bars, len(market.symbols))
+    last = np.tile(last_closes(market, len(market) - 1), (bars, 1))
+    added = dict.fromkeys(("open", "high", "low", "close"), last)
+    added |= {"volume": np.full(shape, 1e9), "half_spread": np.full(shape, 0.001)}
+    columns: dict[str, Any] = {name: np.concatenate([getattr(market, name), array]) for name, array in added.items()}
+    times = np.arange(len(market) + bars, dtype=np.int64) * HOUR
+    return replace(market, open_time=times, **columns)
 
 
 def random_order(rng: np.random.Generator, exchange: Exchange, name: str) -> Order:
@@ -81,8 +95,19 @@ class Run:
     limits_kept: list[tuple[Fill, float]]  # fills with the limit that their order had then
 
 
-def random_run(seed: int, step: float, leverage: float) -> Run:
-    """A finished run with requests of every kind on cross, isolated and spot symbols."""
+def random_run(
+    seed: int,
+    step: float,
+    leverage: float,
+    saved_at: Collection[int] = (),
+    symbols: tuple[str, ...] = SYMBOLS,
+    quiet_bars: int = 0,
+) -> Run:
+    """A run with requests of every kind on cross, isolated and spot symbols.
+
+    The exchange is saved and resumed after the bars `saved_at`; `symbols` is their order in the market. `quiet_bars` at
+    the mark prices follow at the end and are not stepped through.
+    """
     rng = np.random.default_rng(seed)
     tiers = (MarginTier(0.0, 0.01, 20.0), MarginTier(15_000.0, 0.05, 5.0))
     venue = Venue(
@@ -97,11 +122,14 @@ def random_run(seed: int, step: float, leverage: float) -> Run:
         taker_fee=0.001, maker_fee=float(rng.choice([-0.0005, 0.0002])), participation=float(rng.choice([0.02, 0.2])),
         impact=float(rng.choice([0.0, 1.0])), latency=int(rng.integers(0, 2)), borrow_rate=10.0,
     )  # fmt: skip
-    exchange = Exchange(random_market(rng, step), 0, CASH, costs, leverage, venue=venue)
+    market = random_market(rng, step)
+    bars = len(market)
+    market = (followed_by_quiet(market, quiet_bars) if quiet_bars else market).select(symbols)
+    exchange = Exchange(market, 0, CASH, costs, leverage, venue=venue)
     orders: dict[str, Order] = {}
     limits: dict[str, float] = {}
     kept: list[tuple[Fill, float]] = []
-    for bar in range(len(exchange.market) - 1):
+    for bar in range(bars - 1):
         for number in range(int(rng.integers(0, 4))):
             order = random_order(rng, exchange, f"{bar}-{number}")
             pair = [order]
@@ -125,6 +153,9 @@ def random_run(seed: int, step: float, leverage: float) -> Run:
         before = len(exchange.fills)
         exchange.step()
         kept += [(fill, limits[fill.order]) for fill in exchange.fills[before:] if fill.order in limits]
+        if bar in saved_at:
+            data = json.loads(json.dumps(exchange.save(), allow_nan=False))
+            exchange = Exchange.resume(data, market, costs, leverage, venue=venue)
     return Run(exchange, orders, kept)
 
 
@@ -141,13 +172,13 @@ runs = st.builds(
 def test_books_follow_from_the_records(run: Run) -> None:
     exchange = run.exchange
     cash, fees, penalties = CASH, 0.0, 0.0
-    sums = {FundingPayment: 0.0, BorrowPayment: 0.0, InsurancePayment: 0.0}
+    sums = {FundingPayment: 0.0, BorrowPayment: 0.0, InsurancePayment: 0.0, LiquidationFee: 0.0}
     held = dict.fromkeys(SYMBOLS, 0.0)
     for entry in exchange.ledger:
         if isinstance(entry, Fill):
             value = entry.quantity * entry.price
             penalty = abs(value) * LIQUIDATION_FEE if entry.reason == "liquidation" and entry.symbol != "C" else 0.0
-            cash -= value + entry.fee + penalty
+            cash -= value + entry.fee
             fees, penalties = fees + entry.fee, penalties + penalty
             held[entry.symbol] += entry.quantity
         else:
@@ -165,8 +196,9 @@ def test_books_follow_from_the_records(run: Run) -> None:
     paid = exchange.paid()
     assert paid["fees"] == pytest.approx(fees, rel=1e-9, abs=1e-6)
     assert paid["funding"] == pytest.approx(sums[FundingPayment], rel=1e-9, abs=1e-6)
+    assert sums[LiquidationFee] == pytest.approx(penalties, rel=1e-9, abs=1e-6)
     assert paid["borrow"] == pytest.approx(sums[BorrowPayment], rel=1e-9, abs=1e-6)
-    assert paid["liquidation"] == pytest.approx(penalties + sums[InsurancePayment], rel=1e-9, abs=1e-6)
+    assert paid["liquidation"] == pytest.approx(sums[LiquidationFee] + sums[InsurancePayment], rel=1e-9, abs=1e-6)
 
 
 @given(run=runs)
@@ -226,3 +258,51 @@ def test_orders_trade_no_more_than_asked_and_groups_no_more_than_their_largest(r
     for names in groups.values():
         total = sum(abs(traded.get(name, 0.0)) for name in names)
         assert total <= max(abs(run.orders[name].quantity) for name in names) * (1 + 1e-9)
+
+
+@given(seed=st.integers(0, 2**32 - 1), step=st.sampled_from([0.005, 0.2]), cuts=st.sets(st.integers(0, 38), min_size=1))
+@settings(max_examples=40, deadline=None)
+def test_a_run_that_was_saved_and_resumed_equals_one_that_was_not(seed: int, step: float, cuts: set[int]) -> None:
+    whole, parts = (random_run(seed, step, 3.0, saved_at).exchange for saved_at in ((), cuts))
+    assert parts.ledger == whole.ledger
+    assert repr(parts.rejections) == repr(whole.rejections)  # as text, because a NaN equals nothing
+    assert parts.paid() == whole.paid()
+    assert repr(parts.account()) == repr(whole.account())
+    assert parts.equity_curve().tobytes() == whole.equity_curve().tobytes()
+    assert parts.exposure_curve().tobytes() == whole.exposure_curve().tobytes()
+
+
+@given(seed=st.integers(0, 2**32 - 1), step=st.sampled_from([0.005, 0.03, 0.2]), symbols=st.permutations(SYMBOLS))
+@settings(max_examples=60, deadline=None)
+def test_the_order_of_the_symbols_does_not_matter(seed: int, step: float, symbols: list[str]) -> None:
+    one = random_run(seed, step, 3.0).exchange
+    other = random_run(seed, step, 3.0, symbols=tuple(symbols)).exchange
+    assert other.equity_curve() == pytest.approx(one.equity_curve(), rel=1e-7, abs=1e-4)
+    assert other.paid() == pytest.approx(one.paid(), rel=1e-7, abs=1e-4)
+    for symbol in SYMBOLS:
+        mine, theirs = ([fill for fill in run.fills if fill.symbol == symbol] for run in (one, other))
+        assert [(fill.bar, fill.reason, fill.order) for fill in mine] == [
+            (fill.bar, fill.reason, fill.order) for fill in theirs
+        ]
+        assert [fill.quantity for fill in mine] == pytest.approx([fill.quantity for fill in theirs], rel=1e-6, abs=1e-7)
+
+
+@given(seed=st.integers(0, 2**32 - 1), step=st.sampled_from([0.005, 0.03]), by_target=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_closing_everything_returns_the_equity_less_the_costs(seed: int, step: float, by_target: bool) -> None:
+    exchange = random_run(seed, step, 3.0, quiet_bars=6).exchange
+    for order in exchange.account().pending:
+        exchange.submit(Cancel(order.id))
+    exchange.step(3)  # until cancels have arrived and stops have been closed
+    before, paid = exchange.account(), sum(exchange.paid().values())
+    for symbol, quantity in before.positions.items():
+        if by_target and not before.liquidated:
+            exchange.submit(Target(symbol, 0.0))
+        elif quantity != 0.0:
+            exchange.submit(Order(symbol, -quantity))
+    exchange.step(3)
+    after = exchange.account()
+    assert not any(after.positions.values())
+    cost = sum(exchange.paid().values()) - paid
+    assert after.equity == after.cash
+    assert after.equity == pytest.approx(before.equity - cost, rel=1e-9, abs=1e-6)

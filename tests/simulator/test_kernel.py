@@ -150,9 +150,9 @@ def test_the_books_explain_the_cash(seed: int, symbols: int) -> None:
     tape, state = random_tape(rng, 1, 20, symbols), random_state(rng, 1, symbols, 6, 20)
     log, equity = advance(tape, state, 10_000, targets=random_targets(rng, 1, 20, symbols))
     fills = log[log[:, at.KIND] <= at.FILL_LIQUIDATION]
-    paid = log[(log[:, at.KIND] >= at.PAID_FUNDING) & (log[:, at.KIND] <= at.PAID_INSURANCE)]
+    paid = log[(log[:, at.KIND] >= at.PAID_FUNDING) & (log[:, at.KIND] <= at.PAID_LIQUIDATION)]
     cash = 1_000.0 - float((fills[:, at.LOG_QUANTITY] * fills[:, at.LOG_PRICE] + fills[:, at.LOG_FEE]).sum())
-    cash -= float(paid[:, at.LOG_FEE].sum()) + float(state.accounts[0, at.LIQUIDATION_PAID])
+    cash -= float(paid[:, at.LOG_FEE].sum())
     scale = 1_000.0 + float(np.abs(fills[:, at.LOG_QUANTITY] * fills[:, at.LOG_PRICE]).sum())
     assert abs(state.accounts[0, at.CASH] - cash) <= 1e-12 * scale
     for s in range(symbols):

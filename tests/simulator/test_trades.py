@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from simulator.errors import DataError
 from simulator.market import Market
-from simulator.records import BorrowPayment, Fill, FillReason, FundingPayment, InsurancePayment, LedgerEntry
+from simulator.records import (
+    BorrowPayment,
+    Fill,
+    FillReason,
+    FundingPayment,
+    InsurancePayment,
+    LedgerEntry,
+    LiquidationFee,
+)
 from simulator.trades import Trade, trades_of, with_excursions
 
 HOUR = 3_600_000
@@ -157,7 +165,7 @@ def test_the_mirror_and_the_unit_of_the_price(seed: int, factor: float) -> None:
 
 def test_a_trade_that_was_stored_without_the_newer_fields_still_loads() -> None:
     trade = trades_of([fill(1, 1.0, 100.0)], {"A": 95.0}, 7 * HOUR, 6)[0]
-    newer = ("spread", "impact", "borrow", "insurance", "closing_price", "holding_ms", "bars_held", "mae", "mfe")
+    newer = ("spread", "impact", "borrow", "liquidation", "closing_price", "holding_ms", "bars_held", "mae", "mfe")
     older = Trade(**{name: value for name, value in asdict(trade).items() if name not in newer})
     assert older.mae is None and older.spread == 0.0
     measured = with_excursions([older], MARKET)[0]
@@ -171,13 +179,14 @@ def test_payments_belong_to_the_trade_that_caused_them() -> None:
         FundingPayment(1, "A", 2.0),
         BorrowPayment(2, "A", 0.5),
         fill(3, 1.0, 120.0, "liquidation", True),
+        LiquidationFee(3, "A", 1.5),
         InsurancePayment(3, "A", -7.0),
         fill(5, 1.0, 91.0),
     ]
     lost, held = trades_of(ledger, {"A": 95.0}, 7 * HOUR, 6)
-    assert (lost.funding, lost.borrow, lost.insurance) == (2.0, 0.5, -7.0)
-    assert lost.pnl == pytest.approx(-20.0 - 2.0 - 0.5 + 7.0)
-    assert (held.borrow, held.insurance, held.pnl) == pytest.approx((0.0, 0.0, 4.0))
+    assert (lost.funding, lost.borrow, lost.liquidation) == (2.0, 0.5, -5.5)
+    assert lost.pnl == pytest.approx(-20.0 - 2.0 - 0.5 + 5.5)
+    assert (held.borrow, held.liquidation, held.pnl) == pytest.approx((0.0, 0.0, 4.0))
 
 
 def test_another_market_is_refused() -> None:
