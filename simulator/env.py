@@ -26,6 +26,7 @@ To choose one is no error: without a price nothing happens; otherwise the positi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -44,16 +45,17 @@ from simulator.env_steps import (
     SUMS,
     Book,
     BoolArray,
+    Given,
     MaskArray,
     Results,
     choose,
-    reachable,
-    step_accounts,
+    look,
+    step,
 )
 from simulator.errors import DataError
 from simulator.layout import FloatArray, State
 from simulator.market import Market
-from simulator.observations import SmallArray, columns, observe, prepare
+from simulator.observations import SmallArray, columns, prepare
 from simulator.tape import last_closes, market_tape, terms_of
 
 ENV_ID = "cryptosentinel/Trading-v0"
@@ -151,11 +153,9 @@ class _Accounts:
         symbols = len(market.symbols)
         self._range = (config.first, last + 1)
         self._begun = 0  # episodes since the last seeded reset
-        self._tape, self._per_bar = market_tape(market, config.first + 1, stop, config.costs, config.venue)
+        tape, self._per_bar = market_tape(market, config.first + 1, stop, config.costs, config.venue)
         interval = market.interval // self._per_bar
-        self._terms = terms_of(market.symbols, interval, config.costs, config.max_leverage, config.venue)
-        self._features = prepare(market, config.window, config.costs.spread_multiplier)
-        self._stride = len(self._features.bars) // (config.window - 1 + len(market))
+        terms = terms_of(market.symbols, interval, config.costs, config.max_leverage, config.venue)
         self._places = len(columns(market.symbols, config.window))
         self._unit = config.max_exposure / symbols
         self._levels = np.array(config.levels) * self._unit
@@ -163,19 +163,23 @@ class _Accounts:
         self._state.accounts[:, at.MAKER_FEE] = config.costs.maker_fee
         self._state.accounts[:, at.TAKER_FEE] = config.costs.taker_fee
         self._fresh = State(*(array.copy() for array in self._state))
-        self._log = at.new_log(0)
         self._book = Book(
             np.zeros((count, symbols)), np.zeros((count, symbols)), np.zeros(count), np.zeros((count, SUMS)),
             np.zeros(count, np.bool_),
         )  # fmt: skip
         self._asked = np.zeros((count, symbols))
-        self._targets = np.full((count, config.decide_every * self._per_bar, symbols), np.nan)
-        self._costs = np.zeros(count)
+        features = prepare(market, config.window, config.costs.spread_multiplier)
+        targets = np.full((count, config.decide_every * self._per_bar, symbols), np.nan)
+        levels = self._levels if config.actions == "discrete" else self._levels[:0]
+        given = Given(self._asked, targets, levels, features.bars, features.newest)
+        self._arrays = (*tape, *terms, *self._state, *at.new_log(0), *self._book, *given)
+        self._shapes = (count, self._places), (count, symbols, len(levels))
+        self._over = 0  # accounts that begin anew at the next step
         self.index = self.end = -1
 
-    def begin(self, rng: np.random.Generator, seeded: bool, options: dict[str, Any] | None) -> None:
-        """Start an episode of all accounts, the first one if `seeded`. Raises `DataError` for options: there are
-        none."""
+    def begin(self, rng: np.random.Generator, seeded: bool, options: dict[str, Any] | None) -> Results:
+        """Start an episode of all accounts, the first one if `seeded`; the results hold no rewards. Raises `DataError`
+        for options: there are none."""
         if options:
             raise DataError(f"a reset takes no options, got {', '.join(options)}; starts belong to the configuration.")
         starts = self.config.starts
@@ -184,8 +188,17 @@ class _Accounts:
         self._begun += 1
         self.end = self.index + self.config.length
         self._renew(np.arange(self.count))
-        self._costs[:] = 0.0
         self._book.over[:] = False
+        self._over = 0
+        results = self._results(np.zeros)
+        results.equity[:] = self.config.cash
+        look(self.index, 1.0, *self._arrays, *results)
+        return results
+
+    def _results(self, make: Callable[..., NDArray[Any]]) -> Results:
+        """New arrays, which belong to the caller from then on."""
+        n, (rows, mask) = self.count, self._shapes
+        return Results(make(n), make(n, np.bool_), make(n), make(n), make(rows, np.float32), make(mask, np.int8))
 
     def _renew(self, rows: NDArray[np.int64]) -> None:
         """Make these accounts flat and fresh at the close where the clock stands."""
@@ -199,18 +212,19 @@ class _Accounts:
     def step(self, actions: Any) -> Results:
         """Let all accounts act, except those that are over: these begin anew."""
         self._decode(actions)
-        if self._book.over.any():
+        if self._over:
             self._renew(np.flatnonzero(self._book.over))
-        n, config, first = self.count, self.config, self.config.first + 1
-        results = Results(np.empty(n), np.empty(n, np.bool_), np.empty(n), np.empty(n))
-        step_accounts(
-            self._tape, self._terms, self._state, self._log, self._book, self._asked, self._targets,
-            (self.index + 1 - first) * self._per_bar, config.costs.latency * self._per_bar, first * self._per_bar,
-            config.actions == "continuous", config.decide_every / config.length, REWARDS.index(config.reward),
-            config.sharpe_decay, config.drawdown_penalty, results,
-        )  # fmt: skip
-        self._costs = results.costs
+        config, first, row = self.config, self.config.first + 1, self.index + 1
         self.index += config.decide_every
+        results = self._results(np.empty)
+        self._over = step(
+            (row - first) * self._per_bar, config.costs.latency * self._per_bar, first * self._per_bar,
+            config.actions == "continuous", config.decide_every / config.length, REWARDS.index(config.reward),
+            config.sharpe_decay, config.drawdown_penalty, self.index, (self.end - self.index) / config.length,
+            *self._arrays, *results,
+        )  # fmt: skip
+        if config.reward == "log_return":
+            np.log(results.rewards, out=results.rewards)
         return results
 
     def _decode(self, actions: Any) -> None:
@@ -220,7 +234,9 @@ class _Accounts:
             raise DataError(f"the actions have shape {given.shape}; {shape} (accounts, symbols) is needed.")
         given = given.reshape(shape)
         if self.config.actions == "discrete":
-            if given.dtype.kind not in "iu" or not choose(given.astype(np.int64), self._levels, self._asked):
+            if given.dtype.kind not in "iu" or not choose(
+                given.astype(np.int64, copy=False), self._levels, self._asked
+            ):
                 raise DataError(f"an action names no level; give whole numbers from 0 to {len(self._levels) - 1}.")
             return
         low, high = self.config.levels[0], self.config.levels[-1]
@@ -228,37 +244,24 @@ class _Accounts:
             raise DataError(f"an action is not within {low:g}..{high:g}; clip actions before the step.")
         np.multiply(np.clip(given.astype(np.float64), low, high), self._unit, out=self._asked)
 
-    def observations(self) -> SmallArray:
-        """(N, places): what is seen now, a new array."""
-        out = np.empty((self.count, self._places), np.float32)
-        features = self._features
-        observe(
-            features.bars, features.newest, self.index * self._stride, self._stride * features.window, self.index,
-            self._state, self._book.wanted, self._book.idle, (self.end - self.index) / self.config.length, out,
-        )  # fmt: skip
-        return out
-
-    def masks(self) -> MaskArray:
+    def masks(self, results: Results) -> MaskArray:
         """(N, levels) for one symbol, else (N, S, levels); without levels for continuous actions."""
-        levels = self._levels if self.config.actions == "discrete" else self._levels[:0]
-        mask = np.empty((*self._asked.shape, len(levels)), np.int8)
-        reachable(self._state, self._terms, self._book.wanted, levels, mask)
-        return mask[:, 0] if mask.shape[1] == 1 else mask
+        return results.mask[:, 0] if results.mask.shape[1] == 1 else results.mask
 
-    def infos(self) -> dict[str, Any]:
+    def infos(self, results: Results) -> dict[str, Any]:
         """See the module's docstring; arrays by account."""
         infos: dict[str, Any] = {
-            "equity": self._state.accounts[:, at.EQUITY].copy(),
-            "costs": self._costs.copy(),
+            "equity": results.equity,
+            "costs": results.costs,
             "bar": np.full(self.count, self.index),
         }
         if self.config.actions == "discrete":
-            infos["action_mask"] = self.masks()
+            infos["action_mask"] = self.masks(results)
         return infos
 
-    def info(self) -> dict[str, Any]:
+    def info(self, results: Results) -> dict[str, Any]:
         """Of the only account."""
-        info = {name: values[0] for name, values in self.infos().items()}
+        info = {name: values[0] for name, values in self.infos(results).items()}
         return info | {"equity": float(info["equity"]), "costs": float(info["costs"]), "bar": self.index}
 
     def observation_space(self) -> spaces.Space[SmallArray]:
@@ -284,6 +287,7 @@ class TradingEnv(gymnasium.Env[SmallArray, Any]):
         self.config = config or EnvConfig()
         self._accounts = _Accounts(market, self.config, 1)
         self._running = False
+        self._seen: Results | None = None
         self.observation_space = self._accounts.observation_space()
         self.action_space = self._accounts.action_space()
 
@@ -292,24 +296,25 @@ class TradingEnv(gymnasium.Env[SmallArray, Any]):
     ) -> tuple[SmallArray, dict[str, Any]]:
         """Begin an episode. Same seed, same bytes."""
         super().reset(seed=seed)
-        self._accounts.begin(self.np_random, seed is not None, options)
+        self._seen = self._accounts.begin(self.np_random, seed is not None, options)
         self._running = True
-        return self._accounts.observations()[0], self._accounts.info()
+        return self._seen.rows[0], self._accounts.info(self._seen)
 
     def step(self, action: Any) -> tuple[SmallArray, float, bool, bool, dict[str, Any]]:
         """Act, and stand at the close of the bar where the next action is due."""
         if not self._running:
             raise gymnasium.error.ResetNeeded("the episode is over or has not begun; call reset first.")
-        results = self._accounts.step(action)
+        self._seen = results = self._accounts.step(action)
         terminated = bool(results.terminated[0])
         truncated = not terminated and self._accounts.index == self._accounts.end
         self._running = not (terminated or truncated)
-        reward = float(results.rewards[0])
-        return self._accounts.observations()[0], reward, terminated, truncated, self._accounts.info()
+        return results.rows[0], float(results.rewards[0]), terminated, truncated, self._accounts.info(results)
 
     def action_masks(self) -> BoolArray:
         """(levels,) or (symbols, levels): True for what can be reached. Continuous actions have no levels."""
-        return self._accounts.masks()[0].astype(np.bool_)
+        if self._seen is None:
+            raise gymnasium.error.ResetNeeded("no episode has begun; call reset first.")
+        return self._accounts.masks(self._seen)[0].astype(np.bool_)
 
 
 class TradingVectorEnv(VectorEnv[SmallArray, Any, NDArray[Any]]):
@@ -327,6 +332,7 @@ class TradingVectorEnv(VectorEnv[SmallArray, Any, NDArray[Any]]):
         self.config = config or EnvConfig()
         self.num_envs = num_envs
         self._accounts = _Accounts(market, self.config, num_envs)
+        self._seen: Results | None = None
         self.single_observation_space = self._accounts.observation_space()
         self.single_action_space = self._accounts.action_space()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -337,8 +343,8 @@ class TradingVectorEnv(VectorEnv[SmallArray, Any, NDArray[Any]]):
     ) -> tuple[SmallArray, dict[str, Any]]:
         """Begin an episode of all accounts."""
         super().reset(seed=seed)
-        self._accounts.begin(self.np_random, seed is not None, options)
-        return self._accounts.observations(), self._accounts.infos()
+        self._seen = self._accounts.begin(self.np_random, seed is not None, options)
+        return self._seen.rows, self._accounts.infos(self._seen)
 
     def step(self, actions: Any) -> tuple[SmallArray, FloatArray, BoolArray, BoolArray, dict[str, Any]]:
         """Let all accounts act; after the end of an episode, begin the next one instead."""
@@ -349,13 +355,15 @@ class TradingVectorEnv(VectorEnv[SmallArray, Any, NDArray[Any]]):
         if accounts.index == accounts.end:
             observations, infos = self.reset()
             return observations, np.zeros(self.num_envs), no, no.copy(), infos
-        results = accounts.step(actions)
+        self._seen = results = accounts.step(actions)
         truncated = ~results.terminated if accounts.index == accounts.end else no
-        return accounts.observations(), results.rewards, results.terminated, truncated, accounts.infos()
+        return results.rows, results.rewards, results.terminated, truncated, accounts.infos(results)
 
     def action_masks(self) -> BoolArray:
         """(N, levels) or (N, symbols, levels): True for what can be reached. Continuous actions have no levels."""
-        return self._accounts.masks().astype(np.bool_)
+        if self._seen is None:
+            raise gymnasium.error.ResetNeeded("no episode has begun; call reset first.")
+        return self._accounts.masks(self._seen).astype(np.bool_)
 
 
 gymnasium.register(ENV_ID, entry_point="simulator.env:TradingEnv", vector_entry_point="simulator.env:TradingVectorEnv")

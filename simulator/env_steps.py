@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from simulator import layout as at
 from simulator.compiled import compiled
 from simulator.layout import FloatArray, Log, State, Tape, Terms
 from simulator.margin import leverage_of
+from simulator.observations import SmallArray, observe
 
 REWARDS = ("log_return", "return", "differential_sharpe")
 WORST_RATIO = 1e-3  # a step's log return is that of this ratio at least: the log of a lost equity is not finite
@@ -45,13 +46,28 @@ BEFORE, WORST, MEAN, SQUARE = range(4)
 SUMS = 4
 
 
+class Given(NamedTuple):
+    """What a step is given: the exposures asked for (N, S); room for targets (N, rows, S), NaN; the levels of discrete
+    actions; and the market's part of the observations, see `simulator.observations.Features`."""
+
+    asked: FloatArray
+    targets: FloatArray
+    levels: FloatArray
+    bars: SmallArray
+    newest: SmallArray
+
+
 class Results(NamedTuple):
-    """What a step gives, by account: rewards, terminated, equity and costs (N,)."""
+    """What a step gives, by account: rewards (the exponential of log returns: numpy takes the log of all at once, four
+    times as fast as of one after the other), terminated, equity and costs (N,), observations (N, places) and masks (N,
+    S, levels)."""
 
     rewards: FloatArray
     terminated: BoolArray
     equity: FloatArray
     costs: FloatArray
+    rows: SmallArray
+    mask: MaskArray
 
 
 @compiled
@@ -65,20 +81,69 @@ def choose(chosen: NDArray[np.int64], levels: FloatArray, asked: FloatArray) -> 
     return True
 
 
+# numba takes a named tuple apart at every call from Python, which takes longer than to step a hundred accounts; arrays
+# one by one cost next to nothing. So they are handed over flat and put together again by compiled code.
+TERMS = len(Tape._fields)
+STATE = TERMS + len(Terms._fields)
+LOG = STATE + len(State._fields)
+BOOK = LOG + len(Log._fields)
+GIVEN = BOOK + len(Book._fields)
+RESULTS = GIVEN + len(Given._fields)
+
+
 @compiled
-def step_accounts(
-    tape: Tape, terms: Terms, state: State, log: Log, book: Book, asked: FloatArray, targets: FloatArray, row: int,
-    due: int, first_bar: int, repeats: bool, share: float, reward: int, decay: float, penalty: float, results: Results,
-) -> None:  # fmt: skip
-    """One decision of all accounts and the bars until the next one.
+def look(index: int, left: float, *arrays: Any) -> None:
+    """Write what is seen at the close of bar `index` into the results: observations and masks.
 
     Args:
-        targets: (N, rows, S), NaN; `due` is the row in which the venue gets the actions.
-        row: of the tape, where the step begins.
+        left: share of the episode's bars that are still to come.
+        arrays: those of a Tape, Terms, State, Log, Book, Given and Results, one after the other.
+    """
+    terms, state = Terms(*arrays[TERMS:STATE]), State(*arrays[STATE:LOG])
+    book, given, results = Book(*arrays[BOOK:GIVEN]), Given(*arrays[GIVEN:RESULTS]), Results(*arrays[RESULTS:])
+    _look(index, left, terms, state, book, given, results)
+
+
+@compiled
+def step(
+    row: int, due: int, first_bar: int, repeats: bool, share: float, reward: int, decay: float, penalty: float,
+    index: int, left: float, *arrays: Any,
+) -> int:  # fmt: skip
+    """One decision of all accounts, the bars until the next one, and what is seen then.
+
+    Args:
+        row: of the tape, where the step begins. `due` is the row of the targets in which the venue gets the actions.
         repeats: an action that repeats the standing one is sent again.
         share: of the episode's bars that this step takes.
         reward: position in REWARDS.
+        index, left, arrays: as of `look`, after the step.
+
+    Returns:
+        How many accounts are over.
     """
+    tape, terms, state = Tape(*arrays[:TERMS]), Terms(*arrays[TERMS:STATE]), State(*arrays[STATE:LOG])
+    log, book, given = Log(*arrays[LOG:BOOK]), Book(*arrays[BOOK:GIVEN]), Given(*arrays[GIVEN:RESULTS])
+    results = Results(*arrays[RESULTS:])
+    over = _step(
+        tape, terms, state, log, book, given, row, due, first_bar, repeats, share, reward, decay, penalty, results
+    )
+    _look(index, left, terms, state, book, given, results)
+    return over
+
+
+@compiled
+def _look(index: int, left: float, terms: Terms, state: State, book: Book, given: Given, results: Results) -> None:
+    observe(given.bars, given.newest, index, state, book.wanted, book.idle, left, results.rows)
+    reachable(state, terms, book.wanted, given.levels, results.mask)
+
+
+@compiled
+def _step(
+    tape: Tape, terms: Terms, state: State, log: Log, book: Book, given: Given, row: int, due: int, first_bar: int,
+    repeats: bool, share: float, reward: int, decay: float, penalty: float, results: Results,
+) -> int:  # fmt: skip
+    asked, targets = given.asked, given.targets
+    ended = 0
     accounts, positions, sums = state.accounts, state.positions, book.sums
     symbols = positions.shape[1]
     for n in range(accounts.shape[0]):
@@ -112,24 +177,27 @@ def step_accounts(
         )  # fmt: skip
         if book.over[n]:  # it has begun anew
             book.over[n] = False
-            results.rewards[n] = 0.0
+            results.rewards[n] = 1.0 if reward == 0 else 0.0
             results.terminated[n] = False
             continue
         ratio = equity / sums[n, BEFORE]
         if reward == 0:
-            gain = math.log(max(ratio, WORST_RATIO))
+            gain = max(ratio, WORST_RATIO)
         elif reward == 1:
             gain = ratio - 1.0
         else:
             gain = _differential_sharpe(sums[n], ratio - 1.0, decay)
         drawdown = 1.0 - equity / account[at.PEAK]
         if drawdown > sums[n, WORST]:
-            gain -= penalty * (drawdown - sums[n, WORST])
+            fine = penalty * (drawdown - sums[n, WORST])
+            gain = gain * math.exp(-fine) if reward == 0 else gain - fine
             sums[n, WORST] = drawdown
         sums[n, BEFORE] = equity
         results.rewards[n] = gain
         book.over[n] = account[at.ENDED] != 0.0 or equity <= 0.0
         results.terminated[n] = book.over[n]
+        ended += book.over[n]
+    return ended
 
 
 @compiled

@@ -28,7 +28,7 @@ import math
 import numpy as np
 
 from simulator import layout as at
-from simulator.compiled import compiled
+from simulator.compiled import allocating, compiled
 from simulator.fills import drop, write
 from simulator.layout import FloatArray, Log, State, Tape, Terms
 from simulator.margin import cross_breach, isolated_breach, maintenance
@@ -116,7 +116,7 @@ def _open(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n
                 at_open(tape, terms, state, log, path, b, n, m, bar)
 
 
-@compiled
+@allocating
 def _uncovered(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int) -> float:
     """At the close: liquidate isolated positions below their maintenance margin, or the whole cross account. Returns
     the equity that is left."""

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import layout as at
-from simulator.compiled import compiled
+from simulator.compiled import allocating, compiled
 from simulator.layout import FloatArray, State
 from simulator.market import Market
 
@@ -126,7 +126,7 @@ def _spread_of(ring: FloatArray, count: int, mean: float) -> float:
     return math.sqrt(total / max(known, 1))
 
 
-@compiled
+@allocating
 def _measure(
     high: FloatArray, low: FloatArray, close: FloatArray, volume: FloatArray, half_spread: FloatArray,
     spread_multiplier: float, bars: SmallArray, newest: SmallArray,
@@ -164,22 +164,24 @@ def _measure(
 
 @compiled
 def observe(
-    bars: SmallArray, newest: SmallArray, start: int, width: int, index: int, state: State, wanted: FloatArray,
-    idle: FloatArray, left: float, out: SmallArray,
+    bars: SmallArray, newest: SmallArray, index: int, state: State, wanted: FloatArray, idle: FloatArray, left: float,
+    out: SmallArray,
 ) -> None:  # fmt: skip
     """Write the row of every account at the close of bar `index` to out (N, places).
 
-    Args:
-        start, width: where the window begins in `bars`, and its elements.
-        wanted, idle: see `simulator.env_steps.Book`.
+    `bars` and `newest` are those of `Features`; for `wanted` and `idle` see `simulator.env_steps.Book`.
     """
     symbols = state.positions.shape[1]
     after = newest.shape[1]
+    start = index * symbols * len(BAR_FIELDS)
+    width = out.shape[1] - after - symbols * len(POSITION_FIELDS) - len(ACCOUNT_FIELDS)
+    shown = bars[start : start + width]
     for n in range(out.shape[0]):
+        row = out[n]
         for k in range(width):
-            out[n, k] = bars[start + k]
+            row[k] = shown[k]
         for k in range(after):
-            out[n, width + k] = newest[index, k]
+            row[width + k] = newest[index, k]
         place = width + after
         equity, peak = state.accounts[n, at.EQUITY], state.accounts[n, at.PEAK]
         share = 1.0 / equity if equity > 0.0 else 0.0

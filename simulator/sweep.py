@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from simulator import layout as at
-from simulator.compiled import compiled
+from simulator.compiled import allocating, compiled
 from simulator.fills import available, fill, forget_target, impact_of, on_lot, write
 from simulator.layout import FloatArray, Log, State, Tape, Terms
 from simulator.margin import cross_breach, isolated_breach, price_on_path
@@ -155,7 +155,7 @@ def sweep(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n
             return
 
 
-@compiled
+@allocating
 def _first_breach(tape: Tape, terms: Terms, state: State, path: int, b: int, n: int, fresh: int) -> float:
     """How far along the bad way the first liquidation happens, of the account or an isolated position; 2 for none."""
     positions = state.positions[n]
@@ -170,7 +170,7 @@ def _first_breach(tape: Tape, terms: Terms, state: State, path: int, b: int, n: 
     return min(earliest, cross_breach(cash, positions, firsts, worsts, terms.rules, terms.tiers))
 
 
-@compiled
+@allocating
 def _liquidate_at(
     tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int, share: float, fresh: int
 ) -> None:

@@ -13,7 +13,7 @@ from simulator.layout import FloatArray, Log
 from simulator.margin import room
 
 
-@compiled
+@inlined
 def reach_targets(
     opens: FloatArray, closes: FloatArray, volumes: FloatArray, half_spread: FloatArray, sigmas: FloatArray,
     rules: FloatArray, tiers: FloatArray, scalars: FloatArray, accounts: FloatArray, positions: FloatArray, log: Log,
@@ -108,8 +108,9 @@ def _solve(
         if absent or math.isnan(wanted) or abs(wanted) * equity <= abs(held) or held * wanted < 0.0:
             continue
         added = abs(wanted) * equity - abs(held)
-        impact = impact_of(added / price, volumes[path, b, s], sigmas[path, b, s], scalars[at.IMPACT])
-        worse = half_spread[path, b, s] * scalars[at.SPREAD_MULTIPLIER] + impact
+        worse = half_spread[path, b, s] * scalars[at.SPREAD_MULTIPLIER]
+        if scalars[at.IMPACT] != 0.0:
+            worse += impact_of(added / price, volumes[path, b, s], sigmas[path, b, s], scalars[at.IMPACT])
         rate = fee_rate(accounts, rules, n, s, False)
         cost = unit_cost(rate, worse, 1.0 if wanted > 0.0 else -1.0, scalars)
         above += cost * abs(held)
