@@ -28,6 +28,7 @@ import math
 import numpy as np
 
 from simulator import layout as at
+from simulator.coasting import coast
 from simulator.compiled import allocating, compiled
 from simulator.fills import drop, write
 from simulator.layout import FloatArray, Log, State, Tape, Terms
@@ -186,7 +187,14 @@ def advance(
     tiered = terms.fee_tiers.shape[0] > 0
     low, high, close, mark_close = tape.low, tape.high, tape.close, tape.mark_close
     # Nothing but scalar reads here: a view of a row or a call costs more than a quiet bar.
-    for b in range(start, stop):
+    alone = accounts.shape[0] == 1
+    b = start - 1
+    while b + 1 < stop:
+        b += 1
+        if alone:
+            b = coast(tape, terms, state, b, stop, first_bar + b, targets[:, b - start :], equity, notional)
+            if b == stop:
+                break
         if log.rows.shape[0] > 0 and log.used[0] + rows > log.rows.shape[0]:
             return b
         bar = first_bar + b

@@ -302,8 +302,9 @@ def _moments(returns: FloatArray) -> tuple[float, float]:
         return 0.0, 3.0
     centred = returns - returns.mean()
     centred /= np.abs(centred).max()  # powers of very small or large numbers would leave the floats
-    variance = float(np.mean(centred**2))
-    return float(np.mean(centred**3)) / variance**1.5, float(np.mean(centred**4)) / variance**2
+    squares = centred * centred  # products: a power of 3 or 4 takes ten times as long
+    variance = float(np.mean(squares))
+    return float(np.mean(squares * centred)) / variance**1.5, float(np.mean(squares * squares)) / variance**2
 
 
 def _constant(returns: FloatArray) -> bool:

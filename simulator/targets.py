@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from simulator import layout as at
-from simulator.compiled import compiled, inlined
+from simulator.compiled import inlined
 from simulator.fills import available, fee_rate, fill, impact_of, on_lot, unit_cost, write
 from simulator.layout import FloatArray, Log
 from simulator.margin import room
