@@ -1,31 +1,75 @@
-"""A backtest run: teams and baselines over one window of a market, stored with every decision and told in a report."""
+"""A backtest run: teams, strategies and baselines over one window of a market, stored with every decision and told in a
+report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from backend.config import Config, load_config
+from backend.config import Config, load_config, suggestion
 from backend.evaluation.compare import baselines
-from backend.markets import costs_of, limits_of, load_market
+from backend.markets import Account, account_of, is_recorded, limits_of, load_market, other_costs, recorded
 from backend.report import write_report
 from backend.runs import new_run_id, recorded_run
 from backend.store.records import BacktestRecord
 from backend.store.store import Store
 from backend.stories import episode_records
-from backend.teams import LoadedTeam, load_team
+from backend.strategies import NamedStrategy, named_strategies, strategy_maker, told
+from backend.teams import MANIFEST, SCRIPTED, LoadedTeam, load_team, read_manifest
 from backend.training.queries import WARM_UP_BARS
-from cryptosentinel.episode import EpisodeResult, play
+from cryptosentinel.episode import play
 from cryptosentinel.scheduler import run_all
-from simulator.backtest import BacktestRun, Window
-from simulator.errors import DataError
+from simulator.backtest import BacktestResult, BacktestRun, Window, run_backtest
+from simulator.errors import DataError, UserError
 from simulator.market import TIMEFRAMES, Market, format_time, parse_time
 from simulator.validation import gaps
 
+RECORDED, SYNTHETIC = "recorded", "demo"  # presets
 DEFAULT_DAYS = 90
 DAY_MS = TIMEFRAMES["1d"]
 
 OnProgress = Callable[[int, int], None]  # bars done, of how many
+Subject = LoadedTeam | NamedStrategy  # who is tested
+
+
+def settings_for(config: str, overrides: Sequence[str], data: Path | None) -> Config:
+    """The configuration of a backtest on the folder `data`: `config`, or where it is empty the preset for these bars.
+
+    Without `data` its own folder counts. Raises `ConfigError` as `load_config` does.
+    """
+    if config:
+        return load_config(config, overrides)
+    settings = load_config(SYNTHETIC, overrides)
+    folder = data or settings.market.data
+    return load_config(RECORDED, overrides) if folder and is_recorded(folder) else settings
+
+
+def subject_of(name: str, config: Config) -> Subject:
+    """Who is called `name`: `scripted`, a strategy by its name or as module:Class, or the folder of a training run.
+
+    Raises `UserError` where it is nobody.
+    """
+    known = named_strategies()
+    if name in known or (":" in name and not Path(name).exists()):
+        return NamedStrategy(name, strategy_maker(name))
+    if name != SCRIPTED and not Path(name).exists():
+        close = suggestion(name, [SCRIPTED, *known])
+        raise UserError(
+            f"no team '{name}'{close}: give 'scripted', a strategy ({', '.join(known)}), your own as module:Class, or "
+            f"the folder of a finished training run (one that holds {MANIFEST})"
+        )
+    return load_team(name, config.team)
+
+
+def notes_on(names: Sequence[str], config: Config) -> list[str]:
+    """What a reader must know of the subjects `names`: the costs that a trained team has not been trained with."""
+    notes = []
+    for name in names:
+        if name != SCRIPTED and (Path(name) / MANIFEST).is_file():
+            other = other_costs(read_manifest(Path(name)).config.costs, config.costs)
+            if other:
+                notes.append(f"{name} was trained with other costs than it is tested with: {', '.join(other)}")
+    return notes
 
 
 def decision_interval(market: Market, decide_every: int) -> int:
@@ -58,39 +102,61 @@ def window_of(market: Market, start: int | None, end: int | None, decide_every: 
 def backtest(
     config: Config,
     market: Market,
+    account: Account,
     window: Window,
-    teams: Sequence[LoadedTeam],
+    subjects: Sequence[Subject],
     store: Store,
     run: str,
     folder: Path,
     seed: int,
     on_progress: OnProgress,
+    notes: Sequence[str] = (),
 ) -> Path:
-    """Run every team and baseline over `window`, store all of it under `run`, and write the report. Returns its
-    path."""
-    costs, limits = costs_of(config.costs), limits_of(config.guard)
-    cash, leverage = config.costs.cash, config.costs.max_leverage
-    total = len(teams) * (window.stop - window.start)
+    """Run every subject and the configured baselines over `window`, store all of it under `run` with the `notes`, and
+    write the report. Returns its path. `account` is that of `config` and `market`.
+
+    A baseline that is a subject already is not run again.
+    """
+    limits = limits_of(config.guard)
+    bars = window.stop - window.start
     with recorded_run(
         store, run, "backtest", seed, market.content_hash, config,
-        data=market.source, gaps=gaps(market).summary(), teams=[team.name for team in teams],
+        data=market.source, gaps=gaps(market).summary(), teams=[one.name for one in subjects],
+        venue=recorded(account.venue, market), notes=list(notes),
     ):  # fmt: skip
-        episodes: dict[str, EpisodeResult] = {}
-        for number, loaded in enumerate(teams):
-            before = number * (window.stop - window.start)
+        results: dict[str, BacktestResult] = {}
+        for number, subject in enumerate(subjects):
 
-            def advanced(bars: int, before: int = before) -> None:
-                on_progress(before + bars, total)
+            def advanced(done: int, before: int = number * bars) -> None:
+                on_progress(before + done, len(subjects) * bars)
 
-            game = BacktestRun(market, window, cash, costs, leverage)
-            [episode] = run_all([play(loaded.team, game, limits, seed, on_decision=advanced)], loaded.engine)
-            episodes[loaded.name] = episode
-            store.add_backtest(BacktestRecord(run, loaded.name, episode.result.to_dict()))
-            store.add_decisions(episode_records(run, loaded.name, loaded.team.codec, episode))
-        matched = [next(iter(episodes.values())).result]
-        for name, [result] in baselines(market, [window], costs, cash, leverage, matched, seed).items():
+            if isinstance(subject, NamedStrategy):
+                results[subject.name] = _tested(subject, market, window, account)
+                advanced(bars)
+            else:
+                game = BacktestRun(market, window, **account.terms)
+                [episode] = run_all([play(subject.team, game, limits, seed, on_decision=advanced)], subject.engine)
+                results[subject.name] = episode.result
+                store.add_decisions(episode_records(run, subject.name, subject.team.codec, episode))
+            store.add_backtest(BacktestRecord(run, subject.name, results[subject.name].to_dict()))
+        names = [name for name in config.evaluation.baselines if name not in results]
+        matched = [next(iter(results.values()))]
+        for name, [result] in baselines(names, market, [window], account, matched, seed).items():
             store.add_backtest(BacktestRecord(run, name, result.to_dict()))
     return write_report(store, run, folder)
+
+
+def _tested(subject: NamedStrategy, market: Market, window: Window, account: Account) -> BacktestResult:
+    """The strategy's run. Raises `UserError` where the user's own strategy fails."""
+    strategy = subject.make(market)
+    try:
+        return run_backtest(market, strategy, window, **account.terms)
+    except UserError:
+        raise
+    except Exception as error:
+        if ":" not in subject.name:
+            raise
+        raise UserError(f"{subject.name} failed: {told(error)}; mend it first") from error
 
 
 def run_backtest_job(
@@ -105,15 +171,19 @@ def run_backtest_job(
     seed: int,
     folder: Path,
     on_progress: OnProgress,
+    overrides: Sequence[str] = (),
 ) -> str:
-    """A backtest as a page asks for it: one team on a folder of data. Returns the run's id. Raises `UserError`."""
-    overrides = [f"market.data={str(data)!r}", f"market.timeframe={timeframe}", f"market.symbols={','.join(symbols)!r}"]
-    config = load_config("demo", overrides)
+    """A backtest as a page asks for it: one team or strategy on a folder of data, with `overrides` of the preset such
+    as `costs.impact=0`. Returns the run's id. Raises `UserError`."""
+    market_of = [f"market.data={str(data)!r}", f"market.timeframe={timeframe}", f"market.symbols={','.join(symbols)!r}"]
+    config = settings_for("", [*market_of, *overrides], data)
     market = load_market(config.market, config.costs)
     interval = decision_interval(market, config.team.decide_every)
     window = window_of(market, parse_optional(start), parse_optional(end), interval)
-    run = new_run_id("backtest")
-    backtest(config, market, window, [load_team(team, config.team)], store, run, folder / run, seed, on_progress)
+    run, subject = new_run_id("backtest"), subject_of(team, config)
+    notes = notes_on([team], config)
+    account = account_of(config, market)
+    backtest(config, market, account, window, [subject], store, run, folder / run, seed, on_progress, notes)
     return run
 
 

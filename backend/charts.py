@@ -6,8 +6,9 @@ by dashes, symbols or labels. Titles stand outside the figures, as headings and 
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 import plotly.graph_objects as go
 
 from backend.naming import role_title, title_of
-from simulator.market import Bars
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 SKY, PINK, GREY, INK = "#56b4e9", "#cc79a7", "#767676", "#1f2933"
@@ -39,7 +39,7 @@ _STYLES = {
 _OTHERS = ((ORANGE, "solid"), (SKY, "solid"), (PINK, "dash"), (GREEN, "dot"), (VERMILION, "dashdot"), (INK, "dot"))
 _MOST_POINTS = 1_500  # of a line: more cannot be seen on a screen
 
-# Baselines that wait in the legend: beside the others they say little, and eight lines are too many.
+# Baselines that wait in the legend where nothing else is said: eight lines are too many.
 _IN_THE_LEGEND = ("flat", "always_short", "volatility_target")
 
 # What the toolbar of each figure offers; the report's scripts and the page share it.
@@ -57,84 +57,74 @@ class Event:
 
 def moments(times: Sequence[int]) -> list[str]:
     """Milliseconds since the epoch as UTC times that plotly reads as dates."""
-    return [datetime.fromtimestamp(time / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S") for time in times]
+    return [datetime.fromtimestamp(time / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M") for time in times]
 
 
-def equity_chart(curves: Mapping[str, Sequence[float]], x: Sequence[Any], x_title: str, main: str) -> go.Figure:
+def equity_chart(
+    curves: Mapping[str, Sequence[float]],
+    x: Sequence[Any],
+    x_title: str,
+    main: str,
+    waiting: Collection[str] = _IN_THE_LEGEND,
+) -> go.Figure:
     """Return since the start of each curve over `x` (of the same length), in percent.
 
-    `main` stands out; the least telling baselines wait in the legend for a click.
+    `main` stands out; those of `waiting` are in the legend for a click.
     """
-    figure = _figure(x_title, "return since the start", "%")
+    figure = blank_figure(x_title, "return since the start", "%")
     for number, (name, equity) in enumerate(curves.items()):
         if not len(equity) or not equity[0]:
             continue
         xs, ys = thin(x, [100.0 * (value / equity[0] - 1.0) for value in equity])
-        figure.add_trace(_line(name, number, xs, ys, name == main))
+        figure.add_trace(curve(name, number, xs, ys, name == main, name in waiting))
     figure.add_hline(y=0.0, line={"color": "#c5cdd5", "width": 1})
     return figure
 
 
-def drawdown_chart(curves: Mapping[str, Sequence[float]], x: Sequence[Any], x_title: str, main: str) -> go.Figure:
-    """How far each curve lies below its own peak so far, in percent."""
-    figure = _figure(x_title, "below the peak", "%")
+def drawdown_chart(
+    curves: Mapping[str, Sequence[float]],
+    x: Sequence[Any],
+    x_title: str,
+    main: str,
+    waiting: Collection[str] = _IN_THE_LEGEND,
+) -> go.Figure:
+    """How far each curve lies below its own peak so far, in percent; `waiting` as in `equity_chart`."""
+    figure = blank_figure(x_title, "below the peak", "%")
     for number, (name, equity) in enumerate(curves.items()):
         peak, depths = -math.inf, []
         for value in equity:
             peak = max(peak, value)
             depths.append(100.0 * (value / peak - 1.0) if peak > 0 else 0.0)
         xs, ys = thin(x, depths)
-        figure.add_trace(_line(name, number, xs, ys, name == main))
+        figure.add_trace(curve(name, number, xs, ys, name == main, name in waiting))
     return figure
 
 
 def exposure_chart(times: Sequence[int], exposure: Sequence[Sequence[float]], symbols: Sequence[str]) -> go.Figure:
-    """Signed exposure of each symbol, in percent of the equity: above 0 long, below 0 short."""
-    figure = _figure("", "exposure", "%")
-    x = moments(times)
-    for number, symbol in enumerate(symbols):
-        colour, dash = ((BLUE, "solid"), *_OTHERS)[number % (len(_OTHERS) + 1)]
-        xs, ys = thin(x, [100.0 * row[number] for row in exposure])
-        line = {"color": colour, "dash": dash, "width": 1.5, "shape": "hv"}
-        figure.add_trace(go.Scatter(x=xs, y=ys, name=symbol, mode="lines", line=line, hovertemplate="%{y:.0f} %"))
-    figure.add_hline(y=0.0, line={"color": "#c5cdd5", "width": 1})
-    return figure
+    """Signed exposure of each symbol, in percent of the equity: above 0 long, below 0 short.
 
-
-def candles_chart(bars: Bars, fills: Sequence[Mapping[str, Any]]) -> go.Figure:
-    """Candles of one symbol with its fills; a bar that the data lacks leaves a hole.
-
-    `fills` are those of a stored result, of this symbol or of others too (which are left out).
+    More symbols than lines can be told apart are summed: all that is long, all that is short, and the two together.
     """
-    figure = _figure("", "price", "")
-    here = bars.present
-    x = moments([int(time) for time in bars.open_time[here]])
-    figure.add_trace(
-        go.Candlestick(
-            x=x,
-            open=bars.open[here].tolist(),
-            high=bars.high[here].tolist(),
-            low=bars.low[here].tolist(),
-            close=bars.close[here].tolist(),
-            name=bars.symbol,
-            increasing={"line": {"color": BLUE, "width": 1}, "fillcolor": "#ffffff"},
-            decreasing={"line": {"color": INK, "width": 1}, "fillcolor": "#9aa5b1"},
-        )
-    )
-    for side, sign, symbol, colour in (("buy", 1, "triangle-up", GREEN), ("sell", -1, "triangle-down", VERMILION)):
-        own = [fill for fill in fills if fill["symbol"] == bars.symbol and fill["quantity"] * sign > 0]
+    figure = blank_figure("", "exposure", "%")
+    x = moments(times)
+    lines = {symbol: [row[number] for row in exposure] for number, symbol in enumerate(symbols)}
+    if len(symbols) > len(_OTHERS) + 1:
+        long = [sum(value for value in row if value > 0.0) for row in exposure]
+        short = [sum(value for value in row if value < 0.0) for row in exposure]
+        lines = {name: values for name, values in (("long", long), ("short", short)) if any(values)}
+        if len(lines) != 1:
+            lines["net"] = [sum(row) for row in exposure]
+    for number, (name, values) in enumerate(lines.items()):
+        colour, dash = ((BLUE, "solid"), *_OTHERS)[number]
+        xs, ys = thin(x, [100.0 * value for value in values])
+        line = {"color": colour, "dash": dash, "width": 1.5, "shape": "hv"}
         figure.add_trace(
             go.Scatter(
-                x=moments([fill["time"] for fill in own]),
-                y=[fill["price"] for fill in own],
-                name=side,
-                mode="markers",
-                marker={"symbol": symbol, "size": 11, "color": colour, "line": {"color": "#ffffff", "width": 1}},
-                customdata=[[abs(fill["quantity"]), fill["reason"]] for fill in own],
-                hovertemplate=f"{side} %{{customdata[0]:.6g}} at %{{y:.6g}} (%{{customdata[1]}})",
+                x=xs, y=_rounded(ys), name=label_of(name), mode="lines", line=line, hovertemplate="%{y:.0f} %",
+                showlegend=True,
             )
-        )
-    figure.update_layout(xaxis_rangeslider_visible=False, hovermode="closest")
+        )  # fmt: skip
+    figure.add_hline(y=0.0, line={"color": "#c5cdd5", "width": 1})
     return figure
 
 
@@ -148,7 +138,7 @@ def step_chart(
     The moving mean looks back over a tenth of the steps; short runs are drawn as they are. A NaN leaves a hole.
     Vertical lines mark `events`.
     """
-    figure = _figure("training step", y_title, "")
+    figure = blank_figure("training step", y_title, "")
     every = [step for steps, _ in series.values() for step in steps]
     first, last = min(every, default=0), max(every, default=1)
     for number, (name, (steps, values)) in enumerate(series.items()):
@@ -195,7 +185,7 @@ def step_chart(
 
 def calls_chart(histogram: Mapping[str, Mapping[int, int]]) -> go.Figure:
     """Per sub-agent: in what share of the rollouts it was called how many times."""
-    figure = _figure("calls in one decision", "share of rollouts", "%")
+    figure = blank_figure("calls in one decision", "share of rollouts", "%")
     for role, counts in histogram.items():
         total = sum(counts.values()) or 1
         calls = sorted(counts)
@@ -218,7 +208,7 @@ def difference_chart(rows: Mapping[str, Mapping[str, Any]]) -> go.Figure:
 
     `rows` maps a label to `{"mean", "ci95": [low, high], "per_window": [...]}`, fractions.
     """
-    figure = _figure("difference of return", "", "")
+    figure = blank_figure("difference of return", "", "")
     labels = list(rows)
     for number, (label, row) in enumerate(rows.items()):
         colour = BLUE if number == 0 else GREY
@@ -271,22 +261,43 @@ def _moving_mean(values: Sequence[float | None], span: int) -> list[float | None
     return means
 
 
-def _line(name: str, number: int, x: list[Any], y: list[float], main: bool) -> go.Scatter:
+def label_of(text: str) -> str:
+    """`text` for a label of a figure, where plotly would read tags in it as a part of its markup."""
+    return html.escape(text, quote=False)
+
+
+def _rounded(values: Sequence[float | None]) -> list[float | None]:
+    """Values in percent or the like, as exact as can be seen: it makes a page a third smaller."""
+    return [None if value is None else round(value, 3) for value in values]
+
+
+def curve(
+    name: str,
+    number: int,
+    x: Sequence[Any],
+    y: Sequence[float | None],
+    main: bool,
+    waiting: bool,
+    unit: str = " %",
+) -> go.Scatter:
+    """The line of a team or baseline, the `number`-th of its figure; `main` stands out, one that is `waiting` is drawn
+    at a click in the legend. None leaves a hole."""
     colour, dash, width = _STYLES.get(name, (*_OTHERS[number % len(_OTHERS)], 1.5))
     if main:
         colour, dash, width = BLUE, "solid", 3.0
     return go.Scatter(
-        x=x,
-        y=y,
-        name=title_of(name),
+        x=list(x),
+        y=_rounded(y),
+        name=label_of(title_of(name)),
         mode="lines",
         line={"color": colour, "dash": dash, "width": width},
-        hovertemplate="%{y:.2f} %",
-        visible="legendonly" if name in _IN_THE_LEGEND and not main else True,
+        hovertemplate=f"%{{y:.2f}}{unit}",
+        visible="legendonly" if waiting and not main else True,
     )
 
 
-def _figure(x_title: str, y_title: str, y_suffix: str) -> go.Figure:
+def blank_figure(x_title: str, y_title: str, y_suffix: str) -> go.Figure:
+    """A figure in the style of all, with titles of the axes and the unit of the y axis, empty for none."""
     figure = go.Figure()
     axis = {"gridcolor": "#e4e7eb", "linecolor": "#9aa5b1", "zeroline": False, "automargin": True}
     figure.update_layout(

@@ -13,9 +13,27 @@ import typer
 from rich.table import Table
 
 from backend.cli_check import check_app
-from backend.cli_data import SymbolsOption, data_app, names
+from backend.cli_data import SymbolsOption, data_app
 from backend.config import Config, config_from_dict, describe, load_config, override
 from backend.console import bars, comparison_table, console, difference_line, errors, narrow_table
+from backend.options import (
+    BaselinesOption,
+    ConfigOption,
+    DataOption,
+    DecideEveryOption,
+    EndOption,
+    FinerOption,
+    FundingOption,
+    NewsOption,
+    PresetOption,
+    ResampleOption,
+    RulesOption,
+    SetOption,
+    StartOption,
+    TimeframeOption,
+    with_market,
+    with_venue,
+)
 from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.market import format_time, parse_time
 
@@ -36,21 +54,8 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(check_app, name="check")
 
-ConfigOption = Annotated[str, typer.Option("--config", "-c", help="A preset in configs/ (demo, quick) or a TOML file.")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", "-s", help="Override a value: section.key=value. Repeatable.")
-]
 StoreOption = Annotated[str, typer.Option("--store", help="Folder of the store, or ws:// of a SurrealDB server.")]
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds a folder for each run.")]
-DataOption = Annotated[Path | None, typer.Option("--data", help="Folder of Parquet bars. Default: as configured.")]
-TimeframeOption = Annotated[
-    str, typer.Option("--timeframe", help="Bars to load: 1m 5m 15m 30m 1h 4h 1d. Default: as configured.")
-]
-ResampleOption = Annotated[
-    str, typer.Option("--resample", help="Timeframe to decide on, made from those bars: 4h, 1d.")
-]
-FundingOption = Annotated[Path | None, typer.Option("--funding", help="Folder of funding rates; default: --data.")]
-NewsOption = Annotated[Path | None, typer.Option("--news", help="File or folder of headlines; default: --data.")]
 
 
 @app.command()
@@ -60,38 +65,45 @@ def backtest(
     timeframe: TimeframeOption = "",
     resample: ResampleOption = "",
     team: Annotated[
-        list[str] | None, typer.Option("--team", help="'scripted' or the folder of a training run. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--team",
+            help="Who is tested: 'scripted', the folder of a training run, a strategy like ema_cross, or your own as "
+            "module:Class. Repeatable.",
+        ),
     ] = None,
-    start: Annotated[str, typer.Option("--start", help="First day, UTC; default: 90 days before the end.")] = "",
-    end: Annotated[str, typer.Option("--end", help="Last day, UTC, exclusive; default: the end of the data.")] = "",
-    decide_every: Annotated[
-        int, typer.Option("--decide-every", min=0, help="Bars between decisions; 0: once a day.")
-    ] = 0,
+    baselines: BaselinesOption = "",
+    start: StartOption = "",
+    end: EndOption = "",
+    decide_every: DecideEveryOption = 0,
     funding: FundingOption = None,
     news: NewsOption = None,
+    finer: FinerOption = "",
+    rules: RulesOption = "",
     seed: Annotated[int, typer.Option("--seed", help="Seed of sampling and of the random baseline.")] = 1,
-    config: ConfigOption = "demo",
+    config: PresetOption = "",
     set_: SetOption = None,
     store: StoreOption = "runs/store",
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Backtest teams against the baselines over one window, store every decision, and write a report."""
+    """Backtest teams and strategies against the baselines over one window, store every decision, and write a report."""
     from backend.backtests import backtest as run_backtest
-    from backend.backtests import decision_interval, window_of
-    from backend.markets import load_market
+    from backend.backtests import decision_interval, notes_on, settings_for, subject_of, window_of
+    from backend.markets import account_of, costs_told, load_market, told
     from backend.runs import new_run_id
     from backend.store.store import Store
-    from backend.teams import load_team
     from simulator.validation import gaps
 
-    settings = load_config(config, set_ or [])
+    settings = settings_for(config, set_ or [], data)
     if data is None and not settings.market.data:
         data = Path("data/synthetic")
-    settings = _with_data(settings, data, symbols, timeframe, resample, funding, news)
+    settings = with_market(settings, data, symbols, timeframe, resample, funding, news)
+    settings = with_venue(settings, finer, rules, baselines)
     market = load_market(settings.market, settings.costs)
     interval = decision_interval(market, decide_every)
     window = window_of(market, parse_time(start) if start else None, parse_time(end) if end else None, interval)
-    teams = [load_team(name, settings.team) for name in team or ["scripted"]]
+    named = team or ["scripted"]
+    teams = [subject_of(name, settings) for name in named]
     if len({one.name for one in teams}) < len(teams):
         raise UserError("the same team is named twice: give each --team once")
     console.print(
@@ -101,11 +113,17 @@ def backtest(
         f"({'as asked' if start else 'the last 90 days; choose with --start and --end'})"
     )
     console.print(f"data: {gaps(market).summary()}")
+    account = account_of(settings, market)
+    console.print(f"costs: {costs_told(account.costs, market)}", markup=False)
+    console.print(f"venue: {told(account.venue, market)}", markup=False)
+    notes = notes_on(named, settings)
+    for note in notes:
+        console.print(f"note: {note}", markup=False)
     run = new_run_id("backtest")
     with Store.open(store) as opened, bars() as shown:
         path = run_backtest(
-            settings, market, window, teams, opened, run, runs / run, seed,
-            lambda done, total: shown.report("backtest", done, total),
+            settings, market, account, window, teams, opened, run, runs / run, seed,
+            lambda done, total: shown.report("backtest", done, total), notes,
         )  # fmt: skip
         records = opened.backtests(run)
     table = narrow_table(f"run {run}")
@@ -145,12 +163,12 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
 ) -> None:
     """Train a team with M-GRPO. Ctrl-C is safe: go on with --resume."""
-    from backend.markets import load_market
+    from backend.markets import account_of, load_market, unknown_to_training
     from backend.runs import new_run_id, recorded_run
     from backend.store.store import Store
     from backend.training.job import train as run_training
 
-    settings = _with_data(load_config(config, set_ or []), data, symbols, timeframe, resample, funding, news)
+    settings = with_market(load_config(config, set_ or []), data, symbols, timeframe, resample, funding, news)
     if dry_run:
         _print_config(settings)
         return
@@ -168,6 +186,9 @@ def train(
                 f"run {resume} was trained on other data (its hash differs from that of {market.source} now): resume "
                 "with the same files, or start a new run"
             )
+        beyond = unknown_to_training(account_of(settings, market))
+        if beyond:
+            console.print(f"note: training does not score {', '.join(beyond)}; `evaluate` and `backtest` do")
         console.print(
             f"run {run} in {runs / run}; stop with Ctrl-C and go on with: cryptosentinel train --resume {run}"
         )
@@ -191,36 +212,43 @@ def evaluate(
         str, typer.Option("--config", "-c", help="A preset or TOML file; default: the configuration of the run.")
     ] = "",
     set_: SetOption = None,
+    baselines: BaselinesOption = "",
     store: StoreOption = "runs/store",
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Measure a trained team against its warm start and the baselines on held-out windows, with an interval."""
     from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, summary_record, verdict
-    from backend.markets import load_market
+    from backend.markets import account_of, costs_told, load_market, other_costs, recorded, told
     from backend.report import write_report
     from backend.runs import new_run_id, recorded_run
     from backend.store.store import Store
-    from backend.teams import load_team, read_manifest, scripted_team
+    from backend.teams import MANIFEST, load_team, read_manifest, scripted_team
 
     own = load_config(config, set_ or []) if config else override(read_manifest(folder).config, set_ or [])
-    settings = _with_data(own, data, symbols, timeframe, resample, funding, news)
+    settings = with_market(own, data, symbols, timeframe, resample, funding, news)
+    settings = with_venue(settings, "", "", baselines)
     market = load_market(settings.market, settings.costs)
     teams = [
         load_team(str(folder), settings.team).renamed(TRAINED),
         load_team(str(folder), settings.team, trained=False).renamed(WARM_STARTED),
         scripted_team(settings.team),
     ]
+    account = account_of(settings, market)
+    console.print(f"costs: {costs_told(account.costs, market)}", markup=False)
+    console.print(f"venue: {told(account.venue, market)}", markup=False)
     run, started = new_run_id("evaluate"), time.monotonic()
     with Store.open(store) as opened, bars() as shown:
         with recorded_run(
-            opened, run, "evaluate", settings.evaluation.seed, market.content_hash, settings, team=str(folder)
-        ):
+            opened, run, "evaluate", settings.evaluation.seed, market.content_hash, settings, team=str(folder),
+            venue=recorded(account.venue, market),
+        ):  # fmt: skip
             held_out = measure(settings, market, teams, "held_out", opened, run, shown.report).result
             twin = None
             if market.truth is not None and settings.market.edge and not settings.market.data:
                 other = load_market(settings.market.model_copy(update={"edge": False}), settings.costs)
                 twin = measure(settings, other, teams[:2], "no_edge", opened, run, shown.report).result
-            sentence = verdict(held_out, twin)
+            trained = read_manifest(folder).config if (folder / MANIFEST).is_file() else settings
+            sentence = verdict(held_out, twin, other_costs(trained.costs, settings.costs))
             opened.add_evaluation(summary_record(run, sentence, time.monotonic() - started))
         path = write_report(opened, run, runs / run)
     console.print(comparison_table("Held out", held_out))
@@ -307,27 +335,6 @@ def main() -> None:
 def _fail(message: str, code: int) -> None:
     errors.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
     sys.exit(code)
-
-
-def _with_data(
-    config: Config,
-    data: Path | None,
-    symbols: str,
-    timeframe: str,
-    resample: str,
-    funding: Path | None,
-    news: Path | None,
-) -> Config:
-    """The configuration with what the options say about the market; an option that is not given changes nothing."""
-    document = config.to_dict()
-    market = document["market"]
-    given = {"data": data, "timeframe": timeframe, "resample": resample, "funding_dir": funding, "news": news}
-    market |= {key: str(value) for key, value in given.items() if value}
-    if symbols:
-        market["symbols"] = list(names(symbols))
-    if market["resample"] == market["timeframe"]:
-        market["resample"] = ""
-    return config_from_dict(document, "the command line")
 
 
 def _print_config(config: Config) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,19 @@ from rich.table import Table
 
 from backend.cli_data import SymbolsOption, names
 from backend.console import bars, console
+from backend.options import (
+    DataOption,
+    DecideEveryOption,
+    EndOption,
+    FundingOption,
+    NewsOption,
+    PresetOption,
+    ResampleOption,
+    SetOption,
+    StartOption,
+    TimeframeOption,
+    with_market,
+)
 from simulator.errors import UserError
 from simulator.market import format_time
 
@@ -33,14 +46,6 @@ StrategyOption = Annotated[
     str, typer.Option("--strategy", help="A strategy's name, or your own: my_module:MyStrategy, from this folder.")
 ]
 TeamOption = Annotated[str, typer.Option("--team", help="'scripted' or the folder of a training run.")]
-DataOption = Annotated[Path, typer.Option("--data", help="Folder of Parquet bars.")]
-TimeframeOption = Annotated[str, typer.Option("--timeframe", help="Bars to load: 1m 5m 15m 30m 1h 4h 1d.")]
-ResampleOption = Annotated[str, typer.Option("--resample", help="Timeframe to decide on, made from those bars.")]
-FundingOption = Annotated[Path | None, typer.Option("--funding", help="Folder of funding rates; default: --data.")]
-NewsOption = Annotated[Path | None, typer.Option("--news", help="File or folder of headlines; default: --data.")]
-StartOption = Annotated[str, typer.Option("--start", help="First day, UTC; default: 90 days before the end.")]
-EndOption = Annotated[str, typer.Option("--end", help="Last day, UTC, exclusive; default: the end of the data.")]
-DecideEveryOption = Annotated[int, typer.Option("--decide-every", min=0, help="Bars between decisions; 0: once a day.")]
 TimesOption = Annotated[int, typer.Option("--times", min=2, help="How many decisions to test.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of times, other futures and sampling.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="File to write the whole report to, as JSON.")]
@@ -74,9 +79,9 @@ class _Case:
 def lookahead(
     strategy: StrategyOption = "",
     team: TeamOption = "",
-    data: DataOption = Path("data/synthetic"),
+    data: DataOption = None,
     symbols: SymbolsOption = "",
-    timeframe: TimeframeOption = "4h",
+    timeframe: TimeframeOption = "",
     resample: ResampleOption = "",
     funding: FundingOption = None,
     news: NewsOption = None,
@@ -86,13 +91,17 @@ def lookahead(
     times: TimesOption = 20,
     draws: Annotated[int, typer.Option("--draws", min=0, help="Other futures for each of the times.")] = 3,
     seed: SeedOption = 1,
+    config: PresetOption = "",
+    set_: SetOption = None,
     out: OutOption = None,
 ) -> None:
     """Decide on markets that end, or become another one, after a time: nothing decided up to it may change."""
     from simulator.lookahead import check_lookahead
 
     _check_out(out)
-    case = _case(strategy, team, seed, data, symbols, timeframe, resample, funding, news, start, end, decide_every)
+    case = _case(
+        strategy, team, seed, data, symbols, timeframe, resample, funding, news, start, end, decide_every, config, set_
+    )
     _announce(case)
     with bars() as shown:
         report = check_lookahead(
@@ -123,9 +132,9 @@ def lookahead(
 def recursion(
     strategy: StrategyOption = "",
     team: TeamOption = "",
-    data: DataOption = Path("data/synthetic"),
+    data: DataOption = None,
     symbols: SymbolsOption = "",
-    timeframe: TimeframeOption = "4h",
+    timeframe: TimeframeOption = "",
     resample: ResampleOption = "",
     funding: FundingOption = None,
     news: NewsOption = None,
@@ -137,6 +146,8 @@ def recursion(
         str, typer.Option("--warm-up", help="Lengths of history to try, in bars, with commas.")
     ] = "121,200,400,800",
     seed: SeedOption = 1,
+    config: PresetOption = "",
+    set_: SetOption = None,
     out: OutOption = None,
 ) -> None:
     """Decide with histories that begin later: from how many bars on does more history change nothing?"""
@@ -147,7 +158,21 @@ def recursion(
     lengths = _lengths(warm_up)
     _check_out(out)
     case = _case(
-        strategy, team, seed, data, symbols, timeframe, resample, funding, news, start, end, decide_every, greedy=True
+        strategy,
+        team,
+        seed,
+        data,
+        symbols,
+        timeframe,
+        resample,
+        funding,
+        news,
+        start,
+        end,
+        decide_every,
+        config,
+        set_,
+        greedy=True,
     )
     # What keeps state must be able to begin as early as the longest history.
     window = case.window
@@ -185,7 +210,7 @@ def _case(
     strategy: str,
     team: str,
     seed: int,
-    data: Path,
+    data: Path | None,
     symbols: str,
     timeframe: str,
     resample: str,
@@ -194,29 +219,25 @@ def _case(
     start: str,
     end: str,
     decide_every: int,
+    config: str,
+    set_: list[str] | None,
     *,
     greedy: bool = False,
 ) -> _Case:
     """What the options name. `greedy` takes the sampling out of a team: its seeds count the bars of the history."""
-    from backend.backtests import decision_interval, parse_optional, window_of
-    from backend.checks import strategy_maker, team_drive
-    from backend.config import config_from_dict, load_config
-    from backend.markets import costs_of, limits_of, load_market
+    from backend.backtests import decision_interval, parse_optional, settings_for, window_of
+    from backend.checks import team_drive
+    from backend.markets import account_of, limits_of, load_market
+    from backend.strategies import strategy_maker
     from backend.teams import load_team
     from simulator.lookahead import driven_by
 
     if bool(strategy) == bool(team):
         raise UserError("say what to check: either --strategy NAME (or module:Class) or --team scripted (or a folder)")
-    document = load_config("demo").to_dict()
-    document["market"] |= {
-        "data": str(data),
-        "symbols": list(names(symbols)),
-        "timeframe": timeframe,
-        "resample": "" if resample == timeframe else resample,
-        "funding_dir": str(funding or ""),
-        "news": str(news or ""),
-    }
-    settings = config_from_dict(document, "the command line")
+    settings = settings_for(config, set_ or [], data)
+    if data is None and not settings.market.data:
+        data = Path("data/synthetic")
+    settings = with_market(settings, data, symbols, timeframe, resample, funding, news)
     if strategy:
         name, drive = strategy, driven_by(strategy_maker(strategy))
     else:
@@ -225,12 +246,12 @@ def _case(
         name, drive = loaded.name, team_drive(loaded, limits_of(settings.guard), seed)
     market = load_market(settings.market, settings.costs)
     window = window_of(market, parse_optional(start), parse_optional(end), decision_interval(market, decide_every))
-    account = {
-        "cash": settings.costs.cash,
-        "costs": costs_of(settings.costs),
-        "max_leverage": settings.costs.max_leverage,
-    }
-    return _Case(name, drive, market, window, account)
+    account = account_of(settings, market)
+    if account.venue.mark is not None:
+        # They lie on the bars of the whole market, and the altered markets have fewer.
+        console.print("note: mark prices are left out here; accounts are valued at the trade price")
+        account = replace(account, venue=replace(account.venue, mark=None))
+    return _Case(name, drive, market, window, account.terms)
 
 
 def _announce(case: _Case) -> None:

@@ -6,91 +6,36 @@ sections are separate models, so that a part of the program depends on its own s
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
+from backend.sections import CostsConfig as CostsConfig
+from backend.sections import Fraction, Names, Rate
+from backend.sections import MarketConfig as MarketConfig
+from backend.sections import Section as Section
+from backend.sections import VenueConfig as VenueConfig
+from backend.sections import suggestion as suggestion
 from simulator.errors import UserError
-from simulator.market import TIMEFRAMES
 
 PRESETS = Path(__file__).resolve().parents[1] / "configs"
+# What teams can be measured against: the strategies of `simulator.strategies`, by name, and two that are made for the
+# occasion. They are listed so that reading a configuration loads no simulator; a test compares the lists.
+BASELINES = (
+    "always_short", "bollinger_reversion", "buy_the_dip", "donchian_breakout", "ema_cross", "equal_weight", "flat",
+    "hold", "inverse_volatility", "macd_cross", "rsi_reversion", "sma_cross", "volatility_target", "matched_random",
+    "oracle",
+)  # fmt: skip
 
 
 class ConfigError(UserError):
     """A config that cannot be used. The message names file, key, value and what is allowed."""
-
-
-def _split(value: Any) -> Any:
-    """'A,B' as ('A', 'B'), which is handy on the command line; a list as a tuple."""
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return tuple(value) if isinstance(value, list) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Rate = Annotated[float, Field(gt=0.0, le=0.1)]
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, no unknown keys, no silent conversion of types."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class MarketConfig(Section):
-    """Where the bars come from: a folder of data, or the synthetic market where `data` is empty."""
-
-    data: str = Field("", description="folder of Parquet files; empty: generate a synthetic market")
-    symbols: Names = Field((), description="symbols to use, as a list or 'A,B'; empty: all there are")
-    timeframe: Literal["1m", "5m", "15m", "30m", "1h", "4h", "1d"] = Field("4h", description="bars to load or generate")
-    resample: Literal["", "5m", "15m", "30m", "1h", "4h", "1d"] = Field(
-        "", description="timeframe to decide on, a multiple of `timeframe`; empty: the same"
-    )
-    funding_dir: str = Field("", description="folder of funding files; empty: look beside the bars")
-    news: str = Field("", description="Parquet file of dated headlines; empty: look beside the bars")
-    start: str = Field("", description="first day to use, UTC, as 2023-01-31; empty: from the beginning")
-    end: str = Field("", description="day to stop before, UTC; empty: to the end")
-    coins: int = Field(4, ge=1, le=20, description="synthetic: number of coins")
-    bars: int = Field(6000, ge=200, le=1_000_000, description="synthetic: number of bars")
-    seed: int = Field(7, ge=0, le=2**31 - 1, description="synthetic: seed of the generator")
-    edge: bool = Field(True, description="synthetic: false gives the twin without any information about the drift")
-    drift_ratio: float = Field(
-        0.3, ge=0.0, le=2.0, description="synthetic: drift a day in bull and bear, in daily volatilities"
-    )
-    news_accuracy: Fraction = Field(0.75, description="synthetic: share of toned headlines that agree with the regime")
-    train_share: float = Field(
-        0.6, gt=0.0, lt=1.0, description="first part of the history, for training; the rest is split into two"
-    )
-    validation_share: float = Field(
-        0.15, gt=0.0, lt=1.0, description="part after it, for validation; what remains is held out"
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.train_share + self.validation_share >= 1.0:
-            raise ValueError("train_share + validation_share must be below 1, or nothing is held out")
-        if self.resample and TIMEFRAMES[self.resample] % TIMEFRAMES[self.timeframe]:
-            raise ValueError(f"resample = '{self.resample}' is not a multiple of timeframe = '{self.timeframe}'")
-        return self
-
-
-class CostsConfig(Section):
-    """What trading costs, and how much may be borrowed."""
-
-    taker_fee: float = Field(0.0005, ge=0.0, le=0.01, description="fee as a fraction of the notional")
-    half_spread_bps: float = Field(
-        2.0, ge=0.0, le=200.0, description="half the spread in basis points, for data that has no spread"
-    )
-    max_leverage: float = Field(1.0, gt=0.0, le=10.0, description="cap on gross notional / equity at the exchange")
-    cash: float = Field(10_000.0, gt=0.0, le=1e9, description="cash at the start")
 
 
 class GuardConfig(Section):
@@ -199,6 +144,19 @@ class EvaluationConfig(Section):
     decisions_per_window: int = Field(8, ge=1, le=10_000, description="decisions in each window")
     bootstrap_samples: int = Field(5000, ge=100, le=1_000_000, description="resamples behind the 95 % interval")
     seed: int = Field(3, ge=0, le=2**31 - 1, description="seed of sampling, resamples and random baselines")
+    baselines: Names = Field(
+        ("hold", "flat", "equal_weight", "always_short", "sma_cross", "volatility_target", "matched_random", "oracle"),
+        description="strategies to compare with, as a list or 'a,b'; the oracle only where the truth is known",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for number, name in enumerate(self.baselines):
+            if name not in BASELINES:
+                raise ValueError(f"no baseline '{name}'{suggestion(name, BASELINES)}; there are {', '.join(BASELINES)}")
+            if name in self.baselines[:number]:
+                raise ValueError(f"the baseline '{name}' is named twice")
+        return self
 
 
 class Config(Section):
@@ -206,6 +164,7 @@ class Config(Section):
 
     market: MarketConfig = Field(default_factory=MarketConfig)
     costs: CostsConfig = Field(default_factory=CostsConfig)
+    venue: VenueConfig = Field(default_factory=VenueConfig)
     guard: GuardConfig = Field(default_factory=GuardConfig)
     team: TeamConfig = Field(default_factory=TeamConfig)
     nano: NanoConfig = Field(default_factory=NanoConfig)
@@ -284,7 +243,7 @@ def _find(source: str | Path) -> Path:
         return path
     if str(source) not in presets():
         raise ConfigError(
-            f"no preset '{source}'{_suggestion(str(source), presets())}; presets are {', '.join(presets())}, "
+            f"no preset '{source}'{suggestion(str(source), presets())}; presets are {', '.join(presets())}, "
             "or give the path of a .toml file"
         )
     return PRESETS / f"{source}.toml"
@@ -329,8 +288,8 @@ def _problem(problem: Any, source: str, overridden: dict[str, str]) -> str:
     if problem["type"] == "extra_forbidden":
         siblings = _siblings(location)
         kind = "section" if len(location) == 1 else "key"
-        suggestion = _suggestion(str(location[-1]), siblings)
-        return f"{where}: unknown {kind} '{key}'{suggestion}; known: {', '.join(siblings)}"
+        hint = suggestion(str(location[-1]), siblings)
+        return f"{where}: unknown {kind} '{key}'{hint}; known: {', '.join(siblings)}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{where}: {key}: {message}"
@@ -356,11 +315,6 @@ def _siblings(location: tuple[int | str, ...]) -> list[str]:
         assert section is not None  # pydantic descends into sections only
         model = section
     return list(model.model_fields)
-
-
-def _suggestion(word: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def _section_of(info: FieldInfo) -> type[Section] | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from backend.config import Config
 from backend.evaluation.compare import Report
 from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, most_telling, summary_record, verdict
-from backend.markets import load_market
+from backend.markets import account_of, load_market
 from backend.report import write_report
 from backend.runs import new_run_id, recorded_run
 from backend.store.records import EvaluationRecord
@@ -54,8 +54,9 @@ def run_demo(
             "train` and `evaluate` on recorded bars"
         )
     started = time.monotonic()
-    run, spent = _begin(config, folder)
     market = load_market(config.market, config.costs)
+    account_of(config, market)  # what is wrong with the venue is said now, not after the training
+    run, spent = _begin(config, folder)
     twin = load_market(config.market.model_copy(update={"edge": False}), config.costs)
     say(
         f"1. Market: {len(market)} bars of {market.timeframe}, {len(market.symbols)} coins whose drift is hidden but "

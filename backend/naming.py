@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from cryptosentinel.agents.registry import ROLES
+from simulator.market import format_time
 
 ABSENT = "not available"
+
+_QUOTES = ("USDT", "USDC", "FDUSD", "BUSD", "USD", "EUR", "BTC", "ETH")
 
 _TITLES = {
     "trained": "Trained team",
@@ -18,6 +24,14 @@ _TITLES = {
     "always_short": "Always short",
     "sma_cross": "SMA cross",
     "volatility_target": "Volatility target",
+    "ema_cross": "EMA cross",
+    "macd_cross": "MACD cross",
+    "donchian_breakout": "Donchian breakout",
+    "rsi_reversion": "RSI reversion",
+    "bollinger_reversion": "Bollinger reversion",
+    "buy_the_dip": "Buy the dip",
+    "equal_weight": "Equal weight",
+    "inverse_volatility": "Inverse volatility",
     "matched_random": "Random, matched",
     "oracle": "Oracle",
 }
@@ -30,13 +44,23 @@ MEANINGS = {
     "flat": "never trades",
     "always_short": "sells short once and stays short",
     "sma_cross": "follows the crossing of two moving averages",
+    "ema_cross": "follows the crossing of two exponential averages",
+    "macd_cross": "follows the MACD and its signal line",
+    "donchian_breakout": "buys new highs, sells new lows",
+    "rsi_reversion": "buys what has fallen too fast by the RSI",
+    "bollinger_reversion": "buys below the lower Bollinger band",
+    "buy_the_dip": "buys what has fallen far, sells at a gain",
+    "equal_weight": "long all coins in equal parts, brought back to them",
+    "inverse_volatility": "long all coins, the calmer ones more",
     "volatility_target": "long, less when prices swing more",
     "matched_random": "trades at random, as much and as often as the team",
     "oracle": "knows the hidden regimes: what perfect knowledge would have earned",
 }
 
 
-Kind = Literal["change", "share", "small_share", "ratio", "count"]
+Kind = Literal[
+    "change", "month", "share", "small_share", "ratio", "count", "money", "hours", "days", "price", "moment", "text"
+]
 
 
 @dataclass(frozen=True)
@@ -58,17 +82,85 @@ COLUMNS = (
     Column("long_share", "Long share", "share", "part of the exposure that was long"),
     Column("hold_rate", "Hold rate", "share", "decisions that changed nothing; teams only"),
     Column("turnover", "Turnover", "ratio", "traded value over equity; 2 is one all-in round trip"),
-    Column("costs", "Costs", "small_share", "fees, spread and funding, as a share of the equity at the start"),
+    Column("costs", "Costs", "small_share", "all costs together, as a share of the equity at the start"),
 )
+RISK_COLUMNS = (
+    Column("annual_return", "A year", "change", "compound growth per year"),
+    Column("volatility", "Volatility", "share", "standard deviation of the returns, for a year"),
+    Column("sortino", "Sortino", "ratio", "return per unit of downside risk, for a year"),
+    Column("calmar", "Calmar", "ratio", "annual return over the largest drawdown"),
+    Column("var_95", "VaR 95 %", "small_share", "loss that one bar in twenty exceeds"),
+    Column("cvar_95", "CVaR 95 %", "small_share", "mean loss of the worst twentieth of the bars"),
+    Column("longest_drawdown_days", "Longest drawdown", "days", "longest time below a peak"),
+    Column("time_in_market", "In the market", "share", "share of the closes with a position"),
+    Column("max_exposure", "Most exposure", "share", "largest gross exposure, of the equity"),
+    Column("annual_turnover", "Turnover a year", "ratio", "traded value over equity, for a year"),
+    Column("probabilistic_sharpe", "Sharpe above 0", "share", "probability that the true Sharpe ratio is above 0"),
+)
+COST_TITLES = {
+    "fees": "Fees",
+    "spread": "Spread",
+    "impact": "Impact",
+    "funding": "Funding",
+    "borrow": "Borrow",
+    "liquidation": "Liquidation",
+}
+COST_COLUMNS = (
+    Column("gross", "Profit before costs", "money", "what the positions earned"),
+    *(Column(key, title, "money", "negative: received") for key, title in COST_TITLES.items()),
+    Column("total", "All costs", "money", "sum of the costs"),
+    Column("net", "Profit after costs", "money", "change of the equity"),
+    Column("total_share", "Of the start", "small_share", "all costs as a share of the equity at the start"),
+    Column("total_of_gross", "Of the profit", "share", "all costs as a share of the profit before them"),
+    Column("refused", "Refused or cut", "count", "orders that were not executed, or not wholly"),
+)
+TRADE_COLUMNS = (
+    Column("trades", "Trades", "count", "from flat to flat; those still open count at their value at the end"),
+    Column("hit_rate", "Won", "share", "share of the trades with a profit after costs"),
+    Column("profit_factor", "Profit factor", "ratio", "sum of the gains over sum of the losses"),
+    Column("payoff_ratio", "Payoff", "ratio", "mean gain over mean loss"),
+    Column("expectancy", "Expectancy", "change", "mean profit of a trade, of the equity at the start"),
+    Column("best_trade", "Best", "change", "largest profit, of the equity at the start"),
+    Column("worst_trade", "Worst", "change", "smallest profit, of the equity at the start"),
+    Column("mae", "Mean MAE", "change", "worst excursion of the price while held, of the entry price"),
+    Column("winner_mae", "MAE of winners", "change", "the same over the trades that were won"),
+    Column("mfe", "Mean MFE", "change", "best excursion of the price while held, of the entry price"),
+    Column("median_hours", "Held, median", "hours", "time from the first fill to the last"),
+    Column("longest_hours", "Held, longest", "hours", "longest time from the first fill to the last"),
+    Column("lose_streak", "Lost in a row", "count", "most losses in a row"),
+)
+REGIME_COLUMNS = (
+    Column("share", "Time", "share", "share of the bars"),
+    Column("total_return", "Return", "change", "earned in these bars, of the equity at the start"),
+    Column("against", "Hold", "change", "what holding earned in them"),
+    Column("sharpe", "Sharpe", "ratio", "of the returns of these bars, for a year"),
+    Column("trades", "Trades", "count", "trades opened in it"),
+    Column("hit_rate", "Won", "share", "share of those with a profit after costs"),
+    Column("costs", "Costs", "small_share", "fees, spread, impact and funding, of the equity at the start"),
+)
+TRADE_LIST_COLUMNS = (
+    Column("side", "Side", "text", "long or short"),
+    Column("quantity", "Quantity", "price", "most that was held, in coins"),
+    Column("entry_time", "From (UTC)", "moment", "first fill"),
+    Column("entry_price", "At", "price", "mean price of what opened it"),
+    Column("exit_time", "To (UTC)", "moment", "last fill, or the end of the window"),
+    Column("exit_price", "At ", "price", "mean price of what closed it"),
+    Column("hours", "Held", "hours", "from the first fill to the last"),
+    Column("pnl", "Profit", "money", "net of all costs"),
+    Column("mae", "MAE", "change", "worst excursion of the price while held"),
+    Column("mfe", "MFE", "change", "best excursion of the price while held"),
+    Column("reason", "Closed by", "text", "what closed it; open: held at the end"),
+)
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def title_of(name: str) -> str:
     """A team's or baseline's name for people: `warm_started, greedy` as 'Warm-started team, greedy'.
 
-    A name that is not known is that of a team's folder.
+    A name that is not known is that of a user's strategy, module:Class, or of a team's folder.
     """
     base, comma, variant = name.partition(", ")
-    return (_TITLES.get(base) or f"Team {base}") + comma + variant
+    return (_TITLES.get(base) or (f"Strategy {base}" if ":" in base else f"Team {base}")) + comma + variant
 
 
 def role_title(key: str) -> str:
@@ -77,21 +169,58 @@ def role_title(key: str) -> str:
 
 
 def number_text(value: Any, kind: Kind) -> str:
-    """A number of a table: `change` +1.23 %, `share` 1.2 %, `small_share` 1.23 %, `ratio` 1.23, `count` 1.2.
+    """A cell of a table as text, with its unit; a dash where there is nothing.
 
-    A dash where there is none.
+    `change` +1.23 %, `month` +1.2 %, `share` 1.2 %, `small_share` 1.23 %, `ratio` 1.23, `count` 1.2, `money` 1,234.50,
+    `hours` (from three days on as days) and `days` with their unit, `price` with six digits, `moment` (ms) as UTC,
+    `text` as it is.
     """
-    if not isinstance(value, int | float):
+    if kind == "text" and isinstance(value, str):
+        return value
+    if not isinstance(value, int | float) or not math.isfinite(value):
         return "–"
-    if kind == "change":
-        return f"{100 * value:+.2f} %"
-    if kind == "share":
-        return f"{100 * value:.1f} %"
-    if kind == "small_share":
-        return f"{100 * value:.2f} %"
-    if kind == "count":
-        return f"{value:.0f}" if float(value).is_integer() else f"{value:.1f}"
-    return f"{value:.2f}"
+    if kind == "moment":
+        return format_time(int(value))
+    percent, form, unit = _FORMS[kind]
+    if kind == "count" and not float(value).is_integer():
+        form = ".1f"
+    shown = max(-_LARGEST, min(100 * value, _LARGEST)) if percent else value
+    if kind == "hours" and abs(value) >= 72:
+        shown, unit = value / 24, " d"
+    if abs(shown) >= 1e9:  # a lucky short window, compounded for a year
+        form = f"{form[:-2]}2e"
+    text = f"{shown:{form}}"
+    # What rounds to 0 has no sign of its own.
+    return (text.replace("-", "+" if "+" in form else "") if not float(text.replace(",", "")) else text) + unit
+
+
+_LARGEST = sys.float_info.max
+
+# Kind -> whether it is a fraction that is written in percent, format, unit.
+_FORMS: dict[Kind, tuple[bool, str, str]] = {
+    "change": (True, "+.2f", " %"),
+    "month": (True, "+.1f", " %"),
+    "share": (True, ".1f", " %"),
+    "small_share": (True, ".2f", " %"),
+    "ratio": (False, ".2f", ""),
+    "count": (False, ".0f", ""),
+    "money": (False, ",.2f", ""),
+    "hours": (False, ",.1f", " h"),
+    "days": (False, ",.1f", " d"),
+    "price": (False, ".6g", ""),
+}
+
+
+def quote_of(symbols: Sequence[str]) -> str:
+    """The currency that money is in, where all symbols end in the same well-known one; else 'of the quote currency'."""
+    ends = {next((quote for quote in _QUOTES if symbol.upper().endswith(quote)), "") for symbol in symbols}
+    return (ends.pop() if len(ends) == 1 else "") or "of the quote currency"
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """'A, B, C', and how many more there are beyond `most`."""
+    text = ", ".join(names[:most])
+    return text if len(names) <= most else f"{text} and {len(names) - most} more"
 
 
 def duration_text(seconds: Any) -> str:

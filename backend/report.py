@@ -1,6 +1,7 @@
 """The report of a run: `report.html`, one file that works offline and by itself, and `report.json` beside it.
 
-Both are made from the store's records alone. What a run did not get to is said to be not available.
+Both are made from the store's records; the candles and the regimes of a backtest need its data again, and say so where
+it is gone or has changed. What a run did not get to is said to be not available.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from backend import charts
+from backend.backtest_facts import backtest_facts
+from backend.backtest_report import chapters, tiles
 from backend.naming import ABSENT, COLUMNS, MEANINGS, duration_text, number_text, title_of
 from backend.store.records import DecisionRecord
 from backend.store.store import Store
 from backend.summary import RunSummary, facts, how_it_was_run, summarise
 from backend.telling import headline, tell
+from backend.traded_market import Recalled, recall
+from backend.trading_chapters import candles_chapter
 from simulator.errors import UserError
 from simulator.market import format_time
 
-_TRADES_SHOWN = 200
+NOT_NEEDED = Recalled(None, "only a backtest needs its market again")
 _DECISIONS_SHOWN = 5  # before the largest gains, and as many before the largest losses
 
 
@@ -57,12 +62,13 @@ def write_report(store: Store, run_id: str, folder: Path) -> Path:
     Raises `StoreError` for an unknown run, `UserError` where the files cannot be written.
     """
     summary = summarise(store, run_id)
+    recalled = recall(summary.run) if summary.run.kind == "backtest" else NOT_NEEDED
     page = folder / "report.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        document = json.dumps(facts(summary), indent=2, allow_nan=False)
+        document = json.dumps(all_facts(summary, recalled), indent=2, allow_nan=False)
         (folder / "report.json").write_text(document + "\n", encoding="utf-8")
-        page.write_text(render(summary), encoding="utf-8")
+        page.write_text(render(summary, recalled), encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"the report cannot be written to {folder} ({error.strerror}): free some space or choose another folder; "
@@ -71,8 +77,19 @@ def write_report(store: Store, run_id: str, folder: Path) -> Path:
     return page
 
 
-def render(summary: RunSummary) -> str:
-    """The page as HTML. All text is escaped: what models and news said is untrusted."""
+def all_facts(summary: RunSummary, recalled: Recalled) -> dict[str, Any]:
+    """`facts` of the run, and of a backtest with a result also `backtest_facts` under `backtest`."""
+    document = facts(summary)
+    if summary.run.kind == "backtest" and summary.backtests:
+        document["backtest"] = backtest_facts(summary.played()[0], recalled)
+    return document
+
+
+def render(summary: RunSummary, recalled: Recalled) -> str:
+    """The page as HTML. All text is escaped: what models and news said is untrusted.
+
+    `recalled` is the market of the run, for the candles and regimes of a backtest.
+    """
     environment = Environment(
         loader=PackageLoader("backend"),
         autoescape=True,
@@ -101,7 +118,8 @@ def render(summary: RunSummary) -> str:
         "calls": figures.add("Calls per decision", charts.calls_chart(summary.calls)) if summary.calls else None,
         "story": summary.evaluations.get("story"),
         "tell": tell,
-        "backtest": _backtest(figures, summary),
+        "backtest": _backtest(summary, recalled),
+        "draw": lambda part: figures.add(part.title, part.figure),
         "plotly": Markup(get_plotlyjs()),
         "plotly_config": Markup(json.dumps(charts.CONFIG)),
     }
@@ -125,21 +143,18 @@ def _mean_equity(figures: _Figures, summary: RunSummary) -> _Figure | None:
     return figures.add("Equity on held-out windows", chart)
 
 
-def _backtest(figures: _Figures, summary: RunSummary) -> dict[str, Any] | None:
+def _backtest(summary: RunSummary, recalled: Recalled) -> dict[str, Any] | None:
     """What the page of a backtest run shows of it; None where there is no result."""
     if summary.run.kind != "backtest" or not summary.backtests:
         return None
     played = summary.played()[0]
-    own = played.own
-    curves: dict[str, Sequence[float]] = {name: result["equity"] for name, result in played.results.items()}
-    x = charts.moments(own["times"])
+    parts = chapters(played, summary.settings, recalled)
+    parts.insert(-1, candles_chapter(played, recalled))
     decisions = played.decisions.get(played.main, [])
     return {
         "played": played,
-        "equity": figures.add("Equity", charts.equity_chart(curves, x, "", played.main)),
-        "drawdown": figures.add("Drawdown", charts.drawdown_chart(curves, x, "", played.main)),
-        "exposure": figures.add("Exposure", charts.exposure_chart(own["times"], own["exposure"], own["symbols"])),
-        "trades": own["trades"][:_TRADES_SHOWN],
+        "tiles": tiles(played),
+        "chapters": parts,
         "decisions": [(record, headline(record.story)) for record in _telling(decisions)],
         "decisions_in_all": len(decisions),
         "decisions_with_orders": sum(bool(record.story.get("orders")) for record in decisions),

@@ -7,20 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from backend.charts import Event
-from backend.config import config_from_dict
-from backend.markets import load_market
-from backend.naming import ABSENT, number_text, role_title, title_of
+from backend.config import BASELINES
+from backend.naming import ABSENT, listed, number_text, role_title, title_of
 from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord, MetricRecord, RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import MANAGER, ROLES
-from simulator.errors import DataError
-from simulator.market import TIMEFRAMES, Bars, format_time
-
-_MOST_CANDLES = 600
-BASELINES = ("hold", "flat", "always_short", "sma_cross", "volatility_target", "matched_random", "oracle")
+from simulator.market import format_time
 
 Series = dict[str, tuple[list[int], list[float]]]  # name -> steps, values
 
@@ -46,11 +39,13 @@ class Curves:
 class Played:
     """One window, played by teams and baselines. `results` are those of `BacktestResult.to_dict`, `main`'s first.
 
-    `window` is empty for a backtest run, else the evaluation that the window belongs to. `decisions` are by team.
+    `window` is empty for a backtest run, else the evaluation that the window belongs to. `subjects` are those that were
+    tested, `main` the first of them; the other results are baselines. `decisions` are by team.
     """
 
     window: str
     main: str
+    subjects: tuple[str, ...]
     results: dict[str, dict[str, Any]]
     decisions: dict[str, list[DecisionRecord]]
 
@@ -60,14 +55,19 @@ class Played:
         return self.results[self.main]
 
     @property
+    def hold(self) -> dict[str, Any] | None:
+        """The result of holding, where there is one that is not the main result itself."""
+        return self.results.get("hold") if self.main != "hold" else None
+
+    @property
     def sentence(self) -> str:
         """What it came to; in the same breath what holding would have."""
         own = self.own
         period = f"{format_time(own['times'][0])} to {format_time(own['times'][-1])} UTC"
         earned = number_text(own["metrics"]["total_return"], "change")
-        text = f"{title_of(self.main)} made {earned} on {', '.join(own['symbols'])} from {period}, net of all costs."
-        if self.main != "hold" and "hold" in self.results:
-            held = self.results["hold"]["metrics"]["total_return"]
+        text = f"{title_of(self.main)} made {earned} on {listed(own['symbols'])} from {period}, net of all costs."
+        if self.hold is not None:
+            held = self.hold["metrics"]["total_return"]
             text += f" Buying and holding made {number_text(held, 'change')}."
         return text
 
@@ -75,9 +75,18 @@ class Played:
     def rows(self) -> dict[str, dict[str, Any]]:
         """A table of results."""
         return {
-            name: {**result["metrics"], "costs": sum(result["costs"].values()) / result["equity"][0]}
+            name: {
+                **result["metrics"],
+                "costs": sum(result["costs"].values()) / result["equity"][0],
+                "hold_rate": self._hold_rate(name),
+            }
             for name, result in self.results.items()
         }
+
+    def _hold_rate(self, name: str) -> float | None:
+        """Share of a team's decisions that sent no orders; None for those whose decisions are not stored."""
+        records = self.decisions.get(name)
+        return sum(not record.story.get("orders") for record in records) / len(records) if records else None
 
 
 @dataclass(frozen=True)
@@ -175,6 +184,12 @@ class RunSummary:
         return str(market.get("data") or "synthetic market")
 
     @property
+    def notes(self) -> list[str]:
+        """What a reader must know before the numbers, such as that a team was trained with other costs."""
+        notes = self.run.config.get("notes")
+        return [str(note) for note in notes] if isinstance(notes, list) else []
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The config of the run."""
         config = self.run.config.get("config")
@@ -196,9 +211,9 @@ class RunSummary:
             if own:
                 decisions[name] = own
         listed = [name for name in self.run.config.get("teams", []) if name in results]
-        main = next(iter([*listed, *decisions, *(name for name in results if name not in BASELINES), *results]))
-        ordered = {main: results[main], **{name: result for name, result in results.items() if name != main}}
-        return Played(window, main, ordered, decisions)
+        tested = [*listed, *decisions, *(name for name in results if name not in BASELINES)] or list(results)[:1]
+        ordered = {name: results[name] for name in [*tested, *results]}
+        return Played(window, tested[0], tuple(dict.fromkeys(tested)), ordered, decisions)
 
 
 def summarise(store: Store, run_id: str) -> RunSummary:
@@ -267,28 +282,6 @@ def _newest(evaluations: Sequence[EvaluationRecord]) -> dict[str, dict[str, Any]
     return {record.name: record.result for record in evaluations}
 
 
-def candles(run: RunRecord, symbol: str, first: int, last: int) -> Bars:
-    """Bars of `symbol` that close from `first` to `last` (ms), from the data that the run was made with.
-
-    Where they are more than can be seen, the finest coarser bars that are few enough. Raises `UserError` where the data
-    is gone or has changed since.
-    """
-    config = config_from_dict(run.config.get("config", {}), f"run {run.run}")
-    market = load_market(config.market, config.costs)
-    if market.content_hash != run.data_hash:
-        raise DataError(
-            f"{market.source}: the data has changed since run {run.run}; its candles would not be those traded then"
-        )
-    market = market.select([symbol])
-    for timeframe, interval in TIMEFRAMES.items():
-        if interval % market.interval == 0 and (last - first) // interval <= _MOST_CANDLES:
-            market = market.resample(timeframe)
-            break
-    # The first close is where the run began: its bar is shown, it was the last one that the team saw.
-    inside = np.flatnonzero((market.open_time < last) & (market.open_time + market.interval >= first))
-    return market.view(int(inside[-1])).bars(symbol, len(inside))
-
-
 def how_it_was_run(summary: RunSummary) -> list[tuple[str, str]]:
     """Label and value of what one needs to run it again and to judge it."""
     run = summary.run
@@ -304,6 +297,9 @@ def how_it_was_run(summary: RunSummary) -> list[tuple[str, str]]:
         ("Data hash (SHA-256)", run.data_hash),
         ("Peak memory", f"{memory:,.0f} MB" if isinstance(memory, int | float) else ABSENT),
     ]
+    venue = run.config.get("venue")
+    if isinstance(venue, dict) and venue.get("told"):
+        rows.append(("Venue", str(venue["told"])))
     if run.config.get("gaps"):
         rows.append(("Gaps in the data", str(run.config["gaps"])))
     if isinstance(versions, dict):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from simulator.market import MarketView
 from simulator.orders import Order
 from simulator.records import AccountView
+from simulator.rules import SymbolRules, down_to
 
 DAY_MS = 86_400_000
 
@@ -67,7 +68,7 @@ class Guard:
             if number >= self.limits.max_orders:
                 clamps.append(_clamp("max_orders", order, 0.0, f"at most {self.limits.max_orders} orders a decision"))
                 continue
-            quantity, new_clamps = self._review_one(view, order, schedule, frozen)
+            quantity, new_clamps = self._review_one(view, account, order, schedule, frozen)
             clamps += new_clamps
             withdraws = order.quantity == 0.0 and any(other.symbol == order.symbol for other in account.pending)
             if quantity != 0.0 or withdraws:
@@ -76,7 +77,7 @@ class Guard:
         return passed, clamps
 
     def _review_one(
-        self, view: MarketView, order: Order, schedule: _Schedule, frozen: str | None
+        self, view: MarketView, account: AccountView, order: Order, schedule: _Schedule, frozen: str | None
     ) -> tuple[float, list[Clamp]]:
         if order.symbol not in view.symbols:
             return 0.0, [_clamp("unknown_symbol", order, 0.0, f"there are {', '.join(view.symbols)}")]
@@ -99,6 +100,9 @@ class Guard:
         if abs(allowed - asked) <= 1e-12 * max(1.0, abs(asked)):
             return order.quantity, []
         quantity, before = allowed / schedule.per_unit(order.symbol), moments[0][order.symbol]
+        if before + allowed != 0.0 and math.isfinite(quantity):  # what does not close must be whole lots
+            lot = account.rules.get(order.symbol, SymbolRules()).lot
+            quantity = math.copysign(down_to(abs(quantity), lot), quantity)
         detail = f"exposure {before + asked:+.3f} asked, {before + allowed:+.3f} allowed"
         return quantity, [_clamp(binding, order, quantity, detail)]
 

@@ -7,7 +7,7 @@ fill from the open of bar i + 1 on. The window's last close values what is still
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, cast
 
@@ -21,7 +21,7 @@ from simulator.market import Market, MarketView
 from simulator.metrics import compute
 from simulator.orders import Cancel, Order, Replace, Request, Target
 from simulator.records import AccountView, Fill, Rejection
-from simulator.rules import SymbolRules
+from simulator.rules import SymbolRules, down_to
 from simulator.trades import Trade, trades_of, with_excursions
 
 _SMALLEST_CHANGE = 0.005  # of equity: a smaller change of exposure is not worth an order
@@ -149,6 +149,7 @@ class BacktestRun:
         self.market = market
         self.window = window
         self._exchange = Exchange(market, window.start, cash, costs, max_leverage, window.stop, venue)
+        self._acted = -1  # the bar at whose close something was last submitted
 
     @property
     def index(self) -> int:
@@ -167,15 +168,27 @@ class BacktestRun:
 
     def apply(self, requests: Sequence[Request]) -> None:
         """Submit `requests` and advance to the next decision or the end; once `done` they are only rejected."""
-        for request in requests:
-            self._exchange.submit(request)
+        self.submit(requests)
         if not self.done:
             self._exchange.step(self.window.decide_every)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Submit `requests` at this close and stay there."""
+        self._acted = self._exchange.index
+        for request in requests:
+            self._exchange.submit(request)
 
     def catch_up(self, index: int) -> None:
         """Advance to the close of bar `index` without submitting anything."""
         if index > self._exchange.index:
             self._exchange.step(index - self._exchange.index)
+
+    def account_at(self, index: int) -> AccountView:
+        """The account at the close of bar `index`, which must not have been acted at or passed. Raises `DataError`."""
+        self.catch_up(index)
+        if self._exchange.index != index or self._acted == index:
+            raise DataError("an account was kept and looked at in a later bar; look at it when it is given.")
+        return self._exchange.account()
 
     def result(self) -> BacktestResult:
         """The result so far: of the whole window when `done`, else up to the present bar."""
@@ -205,21 +218,19 @@ class BacktestRun:
 
 class _AccountAtClose:
     """Stands for an `AccountView` that is only made when it is looked at: most bars of most strategies change nothing,
-    and the exchange then takes many bars at once."""
+    and the exchange then takes many bars at once. One is made at every bar, so it sets no more than it must."""
 
     __slots__ = ("_index", "_run", "_view")
+    _view: AccountView
 
     def __init__(self, run: BacktestRun, index: int) -> None:
         self._run = run
         self._index = index
-        self._view: AccountView | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if self._view is None:
-            self._run.catch_up(self._index)
-            if self._run.index != self._index:
-                raise DataError("an account was kept and looked at in a later bar; look at it when it is given.")
-            self._view = self._run.account()
+        if name == "_view":  # not set yet
+            self._view = self._run.account_at(self._index)
+            return self._view
         return getattr(self._view, name)
 
 
@@ -235,11 +246,13 @@ def run_backtest(
     """Let `strategy` decide through `window`. Raises `DataError` for a window outside the market."""
     run = BacktestRun(market, window, cash, costs, max_leverage, venue)
     decide = strategy.decide
+    account_at = cast(Callable[[BacktestRun, int], AccountView], _AccountAtClose)
+    # Bars are not taken before somebody acts or looks: what is submitted at the next close is all that they depend on.
     for index in range(window.start, window.stop, window.decide_every):
-        requests = decide(MarketView(market, index), cast(AccountView, _AccountAtClose(run, index)))
+        requests = decide(MarketView(market, index), account_at(run, index))
         if requests:
             run.catch_up(index)
-            run.apply(requests)
+            run.submit(requests)
     run.catch_up(window.stop)
     return run.result()
 
@@ -271,20 +284,20 @@ def orders_for_target(
     held = account.positions[symbol]
     wanted = exposure * account.equity / price if abs(exposure) >= _SMALLEST_CHANGE else 0.0
     rules = account.rules.get(symbol, SymbolRules())
-    wanted = math.copysign(_down(abs(wanted), rules.lot), wanted)
+    wanted = math.copysign(down_to(abs(wanted), rules.lot), wanted)
     change = wanted - held
     small = wanted != 0.0 and abs(wanted) > abs(held) and abs(change) * price < rules.min_notional
     if change == 0.0 or small or (wanted != 0.0 and abs(change) * price < _SMALLEST_CHANGE * account.equity):
         # The position is right as it is, so what still waits to change it must not.
         return [Order(symbol, 0.0)] if any(order.symbol == symbol for order in account.pending) else []
     side = (wanted > 0.0) - (wanted < 0.0)
-    stop = None if stop_fraction is None else _down(price * (1.0 - side * stop_fraction), rules.tick)
-    target = None if target_fraction is None else _down(price * (1.0 + side * target_fraction), rules.tick)
+    stop = None if stop_fraction is None else down_to(price * (1.0 - side * stop_fraction), rules.tick)
+    target = None if target_fraction is None else down_to(price * (1.0 + side * target_fraction), rules.tick)
     shrinks = held * wanted >= 0.0 and abs(wanted) < abs(held)
     orders = []
     done = 0.0
     for part, delay in enumerate(delays, start=1):
-        so_far = math.copysign(_down(abs(change) * part / len(delays), rules.lot), change)
+        so_far = math.copysign(down_to(abs(change) * part / len(delays), rules.lot), change)
         so_far = change if part == len(delays) else so_far
         quantity = so_far - done
         done = so_far
@@ -296,11 +309,6 @@ def orders_for_target(
             order = replace(order, stop=stop, target=target)
         orders.append(order)
     return orders
-
-
-def _down(value: float, step: float) -> float:
-    """The largest multiple of `step` up to `value`, give or take the rounding of decimal fractions."""
-    return value if step == 0.0 else math.floor(value / step + 1e-6) * step
 
 
 def _finite(value: Any) -> Any:

@@ -8,6 +8,8 @@
 | `series-{kind}-{name}.parquet`, `{SYMBOL}-book.parquet` | see `simulator.series` |
 | `truth.parquet`, `market.json` | of synthetic markets: the hidden state of every bar, and the recipe |
 
+What a venue allows (`rules.json`) is read by `simulator.venue`.
+
 Bars that are not in a file are absent from the market; nothing is filled in. `simulator.validation.gaps` tells which.
 """
 
@@ -17,6 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +42,7 @@ from simulator.resample import resample_arrays
 from simulator.series import BOOK_SUFFIX, read_books, read_series, series_in
 from simulator.tables import numbers, read_table, times
 from simulator.validation import Issue, check_bars, check_funding, unusual_bars
+from simulator.venue import RULES_FILE, read_rules
 
 BAR_FILE = re.compile(rf"({SYMBOL.pattern})-({'|'.join(TIMEFRAMES)})\.parquet")
 STORED_COLUMNS = ("open", "high", "low", "close", "volume")
@@ -117,7 +121,8 @@ class Catalog:
     def _check_beside(
         self, wanted: set[str] | None, open_times: dict[str, list[tuple[IntArray, int]]]
     ) -> Iterator[Issue]:
-        """Findings about what stands beside the bars: funding and books of the `wanted` symbols, news, series."""
+        """Findings about what stands beside the bars: funding and books of the `wanted` symbols, rules, news,
+        series."""
         known = self.symbols()
         checks: list[tuple[Path, Callable[[Path], object]]] = []
         for path in sorted(self.root.glob("*-funding.parquet")):
@@ -131,6 +136,9 @@ class Catalog:
             if wanted is None or path.name.removesuffix(BOOK_SUFFIX) in wanted:
                 checks.append((path, read_books))
         checks += [(path, read_series) for path in series_in(self.root).values()]
+        rules = self.root / RULES_FILE
+        if rules.exists():
+            checks.append((rules, read_rules))
         news = self.root / "news.parquet"
         if news.exists():
             checks.append((news, lambda path: read_news(path, known)))
@@ -183,14 +191,7 @@ class Catalog:
                 f" {max(1, min_bars)} are needed; there is data from {format_time(first)} to {format_time(stop)} UTC"
             )
         open_time = low + target * np.arange(bars, dtype=np.int64)
-        arrays = {name: np.full((bars, len(chosen)), np.nan) for name in BAR_COLUMNS}
-        partial = np.zeros((bars, len(chosen)), np.bool_)
-        for column, one in enumerate(series):
-            rows = np.flatnonzero((one.open_time >= low) & (one.open_time < high))
-            place = (one.open_time[rows] - low) // target
-            for name in BAR_COLUMNS:
-                arrays[name][place, column] = one.columns[name][rows, 0]
-            partial[place, column] = one.partial[rows, 0]
+        arrays, partial = _on_grid(series, open_time, target)
         return Market(
             symbols=chosen,
             timeframe=resample or timeframe,
@@ -208,6 +209,48 @@ class Catalog:
             series={name: read_series(path).until(high) for name, path in series_in(self.root).items()},
             books={symbol: read_books(path).until(high) for symbol, path in self._books(chosen).items()},
         )
+
+    def beside(self, market: Market, timeframe: str, half_spread_bps: float = 2.0) -> Market:
+        """Bars of `timeframe` of the symbols and the time of `market`, and nothing but bars.
+
+        They lie on a grid that begins where that of `market` does and ends with it; a symbol without usable files here
+        is absent throughout. Files are chosen and resampled as in `load`.
+
+        Raises `DataError` for unusable bars, a `timeframe` that does not divide that of `market`, and where not one bar
+        is left.
+        """
+        target = interval_of(timeframe)
+        if market.interval % target:
+            raise DataError(f"{market.timeframe} bars do not consist of {timeframe} bars; choose a finer timeframe")
+        first, count = int(market.open_time[0]), len(market) * (market.interval // target)
+        open_time = first + target * np.arange(count, dtype=np.int64)
+        frames = self._frames()
+        usable = [any(target % interval == 0 for interval in frames.get(symbol, ())) for symbol in market.symbols]
+        series = [
+            self._series(symbol, timeframe, target, half_spread_bps, exact=False) if there else None
+            for symbol, there in zip(market.symbols, usable, strict=True)
+        ]
+        arrays, partial = _on_grid(series, open_time, target)
+        if np.isnan(arrays["close"]).all():
+            raise DataError(
+                f"{self.root}: no {timeframe} bars of {', '.join(market.symbols)} between {format_time(first)} and "
+                f"{format_time(first + count * target)} UTC; `cryptosentinel data list {self.root}` shows what there is"
+            )
+        return Market(
+            symbols=market.symbols,
+            timeframe=timeframe,
+            open_time=open_time,
+            **arrays,
+            partial=partial if partial.any() else None,
+            source=str(self.root),
+        )
+
+    def _frames(self) -> dict[str, list[int]]:
+        """The lengths of the bars that there are files of, by symbol, in ms."""
+        found: dict[str, list[int]] = {}
+        for symbol, timeframe, _ in self._bar_files():
+            found.setdefault(symbol, []).append(interval_of(timeframe))
+        return found
 
     def _bar_files(self) -> list[tuple[str, str, Path]]:
         matches = [(BAR_FILE.fullmatch(path.name), path) for path in sorted(self.root.iterdir())]
@@ -282,6 +325,26 @@ class Catalog:
             own = self.root / "news.parquet"
             return read_news(own, symbols, delay) if own.exists() else ()
         return read_news(Path(path), symbols, delay)
+
+
+def _on_grid(series: Sequence[_Series | None], open_time: IntArray, interval: int) -> tuple[dict[str, Any], BoolArray]:
+    """The columns `(T, S)` by name and `partial` `(T, S)` of the series on the regular grid `open_time` `(T,)`.
+
+    What the grid does not hold is left out; None is a series without bars. The series' grids must be parts of it.
+    """
+    shape = (len(open_time), len(series))
+    arrays = {name: np.full(shape, np.nan) for name in BAR_COLUMNS}
+    partial = np.zeros(shape, np.bool_)
+    low, high = int(open_time[0]), int(open_time[-1]) + interval
+    for column, one in enumerate(series):
+        if one is None:
+            continue
+        rows = np.flatnonzero((one.open_time >= low) & (one.open_time < high))
+        place = (one.open_time[rows] - low) // interval
+        for name in BAR_COLUMNS:
+            arrays[name][place, column] = one.columns[name][rows, 0]
+        partial[place, column] = one.partial[rows, 0]
+    return arrays, partial
 
 
 def read_bars(path: Path, interval: int) -> tuple[IntArray, dict[str, FloatArray], list[Issue]]:

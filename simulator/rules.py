@@ -93,3 +93,8 @@ def _check_tiers(tiers: Sequence[MarginTier]) -> None:
             tier.floor > tiers[number - 1].floor and tier.maintenance_rate >= tiers[number - 1].maintenance_rate
         ):
             raise DataError(f"margin tier {number} is {tier}; floors must rise and rates must not fall.")
+
+
+def down_to(value: float, step: float) -> float:
+    """The largest multiple of `step` up to `value` (from 0 up), give or take the rounding of decimal fractions."""
+    return value if step == 0.0 else math.floor(value / step + 1e-6) * step

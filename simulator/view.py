@@ -92,16 +92,27 @@ class MarketView:
         a bar may depend on that bar and earlier ones only. `cryptosentinel check lookahead` finds one that cheats.
         The array is not to be written to.
         """
-        key = (symbol, indicator, parameters)
-        known = self._market.indicators.get(key)
+        known = self._market.indicators.get((symbol, indicator, parameters))
         if known is None:
-            bars = MarketView(self._market, len(self._market) - 1).bars(symbol, len(self._market))
-            known = indicator(bars, *parameters)
-            if known.shape != (len(bars),):
-                raise DataError(f"{indicator.__name__} returned shape {known.shape}, expected ({len(bars)},).")
-            known.flags.writeable = False
-            self._market.indicators[key] = known
+            known = self._compute(symbol, indicator, parameters)
         return known[: self.index + 1]
+
+    def latest(self, symbol: str, indicator: Indicator, *parameters: float) -> float:
+        """The newest value of `computed`, as a plain number: the quickest way to look an indicator up."""
+        known = self._market.indicators.get((symbol, indicator, parameters))
+        if known is None:
+            known = self._compute(symbol, indicator, parameters)
+        return known.item(self.index)
+
+    def _compute(self, symbol: str, indicator: Indicator, parameters: tuple[float, ...]) -> FloatArray:
+        """Make an indicator of the whole history and keep it."""
+        bars = MarketView(self._market, len(self._market) - 1).bars(symbol, len(self._market))
+        made = indicator(bars, *parameters)
+        if made.shape != (len(bars),):
+            raise DataError(f"{indicator.__name__} returned shape {made.shape}, expected ({len(bars)},).")
+        made.flags.writeable = False
+        self._market.indicators[symbol, indicator, parameters] = made
+        return made
 
     def last_close(self, symbol: str) -> float:
         """Close of the newest present bar; NaN before the symbol's first bar."""

@@ -7,11 +7,16 @@ from pathlib import Path
 
 import streamlit as st
 
-from backend.backtests import run_backtest_job
+from backend.backtests import run_backtest_job, settings_for
+from backend.config import BASELINES
+from backend.markets import is_recorded
+from backend.naming import title_of
+from backend.strategies import named_strategies
 from backend.teams import MANIFEST, SCRIPTED
 from simulator.catalog import Catalog, SeriesInfo
 from simulator.errors import UserError
 from simulator.market import TIMEFRAMES
+from simulator.venue import RULES_FILE, read_rules
 from ui.access import mistakes_explained, open_store, plain, read_run
 from ui.run_view import show_run
 
@@ -49,10 +54,14 @@ def _form(folder: Path) -> None:
             "Timeframe", [name for name, interval in TIMEFRAMES.items() if interval >= finest],
             help="Coarser bars are made of finer ones.",
         )  # fmt: skip
-        team = right.selectbox("Team", [SCRIPTED, *_trained_teams()], help="Trained teams are those found under runs/.")
+        team = right.selectbox(
+            "Team or strategy", [SCRIPTED, *_trained_teams(), *named_strategies()],
+            help="Trained teams are those found under runs/. A strategy is tested in a team's place.",
+        )  # fmt: skip
         start = left.date_input("From", max(first, last - timedelta(days=_DAYS)), min_value=first, max_value=last)
         end = right.date_input("To (not included)", last, min_value=first, max_value=last)
         seed = left.number_input("Seed", min_value=0, value=1, step=1, help="Same seed, same result.")
+        overrides = _realism(folder, series)
         submitted = st.form_submit_button("Run", type="primary")
     if not submitted:
         return
@@ -77,9 +86,57 @@ def _form(folder: Path) -> None:
             seed=int(seed),
             folder=_RUNS,
             on_progress=on_progress,
+            overrides=overrides,
         )
     st.session_state["run"] = st.session_state["last_backtest"]
     bar.empty()
+
+
+def _realism(folder: Path, series: list[SeriesInfo]) -> list[str]:
+    """The fields about costs, venue and comparison, as overrides of the preset that the data gets."""
+    preset = settings_for("", (), folder)
+    costs = preset.costs
+    with st.expander("Costs, venue and comparison"):
+        left, right = st.columns(2)
+        fee = left.number_input(
+            "Taker fee, basis points", min_value=0.0, max_value=100.0, value=1e4 * costs.taker_fee, step=0.5,
+            help="Of every trade's value. The venue's own rules go before.",
+        )  # fmt: skip
+        spread = right.number_input(
+            "Half spread, basis points", min_value=0.0, max_value=200.0, value=costs.half_spread_bps, step=0.5,
+            help="Where the data has no spread of its own.",
+        )  # fmt: skip
+        impact = left.toggle(
+            "Orders move the price", value=costs.impact > 0.0, disabled=not is_recorded(folder),
+            help="The square-root law, and at most a tenth of a bar's volume. For recorded bars with volume.",
+        )  # fmt: skip
+        latency = right.number_input(
+            "Latency, bars", min_value=0, max_value=100, value=costs.latency_bars, step=1,
+            help="How many bars later than the next open an order arrives.",
+        )  # fmt: skip
+        present = {one.timeframe for one in series}
+        finer = left.selectbox(
+            "Finer bars inside a bar", ["none", *(name for name in TIMEFRAMES if name in present and name != "1d")],
+            help="They tell whether stop or target came first. They must be finer than the timeframe.",
+        )  # fmt: skip
+        baselines = right.multiselect(
+            "Compare with", list(BASELINES), default=list(preset.evaluation.baselines), format_func=title_of,
+            help="The oracle takes part only where the truth of a synthetic market is known.",
+        )  # fmt: skip
+        if (folder / RULES_FILE).exists():
+            ruled = ", ".join(read_rules(folder / RULES_FILE))
+            use_rules = st.toggle("The venue's rules", value=True, help=f"{RULES_FILE} has those of {ruled}.")
+        else:
+            use_rules = True
+            if is_recorded(folder):
+                st.caption(f"No {RULES_FILE} beside the bars: any quantity at any price, and no margin tiers.")
+    return [
+        f"costs.taker_fee={fee / 1e4!r}", f"costs.half_spread_bps={spread!r}",
+        f"costs.impact={(costs.impact or 1.0 if impact else 0.0)!r}",
+        f"costs.participation={(costs.participation or 0.1 if impact else 0.0)!r}",
+        f"costs.latency_bars={int(latency)}", f"venue.finer={('' if finer == 'none' else finer)!r}",
+        f"venue.rules={('' if use_rules else 'none')!r}", f"evaluation.baselines={list(baselines)!r}",
+    ]  # fmt: skip
 
 
 def _span(series: list[SeriesInfo]) -> tuple[date, date]:

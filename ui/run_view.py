@@ -10,11 +10,17 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from backend import charts
+from backend.backtest_report import chapters, tiles
 from backend.naming import ABSENT, COLUMNS, Kind, duration_text, title_of
-from backend.summary import Played, RunSummary, candles, how_it_was_run
+from backend.page_parts import Missing, Picture, Row, Table
+from backend.performance import traded_notional
+from backend.store.records import RunRecord
+from backend.summary import Played, RunSummary, how_it_was_run
 from backend.telling import Line, headline, tell
-from simulator.market import format_time
-from ui.access import mistakes_explained, plain
+from backend.traded_market import Recalled, market_of, recall
+from backend.trading_chapters import candles_part
+from simulator.market import Market, format_time
+from ui.access import plain, store_name
 
 MOMENT = st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm")
 
@@ -31,10 +37,15 @@ _AVATARS = {
 }
 _NUMBER_FORMATS: dict[Kind, tuple[float, str]] = {
     "change": (100, "%+.2f %%"),
+    "month": (100, "%+.1f %%"),
     "share": (100, "%.1f %%"),
     "small_share": (100, "%.2f %%"),
     "ratio": (1, "%.2f"),
     "count": (1, "%.4g"),
+    "money": (1, "%+.2f"),
+    "hours": (1, "%.1f h"),
+    "days": (1, "%.1f d"),
+    "price": (1, "%.6g"),
 }
 
 
@@ -43,6 +54,8 @@ def show_run(summary: RunSummary) -> None:
     run = summary.run
     if run.status != "finished":
         st.warning(plain(f"This run is {run.status}" + (f": {run.message}" if run.message else ".")))
+    for note in summary.notes:
+        st.warning(plain(note))
     if run.kind != "backtest":
         _training(summary)
     for played in summary.played():
@@ -58,35 +71,58 @@ def show_run(summary: RunSummary) -> None:
 
 
 def _played(summary: RunSummary, played: Played) -> None:
-    own, results = played.own, played.results
+    own = played.own
     st.markdown(f"**{plain(played.sentence)}**")
     if own["absent_bars"]:
         st.warning(
             f"The data lacks {own['absent_bars']} bars of this period. Nothing was filled in: orders waited, and "
             "positions kept their last price."
         )
-    curves: dict[str, Sequence[float]] = {name: result["equity"] for name, result in results.items()}
-    times = charts.moments(own["times"])
-    tabs = st.tabs(["Equity", "Decisions", "Trades", "Candles", "Numbers"])
-    with tabs[0]:
-        _plot(
-            charts.equity_chart(curves, times, "", played.main),
-            f"{played.window} Equity against the baselines",
-        )
-        st.markdown("**Drawdown**: how far each lies below its own best moment so far")
-        _plot(charts.drawdown_chart(curves, times, "", played.main), f"{played.window} Drawdown")
-        st.markdown("**Exposure**: above 0 it is long, below 0 short")
-        _plot(charts.exposure_chart(own["times"], own["exposure"], own["symbols"]), f"{played.window} Exposure")
-    with tabs[1]:
+    for column, tile in zip(st.columns(5), tiles(played), strict=True):
+        column.metric(tile.label, tile.value)
+        column.caption(plain(tile.note))
+    recalled = _recalled(summary, played)
+    names = ("Equity", "Numbers", "Costs", "Trades", "Regimes")
+    shown = dict(zip(names, chapters(played, summary.settings, recalled), strict=True))
+    tabs = st.tabs([*names, "Candles", "Decisions"])
+    for tab, chapter in zip(tabs, shown.values(), strict=False):
+        with tab:
+            _parts(chapter.parts, played.window)
+    with tabs[-2]:
+        _candles(played, recalled)
+    with tabs[-1]:
         _decisions(played)
-    with tabs[2]:
-        _trades(own["trades"])
-    with tabs[3]:
-        _candles(summary, played)
-    with tabs[4]:
-        _results(played.rows)
-        st.caption("What trading cost, in quote currency; negative funding was received.")
-        st.dataframe(pd.DataFrame({title_of(name): result["costs"] for name, result in results.items()}).T.round(2))
+
+
+def _recalled(summary: RunSummary, played: Played) -> Recalled:
+    """The market of a run, kept while the page looks at it; what cannot be had is tried anew each time."""
+    if played.window == "no_edge":
+        return Recalled(None, "the twin's bars are not kept, since it is made anew for each evaluation")
+    return recall(summary.run, lambda run: _market(store_name(), run.run, run.data_hash, run))
+
+
+@st.cache_resource(show_spinner="Reading the data", max_entries=1)
+def _market(where: str, run_id: str, data_hash: str, _run: RunRecord) -> Market:
+    """The first three arguments are the key of the cache."""
+    return market_of(_run)
+
+
+def _parts(parts: Sequence[Picture | Table | Missing], window: str) -> None:
+    """The parts of a chapter one below the other."""
+    for part in parts:
+        if part.title:
+            st.markdown(f"**{plain(part.title)}**")
+        if isinstance(part, Missing):
+            st.caption(plain(f"{ABSENT}: {part.reason}"))
+            continue
+        st.caption(plain(part.caption))
+        if isinstance(part, Picture):
+            _plot(part.figure, f"{window} {part.title}")
+        elif part.folded:
+            with st.expander(f"Show {len(part.rows)} rows"):
+                _table(part)
+        else:
+            _table(part)
 
 
 def _training(summary: RunSummary) -> None:
@@ -136,7 +172,7 @@ def _training(summary: RunSummary) -> None:
 def _decisions(played: Played) -> None:
     """A choice of decisions, and the chosen one as a conversation."""
     if not played.decisions:
-        st.caption("No decisions are stored.")
+        st.caption("No decisions are stored: teams have them, strategies do not.")
         return
     teams = list(played.decisions)
     team = st.selectbox("Team", teams, format_func=title_of, key=f"team {played.window}") if teams[1:] else teams[0]
@@ -176,50 +212,37 @@ def _line(line: Line, exact: bool) -> None:
             st.code(line.raw, language=None, wrap_lines=True)
 
 
-def _trades(trades: list[dict[str, Any]]) -> None:
-    if not trades:
-        st.caption("There were no trades.")
+def _candles(played: Played, recalled: Recalled) -> None:
+    if recalled.market is None:
+        st.caption(plain(f"{ABSENT}: {recalled.problem}"))
         return
-    st.caption("From flat to flat. The profit is net of fees, spread and funding; “open” was still held at the end.")
-    frame = pd.DataFrame(
-        {
-            "symbol": [trade["symbol"] for trade in trades],
-            "quantity": [trade["quantity"] for trade in trades],
-            "from (UTC)": pd.to_datetime([trade["entry_time"] for trade in trades], unit="ms"),
-            "at": [trade["entry_price"] for trade in trades],
-            "to (UTC)": pd.to_datetime([trade["exit_time"] for trade in trades], unit="ms"),
-            "at ": [trade["exit_price"] for trade in trades],
-            "profit": [trade["pnl"] for trade in trades],
-            "closed by": [trade["reason"] for trade in trades],
-        }
-    )
-    number = st.column_config.NumberColumn(format="%.6g")
-    config = {"from (UTC)": MOMENT, "to (UTC)": MOMENT, "quantity": number, "at": number, "at ": number}
-    config["profit"] = st.column_config.NumberColumn(format="%+.2f")
-    st.dataframe(frame, hide_index=True, column_config=config)
+    traded = list(traded_notional(played.own))
+    symbols = [*traded, *(symbol for symbol in played.own["symbols"] if symbol not in traded)]
+    symbol = st.selectbox("Symbol, most traded first", symbols, key=f"symbol {played.window}")
+    _parts([candles_part(played, recalled.market, symbol)], f"{played.window} Candles of")
 
 
-def _candles(summary: RunSummary, played: Played) -> None:
-    if played.window == "no_edge":
-        st.caption("The twin's bars are not kept: it is made anew for each evaluation.")
-        return
-    own = played.own
-    symbol = st.selectbox("Symbol", own["symbols"], key=f"symbol {played.window}")
-    with mistakes_explained():
-        bars = candles(summary.run, symbol, own["times"][0], own["times"][-1])
-        _plot(charts.candles_chart(bars, own["fills"]), f"{played.window} Candles of {symbol} with the trades")
+def _table(table: Table) -> None:
+    """A table that can be sorted, its numbers as in the report."""
+    frame = pd.DataFrame({table.first: [row.label for row in table.rows]})
+    config: dict[str, Any] = {}
+    for number, column in enumerate(table.columns):
+        values = [row.values.get(column.key) for row in table.rows]
+        title = column.title if column.title not in frame else f"{column.title} {number}"
+        if column.kind == "text":
+            frame[title] = values
+        elif column.kind == "moment":
+            frame[title] = pd.to_datetime(pd.Series(values), unit="ms")
+            config[title] = MOMENT
+        else:
+            scale, form = _NUMBER_FORMATS[column.kind]
+            frame[title] = [None if value is None else scale * value for value in values]
+            config[title] = st.column_config.NumberColumn(format=form, help=column.meaning)
+    st.dataframe(frame, hide_index=True, column_config=config, placeholder="–")
 
 
 def _results(rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """A table of results that can be sorted, its numbers as in the report."""
-    frame = pd.DataFrame({"who": [title_of(name) for name in rows]})
-    config = {}
-    for column in COLUMNS:
-        scale, form = _NUMBER_FORMATS[column.kind]
-        values = [row.get(column.key) for row in rows.values()]
-        frame[column.title] = [None if value is None else scale * value for value in values]
-        config[column.title] = st.column_config.NumberColumn(format=form, help=column.meaning)
-    st.dataframe(frame, hide_index=True, column_config=config, placeholder="–")
+    _table(Table("", "", COLUMNS, tuple(Row(title_of(name), row) for name, row in rows.items())))
 
 
 def _plot(figure: go.Figure, label: str) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from backend.evaluation.bootstrap import mean_interval
+from backend.markets import Account
+from backend.strategies import named_strategies
 from backend.teams import LoadedTeam
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard import GuardLimits
@@ -19,10 +21,10 @@ from cryptosentinel.llm.transformers_engine import TransformersEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import derive_seed
 from simulator.backtest import BacktestResult, BacktestRun, Strategy, Window, run_backtest
-from simulator.costs import Costs
 from simulator.errors import DataError
 from simulator.market import Market
-from simulator.strategies import AlwaysShort, Flat, Hold, MatchedRandom, Oracle, SmaCross, VolatilityTarget
+from simulator.oracle import OraclePolicy
+from simulator.strategies import MatchedRandom, Oracle
 
 Report = Callable[[str, int, int], None]  # what is being played, windows done, of how many
 METRICS = ("total_return", "sharpe", "max_drawdown", "exposure", "trades", "long_share", "turnover", "hit_rate")
@@ -48,18 +50,14 @@ def play_windows(
     loaded: LoadedTeam,
     market: Market,
     windows: Sequence[Window],
-    costs: Costs,
+    account: Account,
     limits: GuardLimits,
-    cash: float,
-    max_leverage: float,
     seed: int,
     report: Report,
 ) -> list[EpisodeResult]:
     """The team's backtests of all windows, side by side."""
     tasks = [
-        play(
-            loaded.team, BacktestRun(market, window, cash, costs, max_leverage), limits, derive_seed(seed, window.start)
-        )
+        play(loaded.team, BacktestRun(market, window, **account.terms), limits, derive_seed(seed, window.start))
         for window in windows
     ]
     report(loaded.name, 0, len(tasks))
@@ -70,40 +68,36 @@ def play_windows(
 
 
 def baselines(
+    names: Sequence[str],
     market: Market,
     windows: Sequence[Window],
-    costs: Costs,
-    cash: float,
-    max_leverage: float,
+    account: Account,
     matched_to: Sequence[BacktestResult],
     seed: int,
 ) -> dict[str, list[BacktestResult]]:
-    """Every baseline on every window; the oracle too where the truth of the market is known.
+    """The baselines `names` (see `EvaluationConfig.baselines`) on every window, in that order.
 
-    `matched_to` is whose exposure and rhythm the random trader copies.
+    `matched_to` is whose exposure and rhythm the random trader copies. The oracle is left out where the truth of the
+    market is not known.
     """
-
-    def each(make: Callable[[int], Strategy]) -> list[BacktestResult]:
-        return [
-            run_backtest(market, make(number), window, cash, costs, max_leverage)
-            for number, window in enumerate(windows)
-        ]
-
-    results = {
-        "hold": each(lambda _: Hold()),
-        "flat": each(lambda _: Flat()),
-        "always_short": each(lambda _: AlwaysShort()),
-        "sma_cross": each(lambda _: SmaCross()),
-        "volatility_target": each(lambda _: VolatilityTarget()),
-        "matched_random": each(
-            lambda number: MatchedRandom.matched_to(matched_to, derive_seed(seed, "random", number))
-        ),
-    }
-    if market.truth is not None:
+    known = named_strategies()
+    policy: OraclePolicy | None = None
+    if Oracle.name in names and market.truth is not None:
         levels = np.linspace(-1.0, 1.0, ORACLE_LEVELS) / len(market.symbols)
-        policy = market.truth.oracle(costs, levels.tolist(), windows[0].decide_every)
-        results["oracle"] = each(lambda _: Oracle(policy))
-    return results
+        policy = market.truth.oracle(account.costs, levels.tolist(), windows[0].decide_every)
+
+    def made(name: str, number: int) -> Strategy:
+        if name == MatchedRandom.name:
+            return MatchedRandom.matched_to(matched_to, derive_seed(seed, "random", number))
+        return Oracle(policy) if policy is not None and name == Oracle.name else known[name]()
+
+    return {
+        name: [
+            run_backtest(market, made(name, number), window, **account.terms) for number, window in enumerate(windows)
+        ]
+        for name in names
+        if name != Oracle.name or policy is not None
+    }
 
 
 def table(

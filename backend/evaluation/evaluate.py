@@ -18,7 +18,7 @@ from backend.evaluation.compare import (
     split_windows,
     table,
 )
-from backend.markets import costs_of, limits_of, split
+from backend.markets import account_of, limits_of, recorded, split, unknown_to_training
 from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord
 from backend.store.store import Store
 from backend.stories import episode_records
@@ -44,27 +44,26 @@ def measure(
 
     Stores the evaluation as `name`, and the first window's backtests with the trained team's decisions as `name/...`.
     """
-    evaluation, costs = config.evaluation, costs_of(config.costs)
-    cash, leverage = config.costs.cash, config.costs.max_leverage
+    evaluation, account = config.evaluation, account_of(config, market)
     held_out = split(market, config.market, config.team.horizon_bars).held_out
     windows = split_windows(
         *held_out, evaluation.windows, evaluation.decisions_per_window, config.team.decide_every or 1
     )
     episodes = {
-        one.name: play_windows(
-            one, market, windows, costs, limits_of(config.guard), cash, leverage, evaluation.seed, report
-        )
+        one.name: play_windows(one, market, windows, account, limits_of(config.guard), evaluation.seed, report)
         for one in teams
     }
     results: dict[str, list[BacktestResult]] = {
         team: [episode.result for episode in played] for team, played in episodes.items()
     }
-    results |= baselines(market, windows, costs, cash, leverage, results[TRAINED], evaluation.seed)
+    results |= baselines(evaluation.baselines, market, windows, account, results[TRAINED], evaluation.seed)
     document = {
         "windows": len(windows),
         "rows": table(results, episodes),
         "difference": difference(results, TRAINED, WARM_STARTED, evaluation.bootstrap_samples, evaluation.seed),
         **mean_equity(results, market.interval),
+        "venue": recorded(account.venue, market),
+        "unknown_to_training": unknown_to_training(account),
     }
     store.add_evaluation(EvaluationRecord(run, name, 0, document))
     for row, runs in results.items():
@@ -77,8 +76,19 @@ def measure(
     return Measured(document, stories)
 
 
-def verdict(held_out: dict[str, Any], no_edge: dict[str, Any] | None) -> str:
-    """One plain sentence about what training changed, made from the intervals alone."""
+def verdict(held_out: dict[str, Any], no_edge: dict[str, Any] | None, other_costs: Sequence[str] = ()) -> str:
+    """What training changed in one plain sentence, made from the intervals alone; and a second one where it was
+    measured on more than training scores, or on `other_costs` (see `backend.markets`)."""
+    sentence = _difference_told(held_out, no_edge)
+    beyond = held_out.get("unknown_to_training") or []
+    if beyond:
+        sentence += f" Measured with {', '.join(beyond)}, which training does not score."
+    if other_costs:
+        sentence += f" Measured with other costs than it was trained with: {', '.join(other_costs)}."
+    return sentence
+
+
+def _difference_told(held_out: dict[str, Any], no_edge: dict[str, Any] | None) -> str:
     gain, (low, high) = held_out["difference"]["mean"], held_out["difference"]["ci95"]
     size = (
         f"{100 * gain:+.2f} percentage points of return a window (95 % interval {100 * low:+.2f} to {100 * high:+.2f})"

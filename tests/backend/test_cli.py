@@ -314,17 +314,6 @@ def test_runs_in_place_of_a_folder_is_a_clear_message(command: Run, tmp_path: Pa
     assert "choose another folder" in result.err
 
 
-@pytest.mark.parametrize("name", ["", "data", "data sample", "data list", "data check", "backtest", "train", "evaluate",
-                                  "runs", "config", "demo"])  # fmt: skip
-def test_help_explains_every_command(name: str, command: Run) -> None:
-    result = command(*name.split(), "--help")
-    assert result.code == 0
-    assert "Usage" in result.out
-    for option in re.findall(r"--[a-z-]+ ", result.out):
-        assert option.strip()
-    assert "[OPTIONS]" in result.out
-
-
 def test_help_needs_no_heavy_library() -> None:
     code = (
         "import sys\nfrom backend import cli\nsys.argv = ['cryptosentinel', 'train', '--help']\n"

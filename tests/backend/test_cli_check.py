@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from backend import cli
-from backend.checks import named_strategies, strategy_maker, team_drive
+from backend.checks import team_drive
 from backend.config import load_config
 from backend.console import console
 from backend.markets import limits_of
+from backend.strategies import named_strategies, strategy_maker
 from backend.teams import LoadedTeam, load_team
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from simulator.archive import write_market
@@ -233,7 +234,7 @@ def test_the_history_that_the_scripted_team_needs(check: Run) -> None:
     [
         ([], "say what to check: either --strategy"),
         (["--strategy", "hold", "--team", "scripted"], "say what to check: either --strategy"),
-        (["--strategy", "holdd"], "no strategy 'holdd'; there are"),
+        (["--strategy", "holdd"], "no strategy 'holdd' (did you mean 'hold'?); there are"),
         (["--strategy", "absent:Own"], "no module 'absent' in"),
         (["--strategy", "my_own:Absent"], "no class or function 'Absent'; its classes with a method decide are Base"),
         (["--strategy", "my_own:number"], "no class or function 'number'"),

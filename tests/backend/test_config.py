@@ -1,5 +1,6 @@
 """Config: presets, overrides, and the message for each mistake."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
@@ -7,9 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.config import Config, ConfigError, TrainingConfig, config_from_dict, describe, load_config, presets
+from backend.config import (
+    Config,
+    ConfigError,
+    CostsConfig,
+    TrainingConfig,
+    VenueConfig,
+    config_from_dict,
+    describe,
+    load_config,
+    presets,
+)
 from backend.training.alignment import AlignmentMethod
 from backend.training.objective import RatioKind
+from simulator.costs import Costs, Venue
 
 
 @pytest.mark.parametrize("preset", presets())
@@ -18,13 +30,53 @@ def test_presets_load_and_come_back_from_json(preset: str) -> None:
     assert config_from_dict(config.to_dict()) == config
 
 
-def test_there_are_the_two_presets() -> None:
-    assert {"demo", "quick"} <= set(presets())
+def test_there_are_the_presets_that_the_documentation_names() -> None:
+    assert {"demo", "quick", "recorded"} <= set(presets())
     assert load_config("quick").training.queries_per_step < load_config("demo").training.queries_per_step
 
 
 def test_defaults_are_valid() -> None:
     assert config_from_dict(Config().to_dict()) == Config()
+
+
+def test_a_configuration_stored_before_there_were_venues_still_loads() -> None:
+    before = Config().to_dict()
+    del before["venue"]
+    del before["evaluation"]["baselines"]
+    before["costs"] = {"taker_fee": 0.001, "half_spread_bps": 2.0, "max_leverage": 1.0, "cash": 500.0}
+    loaded = config_from_dict(before)
+    assert loaded.venue == VenueConfig()
+    assert (loaded.costs.costs(), loaded.costs.cash) == (Costs(taker_fee=0.001), 500.0)
+
+
+def test_presets_that_train_charge_only_what_training_scores() -> None:
+    for preset in presets():
+        costs = load_config(preset).costs.costs()
+        realistic = (costs.impact, costs.participation) == (1.0, 0.1)
+        assert realistic == (preset == "recorded"), preset
+        assert realistic or (costs.impact, costs.participation) == (0.0, None)
+
+
+# Fields of the simulator's that no setting reaches: conventions for comparisons with other engines.
+CONVENTIONS = {"fill", "sizing"}
+
+
+def test_every_option_of_the_exchange_can_be_set() -> None:
+    changed = CostsConfig(
+        taker_fee=0.001, maker_fee=-0.001, fee_tiers=((0.0, 0.0, 0.001), (1e6, -0.0001, 0.0005)), fee_currency="base",
+        spread_multiplier=2.0, impact=0.5, participation=0.2, latency_bars=3, borrow_rate=0.3,
+    ).costs()  # fmt: skip
+    same = {one.name for one in fields(Costs) if getattr(changed, one.name) == getattr(Costs(), one.name)}
+    assert same == CONVENTIONS
+    assert (changed.latency, changed.fee_tiers[1].maker) == (3, -0.0001)
+    assert {one.name for one in fields(Venue)} == set(VenueConfig.model_fields)
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Z]{2,6}", fullmatch=True), st.floats(0.5, 200.0), max_size=4))
+def test_isolated_symbols_come_back_with_their_leverage(wanted: dict[str, float]) -> None:
+    written = {symbol: round(size, 2) for symbol, size in wanted.items()}
+    text = ",".join(f"{symbol}:{size}" for symbol, size in written.items())
+    assert load_config("quick", [f"venue.isolated={text}"]).venue.leverages() == written
 
 
 def test_a_file_sets_what_it_names_and_an_override_wins(tmp_path: Path) -> None:
@@ -71,6 +123,21 @@ def test_an_override_reaches_a_role() -> None:
         ("training.stage1_steps.x=1", "override 'training.stage1_steps.x=1': 'stage1_steps' is not a section"),
         ("training.kl=nan", "training.kl = NaN is not allowed: expected number"),
         ("costs.cash=inf", "costs.cash = Infinity is not allowed: expected number, above 0.0"),
+        ("costs.taker_fe=1", "unknown key 'costs.taker_fe' (did you mean 'taker_fee'?)"),
+        ("costs.maker_fee=-0.02", "costs.maker_fee = -0.02 is not allowed: expected number, above -0.01"),
+        ("costs.impact=1", "impact needs participation"),
+        ("costs.participation=1.5", "costs.participation = 1.5 is not allowed: expected number, at least 0.0"),
+        ("costs.latency_bars=0.5", "costs.latency_bars = 0.5 is not allowed: expected integer"),
+        ("costs.fee_tiers=[[0, 0.0002]]", "fee tier [0.0, 0.0002]: write three numbers"),
+        ("costs.fee_tiers=[[5, 0.0002, 0.0005]]", "the first starts at volume 0"),
+        ("costs.fee_currency=euro", "costs.fee_currency = \"euro\" is not allowed: expected one of 'quote', 'base'"),
+        ("venue.rulez=x", "unknown key 'venue.rulez' (did you mean 'rules'?); known: rules, isolated, finer, mark"),
+        ("venue.isolated=BTCUSDT", "isolated 'BTCUSDT': write SYMBOL:LEVERAGE"),
+        ("venue.isolated=BTCUSDT:0", "isolated 'BTCUSDT:0': write SYMBOL:LEVERAGE"),
+        ("venue.isolated=BTCUSDT:2,BTCUSDT:3", "BTCUSDT is named twice"),
+        ("venue.finer=2m", "venue.finer = \"2m\" is not allowed: expected one of '', '1m'"),
+        ("evaluation.baselines=holt", "no baseline 'holt' (did you mean 'hold'?); there are always_short"),
+        ("evaluation.baselines=hold,hold", "the baseline 'hold' is named twice"),
         ("market.edge=1", "market.edge = 1 is not allowed: expected true or false"),
         ("training.ratio=tokens", "training.ratio = \"tokens\" is not allowed: expected one of 'token', 'sequence'"),
         ("training.alpha=[1]", "training.alpha.1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,16 +11,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backend.config import TeamConfig
+from backend.config import BASELINES, EvaluationConfig, TeamConfig
 from backend.evaluation.bootstrap import mean_interval
 from backend.evaluation.compare import baselines, difference, mean_equity, play_windows, split_windows, table
 from backend.evaluation.evaluate import most_telling, verdict
+from backend.markets import Account
 from backend.store.records import DecisionRecord
+from backend.strategies import named_strategies
 from backend.teams import scripted_team
 from cryptosentinel.guard import GuardLimits
-from simulator.costs import Costs
+from simulator.costs import Costs, Venue
 from simulator.errors import DataError
+from simulator.rules import SymbolRules
 from tests.small_world import small_market
+
+ACCOUNT = Account(10_000.0, Costs(), 1.0, Venue())
+NAMES = EvaluationConfig().baselines
 
 
 def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
@@ -64,11 +71,9 @@ def test_windows_do_not_overlap_and_stay_inside(
 
 def test_differences_are_taken_window_by_window() -> None:
     market, windows = small_market(), split_windows(150, 390, 3, 4, 6)
-    episodes = play_windows(
-        scripted_team(TeamConfig()), market, windows, Costs(), GuardLimits(), 10_000.0, 1.0, 3, lambda *args: None
-    )
+    episodes = play_windows(scripted_team(TeamConfig()), market, windows, ACCOUNT, GuardLimits(), 3, lambda *args: None)
     team = [episode.result for episode in episodes]
-    results = {"scripted": team, **baselines(market, windows, Costs(), 10_000.0, 1.0, team, 3)}
+    results = {"scripted": team, **baselines(NAMES, market, windows, ACCOUNT, team, 3)}
     found = difference(results, "scripted", "hold", 300, 3)
     gains = [
         one.equity[-1] / one.equity[0] - other.equity[-1] / other.equity[0]
@@ -90,6 +95,33 @@ def test_differences_are_taken_window_by_window() -> None:
     assert curve["equity"]["hold"][0] == 1.0
     assert curve["equity"]["hold"][-1] - 1 == pytest.approx(rows["hold"]["total_return"])
     assert curve["equity_days"][-1] == 4.0
+
+
+def test_every_baseline_by_name_and_no_other() -> None:
+    market, windows = small_market(), split_windows(150, 390, 2, 4, 6)
+    assert set(BASELINES) == {*named_strategies(), "matched_random", "oracle"}
+    first = baselines(["hold"], market, windows, ACCOUNT, [], 3)
+    assert list(first) == ["hold"]
+    results = baselines(BASELINES, market, windows, ACCOUNT, first["hold"], 3)
+    assert list(results) == list(BASELINES)
+    assert all(len(runs) == 2 for runs in results.values())
+    assert results["hold"][0].metrics == first["hold"][0].metrics
+    blind = replace(market, truth=None)
+    assert list(baselines(["oracle", "flat"], blind, windows, ACCOUNT, [], 3)) == ["flat"]
+    assert baselines([], market, windows, ACCOUNT, [], 3) == {}
+
+
+def test_teams_and_baselines_trade_under_the_same_costs_and_rules() -> None:
+    market, windows = small_market(), split_windows(150, 390, 2, 4, 6)
+    rules = {"AAAUSDT": SymbolRules(lot=0.5, taker_fee=0.004)}
+    ruled = replace(ACCOUNT, venue=Venue(rules=rules))
+    episodes = play_windows(scripted_team(TeamConfig()), market, windows, ruled, GuardLimits(), 3, lambda *args: None)
+    held = baselines(["hold"], market, windows, ruled, [], 3)["hold"]
+    fills = [fill for run in [*held, *(one.result for one in episodes)] for fill in run.fills]
+    assert all(run.fills for run in held)
+    for fill in fills:
+        assert fill.fee == pytest.approx(0.004 * abs(fill.quantity) * fill.price)
+        assert fill.quantity % 0.5 == pytest.approx(0.0, abs=1e-9)
 
 
 def found(mean: float, low: float, high: float) -> dict[str, Any]:
@@ -115,6 +147,14 @@ def test_the_verdict_says_what_the_intervals_say(
     assert sentence.endswith(".")
     assert "\n" not in sentence
     assert f"{100 * held_out['difference']['mean']:+.2f}" in sentence
+
+
+def test_the_verdict_tells_what_training_did_not_score() -> None:
+    measured = {**found(0.02, 0.01, 0.03), "unknown_to_training": ["price impact", "finer bars"]}
+    sentence = verdict(measured, None, ["taker_fee 0.001 instead of 0.0005"])
+    assert "Measured with price impact, finer bars, which training does not score." in sentence
+    assert "other costs than it was trained with: taker_fee 0.001 instead of 0.0005." in sentence
+    assert "Measured with" not in verdict({**measured, "unknown_to_training": []}, None)
 
 
 def story(orders: int, roles: list[str], clamps: int, earned: float) -> DecisionRecord:

@@ -19,10 +19,9 @@ from backend.naming import ABSENT
 from backend.report import render, write_report
 from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.store import Store
-from backend.summary import RunSummary, candles, facts, summarise
-from simulator.archive import write_market
+from backend.summary import RunSummary, facts, summarise
+from backend.traded_market import Recalled
 from simulator.errors import UserError
-from simulator.synthetic import SyntheticConfig, generate
 from tests.stored_runs import add_backtest_run, add_demo_run, comparison, episode, full_story, small_market
 
 EVIL = '</script><script>alert(1)</script><img src="https://evil.example/x" onerror="alert(1)">'
@@ -61,6 +60,11 @@ class Page(HTMLParser):
         return sum(name == tag for name, _ in self.tags)
 
 
+def shown(summary: RunSummary) -> str:
+    """The page of a run whose data is gone."""
+    return render(summary, Recalled(None, "the data is gone"))
+
+
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
     with Store.open("mem://") as opened:
@@ -94,7 +98,7 @@ def test_the_demo_writes_all_facts(store: Store, tmp_path: Path) -> None:
 
 
 def test_the_demo_page_shows_it_all(demo: RunSummary) -> None:
-    page = Page(render(demo))
+    page = Page(shown(demo))
     assert page.text.count("M-GRPO made the team better: it earns 2.00 % more a window than before.") == 1
     for said in ("+1.40 % to +2.70 %", "-0.55 % to +0.75 %", "Warm-started team", "Oracle", "7 min 11 s", "1,234 MB"):
         assert said in page.text
@@ -111,7 +115,7 @@ def test_the_demo_page_shows_it_all(demo: RunSummary) -> None:
 
 @pytest.mark.parametrize("run", ["demo", "backtest", "stopped"])
 def test_the_page_works_offline(store: Store, run: str) -> None:
-    html = render(summarise(store, run))
+    html = shown(summarise(store, run))
     page = Page(html)
     assert html.count("plotly.js v") == 1
     assert not [
@@ -136,7 +140,7 @@ def test_untrusted_text_stays_text() -> None:
         store.add_evaluation(EvaluationRecord("r", "held_out", 0, held_out))
         store.add_evaluation(EvaluationRecord("r", "summary", 0, {"verdict": EVIL}))
         store.finish_run("r", "failed", EVIL)
-        page = Page(render(summarise(store, "r")))
+        page = Page(shown(summarise(store, "r")))
     assert page.count("img") == 0
     assert page.count("script") == 2 + len(page.figures)
     assert page.text.count("<script>alert(1)</script>") >= 5
@@ -144,7 +148,7 @@ def test_untrusted_text_stays_text() -> None:
 
 def test_an_interrupted_run_says_what_is_missing(store: Store) -> None:
     summary = summarise(store, "stopped")
-    page = Page(render(summary))
+    page = Page(shown(summary))
     assert "No verdict: this run is interrupted (stopped by the user)." in page.text
     assert page.text.count(ABSENT) >= 8
     found = facts(summary)
@@ -176,7 +180,7 @@ def test_any_part_may_be_missing(demo: RunSummary) -> None:
             calls=demo.calls if "calls" in kept else {},
             run=demo.run if "config" in kept else replace(demo.run, config={}),
         )
-        text = Page(render(summary)).text
+        text = Page(shown(summary)).text
         assert (ABSENT in text) == ((bare and "held_out" in kept) or not kept >= set(PARTS))
         json.dumps(facts(summary), allow_nan=False)
 
@@ -185,19 +189,19 @@ def test_any_part_may_be_missing(demo: RunSummary) -> None:
 
 def test_the_backtest_page(store: Store) -> None:
     summary = summarise(store, "backtest")
-    page = Page(render(summary))
+    page = Page(shown(summary))
     result = episode().result
     assert f"Scripted team made {100 * result.metrics['total_return']:+.2f} % on AAAUSDT, BBBUSDT" in page.text
     assert "Buying and holding made" in page.text
     assert f"{len(result.trades)} from flat to flat" in page.text
     active = sum(bool(decision.orders) for _, decision in episode().decisions)
     assert f"{active} of {len(episode().decisions)} decisions sent orders" in page.text
-    assert len(page.figures) == 3
+    assert len(page.figures) == 6  # equity, drawdown, Sharpe, exposure, costs, excursions: no candles without data
     assert "lacks" not in page.text
     [holed] = [record for record in summary.backtests if record.name == "scripted"]
     others = [record for record in summary.backtests if record.name != "scripted"]
     with_gaps = replace(holed, result={**holed.result, "absent_bars": 17})
-    assert "The data lacks 17 bars" in Page(render(replace(summary, backtests=[*others, with_gaps]))).text
+    assert "The data lacks 17 bars" in Page(shown(replace(summary, backtests=[*others, with_gaps]))).text
 
 
 def test_a_folder_that_cannot_be_written_is_the_users_to_mend(store: Store, tmp_path: Path) -> None:
@@ -214,20 +218,6 @@ def test_windows_of_an_evaluation_are_told_apart(demo: RunSummary, store: Store)
     assert (played.window, played.main) == ("held_out", "scripted")
     assert list(played.results) == ["scripted", "flat", "hold"]
     assert len(played.decisions["scripted"]) == len(told)
-
-
-def test_candles_are_those_that_were_traded(tmp_path: Path) -> None:
-    write_market(small_market(), tmp_path / "data")
-    times = episode().result.times
-    with Store.open("mem://") as store:
-        add_backtest_run(store, "b", data=str(tmp_path / "data"))
-        run = store.run("b")
-    bars = candles(run, "BBBUSDT", int(times[0]), int(times[-1]))
-    assert list(bars.open_time + small_market().interval) == list(times)
-    assert list(bars.close) == list(small_market().close[180:, 1])
-    write_market(generate(SyntheticConfig(bars=360, seed=4, symbols=("AAAUSDT", "BBBUSDT"))), tmp_path / "data")
-    with pytest.raises(UserError, match="has changed since run b"):
-        candles(run, "BBBUSDT", int(times[0]), int(times[-1]))
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4000))

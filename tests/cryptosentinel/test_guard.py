@@ -15,8 +15,9 @@ from cryptosentinel.guard import Clamp, Guard, GuardLimits
 from simulator.costs import Costs
 from simulator.exchange import Exchange
 from simulator.market import Market, MarketView
-from simulator.orders import Order
+from simulator.orders import Order, on_step
 from simulator.records import AccountView
+from simulator.rules import SymbolRules
 from tests.team_scenes import COINS, hand_made_account, synthetic
 
 BAR = 200
@@ -115,6 +116,20 @@ def test_no_orders_lead_past_the_limits(
     for clamp in clamps:
         assert clamp.rule and clamp.detail and math.isfinite(clamp.allowed)
         assert clamp.allowed == 0.0 or clamp.allowed in {order.quantity for order in passed}
+
+
+@settings(max_examples=150, deadline=None)
+@given(size=st.floats(-3.0, 3.0), held=HELD, lot=st.sampled_from([0.001, 0.1, 1.0]))
+def test_what_is_lessened_is_whole_lots_or_closes(size: float, held: dict[str, float], lot: float) -> None:
+    view = view_at()
+    account = hand_made_account(view, held)
+    account = replace(account, rules=dict.fromkeys(COINS, SymbolRules(lot=lot)))
+    order = order_of(view, COINS[0], size, 0)
+    passed, clamps = Guard(LIMITS).review(view, account, [order])
+    for one in passed:
+        closes = account.positions[COINS[0]] + one.quantity == pytest.approx(0.0, abs=1e-9)
+        assert not clamps or closes or on_step(one.quantity, lot)
+        assert abs(one.quantity) <= abs(order.quantity) * (1.0 + 1e-9)
 
 
 @settings(max_examples=150, deadline=None)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from simulator.backtest import BacktestResult, BacktestRun, Window, orders_for_target, run_backtest
 from simulator.costs import Costs
-from simulator.errors import DataError
+from simulator.errors import DataError, LookAheadError
 from simulator.exchange import Exchange
-from simulator.market import FundingEvent, Market, MarketView
+from simulator.market import Bars, FloatArray, FundingEvent, Market, MarketView
 from simulator.orders import Order
 from simulator.records import AccountView
 
@@ -115,6 +115,71 @@ def test_the_same_run_gives_the_same_bytes(seed: int) -> None:
     results = [run_backtest(random_market(seed), Scripted(seed), Window(0, 50, 3)) for _ in range(2)]
     assert results[0].equity.tobytes() == results[1].equity.tobytes()
     assert repr(results[0].fills) == repr(results[1].fills)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), every=st.integers(1, 5))
+def test_taking_bars_only_when_somebody_looks_changes_nothing(seed: int, every: int) -> None:
+    """`run_backtest` puts bars off; a run that takes each one when its turn comes gives the same bytes."""
+    market, window = random_market(seed), Window(5, 55, every)
+    put_off = run_backtest(market, Scripted(seed), window, costs=Costs(0.001))
+    run, strategy = BacktestRun(market, window, costs=Costs(0.001)), Scripted(seed)
+    while not run.done:
+        run.apply(strategy.decide(run.view(), run.account()))
+    assert repr(run.result().to_dict()) == repr(put_off.to_dict())
+
+
+class Keeper:
+    """Keeps all views and accounts that it is given, and trades now and then without looking at them."""
+
+    name = "keeper"
+
+    def __init__(self) -> None:
+        self.views: list[MarketView] = []
+        self.accounts: list[AccountView] = []
+
+    def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+        self.views.append(view)
+        self.accounts.append(account)
+        return [Order("A", 1.0)] if view.index % 7 == 0 else ()
+
+
+def closes(bars: Bars) -> FloatArray:
+    return bars.close
+
+
+def test_a_view_that_is_kept_stays_at_its_bar() -> None:
+    market, keeper = random_market(3), Keeper()
+    run_backtest(market, keeper, Window(2, 50))
+    for index, view in enumerate(keeper.views, start=2):
+        assert view.now == int(market.open_time[index]) + HOUR
+        assert len(view.bars("A", 1_000)) == index + 1
+        assert view.computed("A", closes).tobytes() == market.close[: index + 1, 0].tobytes()
+        newest = view.latest("A", closes)
+        assert isinstance(newest, float)
+        assert newest == pytest.approx(market.close[index, 0], nan_ok=True)
+        with pytest.raises(LookAheadError):
+            view.bar("A", index + 1)
+
+
+def test_an_account_that_is_kept_is_not_that_of_a_later_bar() -> None:
+    keeper = Keeper()
+    run_backtest(random_market(3, absent=0.0), keeper, Window(2, 50))
+    for account in keeper.accounts:
+        with pytest.raises(DataError, match="kept and looked at in a later bar"):
+            _ = account.equity
+
+
+def test_an_account_that_was_acted_on_cannot_be_looked_at_any_more() -> None:
+    class Late(Keeper):
+        def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+            if view.index == 8:  # orders were submitted at the bar before
+                with pytest.raises(DataError, match="kept and looked at in a later bar"):
+                    _ = self.accounts[-1].pending
+                assert account.positions["A"] == 1.0
+            return super().decide(view, account)
+
+    run_backtest(random_market(3, absent=0.0), Late(), Window(2, 50))
 
 
 @settings(max_examples=30, deadline=None)

@@ -18,7 +18,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from backend.report import write_report
 from backend.store.store import Store
-from tests.stored_runs import add_backtest_run, add_demo_run
+from simulator.archive import write_market
+from tests.stored_runs import add_backtest_run, add_demo_run, small_market
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -111,4 +112,24 @@ def test_the_report_opens_from_a_file(browser: Browser, tmp_path: Path, width: i
     expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible(timeout=PATIENCE)
     assert page.locator(".js-plotly-plot").count() == 8
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page does not scroll sideways"
+    assert not faults
+
+
+@pytest.mark.parametrize("width", [1400, 600, 390])
+def test_the_report_of_a_backtest_opens_from_a_file(browser: Browser, tmp_path: Path, width: int) -> None:
+    write_market(small_market(), tmp_path / "data")
+    with Store.open(tmp_path / "store") as store:
+        add_backtest_run(store, "backtest-1", data=str(tmp_path / "data"))
+        report = write_report(store, "backtest-1", tmp_path)
+    page, faults = watched(browser, width, report.as_uri())
+    page.goto(report.as_uri())
+    expect(page.get_by_text("Did it make money?")).to_be_in_viewport(timeout=PATIENCE)
+    expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible(timeout=PATIENCE)
+    assert page.locator(".js-plotly-plot").count() == 8
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page does not scroll sideways"
+    wide = "[...document.querySelectorAll('.fact')].filter(box => box.scrollWidth > box.clientWidth).length"
+    assert page.evaluate(wide) == 0, "nothing of the first screen is cropped"
+    table = page.get_by_role("columnheader", name="Closed by")
+    table.scroll_into_view_if_needed()
+    expect(table).to_be_in_viewport()
     assert not faults

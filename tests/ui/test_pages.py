@@ -10,10 +10,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from backend import backtests
+from backend.config import Config, load_config
 from backend.store.records import DecisionRecord, RunRecord
 from backend.store.store import Store
 from simulator.archive import write_market
 from simulator.errors import UserError
+from simulator.rules import SymbolRules
+from simulator.venue import write_rules
 from tests.stored_runs import add_backtest_run, add_demo_run, episode, full_story, small_market
 
 APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
@@ -55,12 +58,12 @@ def test_a_backtest_is_listed_and_opened(here: Path) -> None:
     app.selectbox(key="open").select("backtest-1").run()
     assert not app.exception and not app.error
     assert f"Scripted team made {100 * episode().result.metrics['total_return']:+.2f} %" in words(app)
-    assert len(app.get("plotly_chart")) == 4  # equity, drawdown, exposure, candles
-    [numbers] = [table.value for table in app.dataframe if "Sharpe" in table.value]
-    assert list(numbers["who"]) == ["Scripted team", "Flat", "Hold"]
+    assert len(app.get("plotly_chart")) == 7  # equity, drawdown, Sharpe, exposure, costs, excursions, candles
+    [numbers] = [table.value for table in app.dataframe if "Turnover" in table.value]
+    assert list(numbers["Who"]) == ["Scripted team", "Flat", "Hold"]
     assert numbers["Return"][0] == pytest.approx(100 * episode().result.metrics["total_return"])
-    [trades] = [table.value for table in app.dataframe if "profit" in table.value]
-    assert list(trades["profit"]) == [trade.pnl for trade in episode().result.trades]
+    [trades] = [table.value for table in app.dataframe if "Closed by" in table.value]
+    assert list(trades["Profit"]) == [trade.pnl for trade in episode().result.trades]
 
 
 def test_a_decision_is_a_conversation(here: Path) -> None:
@@ -91,7 +94,7 @@ def test_a_training_run_shows_its_curves_and_tables(here: Path) -> None:
         assert text in said
     assert len(app.get("plotly_chart")) == 8
     held_out = app.dataframe[1].value
-    assert held_out["Return"][list(held_out["who"]).index("Trained team")] == pytest.approx(2.1)
+    assert held_out["Return"][list(held_out["Who"]).index("Trained team")] == pytest.approx(2.1)
 
 
 def test_a_run_that_was_interrupted_can_be_opened(here: Path) -> None:
@@ -143,8 +146,13 @@ def test_a_backtest_is_started_with_what_the_form_says(here: Path, monkeypatch: 
     app.multiselect[0].set_value(["BBBUSDT"])
     app.selectbox[1].select("runs/mine")
     app.number_input[0].set_value(5)
+    app.number_input[1].set_value(7.5)
+    app.multiselect[1].set_value(["hold", "ema_cross"])
     app.button[0].click().run()
     assert not app.exception and not app.error
+    overrides = asked.pop("overrides")
+    settings = load_config("demo", overrides)
+    assert (settings.costs.taker_fee, settings.evaluation.baselines) == (0.00075, ("hold", "ema_cross"))
     assert asked == {
         "data": Path("data/synthetic"), "symbols": ["BBBUSDT"], "timeframe": "4h", "team": "runs/mine",
         "start": "2020-01-01", "end": "2020-03-01", "seed": 5, "folder": Path("runs"),
@@ -167,6 +175,38 @@ def test_a_real_backtest_on_the_sample(here: Path) -> None:
         [run] = store.runs()
         assert (run.kind, run.status) == ("backtest", "finished")
         assert "hold" in {record.name for record in store.backtests(run.run)}
+
+
+def test_the_form_begins_with_what_the_data_deserves(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def job(store: Store, **arguments: Any) -> str:
+        asked.update(arguments)
+        return add_backtest_run(store, "backtest-9")
+
+    monkeypatch.setattr(backtests, "run_backtest_job", job)
+
+    def sent(app: AppTest) -> Config:
+        app.button[0].click().run()
+        assert not app.exception and not app.error
+        return load_config("demo", asked["overrides"])
+
+    synthetic = sent(open_page("new_backtest.py"))
+    assert synthetic == load_config("demo"), "what is not touched is as the preset has it"
+    folder = here / "data" / "synthetic"
+    (folder / "market.json").unlink()  # now it looks recorded
+    (folder / "truth.parquet").unlink()
+    write_rules(folder / "rules.json", {"AAAUSDT": SymbolRules(lot=0.1)})
+    recorded = sent(open_page("new_backtest.py"))
+    assert (recorded.costs, recorded.venue) == (load_config("recorded").costs, synthetic.venue)
+    assert recorded.costs != synthetic.costs
+    app = open_page("new_backtest.py")
+    [rules] = [one for one in app.toggle if "rules" in one.label]
+    rules.set_value(False)
+    [impact] = [one for one in app.toggle if "move" in one.label]
+    impact.set_value(False)
+    changed = sent(app)
+    assert (changed.venue.rules, changed.costs.impact, changed.costs.participation) == ("none", 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

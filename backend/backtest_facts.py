@@ -1,0 +1,87 @@
+"""The numbers behind the chapters of a backtest, for programs and for the chapters themselves."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from backend import performance
+from backend.performance import Month, RollingSharpe
+from backend.summary import Played
+from backend.traded_market import Recalled
+from simulator.errors import DataError
+from simulator.market import format_time
+
+TRADES_LISTED = 200
+
+
+def backtest_facts(played: Played, recalled: Recalled) -> dict[str, Any]:
+    """The numbers of the chapters for programs: by name, and the trades of the main team as far as they are listed.
+
+    Times are ms UTC, money is in quote currency, all else fractions; None is what is not available.
+    """
+    rolling = rolling_of(played)
+    found: dict[str, Any] = {}
+    for name, result in played.results.items():
+        months = performance.monthly_returns(result["times"], result["equity"])
+        trades = performance.trades_of_result(result)
+        regimes = regimes_of(played, name, recalled)
+        found[name] = {
+            "monthly": [_month_fact(one) for one in months],
+            "yearly": {str(year): value for year, value in performance.yearly_returns(months).items()},
+            "rolling_sharpe": _rolling_fact(rolling.get(name), name == played.main),
+            "trade_statistics": {
+                side: performance.trade_summary(chosen, result["equity"][0])
+                for side, chosen in {"all": trades, **performance.by_side(trades)}.items()
+            },
+            "cost_split": performance.cost_summary(result),
+            "traded_notional": performance.traded_notional(result),
+            "regimes": None if isinstance(regimes, str) else regimes,
+            "regimes_problem": regimes if isinstance(regimes, str) else None,
+        }
+    own = performance.trades_of_result(played.own)
+    return {
+        "main": played.main,
+        "from": format_time(played.own["times"][0]),
+        "to": format_time(played.own["times"][-1]),
+        "trades_in_all": len(own),
+        "trades": [asdict(trade) for trade in own[:TRADES_LISTED]],
+        "by_name": found,
+    }
+
+
+def _month_fact(month: Month) -> dict[str, Any]:
+    return {"month": f"{month.year}-{month.month:02d}", "total_return": month.total_return, "whole": month.whole}
+
+
+def _rolling_fact(rolling: RollingSharpe | None, with_series: bool) -> dict[str, Any] | None:
+    if rolling is None:
+        return None
+    known = [value for value in rolling.values if value is not None]
+    fact: dict[str, Any] = {
+        "bars": rolling.bars,
+        "days": rolling.days,
+        "lowest": min(known, default=None),
+        "highest": max(known, default=None),
+        "above_zero": sum(value > 0.0 for value in known) / len(known) if known else None,
+    }
+    return fact | ({"times": rolling.times, "values": rolling.values} if with_series else {})
+
+
+def regimes_of(played: Played, name: str, recalled: Recalled) -> list[dict[str, Any]] | str:
+    """`regime_rows` of one result against holding, or one sentence that says why there are none."""
+    if recalled.market is None:
+        return f"the regimes need the run's data again: {recalled.problem}"
+    hold = played.hold if name != "hold" else None
+    try:
+        return performance.regime_rows(played.results[name], recalled.market, hold)
+    except DataError as error:
+        return str(error)
+
+
+def rolling_of(played: Played) -> dict[str, RollingSharpe]:
+    """The rolling Sharpe ratio of each result that is long enough."""
+    found = {
+        name: performance.rolling_sharpe(result["times"], result["equity"]) for name, result in played.results.items()
+    }
+    return {name: one for name, one in found.items() if one is not None}

@@ -1,0 +1,70 @@
+"""What pages are made of, whoever draws them: pictures, tables, facts, and words where something is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from backend.naming import Column
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its heading, and a caption that says what it shows and what good looks like."""
+
+    title: str
+    caption: str
+    figure: go.Figure
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: its heading, a note below that, and the values by the columns' keys. `main` stands out."""
+
+    label: str
+    values: Mapping[str, Any]
+    note: str = ""
+    main: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table. `first` heads the column of the rows' headings; `tinted`: gains and losses have a colour beside their
+    sign; `folded`: long and seldom needed, so that it opens at a click."""
+
+    title: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    first: str = "Who"
+    tinted: bool = False
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What would stand here, and why it does not."""
+
+    title: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A part of a page under one heading, with a caption where there is something to say about all of it."""
+
+    title: str
+    parts: tuple[Picture | Table | Missing, ...]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number of the first screen: what it is, the number, what to compare it with."""
+
+    label: str
+    value: str
+    note: str

@@ -1,0 +1,226 @@
+"""What a stored backtest result says beyond its metrics: months, rolling Sharpe, trades, costs by kind, regimes.
+
+Everything is computed from the dict of `BacktestResult.to_dict`. A record of an older version may lack keys; what
+cannot be told without them is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import metrics
+from simulator.backtest import BacktestResult
+from simulator.market import Market
+from simulator.records import Fill
+from simulator.regimes import by_regime
+from simulator.trade_stats import COST_KEYS, cost_split, trade_statistics
+from simulator.trades import Trade
+
+Result = Mapping[str, Any]  # of `BacktestResult.to_dict`
+
+ROLLING_DAYS = 30
+FEWEST_RETURNS = 20  # of a rolling window: the deviation of fewer says nothing
+_MOST_WINDOWS = 1_500  # more cannot be seen on a screen
+_HOUR_MS = 3_600_000
+_TRADE_FIELDS = {field.name for field in fields(Trade)}
+_FILL_FIELDS = {field.name for field in fields(Fill)}
+
+
+@dataclass(frozen=True)
+class Month:
+    """A calendar month (UTC) of a run. `whole` is false where the run saw only a part of it."""
+
+    year: int
+    month: int
+    total_return: float
+    whole: bool
+
+
+@dataclass(frozen=True)
+class RollingSharpe:
+    """Annual Sharpe ratios over the last `bars` returns, at the closes `times` (ms); None where nothing varied."""
+
+    bars: int
+    days: float
+    times: list[int]
+    values: list[float | None]
+
+
+def monthly_returns(times: Sequence[int], equity: Sequence[float]) -> list[Month]:
+    """The compounded return of each calendar month, in order.
+
+    A return belongs to the month in which its bar ran, so a close at midnight of the first ends the month before. The
+    months multiply up to the total return; that of an account that was ruined is -1 (see `metrics.returns_of`).
+    """
+    returns = _returns(equity)
+    grown: dict[tuple[int, int], float] = {}
+    for close, value in zip(times[1:], returns.tolist(), strict=True):
+        moment = datetime.fromtimestamp((close - 1) / 1000, tz=UTC)
+        key = (moment.year, moment.month)
+        grown[key] = grown.get(key, 1.0) * (1.0 + value)
+    return [
+        Month(year, month, growth - 1.0, times[0] <= _month_start(year, month) and times[-1] >= _month_end(year, month))
+        for (year, month), growth in grown.items()
+    ]
+
+
+def yearly_returns(months: Sequence[Month]) -> dict[int, float]:
+    """The compounded return of each year."""
+    years: dict[int, float] = {}
+    for month in months:
+        years[month.year] = years.get(month.year, 1.0) * (1.0 + month.total_return)
+    return {year: growth - 1.0 for year, growth in years.items()}
+
+
+def rolling_window(times: Sequence[int]) -> int | None:
+    """Returns in a rolling window: those of 30 days, or a third of the run where that is less; None below 20."""
+    if len(times) < 2:
+        return None
+    bars = min(ROLLING_DAYS * metrics.DAY_MS // (times[1] - times[0]), (len(times) - 1) // 3)
+    return bars if bars >= FEWEST_RETURNS else None
+
+
+def rolling_sharpe(times: Sequence[int], equity: Sequence[float]) -> RollingSharpe | None:
+    """`metrics.sharpe` of the last `rolling_window` returns, at up to 1,500 closes spread evenly over the run.
+
+    None for a run too short for such a window. A window without variance has no Sharpe ratio: None stands for it.
+    """
+    bars = rolling_window(times)
+    if bars is None:
+        return None
+    interval = times[1] - times[0]
+    returns = _returns(equity)
+    count = len(returns) - bars + 1
+    ends = np.unique(np.linspace(bars, len(returns), min(count, _MOST_WINDOWS)).round().astype(int)).tolist()
+    values = [_sharpe_or_none(returns[end - bars : end], metrics.YEAR_MS / interval) for end in ends]
+    return RollingSharpe(bars, bars * interval / metrics.DAY_MS, [times[end] for end in ends], values)
+
+
+def trades_of_result(result: Result) -> list[Trade]:
+    """The stored trades. Fields that a record of another version lacks have their defaults, those that are not known
+    any more are left out."""
+    return [Trade(**_known(trade, _TRADE_FIELDS)) for trade in result.get("trades", [])]
+
+
+def trade_summary(trades: Sequence[Trade], start_equity: float) -> dict[str, float | None]:
+    """`trade_statistics` with what they leave out; None for what has no meaning (a rate of no trades, gains over no
+    loss) or is not known.
+
+    Beside them: `mae`, `mfe`, mean excursions; `median_hours`, `longest_hours`, holding times; `winner_mae`, the mean
+    MAE of the trades that were won: how far against it a good trade goes.
+    """
+    found: dict[str, float | None] = dict(trade_statistics(trades, start_equity))
+    if not trades:
+        found |= dict.fromkeys(("hit_rate", "expectancy", "best_trade", "worst_trade"))
+    if not any(trade.pnl < 0.0 for trade in trades):
+        found |= dict.fromkeys(("profit_factor", "payoff_ratio"))
+    held = [trade.holding_ms / _HOUR_MS for trade in trades if trade.holding_ms is not None]
+    adverse = [trade.mae for trade in trades if trade.mae is not None]
+    favourable = [trade.mfe for trade in trades if trade.mfe is not None]
+    won = [trade.mae for trade in trades if trade.mae is not None and trade.pnl > 0.0]
+    return found | {
+        "mae": fmean(adverse) if adverse else None,
+        "mfe": fmean(favourable) if favourable else None,
+        "winner_mae": fmean(won) if won else None,
+        "median_hours": median(held) if held else None,
+        "longest_hours": max(held) if held else None,
+    }
+
+
+def by_side(trades: Sequence[Trade]) -> dict[str, list[Trade]]:
+    """The trades that were long and those that were short."""
+    return {
+        "long": [trade for trade in trades if trade.quantity > 0.0],
+        "short": [trade for trade in trades if trade.quantity < 0.0],
+    }
+
+
+def trade_return(trade: Trade) -> float:
+    """Net pnl over the value of the position at its entry."""
+    return trade.pnl / (abs(trade.quantity) * trade.entry_price)
+
+
+def cost_summary(result: Result) -> dict[str, float | None]:
+    """What trading cost, in quote currency: each of `COST_KEYS` (None where it was not recorded) and `total`; `net` and
+    `gross`, the profit after and before costs; `total_share`, costs over the equity at the start; `total_of_gross`,
+    costs over the profit before them, None where that was not positive. Negative amounts were received."""
+    equity, paid = result["equity"], result["costs"]
+    net = equity[-1] - equity[0]
+    total = math.fsum(paid.values())
+    split = cost_split(paid, equity[0], net)
+    kinds: dict[str, float | None] = {key: paid.get(key) for key in COST_KEYS}
+    return kinds | {
+        "total": total,
+        "net": net,
+        "gross": net + total,
+        "total_share": total / equity[0],
+        "total_of_gross": split["cost_total_of_gross"] if net + total > 0.0 else None,
+    }
+
+
+def traded_notional(result: Result) -> dict[str, float]:
+    """Value of all fills of each symbol that was traded, the largest first."""
+    traded: dict[str, float] = {}
+    for fill in result.get("fills", []):
+        traded[fill["symbol"]] = traded.get(fill["symbol"], 0.0) + abs(fill["quantity"]) * fill["price"]
+    return dict(sorted(traded.items(), key=lambda item: (-item[1], item[0])))
+
+
+def regime_rows(result: Result, market: Market, against: Result | None) -> list[dict[str, Any]]:
+    """The fields of each `RegimeRow` of `result`, with `against`: the return of another result there, or None.
+
+    Raises `DataError` where `market` is not the one of the result.
+    """
+    rows = by_regime(_without_orders(result), market)
+    others = by_regime(_without_orders(against), market) if against is not None else []
+    returns = {(row.kind, row.regime): row.total_return for row in others}
+    return [{**asdict(row), "against": returns.get((row.kind, row.regime))} for row in rows]
+
+
+def _without_orders(result: Result) -> BacktestResult:
+    """The result but for its rejections, read as leniently as `trades_of_result` reads trades."""
+    symbols = tuple(result["symbols"])
+    return BacktestResult(
+        symbols=symbols,
+        start=result["start"],
+        decisions=result["decisions"],
+        times=np.array(result["times"], dtype=np.int64),
+        equity=np.array(result["equity"], dtype=np.float64),
+        exposure=np.array(result["exposure"], dtype=np.float64).reshape(-1, len(symbols)),
+        fills=tuple(Fill(**_known(fill, _FILL_FIELDS)) for fill in result["fills"]),
+        trades=tuple(trades_of_result(result)),
+        rejections=(),
+        costs=dict(result["costs"]),
+        metrics=dict(result["metrics"]),
+        absent_bars=result["absent_bars"],
+    )
+
+
+def _known(record: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key in names}
+
+
+def _returns(equity: Sequence[float]) -> NDArray[np.float64]:
+    return metrics.returns_of(np.asarray(equity, np.float64))
+
+
+def _sharpe_or_none(returns: NDArray[np.float64], per_year: float) -> float | None:
+    # Returns that differ by rounding alone do not vary; `metrics.sharpe` gives 0, which would read as a result.
+    still = float(np.ptp(returns)) <= 1e-12 * max(1.0, float(np.abs(returns).max()))
+    return None if still else metrics.sharpe(returns, per_year)
+
+
+def _month_start(year: int, month: int) -> int:
+    return round(datetime(year, month, 1, tzinfo=UTC).timestamp() * 1000)
+
+
+def _month_end(year: int, month: int) -> int:
+    return _month_start(year + month // 12, month % 12 + 1)

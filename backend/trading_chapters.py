@@ -1,0 +1,183 @@
+"""Chapters about trading: what it cost, how the trades went, where they stand on the candles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import BaseModel
+
+from backend import naming, trading_charts
+from backend.backtest_facts import TRADES_LISTED
+from backend.config import Config
+from backend.naming import COST_TITLES, Column, title_of
+from backend.page_parts import Chapter, Missing, Picture, Row, Table
+from backend.performance import by_side, cost_summary, trade_summary, traded_notional, trades_of_result
+from backend.summary import Played
+from backend.traded_market import Recalled, candles
+from simulator.errors import DataError
+from simulator.market import Market
+from simulator.trades import Trade
+
+_FEW_TRADES = 12  # a longer list is opened by a click
+CANDLES_SHOWN = 6  # figures in the report: the symbols that were traded most
+
+_SIGNS = (
+    "▲ opens a long and ○ closes it, with a solid line between; ▼ opens a short and □ closes it, dotted. Good: longs "
+    "rise and shorts fall along their lines."
+)
+
+
+def costs_chapter(played: Played, settings: Mapping[str, Any]) -> Chapter:
+    """What trading cost by kind, for each, and the settings behind it."""
+    quote = naming.quote_of(played.own["symbols"])
+    summaries = {name: cost_summary(result) for name, result in played.results.items()}
+    paid = {name: dict(result["costs"]) for name, result in played.results.items()}
+    start = {name: result["equity"][0] for name, result in played.results.items()}
+    unknown = [title for key, title in COST_TITLES.items() if key not in played.own["costs"]]
+    rows = {
+        name: {**one, "refused": len(played.results[name].get("rejections", []))} for name, one in summaries.items()
+    }
+    caption = (
+        f"Money in {quote}, from a start of {start[played.main]:,.0f}; a negative cost was received. "
+        "Good: costs take a small share of the profit before them."
+    )
+    if unknown:
+        caption += f" {', '.join(unknown)}: {naming.ABSENT}, the run was recorded before they were told apart."
+    picture: Picture | Missing = Missing("Costs by kind", "nobody paid anything: there was no trade")
+    if any(any(one.values()) for one in paid.values()):
+        picture = Picture(
+            "Costs by kind",
+            "What each kind took of the equity at the start; left of 0 was received. Good: short bars, or a return in "
+            "the table below that is worth the long ones.",
+            trading_charts.costs_chart(paid, start),
+        )
+    table = Table(
+        "Costs in money",
+        caption,
+        naming.COST_COLUMNS,
+        tuple(Row(title_of(name), one, main=name == played.main) for name, one in rows.items()),
+    )
+    return Chapter("What trading cost", (picture, table, settings_part(settings)))
+
+
+def settings_part(settings: Mapping[str, Any]) -> Table | Missing:
+    """The settings of costs and venue, and the limits, with what they mean."""
+    rows = []
+    for section in ("costs", "venue", "guard"):
+        values = settings.get(section)
+        for key, value in values.items() if isinstance(values, Mapping) else ():
+            shown = value if isinstance(value, str) else json.dumps(value)
+            rows.append(Row(f"{section}.{key}", {"value": shown or "none", "meaning": _meaning(section, key)}))
+    title = "Costs, venue and limits as they were set"
+    if not rows:
+        return Missing(title, "the run's record holds no settings")
+    columns = (Column("value", "Value", "text", "as configured"), Column("meaning", "Meaning", "text", "what it sets"))
+    caption = "What the exchange worked with. Good: close to what your venue charges."
+    return Table(title, caption, columns, tuple(rows), "Setting", folded=True)
+
+
+def _meaning(section: str, key: str) -> str:
+    """The one line that the configuration says about a setting; empty for one that it does not know (any more)."""
+    field = Config.model_fields.get(section)
+    model = field.annotation if field is not None else None
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return ""
+    inner = model.model_fields.get(key)
+    return (inner.description or "") if inner is not None else ""
+
+
+def trades_chapter(played: Played) -> Chapter:
+    """Statistics of the trades of all, and of the main team by side; how far they went; the list."""
+    trades = trades_of_result(played.own)
+    rows = []
+    for name, result in played.results.items():
+        start = result["equity"][0]
+        of_it = trades if name == played.main else trades_of_result(result)
+        rows.append(Row(title_of(name), trade_summary(of_it, start), main=name == played.main))
+        if name == played.main:
+            for side, chosen in by_side(trades).items():
+                rows.append(Row(f"… {side} only", trade_summary(chosen, start)))
+    table = Table(
+        "Statistics",
+        "From flat to flat, net of all costs; those still open count at their value at the end. Good: a profit factor "
+        "above 1, and losers that are cut before they go further against you than winners do.",
+        naming.TRADE_COLUMNS,
+        tuple(rows),
+    )
+    if not trades:
+        return Chapter("Trades", (table, Missing("List", "there were no trades")))
+    excursions: Picture | Missing = Missing("Excursions", "the run's record does not hold them")
+    if any(trade.mae is not None for trade in trades):
+        most = trading_charts.MOST_TRADES
+        cut = f", of the {most} with the largest profits and losses" if len(trades) > most else ""
+        excursions = Picture(
+            "How far trades went against it",
+            f"One point a trade{cut}: its worst moment against its result; a triangle up is a long, down a short. "
+            "Good: winners near the right edge, and no loser far to the left of all winners.",
+            trading_charts.excursions_chart(trades),
+        )
+    return Chapter("Trades", (table, excursions, _trade_list(trades)))
+
+
+def _trade_list(trades: Sequence[Trade]) -> Table:
+    shown = trades[:TRADES_LISTED]
+    cut = f"; the first {len(shown)} are shown" if len(shown) < len(trades) else ""
+    caption = f"{len(trades)} from flat to flat{cut}. Good: no few trades that hold all of the profit."
+    return Table(
+        "List",
+        caption,
+        naming.TRADE_LIST_COLUMNS,
+        tuple(_trade_row(trade) for trade in shown),
+        "Symbol",
+        folded=len(shown) > _FEW_TRADES,
+    )
+
+
+def _trade_row(trade: Trade) -> Row:
+    hours = None if trade.holding_ms is None else trade.holding_ms / 3_600_000
+    values = asdict(trade) | {"side": "long" if trade.quantity > 0.0 else "short", "hours": hours}
+    return Row(trade.symbol, values)
+
+
+def candles_part(played: Played, market: Market, symbol: str) -> Picture | Missing:
+    """The candles of one symbol with the trades in it."""
+    times = played.own["times"]
+    trades = trades_of_result(played.own)
+    try:
+        bars = candles(market, symbol, times[0], times[-1])
+    except DataError as error:
+        return Missing(symbol, str(error))
+    if not bars.present.any():
+        return Missing(symbol, "the data has no bar of it in this window")
+    own = sum(trade.symbol == symbol for trade in trades)
+    drawn = len(trading_charts.drawn_trades(trades, symbol))
+    cut = f", the {drawn} with the largest profits and losses drawn" if drawn < own else ""
+    length = int(bars.open_time[1] - bars.open_time[0]) if len(bars) > 1 else market.interval
+    caption = f"Bars of {_length(length)}; {own} trade{'' if own == 1 else 's'}{cut}. {_SIGNS}"
+    return Picture(symbol, caption, trading_charts.candles_chart(bars, trades, played.own.get("fills", [])))
+
+
+def candles_chapter(played: Played, recalled: Recalled) -> Chapter:
+    """The candles of the symbols that were traded most, or why there are none."""
+    title = "Trades on the candles"
+    if recalled.market is None:
+        return Chapter(title, (Missing(title, f"the candles need the run's data again: {recalled.problem}"),))
+    traded = list(traded_notional(played.own))
+    if not traded:
+        return Chapter(title, (Missing(title, "nothing was traded"),))
+    shown = traded[:CANDLES_SHOWN]
+    parts = [candles_part(played, recalled.market, symbol) for symbol in shown]
+    rest = traded[len(shown) :]
+    left_out = f"The {len(shown)} symbols that were traded most. Left out: {naming.listed(rest, 20)}." if rest else ""
+    return Chapter(title, tuple(parts), left_out)
+
+
+def _length(interval: int) -> str:
+    """`14_400_000` as '4 hours'."""
+    for unit, name in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute")):
+        if interval % unit == 0:
+            return f"{interval // unit} {name}{'' if interval == unit else 's'}"
+    return f"{interval} ms"

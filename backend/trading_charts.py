@@ -1,0 +1,199 @@
+"""Figures of one backtest: rolling Sharpe, what trading cost, candles with the trades, how far trades went.
+
+What is long and what is short differs by shape and by line, not by colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+
+from backend.charts import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PINK,
+    SKY,
+    VERMILION,
+    blank_figure,
+    curve,
+    label_of,
+    moments,
+)
+from backend.naming import COST_TITLES, title_of
+from backend.performance import RollingSharpe, trade_return
+from simulator.market import Bars
+from simulator.trades import Trade
+
+MOST_TRADES = 400  # drawn in one figure
+
+_COST_STYLES = {
+    "fees": (BLUE, ""),
+    "spread": (ORANGE, "/"),
+    "impact": (GREEN, "x"),
+    "funding": (VERMILION, "."),
+    "borrow": (PINK, "-"),
+    "liquidation": (INK, "+"),
+}
+
+
+class _Side(NamedTuple):
+    """How one side of the market is drawn: the sign of its quantity, colour, dash, symbols of entry and exit."""
+
+    sign: int
+    colour: str
+    dash: str
+    entry: str
+    exit: str
+
+
+_SIDES = {
+    "long": _Side(1, GREEN, "solid", "triangle-up", "circle-open"),
+    "short": _Side(-1, VERMILION, "dot", "triangle-down", "square-open"),
+}
+
+
+def rolling_sharpe_chart(rolling: Mapping[str, RollingSharpe], main: str, waiting: Collection[str]) -> go.Figure:
+    """The rolling Sharpe ratio of each name; a hole where nothing varied. `waiting` as in `charts.equity_chart`."""
+    figure = blank_figure("", "Sharpe ratio, annual", "")
+    for number, (name, one) in enumerate(rolling.items()):
+        figure.add_trace(curve(name, number, moments(one.times), one.values, name == main, name in waiting, unit=""))
+    figure.add_hline(y=0.0, line={"color": "#c5cdd5", "width": 1})
+    return figure
+
+
+def costs_chart(costs: Mapping[str, Mapping[str, float]], start: Mapping[str, float]) -> go.Figure:
+    """What trading cost each name, kind by kind, in percent of the equity at its start; left of 0 was received.
+
+    Kinds that cost nobody anything are left out.
+    """
+    figure = blank_figure("of the equity at the start", "", "")
+    names = list(costs)
+    for kind, (colour, pattern) in _COST_STYLES.items():
+        amounts = [100.0 * costs[name].get(kind, 0.0) / start[name] for name in names]
+        if not any(amounts):
+            continue
+        figure.add_trace(
+            go.Bar(
+                x=[round(amount, 4) for amount in amounts],
+                y=[label_of(title_of(name)) for name in names],
+                orientation="h",
+                name=COST_TITLES[kind],
+                marker={"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay", "solidity": 0.2}},
+                hovertemplate="%{x:.2f} %",
+                showlegend=True,
+            )
+        )
+    figure.add_vline(x=0.0, line={"color": INK, "width": 1})
+    figure.update_layout(barmode="relative", height=130 + 34 * len(names), bargap=0.3, hovermode="y unified")
+    figure.update_xaxes(ticksuffix=" %")
+    figure.update_yaxes(autorange="reversed")
+    return figure
+
+
+def candles_chart(bars: Bars, trades: Sequence[Trade], fills: Sequence[Mapping[str, Any]]) -> go.Figure:
+    """Candles of one symbol with its trades, each a line from its first fill to its last; an absent bar leaves a hole.
+
+    `trades` and `fills` (of the stored result) may hold those of other symbols, which are left out. Of more than
+    `MOST_TRADES` those with the largest profits and losses are drawn.
+    """
+    figure = blank_figure("", "price", "")
+    here = bars.present
+    prices = {name: _short(getattr(bars, name)[here].tolist()) for name in ("open", "high", "low", "close")}
+    figure.add_trace(
+        go.Candlestick(
+            x=moments([int(time) for time in bars.open_time[here]]),
+            **prices,
+            name=label_of(bars.symbol),
+            increasing={"line": {"color": SKY, "width": 1}, "fillcolor": "#ffffff"},
+            decreasing={"line": {"color": GREY, "width": 1}, "fillcolor": "#9aa5b1"},
+            showlegend=False,
+        )
+    )
+    # A position that grew step by step has a mean entry price that the market may never have had at its entry.
+    first_price = {(fill["time"], fill["quantity"] > 0.0): fill["price"] for fill in reversed(fills)
+                   if fill["symbol"] == bars.symbol}  # fmt: skip
+    own = drawn_trades(trades, bars.symbol)
+    for side in _SIDES:
+        chosen = [trade for trade in own if trade.quantity * _SIDES[side].sign > 0.0]
+        entries = [first_price.get((one.entry_time, one.quantity > 0.0), one.entry_price) for one in chosen]
+        exits = [one.exit_price if one.closing_price is None else one.closing_price for one in chosen]
+        figure.add_traces(_trade_marks(side, chosen, _short(entries), _short(exits)) if chosen else [])
+    figure.update_layout(xaxis_rangeslider_visible=False, hovermode="closest", height=420)
+    return figure
+
+
+def _trade_marks(side: str, trades: Sequence[Trade], entries: list[float], exits: list[float]) -> list[go.Scatter]:
+    """Lines from entries to exits, and the marks at both ends."""
+    style = _SIDES[side]
+    start, end = (moments([trade.entry_time for trade in trades]), moments([trade.exit_time for trade in trades]))
+    way = [moment for pair in zip(start, end, strict=True) for moment in (*pair, None)]
+    height = [price for pair in zip(entries, exits, strict=True) for price in (*pair, None)]
+    line = {"color": style.colour, "width": 1.6, "dash": style.dash}
+    marks = [go.Scatter(x=way, y=height, mode="lines", line=line, legendgroup=side, hoverinfo="skip", showlegend=False)]
+    told = [[round(100.0 * trade_return(trade), 2), label_of(trade.reason)] for trade in trades]
+    for what, moment, price, symbol in (("entry", start, entries, style.entry), ("exit", end, exits, style.exit)):
+        marks.append(
+            go.Scatter(
+                x=moment,
+                y=price,
+                name=f"{side}, {what}",
+                mode="markers",
+                legendgroup=side,
+                marker={"symbol": symbol, "size": 9, "color": style.colour, "line": {"color": INK, "width": 1}},
+                customdata=told,
+                hovertemplate=f"{side} {what} at %{{y:.6g}}<br>%{{customdata[0]:+.2f}} % net, closed by "
+                "%{customdata[1]}<extra></extra>",
+            )
+        )
+    return marks
+
+
+def drawn_trades(trades: Sequence[Trade], symbol: str) -> list[Trade]:
+    """The trades of `symbol` that its candles show, in their order."""
+    own = [trade for trade in trades if trade.symbol == symbol]
+    if len(own) <= MOST_TRADES:
+        return own
+    told = {id(trade) for trade in sorted(own, key=lambda trade: -abs(trade.pnl))[:MOST_TRADES]}
+    return [trade for trade in own if id(trade) in told]
+
+
+def excursions_chart(trades: Sequence[Trade]) -> go.Figure:
+    """Of each trade: how far the price went against it, and what it returned in the end. In percent of the entry.
+
+    Trades whose excursions are not known are left out.
+    """
+    figure = blank_figure("worst excursion of the price (MAE)", "net return", "%")
+    known = [trade for trade in trades if trade.mae is not None]
+    known = sorted(known, key=lambda trade: -abs(trade.pnl))[:MOST_TRADES]
+    for side, style in _SIDES.items():
+        chosen = [trade for trade in known if trade.quantity * style.sign > 0.0]
+        figure.add_trace(
+            go.Scatter(
+                x=[round(100.0 * (trade.mae or 0.0), 3) for trade in chosen],
+                y=[round(100.0 * trade_return(trade), 3) for trade in chosen],
+                name=side,
+                mode="markers",
+                marker={"symbol": style.entry, "size": 9, "color": style.colour, "opacity": 0.75},
+                customdata=[
+                    [label_of(trade.symbol), moments([trade.entry_time])[0], round(100.0 * (trade.mfe or 0.0), 2)]
+                    for trade in chosen
+                ],
+                hovertemplate="%{customdata[0]} from %{customdata[1]}<br>worst %{x:.2f} %, best %{customdata[2]:.2f} %,"
+                " net %{y:.2f} %<extra></extra>",
+                showlegend=True,
+            )
+        )
+    figure.add_hline(y=0.0, line={"color": INK, "width": 1, "dash": "dot"})
+    figure.update_layout(hovermode="closest")
+    figure.update_xaxes(ticksuffix=" %")
+    return figure
+
+
+def _short(prices: Sequence[float]) -> list[float]:
+    """Prices with the digits that a screen shows."""
+    return [float(f"{price:.7g}") for price in prices]

@@ -1,0 +1,370 @@
+"""The chapters of a backtest: what they show, what they say where data or records lack it, that nothing breaks out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plotly.offline import get_plotlyjs
+
+from backend import config, naming, trading_charts
+from backend.backtest_report import chapters, tiles
+from backend.page_parts import Missing, Picture, Table
+from backend.performance import rolling_sharpe, trades_of_result
+from backend.report import all_facts, render, write_report
+from backend.store.records import BacktestRecord
+from backend.store.store import Store
+from backend.summary import Played, RunSummary, summarise
+from backend.traded_market import Recalled, candles, market_of, recall
+from backend.trading_chapters import candles_chapter, settings_part, trades_chapter
+from simulator.archive import write_market
+from simulator.errors import UserError
+from simulator.synthetic import SyntheticConfig, generate
+from tests.backend.test_report import EVIL, Page
+from tests.stored_runs import add_backtest_run, episode, small_market
+
+HERE = Recalled(small_market())
+GONE = Recalled(None, "the data is gone")
+
+
+@pytest.fixture(scope="module")
+def summary() -> Iterator[RunSummary]:
+    with Store.open("mem://") as store:
+        add_backtest_run(store, "backtest")
+        yield summarise(store, "backtest")
+
+
+@pytest.fixture(scope="module")
+def played(summary: RunSummary) -> Played:
+    return summary.played()[0]
+
+
+def test_the_first_screen_answers(played: Played) -> None:
+    found = {tile.label: tile for tile in tiles(played)}
+    own, hold = (played.results[name]["metrics"] for name in ("scripted", "hold"))
+    made = found["Did it make money?"]
+    assert made.value == f"{100 * own['total_return']:+.2f} %"
+    assert made.note.startswith("Yes: " if own["total_return"] > 0 else "No: ") and "USDT, after all costs" in made.note
+    against = found["Against holding"]
+    assert float(against.value.removesuffix(" pp")) == pytest.approx(
+        100 * (own["total_return"] - hold["total_return"]), abs=0.006
+    )
+    assert f"holding made {100 * hold['total_return']:+.2f} %" in against.note
+    assert found["Largest drawdown"].value == f"{100 * own['max_drawdown']:.1f} %"
+    costs = played.own["costs"]
+    assert found["Costs paid"].value == f"{sum(costs.values()) / 100:.2f} %"  # of 10,000
+    assert f"fees {costs['fees'] / 100:.2f} %" in found["Costs paid"].note
+
+
+def test_the_page_has_every_part(summary: RunSummary, played: Played) -> None:
+    page = Page(render(summary, HERE))
+    labels = [attributes["aria-label"] for tag, attributes in page.tags if attributes.get("role") == "img"]
+    assert labels == [
+        "Equity", "Drawdown", "Rolling Sharpe ratio", "Exposure of Scripted team", "Costs by kind",
+        "How far trades went against it", *trades_first(played),
+    ]  # fmt: skip
+    for heading in ("Results", "Risk", "Months", "Costs in money", "Statistics", "By kind of market", "Trend: bear"):
+        assert heading in page.text
+    assert f"{len(episode().result.trades)} from flat to flat" in page.text
+    for picture in pictures(played):
+        assert "Good: " in picture.caption
+    assert not [word for word in ("nan", "inf", "None", "Undefined") if word in page.text.split()]
+
+
+def trades_first(played: Played) -> list[str]:
+    """The traded symbols by the value of their fills."""
+    value: dict[str, float] = {}
+    for fill in played.own["fills"]:
+        value[fill["symbol"]] = value.get(fill["symbol"], 0.0) + abs(fill["quantity"] * fill["price"])
+    return sorted(value, key=lambda symbol: -value[symbol])
+
+
+def pictures(played: Played) -> list[Picture]:
+    every = [*chapters(played, {}, HERE), candles_chapter(played, HERE)]
+    return [part for chapter in every for part in chapter.parts if isinstance(part, Picture)]
+
+
+def test_every_column_has_numbers(played: Played) -> None:
+    for chapter in chapters(played, {"costs": {"taker_fee": 0.0005}}, HERE):
+        for part in chapter.parts:
+            if isinstance(part, Table) and part.title != "Months":
+                empty = [one.key for one in part.columns if all(row.values.get(one.key) is None for row in part.rows)]
+                # In this scene nobody earned anything before costs, so they are no share of it.
+                assert empty in ([], ["total_of_gross"]), f"{part.title}: {empty}"
+
+
+def test_the_months_of_the_page_multiply_up(played: Played) -> None:
+    [months] = [part for chapter in chapters(played, {}, GONE) for part in chapter.parts if part.title == "Months"]
+    assert isinstance(months, Table)
+    for key, name in (("total", "scripted"), ("hold", "hold")):
+        total = math.prod(1.0 + row.values[key] for row in months.rows)
+        assert total - 1.0 == pytest.approx(played.results[name]["metrics"]["total_return"])
+    assert "Only in part: " in months.caption
+
+
+def test_trades_stand_on_the_candles(played: Played) -> None:
+    times, symbol = played.own["times"], "BBBUSDT"
+    bars = candles(small_market(), symbol, times[0], times[-1])
+    figure = trading_charts.candles_chart(bars, trades_of_result(played.own), played.own["fills"])
+    traces = {trace.name: trace for trace in figure.data}
+    own = [one for one in played.own["trades"] if one["symbol"] == symbol]
+    fills = {(one["time"], one["symbol"], round(one["price"], 3)) for one in played.own["fills"]}
+    for side, sign in (("long", 1), ("short", -1)):
+        chosen = [one for one in own if one["quantity"] * sign > 0]
+        assert chosen, "the scene has both sides"
+        for what, key in (("entry", "entry_time"), ("exit", "exit_time")):
+            marks = traces[f"{side}, {what}"]
+            assert len(marks.x) == len(chosen)
+            for one, price in zip(chosen, marks.y, strict=True):
+                filled = {value for time, name, value in fills if (time, name) == (one[key], symbol)}
+                still_open = one["reason"] == "open" and what == "exit"
+                assert still_open or any(abs(price - value) < 0.01 for value in filled)
+    looks = [(traces[f"{side}, {what}"].marker.symbol) for side in ("long", "short") for what in ("entry", "exit")]
+    assert len(set(looks)) == 4
+    assert len({trace.line.dash for trace in figure.data[1:] if trace.mode == "lines"}) == 2
+
+
+def test_many_trades_are_cut_to_the_telling_ones(played: Played) -> None:
+    one = trades_of_result(played.own)[0]
+    many = [replace(one, pnl=float(number)) for number in range(-700, 700)]
+    drawn = trading_charts.drawn_trades(many, one.symbol)
+    assert len(drawn) == trading_charts.MOST_TRADES
+    assert {trade.pnl for trade in drawn} == {
+        pnl for pnl in map(float, range(-700, 700)) if abs(pnl) >= 500.5 or pnl == -500
+    }
+    assert drawn == sorted(drawn, key=lambda trade: trade.pnl)
+
+
+def test_a_flat_stretch_is_a_gap_and_no_infinity() -> None:
+    equity = (
+        [100.0 + number % 3 for number in range(200)] + [100.0] * 200 + [100.0 + number % 2 for number in range(60)]
+    )
+    rolling = rolling_sharpe([number * 86_400_000 for number in range(len(equity))], equity)
+    assert rolling is not None
+    [line] = trading_charts.rolling_sharpe_chart({"scripted": rolling}, "scripted", ()).data
+    assert None in line.y and all(math.isfinite(value) for value in line.y if value is not None)
+
+
+def test_costs_are_stacked_by_kind() -> None:
+    costs = {"scripted": {"fees": 50.0, "spread": 20.0, "impact": 0.0, "funding": -10.0}, "hold": {"fees": 5.0}}
+    figure = trading_charts.costs_chart(costs, {"scripted": 1_000.0, "hold": 500.0})
+    assert figure.layout.barmode == "relative"
+    found = {trace.name: list(trace.x) for trace in figure.data}
+    assert found == {"Fees": [5.0, 1.0], "Spread": [2.0, 0.0], "Funding": [-1.0, 0.0]}
+    assert len({trace.marker.pattern.shape for trace in figure.data}) == 3
+
+
+def test_what_needs_the_data_says_that_it_is_gone(summary: RunSummary, tmp_path: Path) -> None:
+    with Store.open("mem://") as store:
+        add_backtest_run(store, "b", data=str(tmp_path / "nowhere"))
+        page = Page(write_report(store, "b", tmp_path).read_text(encoding="utf-8"))
+        found = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["backtest"]
+    assert page.text.count("need the run's data again") == 2
+    assert "nowhere" in page.text and "no such folder" in page.text
+    assert found["by_name"]["scripted"]["regimes"] is None
+    assert "no such folder" in found["by_name"]["scripted"]["regimes_problem"]
+    assert "Monthly" not in page.text and "Months" in page.text, "what the records hold is still there"
+
+
+def test_the_market_of_a_run_is_the_one_that_was_traded(tmp_path: Path) -> None:
+    write_market(small_market(), tmp_path / "data")
+    with Store.open("mem://") as store:
+        add_backtest_run(store, "b", data=str(tmp_path / "data"))
+        run = store.run("b")
+    times = episode().result.times
+    bars = candles(market_of(run), "BBBUSDT", int(times[0]), int(times[-1]))
+    assert list(bars.open_time + small_market().interval) == list(times)
+    assert list(bars.close) == list(small_market().close[180:, 1])
+    write_market(generate(SyntheticConfig(bars=360, seed=4, symbols=("AAAUSDT", "BBBUSDT"))), tmp_path / "data")
+    with pytest.raises(UserError, match="has changed since run b"):
+        market_of(run)
+    assert "has changed since run b" in recall(run).problem
+
+
+def test_the_document_holds_the_same_numbers(summary: RunSummary) -> None:
+    found = json.loads(json.dumps(all_facts(summary, HERE), allow_nan=False))["backtest"]
+    assert (found["main"], found["trades_in_all"]) == ("scripted", len(episode().result.trades))
+    for name, facts in found["by_name"].items():
+        total = summary.played()[0].results[name]["metrics"]["total_return"]
+        assert math.prod(1.0 + one["total_return"] for one in facts["monthly"]) - 1.0 == pytest.approx(total)
+        assert math.fsum(row["total_return"] for row in facts["regimes"] if row["kind"] == "trend") == pytest.approx(
+            total
+        )
+        assert facts["cost_split"]["net"] == pytest.approx(total * 10_000.0)
+        sides = facts["trade_statistics"]
+        assert sides["all"]["trades"] == sides["long"]["trades"] + sides["short"]["trades"]
+    assert len(found["by_name"]["scripted"]["rolling_sharpe"]["times"]) > 50
+    assert found["trades"][0]["mae"] <= 0.0 <= found["trades"][0]["mfe"]
+
+
+def test_untrusted_names_stay_text(summary: RunSummary) -> None:
+    def evil(result: dict[str, Any]) -> dict[str, Any]:
+        renamed = {"AAAUSDT": EVIL}
+        return {
+            **result,
+            "symbols": [renamed.get(one, one) for one in result["symbols"]],
+            "trades": [{**one, "symbol": EVIL, "reason": EVIL} for one in result["trades"]],
+            "fills": [{**one, "symbol": EVIL} for one in result["fills"]],
+        }
+
+    records = [replace(one, name=one.name if one.name != "scripted" else EVIL.replace("/", ""), result=evil(one.result))
+               for one in summary.backtests]  # fmt: skip
+    inside = {
+        "config": {"costs": {EVIL: EVIL}},
+        "teams": [EVIL.replace("/", "")],
+        "notes": [EVIL],
+        "venue": {"told": EVIL},
+    }
+    run = replace(summary.run, config=inside)
+    market = replace(small_market(), symbols=(EVIL, "BBBUSDT"))
+    html = render(replace(summary, run=run, backtests=records, decisions=[]), Recalled(market))
+    page = Page(html)
+    assert page.count("img") == 0
+    assert page.count("script") == 2 + len(page.figures)
+    assert page.text.count("<script>alert(1)</script>") >= 5
+    assert "onerror" in page.text
+    labels = json.dumps([trace.get("name") for figure in page.figures for trace in figure["data"]])
+    assert "<" not in labels and "&lt;" in labels, "plotly would read tags in a label as its own"
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_any_key_of_an_older_record_may_be_missing(data: st.DataObject) -> None:
+    result = episode().result.to_dict()
+    kept = data.draw(st.sets(st.sampled_from(sorted(result["metrics"]))))
+    metrics = {key: result["metrics"][key] for key in {*kept, "total_return"}}
+    costs = {key: result["costs"][key] for key in data.draw(st.sets(st.sampled_from(sorted(result["costs"]))))}
+    late = data.draw(st.sets(st.sampled_from(["mae", "mfe", "holding_ms", "bars_held", "closing_price", "impact"])))
+    trades = [{key: value for key, value in one.items() if key not in late} for one in result["trades"]]
+    trades = trades[: data.draw(st.integers(0, len(trades)))]
+    older = {**result, "metrics": metrics, "costs": costs, "trades": trades}
+    names = data.draw(st.sampled_from([("scripted",), ("scripted", "hold"), ("hold",)]))
+    with Store.open("mem://") as store:
+        add_backtest_run(store, "b")
+        full = summarise(store, "b")
+    summary = replace(full, backtests=[BacktestRecord("b", name, older) for name in names])
+    recalled = data.draw(st.sampled_from([HERE, GONE]))
+    page = Page(render(summary, recalled))
+    json.dumps(all_facts(summary, recalled), allow_nan=False)
+    assert "Did it make money?" in page.text
+    if "impact" not in costs:
+        assert "told apart" in page.text
+
+
+def test_a_run_without_trades_or_too_short_is_said_to_be_so(summary: RunSummary) -> None:
+    flat = next(record for record in summary.backtests if record.name == "flat")
+    short = {key: flat.result[key][:9] for key in ("times", "equity", "exposure")}
+    alone = replace(summary, backtests=[replace(flat, result={**flat.result, **short})], decisions=[])
+    page = Page(render(alone, HERE))
+    for said in ("No: +0 on 10,000", "there were no trades", "the run is too short", "nothing was traded",
+                 "nobody paid anything", "no baseline that holds"):  # fmt: skip
+        assert said in page.text
+
+
+def test_settings_are_told_with_their_meaning() -> None:
+    document = config.load_config("demo", []).model_dump(mode="json")
+    table = settings_part(document)
+    assert isinstance(table, Table)
+    by_name = {row.label: row.values for row in table.rows}
+    assert by_name["costs.taker_fee"]["value"] == "0.0005"
+    assert all(values["meaning"] for values in by_name.values())
+    assert {name.partition(".")[0] for name in by_name} >= {"costs", "guard"}
+    assert isinstance(settings_part({}), Missing)
+    unknown = settings_part({"costs": {"tribute": [1, 2]}})
+    assert isinstance(unknown, Table) and unknown.rows[0].values == {"value": "[1, 2]", "meaning": ""}
+
+
+def test_long_lists_are_cut_and_say_so(played: Played) -> None:
+    trades = (played.own["trades"] * 300)[:1_000]
+    long = replace(played, results={**played.results, "scripted": {**played.own, "trades": trades}})
+    listed = trades_chapter(long).parts[-1]
+    assert isinstance(listed, Table) and len(listed.rows) == 200
+    assert "1000 from flat to flat; the first 200 are shown" in listed.caption
+
+
+def test_symbols_beyond_the_figures_are_named(played: Played) -> None:
+    names = tuple(f"{letter}USDT" for letter in "ABCDEFGH")
+    market = generate(SyntheticConfig(bars=360, seed=3, symbols=names))
+    fills = [{**played.own["fills"][0], "symbol": name, "quantity": 9.0 - number} for number, name in enumerate(names)]
+    own = {**played.own, "symbols": list(names), "fills": fills, "exposure": [[0.1] * 8] * len(played.own["times"])}
+    wide = replace(played, results={"scripted": own})
+    chapter = candles_chapter(wide, Recalled(market))
+    assert [part.title for part in chapter.parts] == list(names[:6])
+    assert chapter.caption.endswith("Left out: GUSDT, HUSDT.")
+    [exposure] = [part for one in chapters(wide, {}, GONE) for part in one.parts if part.title.startswith("Exposure")]
+    assert isinstance(exposure, Picture)
+    assert [(line.name, line.y[0]) for line in exposure.figure.data] == [("long", pytest.approx(80.0))]
+
+
+def test_a_year_of_hours_makes_a_page_of_sensible_size(summary: RunSummary) -> None:
+    bars = 365 * 24
+    base = generate(SyntheticConfig(bars=bars, seed=5, symbols=("AAAUSDT", "BBBUSDT"), timeframe="1h"))
+    equity = [1e4 * (1.0 + 0.2 * math.sin(number / 300) + 0.01 * math.sin(number)) for number in range(bars - 1)]
+    times = (base.open_time[:-1] + base.interval).tolist()
+    exposure = [[math.sin(number / 9), math.cos(number / 9)] for number in range(bars - 1)]
+    long = {"start": 0, "times": times, "equity": equity, "exposure": exposure}
+    results = [BacktestRecord("b", name, {**summary.backtests[0].result, **long}) for name in config.BASELINES]
+    html = render(replace(summary, backtests=results, decisions=[]), Recalled(base))
+    assert len(html) - len(get_plotlyjs()) < 4_000_000
+
+
+@given(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from(naming.COLUMNS + naming.RISK_COLUMNS + naming.COST_COLUMNS),
+)
+def test_a_number_is_never_a_ruin_of_a_table(value: float, column: naming.Column) -> None:
+    text = naming.number_text(value, column.kind)
+    assert len(text) <= 20
+    assert (text == "–") == (not math.isfinite(value))
+    assert not (text.startswith("-") and not any(digit in text for digit in "123456789")), "a zero has no sign"
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (0.0123, "change", "+1.23 %"),
+        (-0.000001, "change", "+0.00 %"),
+        (-0.000001, "small_share", "0.00 %"),
+        (0.0123, "month", "+1.2 %"),
+        (-1234.5, "money", "-1,234.50"),
+        (5.25, "hours", "5.2 h"),
+        (240.0, "hours", "10.0 d"),
+        (1_600_000_000_000, "moment", "2020-09-13 12:26"),
+        ("long", "text", "long"),
+        ("<b>", "ratio", "–"),
+        (None, "text", "–"),
+        (1e300, "ratio", "1.00e+300"),
+        (-1.7e308, "change", "-1.80e+308 %"),
+        (2.5, "count", "2.5"),
+    ],
+)
+def test_numbers_have_their_units(value: Any, kind: naming.Kind, text: str) -> None:
+    assert naming.number_text(value, kind) == text
+
+
+@pytest.mark.parametrize(
+    ("symbols", "quote"),
+    [
+        (("BTCUSDT", "ETHUSDT"), "USDT"),
+        (("BTCUSDT", "ETHUSDC"), "of the quote currency"),
+        (("BTC-USD",), "USD"),
+        (("GOLD",), "of the quote currency"),
+        ((), "of the quote currency"),
+    ],
+)
+def test_money_has_its_currency_where_it_is_known(symbols: tuple[str, ...], quote: str) -> None:
+    assert naming.quote_of(symbols) == quote
+
+
+def test_every_baseline_has_a_name_and_a_meaning() -> None:
+    for name in config.BASELINES:
+        assert not naming.title_of(name).startswith("Team ") and naming.MEANINGS[name]
+    assert naming.title_of("mine:Own") == "Strategy mine:Own"
+    assert naming.listed("ABCDEFGH", 3) == "A, B, C and 5 more"

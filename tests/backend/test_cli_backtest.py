@@ -1,0 +1,320 @@
+"""What a user can ask of a backtest: help of every command, strategies in a team's place, baselines, costs, venue."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from backend import cli
+from backend.backtests import notes_on, run_backtest_job, settings_for, subject_of
+from backend.config import load_config, override
+from backend.console import console
+from backend.store.store import Store
+from backend.teams import TeamManifest, write_manifest
+from simulator.archive import write_market
+from simulator.errors import UserError
+from simulator.market import Market
+from simulator.rules import SymbolRules
+from simulator.synthetic import SyntheticConfig, generate
+from simulator.venue import write_rules
+
+FINE = generate(SyntheticConfig(bars=1000, seed=5, symbols=("AAAUSDT", "BBBUSDT"), timeframe="1h"))
+RECORDED = Path(__file__).parents[3] / "shared" / "market-data" / "binance"
+OWN = """
+class Buys:
+    name = "buys"
+
+    def decide(self, view, account):
+        return orders_for_target(view, account, "AAAUSDT", 0.5)
+
+
+class Broken:
+    def decide(self, view, account):
+        return 1 / 0
+"""
+
+
+class Result:
+    """What a command printed, with the spaces of wrapped lines made one, and its exit code."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = " ".join(out.split())
+        self.err = " ".join(err.split())
+
+
+Run = Callable[..., Result]
+
+
+def write_recorded(market: Market, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for column, symbol in enumerate(market.symbols):
+        table = {name: getattr(market, name)[:, column] for name in ("open", "high", "low", "close")}
+        table["volume"] = 1e6 * market.volume[:, column]
+        frame = pd.DataFrame({"timestamp": pd.to_datetime(market.open_time, unit="ms"), **table})
+        frame.to_parquet(folder / f"{symbol}-{market.timeframe}.parquet")
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """command("backtest", ...) in a folder with recorded bars in `bars`, a written market in `made`, and `my_own`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_own", raising=False)
+    monkeypatch.setattr(console, "_width", 250)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "250")
+    write_recorded(FINE.resample("4h"), tmp_path / "bars")
+    write_recorded(FINE, tmp_path / "bars")
+    write_market(FINE, tmp_path / "made")
+    (tmp_path / "my_own.py").write_text("from simulator.backtest import orders_for_target\n" + OWN)
+
+    def run(*arguments: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["cryptosentinel", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+            sys.exit(0)
+        printed = capsys.readouterr()
+        code = ended.value.code
+        return Result(0 if code is None else int(code), printed.out, printed.err)
+
+    return run
+
+
+MARKET = ("--data", "--symbols", "--timeframe", "--resample", "--funding", "--news")
+WINDOW = ("--start", "--end", "--decide-every", "--seed")
+CONFIG = ("--config", "--set")
+KEPT = ("--store", "--runs")
+CHECK = ("--strategy", "--team", *MARKET, *WINDOW, "--times", *CONFIG, "--out")
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "": ("data", "check", "backtest", "train", "evaluate", "runs", "config", "demo"),
+    "data": ("sample", "list", "check", "import", "download"),
+    "data sample": ("--out", "--seed"),
+    "data list": ("DATA",),
+    "data check": ("DATA", "--symbols", "--timeframe"),
+    "data import": ("SOURCE", "--out", "--symbols"),
+    "data download": ("--exchange", "--symbols", "--timeframe", "--start", "--end", "--market", "--url", "--out"),
+    "check": ("lookahead", "recursion"),
+    "check lookahead": (*CHECK, "--draws"),
+    "check recursion": (*CHECK, "--warm-up"),
+    "backtest": (*MARKET, *WINDOW, *CONFIG, *KEPT, "--team", "--baselines", "--finer", "--rules"),
+    "train": (*MARKET, *CONFIG, *KEPT, "--resume", "--dry-run"),
+    "evaluate": ("FOLDER", *MARKET, *CONFIG, *KEPT, "--baselines"),
+    "runs": ("RUN", "--store"),
+    "config": CONFIG,
+    "demo": (*CONFIG, *KEPT),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_help_lists_every_option(name: str, command: Run) -> None:
+    result = command(*name.split(), "--help")
+    assert result.code == 0, result.err
+    assert "Usage" in result.out
+    for option in OPTIONS[name]:
+        assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", result.out, re.IGNORECASE), option
+    told = {found for found in re.findall(r"│ \*? *(--[a-z-]+)", result.out) if found != "--help"}
+    assert told <= set(OPTIONS[name]), "an option that this table does not know"
+
+
+def commands(app: Any, prefix: str = "") -> set[str]:
+    found = {f"{prefix}{one.name or one.callback.__name__}" for one in app.registered_commands}
+    for group in app.registered_groups:
+        found |= {f"{prefix}{group.name}"} | commands(group.typer_instance, f"{prefix}{group.name} ")
+    return found
+
+
+def test_the_table_knows_every_command() -> None:
+    assert commands(cli.app) == set(OPTIONS) - {""}
+
+
+BACKTEST = ("backtest", "--data", "bars", "--timeframe", "4h", "--start", "2020-01-24", "--end", "2020-02-05")
+CHECKS = ("check", "lookahead", "--data", "bars", "--timeframe", "4h", "--strategy", "hold")
+# what it is: (arguments, the trouble, the way out)
+MISTAKES: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "a strategy misspelt": ((*BACKTEST, "--team", "ema_cros"), "no team 'ema_cros'", "did you mean 'ema_cross'"),
+    "nobody of that name": ((*BACKTEST, "--team", "zz"), "no team 'zz'", "folder of a finished training run"),
+    "a folder without a team": ((*BACKTEST, "--team", "bars"), "no team 'bars'", "folder of a finished"),
+    "no such module": ((*BACKTEST, "--team", "nothing:Here"), "no module 'nothing'", "from the folder it is in"),
+    "own strategy that fails": ((*BACKTEST, "--team", "my_own:Broken"), "division by zero (my_own.py", "mend it"),
+    "the same one twice": ((*BACKTEST, "--team", "hold", "--team", "hold"), "named twice", "give each --team once"),
+    "a baseline misspelt": ((*BACKTEST, "--baselines", "hold,holt"), "no baseline 'holt'", "did you mean 'hold'"),
+    "a baseline twice": ((*BACKTEST, "--baselines", "hold,hold"), "'hold' is named twice", "'hold'"),
+    "no finer bars": ((*BACKTEST, "--finer", "5m"), "no 5m bars of AAAUSDT, BBBUSDT", "data list"),
+    "not finer": ((*BACKTEST, "--finer", "4h"), "is not finer than the 4h bars", "venue.finer"),
+    "a strange timeframe": ((*BACKTEST, "--finer", "7m"), "venue.finer", "one of '', '1m', '5m'"),
+    "no file of rules": ((*BACKTEST, "--rules", "x.json"), "x.json", "there is no such file"),
+    "impact without a bound": (
+        (*BACKTEST, "--config", "demo", "--set", "costs.impact=1"), "impact needs participation", "costs.impact=1"
+    ),
+    "a typo in a setting": ((*BACKTEST, "--set", "venue.rulez=x"), "unknown key 'venue.rulez'", "'rules'"),
+    "nobody to check": ((*CHECKS, "--team", "scripted"), "either --strategy NAME", "--team"),
+    "a strategy to check misspelt": ((*CHECKS[:-1], "holdd"), "no strategy 'holdd'", "did you mean 'hold'"),
+    "a typo in a check": ((*CHECKS, "--set", "costs.taker=1"), "unknown key 'costs.taker'", "taker_fee"),
+    "a check of finer bars": ((*CHECKS, "--set", "venue.finer=5m"), "no 5m bars", "data list"),
+    "a demo at a venue that cannot be": (
+        ("demo", "--config", "quick", "--set", "venue.finer=1m"), "needs recorded bars", "finer"
+    ),
+    "a training at a venue that cannot be": (
+        ("train", "--data", "bars", "--set", "venue.rules=x.json"), "x.json", "there is no such file"
+    ),
+    "an import of nothing": (("data", "import", "nowhere", "--out", "o"), "no such folder to import", "nowhere"),
+    "an import into itself": (("data", "import", "bars", "--out", "bars/o"), "lies in the tree", "outside"),
+    "a download without symbols": (
+        ("data", "download", "--symbols", ",", "--start", "2024-01-01", "--out", "o"), "no symbol", "at least one"
+    ),
+    "a download of no market": (
+        ("data", "download", "--symbols", "A/B", "--start", "2024-01-01", "--out", "o", "--market", "future"),
+        "market is 'future'", "'spot' or 'swap'",
+    ),
+    "a download backwards": (
+        ("data", "download", "--symbols", "A/B", "--start", "2024-01-02", "--end", "2024-01-01", "--out", "o"),
+        "is not after the start", "2024-01-02",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence_and_exit_code_2(mistake: str, command: Run) -> None:
+    arguments, trouble, way_out = MISTAKES[mistake]
+    result = command(*arguments)
+    assert result.code == 2, result.out + result.err
+    assert trouble in result.err and way_out in result.err
+    assert "Traceback" not in result.err + result.out
+    assert len(result.err) < 1200
+
+
+def test_strategies_are_tested_in_a_teams_place_under_the_costs_of_the_data(command: Run) -> None:
+    write_rules("bars/rules.json", {name: SymbolRules(lot=0.01, taker_fee=0.003) for name in FINE.symbols})
+    result = command(
+        *BACKTEST, "--team", "donchian_breakout", "--team", "my_own:Buys", "--baselines", "hold,macd_cross,oracle",
+        "--finer", "1h", "--set", "costs.latency_bars=1", "--store", "here",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    assert "square-root impact x 1; at most 10 % of a bar's volume; 1 bars of latency" in result.out
+    assert (
+        "venue: rules of AAAUSDT, BBBUSDT with taker fees of 0.3 %; 1h bars inside those of AAAUSDT, BBBUSDT"
+        in result.out
+    )
+    with Store.open("here") as store:
+        [run] = store.runs()
+        played = {one.name: one.result for one in store.backtests(run.run)}
+    assert set(played) == {"donchian_breakout", "my_own:Buys", "hold", "macd_cross"}, "recorded bars have no oracle"
+    assert run.config["teams"] == ["donchian_breakout", "my_own:Buys"]
+    assert run.config["venue"]["rules"] and run.config["venue"]["finer"]
+    assert run.config["config"]["costs"]["impact"] == 1.0
+    for fill in played["hold"]["fills"]:
+        assert fill["fee"] == pytest.approx(0.003 * abs(fill["quantity"]) * fill["price"])
+    assert Path("runs", run.run, "report.html").is_file()
+
+
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded bars are not here: ../shared/market-data/binance")
+def test_recorded_minutes_decide_inside_recorded_hours(command: Run) -> None:
+    result = command(
+        "backtest", "--data", RECORDED, "--symbols", "BTCUSDT,SOLUSDT", "--timeframe", "1h", "--finer", "1m",
+        "--set", "market.start=2024-07-20", "--set", "market.end=2024-08-10", "--start", "2024-08-01",
+        "--team", "buy_the_dip", "--baselines", "hold",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    assert "venue: 1m bars inside those of BTCUSDT" in result.out, "there are no minutes of SOLUSDT"
+    assert "square-root impact x 1" in result.out
+
+
+def test_a_baseline_that_is_tested_is_not_run_again_and_there_may_be_none(command: Run) -> None:
+    for options, names in (
+        (("--team", "hold"), {"hold", "flat", "equal_weight", "always_short", "sma_cross", "volatility_target",
+                              "matched_random", "oracle"}),
+        (("--team", "hold", "--baselines", "none"), {"hold"}),
+    ):  # fmt: skip
+        result = command(
+            "backtest", "--data", "made", "--timeframe", "1h", "--start", "2020-02-01", "--end", "2020-02-05",
+            "--store", f"s{len(options)}", *options,
+        )  # fmt: skip
+        assert result.code == 0, result.err
+        with Store.open(f"s{len(options)}") as store:
+            assert {one.name for one in store.backtests(store.runs()[0].run)} == names
+            assert store.runs()[0].config["config"]["costs"]["impact"] == 0.0, (
+                "a synthetic market has too little volume"
+            )
+
+
+def test_the_page_s_job_is_the_same_backtest(command: Run, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {
+        "data": Path("bars"), "symbols": ["AAAUSDT"], "timeframe": "4h", "start": "2020-01-24", "end": "2020-02-05",
+        "seed": 1, "folder": Path("runs"), "on_progress": lambda done, total: None,
+    }  # fmt: skip
+    with Store.open("here") as store:
+        overrides = ["evaluation.baselines=['flat']", "venue.finer='1h'"]
+        run = run_backtest_job(store, team="rsi_reversion", overrides=overrides, **arguments)
+        assert {one.name for one in store.backtests(run)} == {"rsi_reversion", "flat"}
+        by_page = store.backtests(run)
+        assert store.run(run).config["venue"]["told"] == "1h bars inside those of AAAUSDT"
+        with pytest.raises(UserError, match="did you mean 'rsi_reversion'"):
+            run_backtest_job(store, team="rsi_reversio", **arguments)
+    result = command(
+        *BACKTEST, "--symbols", "AAAUSDT", "--team", "rsi_reversion", "--baselines", "flat", "--finer", "1h",
+        "--decide-every", 6, "--store", "there",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    with Store.open("there") as store:
+        by_command = store.backtests(store.runs()[0].run)
+    assert {one.name: one.result for one in by_page} == {one.name: one.result for one in by_command}
+
+
+@pytest.mark.parametrize("what", ["lookahead", "recursion"])
+def test_checks_trade_at_the_same_venue_as_backtests(what: str, command: Run) -> None:
+    write_rules("bars/rules.json", {name: SymbolRules(lot=0.01) for name in FINE.symbols})
+    Path("bars/mark").mkdir()
+    write_recorded(FINE, Path("bars/mark"))
+    options = ("--draws", 1) if what == "lookahead" else ("--warm-up", "125,150")
+    result = command(
+        "check", what, "--data", "bars", "--timeframe", "4h", "--strategy", "sma_cross", "--times", 4,
+        "--start", "2020-01-28", "--set", "venue.finer=1h", *options,
+    )  # fmt: skip
+    assert result.code == 0, result.out + result.err
+    assert "mark prices are left out here" in result.out
+
+
+def test_a_training_is_told_what_it_does_not_score(command: Run) -> None:
+    arguments = ("train", "--data", "bars", "--timeframe", "4h", "--set", "training.base_model='nowhere'")
+    assert "training does not score" not in command(*arguments).out
+    write_rules("bars/rules.json", {name: SymbolRules(lot=0.01) for name in FINE.symbols})
+    result = command(*arguments, "--set", "costs.participation=0.1", "--set", "costs.impact=1")
+    assert (
+        "note: training does not score price impact, the limit to a share of the volume, the venue's rules with their "
+        "fees; `evaluate` and `backtest` do" in result.out
+    )
+    assert result.code == 2 and "no model folder" in result.err
+
+
+def test_a_preset_fits_the_data_unless_one_is_named(command: Run) -> None:
+    recorded, demo = load_config("recorded"), load_config("demo")
+    assert recorded.costs != demo.costs
+    assert settings_for("", [], Path("bars")) == recorded
+    assert settings_for("", ["market.data='bars'"], None).costs == recorded.costs
+    assert settings_for("", ["costs.impact=0"], Path("bars")).costs.participation == 0.1
+    assert settings_for("", [], Path("made")) == settings_for("", [], None) == demo
+    assert settings_for("demo", [], Path("bars")) == demo
+
+
+def test_a_team_tested_at_other_costs_than_it_was_trained_at_is_noted(command: Run, tmp_path: Path) -> None:
+    (tmp_path / "team").mkdir()
+    write_manifest(tmp_path / "team", TeamManifest(base="nano", adapters=None, config=load_config("demo")))
+    names = ["scripted", "hold", "team"]
+    assert notes_on(names, load_config("demo")) == []
+    [note] = notes_on(names, override(load_config("demo"), ["costs.taker_fee=0.001"]))
+    assert note == "team was trained with other costs than it is tested with: taker_fee 0.001 instead of 0.0005"
+
+
+def test_a_name_is_a_strategy_before_it_is_a_folder(command: Run, tmp_path: Path) -> None:
+    (tmp_path / "hold").mkdir()
+    assert subject_of("hold", load_config("demo")).name == "hold"
+    with pytest.raises(UserError, match="no team 'hold'"):
+        subject_of("hold/", load_config("demo"))

@@ -1,0 +1,237 @@
+"""What is computed from stored results: months, rolling Sharpe, trades, costs, regimes, candles; older records too."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend import performance
+from backend.traded_market import MOST_CANDLES, candles
+from simulator import metrics
+from simulator.backtest import run_backtest
+from simulator.costs import Costs
+from simulator.errors import DataError
+from simulator.market import TIMEFRAMES
+from simulator.strategies import AlwaysShort, Hold, SmaCross
+from simulator.trade_stats import COST_KEYS
+from simulator.trades import Trade
+from tests.stored_runs import WINDOW, small_market
+
+HOUR, DAY = TIMEFRAMES["1h"], TIMEFRAMES["1d"]
+
+
+def at(text: str) -> int:
+    return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+@cache
+def stored(name: str = "sma_cross") -> dict[str, Any]:
+    strategy = {"sma_cross": SmaCross, "hold": Hold, "always_short": AlwaysShort}[name]()
+    return run_backtest(small_market(), strategy, WINDOW, costs=Costs()).to_dict()
+
+
+def trade(pnl: float, quantity: float = 1.0, **changes: Any) -> Trade:
+    made = Trade("AAAUSDT", quantity, 0, 1, 100.0, HOUR, 2, 100.0 + pnl, pnl, 0.0, 0.0, "order")
+    return replace(made, **changes)
+
+
+RETURNS = st.lists(st.floats(-0.9, 3.0), min_size=1, max_size=300)
+
+
+@settings(deadline=None)
+@given(
+    returns=RETURNS,
+    start=st.integers(at("2019-01-01") // HOUR, at("2024-12-31") // HOUR),
+    interval=st.sampled_from(["1h", "4h", "1d"]),
+)
+def test_months_multiply_up_to_the_total_return(returns: list[float], start: int, interval: str) -> None:
+    equity = np.concatenate([[1e4], 1e4 * np.cumprod(1.0 + np.array(returns))])
+    times = [start * HOUR + number * TIMEFRAMES[interval] for number in range(len(equity))]
+    months = performance.monthly_returns(times, equity.tolist())
+    total = math.prod(1.0 + month.total_return for month in months)
+    expected = float(np.prod(1.0 + metrics.returns_of(equity)))  # of an account that is ruined: 0
+    assert total == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    years = performance.yearly_returns(months)
+    assert math.prod(1.0 + value for value in years.values()) == pytest.approx(total, rel=1e-9, abs=1e-12)
+    assert [(one.year, one.month) for one in months] == sorted({(one.year, one.month) for one in months})
+    assert all(month.whole for month in months[1:-1])
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "equity", "expected"),
+    [
+        # A bar that closes at midnight of the first belongs to the month before.
+        ("2023-01-31T00:00", DAY, [100.0, 110.0, 121.0], [("2023-01", 0.1, False), ("2023-02", 0.1, False)]),
+        ("2023-12-31T23:00", HOUR, [100.0, 50.0, 50.0], [("2023-12", -0.5, False), ("2024-01", 0.0, False)]),
+        # Ruined: nothing is left to earn with.
+        ("2023-01-31T00:00", DAY, [100.0, -5.0, 20.0], [("2023-01", -1.0, False), ("2023-02", 0.0, False)]),
+        ("2023-02-01T00:00", 28 * DAY, [100.0, 120.0], [("2023-02", 0.2, True)]),
+        ("2023-02-01T00:00", DAY, [100.0], []),
+    ],
+)
+def test_months_by_hand(first: str, step: int, equity: list[float], expected: list[tuple[str, float, bool]]) -> None:
+    times = [at(first) + number * step for number in range(len(equity))]
+    found = performance.monthly_returns(times, equity)
+    assert [(f"{one.year}-{one.month:02d}", one.whole) for one in found] == [
+        (name, whole) for name, _, whole in expected
+    ]
+    assert [one.total_return for one in found] == pytest.approx([value for _, value, _ in expected])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    count=st.integers(0, 400),
+    interval=st.sampled_from(["1h", "4h", "1d"]),
+    seed=st.integers(0, 2**16),
+    flat=st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)),
+)
+def test_rolling_sharpe_is_that_of_each_window(count: int, interval: str, seed: int, flat: tuple[float, float]) -> None:
+    returns = np.random.default_rng(seed).normal(0.001, 0.01, count)
+    returns[int(min(flat) * count) : int(max(flat) * count)] = 0.0
+    equity = np.concatenate([[1e4], 1e4 * np.cumprod(1.0 + returns)])
+    step = TIMEFRAMES[interval]
+    times = [number * step for number in range(count + 1)]
+    rolling = performance.rolling_sharpe(times, equity.tolist())
+    wanted = min(30 * DAY // step, count // 3)
+    if wanted < performance.FEWEST_RETURNS:
+        assert rolling is None
+        return
+    assert rolling is not None
+    assert rolling.bars == wanted and rolling.days == pytest.approx(wanted * step / DAY)
+    assert rolling.times[0] == times[wanted] and rolling.times[-1] == times[-1]
+    own = metrics.returns_of(equity)
+    for time, value in zip(rolling.times, rolling.values, strict=True):
+        window = own[time // step - wanted : time // step]
+        if np.ptp(window) == 0.0:
+            assert value is None
+        else:
+            assert value is not None and math.isfinite(value)
+            assert value == pytest.approx(window.mean() / window.std(ddof=1) * math.sqrt(365 * DAY / step), rel=1e-6)
+
+
+def test_rolling_sharpe_of_a_long_run_is_thinned() -> None:
+    times = list(range(0, 20_000 * HOUR, HOUR))
+    equity = [1e4 + 10 * math.sin(number) for number in range(20_000)]
+    rolling = performance.rolling_sharpe(times, equity)
+    assert rolling is not None and len(rolling.times) == 1_500
+    assert rolling.bars == 720
+
+
+def test_trades_without_a_loss_have_no_profit_factor() -> None:
+    won = performance.trade_summary([trade(5.0, mae=-0.02, mfe=0.1, holding_ms=2 * HOUR)], 1_000.0)
+    assert (won["profit_factor"], won["payoff_ratio"], won["hit_rate"]) == (None, None, 1.0)
+    assert (won["mae"], won["mfe"], won["winner_mae"], won["median_hours"]) == (-0.02, 0.1, -0.02, 2.0)
+    none = performance.trade_summary([], 1_000.0)
+    assert none["trades"] == 0.0
+    assert not [key for key, value in none.items() if value is not None and not math.isfinite(value)]
+    assert (none["hit_rate"], none["mae"], none["longest_hours"]) == (None, None, None)
+
+
+def test_excursions_and_times_are_means_over_the_trades_that_know_them() -> None:
+    trades = [
+        trade(10.0, mae=-0.1, mfe=0.2, holding_ms=HOUR),
+        trade(-5.0, quantity=-2.0, mae=-0.3, mfe=0.0, holding_ms=5 * HOUR),
+        trade(1.0),
+    ]
+    found = performance.trade_summary(trades, 1_000.0)
+    assert found["mae"] == pytest.approx(-0.2) and found["mfe"] == pytest.approx(0.1)
+    assert found["winner_mae"] == pytest.approx(-0.1)
+    assert (found["median_hours"], found["longest_hours"]) == (3.0, 5.0)
+    assert found["profit_factor"] == pytest.approx(11.0 / 5.0)
+    assert performance.trade_return(trades[1]) == pytest.approx(-5.0 / 200.0)
+    sides = performance.by_side(trades)
+    assert [one.pnl for one in sides["short"]] == [-5.0] and len(sides["long"]) == 2
+
+
+@pytest.mark.parametrize("name", ["sma_cross", "hold", "always_short"])
+def test_costs_lie_between_profit_before_and_after(name: str) -> None:
+    result = stored(name)
+    found = performance.cost_summary(result)
+    kinds = [found[key] or 0.0 for key in COST_KEYS]
+    assert found["gross"] == pytest.approx(result["equity"][-1] - result["equity"][0] + math.fsum(kinds))
+    assert found["total_share"] == pytest.approx(math.fsum(kinds) / 10_000.0)
+    gross = found["gross"] or 0.0
+    assert (found["total_of_gross"] is None) == (gross <= 0.0)
+
+
+def test_records_of_other_versions_are_read() -> None:
+    result = stored()
+    older = {
+        **result,
+        "costs": {key: result["costs"][key] for key in ("fees", "spread", "funding")},
+        "trades": [
+            {key: value for key, value in one.items() if key not in ("mae", "mfe", "holding_ms", "bars_held", "impact")}
+            for one in result["trades"]
+        ],
+    }
+    costs = performance.cost_summary(older)
+    assert costs["impact"] is None and costs["borrow"] is None and costs["fees"] is not None
+    trades = performance.trades_of_result(older)
+    assert [one.pnl for one in trades] == [one["pnl"] for one in result["trades"]]
+    assert performance.trade_summary(trades, 1e4)["mae"] is None
+    newer = {**result, **{key: [{**one, "aura": 1.0} for one in result[key]] for key in ("trades", "fills")}}
+    assert performance.trades_of_result(newer) == performance.trades_of_result(result)
+    assert performance.regime_rows(newer, small_market(), None) == performance.regime_rows(result, small_market(), None)
+
+
+def test_regimes_add_up_and_stand_beside_holding() -> None:
+    result, hold = stored(), stored("hold")
+    rows = performance.regime_rows(result, small_market(), hold)
+    assert {row["kind"] for row in rows} == {"trend", "volatility", "truth"}
+    for kind in ("trend", "volatility", "truth"):
+        own = [row for row in rows if row["kind"] == kind]
+        for key, of in (("total_return", result), ("against", hold)):
+            assert math.fsum(row[key] for row in own) == pytest.approx(of["metrics"]["total_return"])
+        assert sum(row["trades"] for row in own) == len(result["trades"])
+    assert {row["against"] for row in performance.regime_rows(result, small_market(), None)} == {None}
+    with pytest.raises(DataError, match="not the market of the result"):
+        performance.regime_rows(result, small_market().select(["AAAUSDT"]), hold)
+
+
+def test_traded_symbols_come_most_traded_first() -> None:
+    fills = [("A", 1.0, 10.0), ("B", -3.0, 10.0), ("A", -1.0, 15.0), ("C", 2.5, 10.0)]
+    result = {"fills": [{"symbol": one, "quantity": size, "price": price} for one, size, price in fills]}
+    assert list(performance.traded_notional(result).items()) == [("B", 30.0), ("A", 25.0), ("C", 25.0)]
+
+
+@pytest.mark.parametrize("bars", [180, 5_000, 100_000])
+def test_candles_are_few_and_lose_no_extreme(bars: int) -> None:
+    market = long_market(bars)
+    first, last = int(market.open_time[30]) + market.interval, int(market.open_time[-1]) + market.interval
+    shown = candles(market, "AAAUSDT", first, last)
+    assert len(shown) <= MOST_CANDLES
+    assert len(shown) > MOST_CANDLES / 8 or len(shown) == bars - 30
+    assert float(np.nanmax(shown.high)) == float(np.nanmax(market.high[30:, 0]))
+    assert float(np.nanmin(shown.low)) == float(np.nanmin(market.low[30:, 0]))
+    assert shown.close[shown.present][-1] == market.close[-1, 0]
+    assert shown.open[shown.present][0] == market.open[30, 0]
+
+
+def test_candles_say_what_cannot_be_shown() -> None:
+    market = small_market()
+    with pytest.raises(DataError, match="no symbol 'XUSDT'"):
+        candles(market, "XUSDT", 0, 1)
+    with pytest.raises(DataError, match="there are no bars from 1970-01-01"):
+        candles(market, "AAAUSDT", 0, DAY)
+
+
+@cache
+def long_market(bars: int) -> Any:
+    """The small market's first coin over and over, in 5m bars; with a hole."""
+    base = small_market().select(["AAAUSDT"])
+    index = np.arange(bars) % len(base)
+    columns = {
+        name: getattr(base, name)[index].copy() for name in ("open", "high", "low", "close", "volume", "half_spread")
+    }
+    for values in columns.values():
+        values[60:70] = np.nan
+    times = base.open_time[0] + TIMEFRAMES["5m"] * np.arange(bars)
+    return replace(base, timeframe="5m", open_time=times, **columns, truth=None, funding={}, news=())

@@ -1,0 +1,114 @@
+"""One backtest on the page: the same parts as in its report, also where the data is gone or records are older."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from backend.backtest_report import chapters, tiles
+from backend.page_parts import Picture, Table
+from backend.store.records import BacktestRecord
+from backend.store.store import Store
+from backend.summary import RunSummary, summarise
+from backend.traded_market import Recalled
+from simulator.archive import write_market
+from tests.stored_runs import add_backtest_run, add_demo_run, episode, small_market
+
+APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the data of a stored backtest."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CRYPTOSENTINEL_STORE", str(tmp_path / "store"))
+    write_market(small_market(), tmp_path / "data" / "synthetic")
+    return tmp_path
+
+
+def stored(here: Path, **changes: Any) -> RunSummary:
+    """The run in the store, with other keys in the team's result."""
+    with Store.open(here / "store") as store:
+        add_backtest_run(store, "b")
+        if changes:
+            store.add_backtest(BacktestRecord("b", "scripted", {**episode().result.to_dict(), **changes}))
+        return summarise(store, "b")
+
+
+def opened() -> AppTest:
+    app = AppTest.from_file(str(APP), default_timeout=30).run()
+    assert not app.exception and not app.error
+    return app
+
+
+def words(app: AppTest) -> str:
+    return "\n".join(str(element.value) for kind in (app.markdown, app.caption) for element in kind).replace("\\", "")
+
+
+def test_the_page_shows_what_the_report_shows(here: Path) -> None:
+    summary = stored(here)
+    app = opened()
+    [played] = summary.played()
+    assert [(one.label, one.value) for one in app.metric] == [(one.label, one.value) for one in tiles(played)]
+    said = words(app)
+    parts = [part for one in chapters(played, summary.settings, Recalled(small_market())) for part in one.parts]
+    for part in parts:
+        assert part.title in said
+        if isinstance(part, Picture | Table):
+            assert part.caption in said
+    tables = [part for part in parts if isinstance(part, Table)]
+    shown = [frame.value for frame in app.dataframe][-len(tables) :]
+    for part, frame in zip(tables, shown, strict=True):
+        assert list(frame.iloc[:, 0]) == [row.label for row in part.rows]
+        assert len(frame.columns) == 1 + len(part.columns)
+
+
+def test_another_symbol_shows_its_candles(here: Path) -> None:
+    stored(here)
+    app = opened()
+    choice = app.selectbox(key="symbol ")
+    assert sorted(choice.options) == ["AAAUSDT", "BBBUSDT"]
+    other = choice.options[1]
+    app.selectbox(key="symbol ").select(other).run()
+    assert not app.exception
+    assert f"**{other}**" in words(app)
+
+
+def test_data_that_is_gone_is_explained_and_found_again(here: Path) -> None:
+    stored(here)
+    shutil.move(here / "data", here / "away")
+    app = opened()
+    said = words(app)
+    assert said.count("no such folder") == 2  # regimes and candles
+    assert "Months" in said and "Costs in money" in said
+    shutil.move(here / "away", here / "data")
+    assert "no such folder" not in words(app.run())
+
+
+def test_windows_of_an_evaluation_stand_below_each_other(here: Path) -> None:
+    with Store.open(here / "store") as store:
+        add_demo_run(store, "demo")
+        for window in ("held_out", "no_edge"):
+            for name in ("scripted", "hold"):
+                store.add_backtest(BacktestRecord("demo", f"{window}/{name}", episode().result.to_dict()))
+    app = opened()
+    assert [one.value for one in app.metric][:5] == [one.value for one in app.metric][5:]
+    said = words(app)
+    assert "it is made anew for each evaluation" in said
+    assert len(app.get("plotly_chart")) == 8 + 2 * 6
+
+
+def test_an_older_record_is_shown(here: Path) -> None:
+    result = episode().result
+    kept = {key: result.metrics[key] for key in ("total_return", "max_drawdown")}
+    old = ("mae", "mfe", "holding_ms", "bars_held", "impact", "spread", "borrow", "liquidation", "closing_price")
+    trades = [{key: value for key, value in one.items() if key not in old} for one in result.to_dict()["trades"]]
+    costs = {key: result.costs[key] for key in ("fees", "spread", "funding")}
+    stored(here, metrics=kept, trades=trades, costs=costs)
+    said = words(opened())
+    assert "the run was recorded before they were told apart" in said
+    assert "the run's record does not hold them" in said
