@@ -14,8 +14,9 @@ import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -68,9 +69,10 @@ def write(results: Sequence[Result], path: Path = RESULTS) -> None:
 
 def table(results: Sequence[Result]) -> Table:
     """The results for people."""
-    shown = Table(title=f"Benchmarks ({machine()})")
+    shown = Table(title=f"Benchmarks ({machine()})", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("benchmark", "value", "unit", "against", "ratio", "target", "met"):
-        shown.add_column(heading, justify="right" if heading in ("value", "ratio") else "left")
+        justify: Literal["left", "right"] = "right" if heading in ("value", "ratio") else "left"
+        shown.add_column(heading, justify=justify, no_wrap=heading == "benchmark")
     for result in results:
         ratio = "" if result["ratio"] is None else f"{result['ratio']:.3g}"
         met = "[green]yes[/]" if result["met"] else "[red]no[/]"

@@ -42,8 +42,9 @@ def market_tape(market: Market, first: int, stop: int, costs: Costs, venue: Venu
     """
     per_bar = 1
     if venue.finer is not None:
-        market, per_bar = _refined(market, venue.finer)
-        first, stop = first * per_bar, stop * per_bar
+        begin = max(0, first - IMPACT_BARS - 1)  # as much of the past as the impact of the first bars asks for
+        market, per_bar = _refined(market, venue.finer, begin, stop)
+        first, stop = (first - begin) * per_bar, (stop - begin) * per_bar
     rows = slice(first, stop)
     bars = {name: _path(getattr(market, name)[rows]) for name in ("open", "high", "low", "close", "volume")}
     if costs.fill == "close":
@@ -176,15 +177,17 @@ def _opened_at_previous_close(market: Market, first: int, bars: dict[str, FloatA
     return {"open": opens, "high": np.maximum(bars["high"], opens), "low": np.minimum(bars["low"], opens)}
 
 
-def _refined(market: Market, finer: Market) -> tuple[Market, int]:
-    """`market` on the grid of `finer`: its finer bars where there are any, else the bar itself in the first place."""
+def _refined(market: Market, finer: Market, first: int, stop: int) -> tuple[Market, int]:
+    """Bars ``first .. stop - 1`` of `market` on the grid of `finer`: its finer bars where there are any, else the bar
+    itself in the first place."""
     per_bar, rest = divmod(market.interval, finer.interval)
     if rest or per_bar < 2:
         raise DataError(f"{finer.timeframe} bars are not finer than {market.timeframe}, or do not divide them.")
     if set(market.symbols) - set(finer.symbols):
         raise DataError(f"the finer bars lack {', '.join(sorted(set(market.symbols) - set(finer.symbols)))}.")
     finer = finer.select(market.symbols)
-    start, count = int(market.open_time[0]), len(market) * per_bar
+    rows = slice(first, stop)
+    start, count = int(market.open_time[0]) + first * market.interval, (stop - first) * per_bar
     open_time = start + finer.interval * np.arange(count, dtype=np.int64)
     place, off = np.divmod(finer.open_time - start, finer.interval)
     inside = (place >= 0) & (place < count)
@@ -195,11 +198,11 @@ def _refined(market: Market, finer: Market) -> tuple[Market, int]:
     for name in names:
         arrays[name] = np.full((count, len(market.symbols)), np.nan)
         arrays[name][place[inside]] = getattr(finer, name)[inside]
-    covered = (~np.isnan(arrays["close"])).reshape(len(market), per_bar, -1).any(axis=1)
-    alone = ~covered & market.present
+    covered = (~np.isnan(arrays["close"])).reshape(stop - first, per_bar, -1).any(axis=1)
+    alone = ~covered & market.present[rows]
     for name in names:
-        blocks = arrays[name].reshape(len(market), per_bar, -1)
-        blocks[:, 0][alone] = getattr(market, name)[alone]
+        blocks = arrays[name].reshape(stop - first, per_bar, -1)
+        blocks[:, 0][alone] = getattr(market, name)[rows][alone]
     refined = Market(
         symbols=market.symbols, timeframe=finer.timeframe, open_time=open_time, funding=market.funding,
         source=f"{market.source} on {finer.timeframe}", **arrays,
@@ -211,14 +214,17 @@ def _mark(market: Market, mark: Market | None, rows: slice) -> tuple[FloatArray,
     """Low, high and close of the mark price on the market's grid; None where there is none."""
     if mark is None:
         return None
-    same = mark.timeframe == market.timeframe and np.array_equal(mark.open_time, market.open_time)
+    times = market.open_time[rows]
+    first = int(np.searchsorted(mark.open_time, times[0])) if len(times) else 0
+    there = slice(first, first + len(times))
+    same = mark.timeframe == market.timeframe and np.array_equal(mark.open_time[there], times)
     if not same or set(market.symbols) - set(mark.symbols):
         raise DataError(
             f"the mark prices are {mark.timeframe} bars of {', '.join(mark.symbols)}; they must have the symbols and "
             f"the very bars of {market.source} ({market.timeframe})."
         )
     chosen = mark.select(market.symbols)
-    return _path(chosen.low[rows]), _path(chosen.high[rows]), _path(chosen.close[rows])
+    return _path(chosen.low[there]), _path(chosen.high[there]), _path(chosen.close[there])
 
 
 def _sigma(market: Market, first: int, stop: int) -> FloatArray:
