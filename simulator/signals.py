@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator import kernel
+from simulator import kernel, logbook
 from simulator import layout as at
 from simulator.costs import Costs, Venue, check_leverage
 from simulator.errors import DataError
@@ -43,19 +43,7 @@ class SignalRun:
     def fills(self) -> list[Fill]:
         """Every fill, oldest first."""
         rows = self.events[self.events[:, at.KIND] <= at.FILL_LIQUIDATION]
-        symbols, open_time = self.market.symbols, self.market.open_time
-        fills = []
-        for row in rows.tolist():
-            bar = int(row[at.LOG_BAR])
-            liquidated = int(row[at.KIND]) == at.FILL_LIQUIDATION
-            fills.append(
-                Fill(
-                    int(open_time[bar]) + (self.market.interval if liquidated else 0), bar,
-                    symbols[int(row[at.LOG_SYMBOL])], row[at.LOG_QUANTITY], row[at.LOG_PRICE], row[at.LOG_FEE],
-                    row[at.LOG_SPREAD], "liquidation" if liquidated else "order", row[at.LOG_IMPACT],
-                )
-            )  # fmt: skip
-        return fills
+        return [record for record in logbook.read(rows, self.market, 1, {}, {}) if isinstance(record, Fill)]
 
 
 def run_signals(

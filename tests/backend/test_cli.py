@@ -17,12 +17,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from backend import cli
-from backend.console import console
 from backend.store.store import Store
 from backend.training.policies import RolePolicies
 from simulator.archive import write_market
 from simulator.synthetic import SyntheticConfig, generate
+from tests.command_line import Run, program
 from tests.small_world import tree
 
 ROOT = Path(__file__).parents[2]
@@ -38,38 +37,10 @@ SMALL = (
 SMALL_OPTIONS = [part for override in SMALL for part in ("--set", override)]
 
 
-class Result:
-    """What a command printed, with the spaces of wrapped lines made one, and its exit code."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code = code
-        self.out = " ".join(out.split())
-        self.err = " ".join(err.split())
-
-
-Run = Callable[..., Result]
-
-
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """command("backtest", "--data", ...) runs the program in an empty folder, as the shell would."""
-    monkeypatch.chdir(tmp_path)
-    # The console may have taken its width from another terminal when it was first imported.
-    monkeypatch.setattr(console, "_width", 250)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "250")
-
-    def run(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["cryptosentinel", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-            sys.exit(0)
-        printed = capsys.readouterr()
-        code = ended.value.code
-        return Result(0 if code is None else int(code), printed.out, printed.err)
-
-    return run
+    return program(tmp_path, monkeypatch, capsys)
 
 
 def bars(count: int = 400, seed: int = 3) -> pd.DataFrame:

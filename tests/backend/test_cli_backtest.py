@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 from backend import cli
 from backend.backtests import notes_on, run_backtest_job, settings_for, subject_of
 from backend.config import load_config, override
-from backend.console import console
 from backend.store.store import Store
 from backend.teams import TeamManifest, write_manifest
 from simulator.archive import write_market
@@ -23,6 +21,7 @@ from simulator.market import Market
 from simulator.rules import SymbolRules
 from simulator.synthetic import SyntheticConfig, generate
 from simulator.venue import write_rules
+from tests.command_line import Run, program
 
 FINE = generate(SyntheticConfig(bars=1000, seed=5, symbols=("AAAUSDT", "BBBUSDT"), timeframe="1h"))
 RECORDED = Path(__file__).parents[3] / "shared" / "market-data" / "binance"
@@ -40,18 +39,6 @@ class Broken:
 """
 
 
-class Result:
-    """What a command printed, with the spaces of wrapped lines made one, and its exit code."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code = code
-        self.out = " ".join(out.split())
-        self.err = " ".join(err.split())
-
-
-Run = Callable[..., Result]
-
-
 def write_recorded(market: Market, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     for column, symbol in enumerate(market.symbols):
@@ -64,28 +51,12 @@ def write_recorded(market: Market, folder: Path) -> None:
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """command("backtest", ...) in a folder with recorded bars in `bars`, a written market in `made`, and `my_own`."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "my_own", raising=False)
-    monkeypatch.setattr(console, "_width", 250)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "250")
     write_recorded(FINE.resample("4h"), tmp_path / "bars")
     write_recorded(FINE, tmp_path / "bars")
     write_market(FINE, tmp_path / "made")
     (tmp_path / "my_own.py").write_text("from simulator.backtest import orders_for_target\n" + OWN)
-
-    def run(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["cryptosentinel", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-            sys.exit(0)
-        printed = capsys.readouterr()
-        code = ended.value.code
-        return Result(0 if code is None else int(code), printed.out, printed.err)
-
-    return run
+    return program(tmp_path, monkeypatch, capsys)
 
 
 MARKET = ("--data", "--symbols", "--timeframe", "--resample", "--funding", "--news")

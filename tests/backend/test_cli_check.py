@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from backend import cli
 from backend.checks import team_drive
 from backend.config import load_config
-from backend.console import console
 from backend.markets import limits_of
 from backend.strategies import named_strategies, strategy_maker
 from backend.teams import LoadedTeam, load_team
@@ -25,6 +22,7 @@ from simulator.lookahead import check_lookahead
 from simulator.market import format_time
 from simulator.recursion import check_recursion
 from simulator.synthetic import SyntheticConfig, generate
+from tests.command_line import Result, Run, program
 from tests.team_scenes import codec, half_taught_policies, make_team
 
 MARKET = generate(SyntheticConfig(bars=260, seed=3, symbols=("AAAUSDT", "BBBUSDT")))
@@ -103,40 +101,19 @@ number = 3
 '''
 
 
-class Result:
-    """What a command printed, with the spaces of wrapped lines made one, and its exit code."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code = code
-        self.out = " ".join(out.split())
-        self.err = " ".join(err.split())
-
-
-Run = Callable[..., Result]
-
-
 @pytest.fixture
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """check("lookahead", ...) runs the program in a folder with a market in `bars` and a module `my_own`."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "my_own", raising=False)
-    monkeypatch.setattr(console, "_width", 250)
-    monkeypatch.setenv("COLUMNS", "250")
     write_market(MARKET, tmp_path / "bars")
     imports = "import numpy as np\nfrom simulator.backtest import orders_for_target\n"
     (tmp_path / "my_own.py").write_text(imports + OWN)
 
+    whole = program(tmp_path, monkeypatch, capsys)
+
     def run(*arguments: object) -> Result:
         data = () if {"--data", "--help"} & set(arguments) else ("--data", "bars")
-        monkeypatch.setattr(sys, "argv", ["cryptosentinel", "check", *map(str, arguments), *data])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-            sys.exit(0)
-        printed = capsys.readouterr()
-        code = ended.value.code
-        return Result(0 if code is None else int(code), printed.out, printed.err)
+        return whole("check", *arguments, *data)
 
     return run
 
