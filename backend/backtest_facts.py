@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from pydantic import ValidationError
+
 from backend import performance
+from backend.config import CostsConfig
+from backend.interventions import RuleWorth, by_rule, interventions
 from backend.performance import Month, RollingSharpe
 from backend.summary import Played
 from backend.traded_market import Recalled
@@ -15,10 +21,11 @@ from simulator.market import format_time
 TRADES_LISTED = 200
 
 
-def backtest_facts(played: Played, recalled: Recalled) -> dict[str, Any]:
+def backtest_facts(played: Played, settings: Mapping[str, Any], recalled: Recalled) -> dict[str, Any]:
     """The numbers of the chapters for programs: by name, and the trades of the main team as far as they are listed.
 
-    Times are ms UTC, money is in quote currency, all else fractions; None is what is not available.
+    `settings` is the config of the run. Times are ms UTC, money is in quote currency, all else fractions; None is what
+    is not available.
     """
     rolling = rolling_of(played)
     found: dict[str, Any] = {}
@@ -40,12 +47,15 @@ def backtest_facts(played: Played, recalled: Recalled) -> dict[str, Any]:
             "regimes_problem": regimes if isinstance(regimes, str) else None,
         }
     own = performance.trades_of_result(played.own)
+    withheld = withheld_of(played, settings, recalled)
     return {
         "main": played.main,
         "from": format_time(played.own["times"][0]),
         "to": format_time(played.own["times"][-1]),
         "trades_in_all": len(own),
         "trades": [asdict(trade) for trade in own[:TRADES_LISTED]],
+        "withheld": None if isinstance(withheld, str) else [asdict(one) for one in withheld],
+        "withheld_problem": withheld if isinstance(withheld, str) else None,
         "by_name": found,
     }
 
@@ -77,6 +87,23 @@ def regimes_of(played: Played, name: str, recalled: Recalled) -> list[dict[str, 
         return performance.regime_rows(played.results[name], recalled.market, hold)
     except DataError as error:
         return str(error)
+
+
+def withheld_of(played: Played, settings: Mapping[str, Any], recalled: Recalled) -> list[RuleWorth] | str:
+    """What the guard and RiskAnalyst withheld from the main team, by rule, or one sentence that says why that is not
+    known."""
+    records = played.decisions.get(played.main, [])
+    if not records:
+        return "only a team's decisions are reviewed by them, and the store holds none"
+    if not any(record.story.get("rulings") or record.story.get("clamps") for record in records):
+        return []
+    if recalled.market is None:
+        return f"what it was worth needs the run's data again: {recalled.problem}"
+    try:
+        costs = CostsConfig.model_validate_json(json.dumps(settings.get("costs", {}))).costs()
+    except ValidationError:
+        return "the run's record holds no costs that this version can read"
+    return by_rule(interventions(records, recalled.market, costs, played.own["times"][-1]))
 
 
 def rolling_of(played: Played) -> dict[str, RollingSharpe]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from backend import charts, trading_charts
@@ -29,7 +30,7 @@ from backend.page_parts import Chapter, Missing, Picture, Row, Table, Tile
 from backend.performance import FEWEST_RETURNS, cost_summary, monthly_returns, yearly_returns
 from backend.summary import Played
 from backend.traded_market import Recalled
-from backend.trading_chapters import costs_chapter, trades_chapter
+from backend.trading_chapters import costs_chapter, trades_chapter, withheld_part
 from simulator.regimes import UNKNOWN
 
 _REGIME_TITLES = {"trend": "Trend", "volatility": "Volatility", "truth": "Hidden regime"}
@@ -86,11 +87,12 @@ def tiles(played: Played) -> list[Tile]:
 
 def chapters(played: Played, settings: Mapping[str, Any], recalled: Recalled) -> list[Chapter]:
     """All that is shown of `played` but the candles. `settings` is the config of the run."""
+    trades = trades_chapter(played)
     return [
         result_chapter(played),
         numbers_chapter(played),
         costs_chapter(played, settings),
-        trades_chapter(played),
+        replace(trades, parts=(*trades.parts, withheld_part(played, settings, recalled))),
         regimes_chapter(played, recalled),
     ]
 

@@ -4,18 +4,20 @@ report."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from backend.config import Config, load_config, suggestion
 from backend.evaluation.compare import baselines
 from backend.markets import Account, account_of, is_recorded, limits_of, load_market, other_costs, recorded
+from backend.masking import cutoff_note, masking_note
 from backend.report import write_report
 from backend.runs import new_run_id, recorded_run
 from backend.store.records import BacktestRecord
 from backend.store.store import Store
-from backend.stories import episode_records
+from backend.stories import episode_records, remarks
 from backend.strategies import NamedStrategy, named_strategies, strategy_maker, told
-from backend.teams import MANIFEST, SCRIPTED, LoadedTeam, load_team, read_manifest
+from backend.teams import MANIFEST, SCRIPTED, UNMASKED, LoadedTeam, load_team, read_manifest
 from backend.training.queries import WARM_UP_BARS
 from cryptosentinel.episode import play
 from cryptosentinel.scheduler import run_all
@@ -61,15 +63,33 @@ def subject_of(name: str, config: Config) -> Subject:
     return load_team(name, config.team)
 
 
-def notes_on(names: Sequence[str], config: Config) -> list[str]:
-    """What a reader must know of the subjects `names`: the costs that a trained team has not been trained with."""
+def notes_on(names: Sequence[str], config: Config, market: Market, window: Window) -> list[str]:
+    """What a reader must know of the subjects `names`: the costs that a trained team has not been trained with, and
+    that its model may have read about the window."""
     notes = []
+    first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
     for name in names:
         if name != SCRIPTED and (Path(name) / MANIFEST).is_file():
-            other = other_costs(read_manifest(Path(name)).config.costs, config.costs)
+            own = read_manifest(Path(name)).config
+            other = other_costs(own.costs, config.costs)
             if other:
                 notes.append(f"{name} was trained with other costs than it is tested with: {', '.join(other)}")
+            cutoff = config.team.knowledge_cutoff or own.team.knowledge_cutoff
+            warning = cutoff_note(name, cutoff, first, last)
+            notes += [] if warning is None else [warning]
     return notes
+
+
+def with_unmasked(subjects: Sequence[Subject]) -> list[Subject]:
+    """Each subject, and behind a team that is masked the same team without masks. Raises `UserError` for none such."""
+    paired: list[Subject] = []
+    for subject in subjects:
+        paired.append(subject)
+        if isinstance(subject, LoadedTeam) and subject.team.settings.mask_symbols:
+            paired.append(subject.unmasked())
+    if len(paired) == len(subjects):
+        raise UserError("there is no masked team to be shown the names: name a team, and leave team.mask_symbols on")
+    return paired
 
 
 def decision_interval(market: Market, decide_every: int) -> int:
@@ -125,6 +145,7 @@ def backtest(
         venue=recorded(account.venue, market), notes=list(notes),
     ):  # fmt: skip
         results: dict[str, BacktestResult] = {}
+        seen: list[str] = []  # what only shows while it is played and a reader must know
         for number, subject in enumerate(subjects):
 
             def advanced(done: int, before: int = number * bars) -> None:
@@ -138,11 +159,18 @@ def backtest(
                 [episode] = run_all([play(subject.team, game, limits, seed, on_decision=advanced)], subject.engine)
                 results[subject.name] = episode.result
                 store.add_decisions(episode_records(run, subject.name, subject.team.codec, episode))
+                seen += remarks(subject.name, episode, market)
             store.add_backtest(BacktestRecord(run, subject.name, results[subject.name].to_dict()))
         names = [name for name in config.evaluation.baselines if name not in results]
         matched = [next(iter(results.values()))]
         for name, [result] in baselines(names, market, [window], account, matched, seed).items():
             store.add_backtest(BacktestRecord(run, name, result.to_dict()))
+        for name in results:
+            if name + UNMASKED in results:
+                seen.append(masking_note(name, results[name], results[name + UNMASKED], seed))
+        if seen:
+            record = store.run(run)
+            store.add_run(replace(record, config={**record.config, "notes": [*notes, *dict.fromkeys(seen)]}))
     return write_report(store, run, folder)
 
 
@@ -181,7 +209,7 @@ def run_backtest_job(
     interval = decision_interval(market, config.team.decide_every)
     window = window_of(market, parse_optional(start), parse_optional(end), interval)
     run, subject = new_run_id("backtest"), subject_of(team, config)
-    notes = notes_on([team], config)
+    notes = notes_on([team], config, market, window)
     account = account_of(config, market)
     backtest(config, market, account, window, [subject], store, run, folder / run, seed, on_progress, notes)
     return run

@@ -14,6 +14,8 @@ from rich.table import Table
 
 from backend.cli_check import check_app
 from backend.cli_data import SymbolsOption, data_app
+from backend.cli_runs import StoreOption, runs_app
+from backend.cli_sft import sft
 from backend.config import Config, config_from_dict, describe, load_config, override
 from backend.console import bars, comparison_table, console, difference_line, errors, narrow_table
 from backend.options import (
@@ -53,8 +55,9 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(check_app, name="check")
+app.add_typer(runs_app, name="runs")
+app.command()(sft)
 
-StoreOption = Annotated[str, typer.Option("--store", help="Folder of the store, or ws:// of a SurrealDB server.")]
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds a folder for each run.")]
 
 
@@ -81,6 +84,9 @@ def backtest(
     finer: FinerOption = "",
     rules: RulesOption = "",
     seed: Annotated[int, typer.Option("--seed", help="Seed of sampling and of the random baseline.")] = 1,
+    unmasked: Annotated[
+        bool, typer.Option("--unmasked", help="Play each team again with names and dates shown, and compare the two.")
+    ] = False,
     config: PresetOption = "",
     set_: SetOption = None,
     store: StoreOption = "runs/store",
@@ -88,7 +94,7 @@ def backtest(
 ) -> None:
     """Backtest teams and strategies against the baselines over one window, store every decision, and write a report."""
     from backend.backtests import backtest as run_backtest
-    from backend.backtests import decision_interval, notes_on, settings_for, subject_of, window_of
+    from backend.backtests import decision_interval, notes_on, settings_for, subject_of, window_of, with_unmasked
     from backend.markets import account_of, costs_told, load_market, told
     from backend.runs import new_run_id
     from backend.store.store import Store
@@ -106,6 +112,7 @@ def backtest(
     teams = [subject_of(name, settings) for name in named]
     if len({one.name for one in teams}) < len(teams):
         raise UserError("the same team is named twice: give each --team once")
+    teams = with_unmasked(teams) if unmasked else teams
     console.print(
         f"{market.source}: {', '.join(market.symbols)}, {market.timeframe} bars, decisions every {interval} bars from "
         f"{format_time(int(market.open_time[window.start]) + market.interval)} to "
@@ -116,7 +123,7 @@ def backtest(
     account = account_of(settings, market)
     console.print(f"costs: {costs_told(account.costs, market)}", markup=False)
     console.print(f"venue: {told(account.venue, market)}", markup=False)
-    notes = notes_on(named, settings)
+    notes = notes_on(named, settings, market, window)
     for note in notes:
         console.print(f"note: {note}", markup=False)
     run = new_run_id("backtest")
@@ -126,6 +133,7 @@ def backtest(
             lambda done, total: shown.report("backtest", done, total), notes,
         )  # fmt: skip
         records = opened.backtests(run)
+        told_after = [note for note in opened.run(run).config.get("notes", []) if note not in notes]
     table = narrow_table(f"run {run}")
     for heading in ("return%", "Sharpe", "loss%", "expo", "trades", "long", "costs"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -142,6 +150,8 @@ def backtest(
             f"{sum(record.result['costs'].values()):.2f}",
         )
     console.print(table)
+    for note in told_after:
+        console.print(f"note: {note}", markup=False)
     console.print(f"report: {path}")
 
 
@@ -255,35 +265,6 @@ def evaluate(
     console.print(difference_line(held_out))
     console.print(sentence)
     console.print(f"report: {path}")
-
-
-@app.command("runs")
-def runs_command(
-    run: Annotated[str | None, typer.Argument(help="A run to show; without it all are listed.")] = None,
-    store: StoreOption = "runs/store",
-) -> None:
-    """List the stored runs, or show one."""
-    from backend.store.store import Store
-
-    with Store.open(store) as opened:
-        if run is None:
-            table = Table(title=store, title_justify="left")
-            table.add_column("run", no_wrap=True)
-            for heading in ("kind", "status", "started (UTC)", "seed", "data"):
-                table.add_column(heading)
-            for one in opened.runs():
-                table.add_row(
-                    one.run, one.kind, one.status, format_time(one.started_at), str(one.seed), one.data_hash[:12]
-                )
-            console.print(table)
-            return
-        record = opened.run(run)
-        console.print(f"{record.run}: {record.kind}, {record.status}{f' ({record.message})' if record.message else ''}")
-        console.print_json(data=record.config)
-        for evaluation in opened.evaluations(run):
-            if "rows" in evaluation.result:
-                console.print(comparison_table(evaluation.name, evaluation.result))
-                console.print(difference_line(evaluation.result))
 
 
 @app.command("config")

@@ -6,6 +6,7 @@ This is the one place where settings become a `Market`, `Costs` and a `Venue`: w
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,9 @@ def costs_of(config: CostsConfig) -> Costs:
 
 
 def limits_of(config: GuardConfig) -> GuardLimits:
-    """The guard's limits as the configuration has them."""
-    return GuardLimits(**config.model_dump())
+    """The guard's limits as the configuration has them, where 0 is no limit."""
+    limits: dict[str, Any] = {name: value or math.inf for name, value in config.model_dump().items()}
+    return GuardLimits(**limits)
 
 
 def account_of(config: Config, market: Market) -> Account:

@@ -81,7 +81,7 @@ def all_facts(summary: RunSummary, recalled: Recalled) -> dict[str, Any]:
     """`facts` of the run, and of a backtest with a result also `backtest_facts` under `backtest`."""
     document = facts(summary)
     if summary.run.kind == "backtest" and summary.backtests:
-        document["backtest"] = backtest_facts(summary.played()[0], recalled)
+        document["backtest"] = backtest_facts(summary.played()[0], summary.settings, recalled)
     return document
 
 

@@ -22,6 +22,7 @@ from simulator.errors import UserError
 
 MANIFEST = "team.json"
 SCRIPTED = "scripted"
+UNMASKED = ", unmasked"  # behind the name of a team that is also shown what the coins are called
 
 
 class TeamManifest(Section):
@@ -44,6 +45,12 @@ class LoadedTeam:
         """The same team under another name."""
         return replace(self, name=name)
 
+    def unmasked(self) -> LoadedTeam:
+        """The same team, which is shown the coins' names and the dates."""
+        settings = replace(self.team.settings, mask_symbols=False)
+        team = Team(self.team.codec, self.team.version_of, settings)
+        return replace(self, name=f"{self.name}{UNMASKED}", team=team)
+
     def at_temperature(self, temperature: float) -> LoadedTeam:
         """The same team sampled at another temperature; 0 is greedy."""
         settings = replace(self.team.settings, sampling=replace(self.team.settings.sampling, temperature=temperature))
@@ -56,6 +63,7 @@ def team_settings(config: TeamConfig, temperature: float) -> TeamSettings:
         horizon_bars=config.horizon_bars,
         mask_symbols=config.mask_symbols,
         schemas_in_prompt=config.schemas_in_prompt,
+        memory=config.memory,
         sampling=Sampling(temperature=temperature, max_tokens=config.max_tokens),
     )
 
@@ -106,8 +114,8 @@ def read_manifest(folder: Path) -> TeamManifest:
 def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedTeam:
     """`scripted`, or the folder of a training run; with `trained` False the team as the run began, without adapters.
 
-    `config` is used by the scripted team; a trained one works as it was trained. Raises `UserError` for a folder that
-    holds no team.
+    `config` is used by the scripted team; a trained one works as it was trained, but for its memory, which training
+    never uses. Raises `UserError` for a folder that holds no team.
     """
     if name == SCRIPTED:
         return scripted_team(config)
@@ -118,4 +126,5 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedT
     if trained and manifest.adapters is not None:
         policies.load(folder / manifest.adapters)
     label = folder.resolve().name if trained else "warm_started"
-    return model_team(label, policies, codec, own.team, own.training.temperature)
+    settings = own.team.model_copy(update={"memory": config.memory})
+    return model_team(label, policies, codec, settings, own.training.temperature)

@@ -6,17 +6,21 @@ Everything that models and news said is untrusted text: it comes out as plain st
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from backend.naming import number_text, role_title
+from backend.transcripts import Talk, manager_talk
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Decision, Position
 from cryptosentinel.agents.market_analyst import Analysis
-from cryptosentinel.agents.registry import MANAGER, ROLES, SUB_AGENTS
+from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.trader import Execution
-from cryptosentinel.protocol import Malformed, ToolCall, parse
+from cryptosentinel.protocol import Malformed, ToolCall
+
+_COIN = re.compile(r"^(\S+): held ", re.MULTILINE)  # a coin's line in the manager's brief
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ def tell(story: dict[str, Any]) -> list[Line]:
 
 def headline(story: dict[str, Any]) -> str:
     """One line: what was decided, and the change of equity up to the next decision."""
-    names = _real_names(story)
-    answer = _talks(story)[0].get("answer") if _talks(story) else None
+    names, talk = real_names(story), manager_talk(story)
+    answer = None if talk is None else talk.answer
     if answer is None:
         said = "no valid answer, so no change"
     else:
@@ -55,10 +59,8 @@ def headline(story: dict[str, Any]) -> str:
 
 def conversation(story: dict[str, Any]) -> list[Line]:
     """What the manager was told, asked and decided; what it asked for is answered in between, one level deeper."""
-    talks = _talks(story)
-    if not talks:
-        return []
-    return list(_talk(talks[0], iter(talks[1:]), _real_names(story), 0))
+    talk = manager_talk(story)
+    return [] if talk is None else list(_talk(talk, real_names(story), 0))
 
 
 def consequences(story: dict[str, Any]) -> list[Line]:
@@ -84,34 +86,23 @@ def consequences(story: dict[str, Any]) -> list[Line]:
     return lines
 
 
-def _talk(talk: dict[str, Any], others: Iterator[dict[str, Any]], names: dict[str, str], depth: int) -> Iterator[Line]:
-    """One conversation in order; `others` are the consulted ones that have not been told yet."""
-    role = talk["role"]
-    types = ROLES[role].argument_types() if role in ROLES else {}
-    title = role_title(role)
-    looks_up: tuple[str, str] | None = None  # a call whose result comes next: what it says, its exact words
-    for message in talk["messages"]:
-        content = message["content"]
-        if message["role"] == "user" and depth == 0:
-            yield Line("desk", "Situation", _named(content, names), content)
-        elif message["role"] == "assistant":
-            call = parse(content, types)
-            if isinstance(call, ToolCall) and call.name in SUB_AGENTS:
-                yield Line(role, title, _said(call, content, names), content, depth)
-                other = next(others, None)
-                if other is not None:
-                    yield from _talk(other, iter(()), names, depth + 1)
-            elif isinstance(call, ToolCall) and call.name != ROLES[role].answer.name:
-                looks_up = _said(call, content, names), content
-            else:
-                yield Line(role, title, _said(call, content, names), content, depth, isinstance(call, Malformed))
-        elif message["role"] == "tool" and looks_up is not None:  # a consultation's answer has been told already
-            yield Line("tool", f"{title} {looks_up[0]}", _result(content, names), f"{looks_up[1]}\n{content}", depth)
-            looks_up = None
-    if looks_up is not None:
-        yield Line(role, title, looks_up[0], looks_up[1], depth)
-    if talk.get("problem"):
-        text = f"This answer could not be used ({talk['problem']}). It counts as no answer."
+def _talk(talk: Talk, names: dict[str, str], depth: int) -> Iterator[Line]:
+    """One conversation in order, with what was consulted in it."""
+    role, title = talk.role, role_title(talk.role)
+    if depth == 0 and talk.prompt:
+        yield Line("desk", "Situation", _named(talk.prompt, names), talk.prompt)
+    for turn in talk.turns:
+        call, content = turn.call, turn.content
+        said = _said(call, content, names)
+        looks_up = isinstance(call, ToolCall) and not turn.consults and call.name != ROLES[role].answer.name
+        if looks_up and turn.result is not None:
+            yield Line("tool", f"{title} {said}", _result(turn.result, names), f"{content}\n{turn.result}", depth)
+        else:  # what a consultation answers is told as a conversation of its own
+            yield Line(role, title, said, content, depth, isinstance(call, Malformed))
+        if turn.consulted is not None:
+            yield from _talk(turn.consulted, names, depth + 1)
+    if talk.problem:
+        text = f"This answer could not be used ({talk.problem}). It counts as no answer."
         yield Line(role, title, text, "", depth, problem=True)
 
 
@@ -190,29 +181,20 @@ def _plain(value: Any, names: dict[str, str]) -> str:
     return _name(value, names) if isinstance(value, str) else str(value)
 
 
-def _real_names(story: dict[str, Any]) -> dict[str, str]:
+def real_names(story: dict[str, Any]) -> dict[str, str]:
     """What is known of the neutral names under which the team sees the coins, as `C1` -> `BTCUSDT`."""
-    names: dict[str, str] = {}
-    talks = _talks(story)
-    if not talks:
-        return names
-    others = iter(talks[1:])
-    types = MANAGER.argument_types()
-    for message in talks[0]["messages"]:
-        call = parse(message["content"], types) if message["role"] == "assistant" else None
-        if isinstance(call, ToolCall) and isinstance(call.arguments, AskAnalyst | AskAboutPosition):
-            other = next(others, None)
-            if other is not None and "symbol" in other.get("asked", {}):
-                names[call.arguments.symbol] = other["asked"]["symbol"]
-    answer = talks[0].get("answer")
-    if not names and answer is not None and story.get("symbol"):
-        names |= {position.symbol: story["symbol"] for position in _positions(answer)[:1]}
+    talk = manager_talk(story)
+    if talk is None:
+        return {}
+    names = dict(zip(_COIN.findall(talk.prompt), story.get("symbols", ()), strict=False))
+    for turn in talk.turns:
+        arguments = turn.call.arguments if isinstance(turn.call, ToolCall) else None
+        if isinstance(arguments, AskAnalyst | AskAboutPosition) and turn.consulted and "symbol" in turn.consulted.asked:
+            names[arguments.symbol] = turn.consulted.asked["symbol"]
+    # Stories of older stores say of one coin at most which it is.
+    if not names and talk.answer is not None and story.get("symbol"):
+        names |= {position.symbol: story["symbol"] for position in _positions(talk.answer)[:1]}
     return names
-
-
-def _talks(story: dict[str, Any]) -> list[dict[str, Any]]:
-    talks: list[dict[str, Any]] = story.get("conversations", [])
-    return talks
 
 
 def _name(alias: str, names: dict[str, str]) -> str:

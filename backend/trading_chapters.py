@@ -10,8 +10,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from backend import naming, trading_charts
-from backend.backtest_facts import TRADES_LISTED
+from backend.backtest_facts import TRADES_LISTED, withheld_of
 from backend.config import Config
+from backend.interventions import RISK_ANALYST
 from backend.naming import COST_TITLES, Column, title_of
 from backend.page_parts import Chapter, Missing, Picture, Row, Table
 from backend.performance import by_side, cost_summary, trade_summary, traded_notional, trades_of_result
@@ -87,6 +88,44 @@ def _meaning(section: str, key: str) -> str:
         return ""
     inner = model.model_fields.get(key)
     return (inner.description or "") if inner is not None else ""
+
+
+_WITHHELD_COLUMNS = (
+    Column("count", "Times", "count", "orders lessened, dropped or, by a shutdown, added"),
+    Column("saved", "Saved", "money", "losses avoided less gains missed; negative: it cost that much"),
+    Column("losses_avoided", "Losses avoided", "money", "of those that would have lost"),
+    Column("gains_missed", "Gains missed", "money", "of those that would have gained"),
+    Column("share", "Of the start", "change", "what was saved as a share of the equity at the start"),
+    Column("valued", "Valued", "count", "how many of them the bars and the record allow to value"),
+)
+
+
+def withheld_part(played: Played, settings: Mapping[str, Any], recalled: Recalled) -> Table | Missing:
+    """What the guard and RiskAnalyst withheld from the main team's orders and what that was worth, by rule.
+
+    `settings` is the config of the run, whose costs the withheld orders are charged.
+    """
+    title = "What the guard and RiskAnalyst withheld, and what that was worth"
+    worths = withheld_of(played, settings, recalled)
+    if isinstance(worths, str):
+        return Missing(title, worths)
+    if not worths:
+        return Missing(title, "nothing was withheld: every order passed as it was decided")
+    start, quote = played.own["equity"][0], naming.quote_of(played.own["symbols"])
+    rows = tuple(
+        Row(
+            f"{'RiskAnalyst' if one.by == RISK_ANALYST else 'Guard'}: {one.rule}",
+            {**asdict(one), "share": one.saved / start},
+        )
+        for one in worths
+    )
+    caption = (
+        f"Money in {quote}. A counterfactual of each order alone: what was asked and what was let through, traded at "
+        "the next open at the run's fees, spread and funding, without impact, brackets or delays, up to the next "
+        "decision. It is no forecast of what the account would have made with all of them: they would have changed "
+        "one another. Good: saved above 0 over many of them; a hard limit may cost a little, as an insurance does."
+    )
+    return Table(title, caption, _WITHHELD_COLUMNS, rows, "Who, by which rule", tinted=True)
 
 
 def trades_chapter(played: Played) -> Chapter:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cryptosentinel.agents.manager import Decision, Position
+from cryptosentinel.agents.market_analyst import ROLE as MARKET_ANALYST
+from cryptosentinel.agents.market_analyst import Analysis
 from cryptosentinel.guard import Guard, GuardLimits
+from cryptosentinel.masking import Mask
+from cryptosentinel.memory import Lean, Memory, Stance, lean_of
 from cryptosentinel.team import Talk, Team, TeamDecision, derive_seed
 from simulator.backtest import BacktestResult, BacktestRun
+from simulator.market import MarketView
 from simulator.orders import Order
+from simulator.records import AccountView
 
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """The backtest's result, and each decision with the bar it was taken at the close of."""
+    """The backtest's result, and each decision with the bar it was taken at the close of. `liquidated_at` is the bar at
+    whose close the account was found liquidated: nothing was decided from there on. None where that did not happen.
+    `memory` is what the team remembers at the end, None where it has no memory."""
 
     result: BacktestResult
     decisions: list[tuple[int, TeamDecision]]
+    liquidated_at: int | None = None
+    memory: Memory | None = None
 
 
 def play(
@@ -27,17 +38,28 @@ def play(
     *,
     each_symbol: bool = True,
     on_decision: Callable[[int], None] | None = None,
+    memory: Memory | None = None,
 ) -> Talk[EpisodeResult]:
     """Let the team trade `run` to its end. `on_decision` gets the bars that are done.
 
     With `each_symbol` the manager decides on one coin at a time, each with 1/S of the equity to itself; otherwise on
-    the whole portfolio in one conversation.
+    the whole portfolio in one conversation. Where the team's settings have lessons shown, it begins with `memory`, or
+    an empty one, and remembers what comes of its decisions; otherwise `memory` is left alone.
     """
     guard = Guard(limits)
     decisions: list[tuple[int, TeamDecision]] = []
+    liquidated_at: int | None = None
+    remembers = (memory if memory is not None else Memory()) if team.settings.memory else None
+    if remembers is not None and run.index == run.window.start:
+        remembers.abandon()  # what is open there belongs to another account
     while not run.done:
         view, account = run.view(), run.account()
+        if account.liquidated:  # the account is over: whatever a model would say, no order could follow
+            liquidated_at = view.index
+            break
         groups = [(symbol,) for symbol in view.symbols] if each_symbol else [view.symbols]
+        share = 1.0 / len(groups)
+        earned = _settled(remembers, run) if remembers is not None else {}
         orders: list[Order] = []
         for number, symbols in enumerate(groups):
             decision = yield from team.decide(
@@ -46,12 +68,74 @@ def play(
                 symbols,
                 guard,
                 derive_seed(seed, view.index, number),
-                share=1.0 / len(groups),
+                share=share,
                 sent=orders,
+                memory=remembers,
             )
             decisions.append((view.index, decision))
             orders += decision.orders
-        run.apply(orders)
+            if remembers is not None:
+                for stance in _stances(team, decision, view, account, symbols, share, earned):
+                    remembers.note(stance)
+        run.apply([*guard.withdrawals(account), *orders])
         if on_decision is not None:
             on_decision(run.index - run.window.start)
-    return EpisodeResult(run.result(), decisions)
+    while not run.done:
+        run.apply([])
+    if on_decision is not None and liquidated_at is not None:
+        on_decision(run.index - run.window.start)
+    if run.account().liquidated and liquidated_at is None:
+        liquidated_at = run.index
+    if remembers is not None:
+        _settled(remembers, run)
+    return EpisodeResult(run.result(), decisions, liquidated_at, remembers)
+
+
+def _settled(memory: Memory, run: BacktestRun) -> dict[str, float]:
+    """Tell `memory` how things stand at this close; returns the net profit of each coin in the run so far."""
+    view = run.view()
+    earned = dict.fromkeys(view.symbols, 0.0)
+    for trade in run.result().trades:  # what is still held is among them, valued at the last close
+        earned[trade.symbol] += trade.pnl
+    memory.settle(view.now, {symbol: view.last_close(symbol) for symbol in view.symbols}, earned)
+    return earned
+
+
+def _stances(
+    team: Team,
+    decision: TeamDecision,
+    view: MarketView,
+    account: AccountView,
+    symbols: Sequence[str],
+    share: float,
+    earned: dict[str, float],
+) -> list[Stance]:
+    """What a decision said about each of its coins."""
+    positions: dict[str | None, Position] = {}
+    if decision.manager.answer is not None:
+        mask = Mask(symbols, team.settings.mask_symbols)
+        for position in Decision.model_validate(decision.manager.answer).positions:
+            positions[mask.symbol(position.symbol)] = position
+    leans: dict[str, Lean] = {}
+    for transcript in decision.transcripts:
+        if transcript.role == MARKET_ANALYST.key and transcript.answer is not None:
+            heard = MARKET_ANALYST.reply(Analysis.model_validate(transcript.answer))
+            leans[transcript.brief["symbol"]] = lean_of(heard)
+    due_at = view.now + team.settings.horizon_bars * view.interval
+    stances = []
+    for symbol in symbols:
+        said = positions.get(symbol)
+        stances.append(
+            Stance(
+                symbol=symbol,
+                decided_at=view.now,
+                due_at=due_at,
+                side="unchanged" if said is None else said.side,
+                exposure=0.0 if said is None else said.exposure,
+                lean=leans.get(symbol),
+                close=view.last_close(symbol),
+                capital=share * account.equity,
+                earned=earned[symbol],
+            )
+        )
+    return stances

@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from cryptosentinel.untrusted import clean
+
 # Names that headlines use. Tickers are looked for as they are written (LINK, not link), names in any case.
 _NAMES = {
     "ADA": "Cardano", "AVAX": "Avalanche", "BCH": "Bitcoin Cash", "BNB": "Binance Coin", "BTC": "Bitcoin",
@@ -18,12 +20,21 @@ _NAMES = {
 }  # fmt: skip
 
 
+MAX_NAME_CHARS = 24  # of a coin, as the arguments of the manager's calls have it
+MAX_TEXT_CHARS = 1_000
+
+
 class Mask:
-    """Two-way names of the symbols of one decision. With `enabled` False both ways are the identity."""
+    """Two-way names of the symbols of one decision. With `enabled` False both ways are the identity, but for symbols
+    that are no plain word: names come from an exchange, and one that is a sentence or a tag is `#1`, `#2`, … instead.
+    """
 
     def __init__(self, symbols: Sequence[str], enabled: bool) -> None:
         self.enabled = enabled
-        names = [f"C{number}" for number in range(1, len(symbols) + 1)] if enabled else list(symbols)
+        names = [
+            f"C{number}" if enabled else symbol if _is_plain(symbol) else f"#{number}"
+            for number, symbol in enumerate(symbols, 1)
+        ]
         self._to_alias = dict(zip(symbols, names, strict=True))
         self._to_symbol = dict(zip(names, symbols, strict=True))
         self._spoken: dict[str, str] = {}
@@ -46,7 +57,9 @@ class Mask:
         return self._to_symbol.get(alias)
 
     def text(self, text: str) -> str:
-        """Free text with every symbol, its base coin (BTC of BTCUSDT) and that coin's name replaced by its alias."""
+        """Free text, cleaned, with every symbol, its base coin (BTC of BTCUSDT) and that coin's name replaced by its
+        alias. Cleaned first: a zero-width character would hide a name from the mask and not from a model."""
+        text = clean(text, MAX_TEXT_CHARS)
         if not self.enabled:
             return text
         return self._words.sub(lambda word: self._spoken.get(word[0]) or self._spoken[word[0].lower()], text)
@@ -56,3 +69,7 @@ class Mask:
         if self.enabled:
             return "-"
         return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _is_plain(symbol: str) -> bool:
+    return symbol == clean(symbol, MAX_NAME_CHARS) and re.fullmatch(r"\w[^\s<>#]*", symbol) is not None

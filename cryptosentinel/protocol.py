@@ -5,7 +5,8 @@
     </tool_call>
 
 Model output is untrusted input. `parse` accepts exactly one call to a tool the role has, with arguments of the declared
-types, and otherwise returns a `Malformed` with the reason; it never raises.
+types, and otherwise returns a `Malformed` with the reason; it never raises and repairs nothing. `parse_tool_calls`
+holds the calls that a chat-completions server returns to the same rules.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -21,6 +22,22 @@ MAX_ANSWER_CHARS = 4_000  # longer answers are refused before any parsing
 MAX_DEPTH = 6
 _THINK = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _CALL = re.compile(r"\A\s*<tool_call>(.*)</tool_call>\s*\Z", re.DOTALL)
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)  # of JSON, the last one perhaps not closed
+_BRACKETS = re.compile(r"[][{}]")
+
+# Why an answer could not be used. These names are stored with conversations and counted by reports: add, never rename.
+Code = Literal[
+    "too_long",  # more than MAX_ANSWER_CHARS characters; nothing of it was read
+    "no_call",  # no tool call in it
+    "broken_call",  # a call that is not closed, or has text before or after it
+    "several_calls",  # more than one call, or a tag of one inside another
+    "bad_json",  # not JSON: cut short, a key twice, NaN or Infinity
+    "bad_shape",  # not a name and an object of arguments, or brackets more than MAX_DEPTH deep in it
+    "unknown_tool",  # the role has no tool of that name, letter by letter
+    "bad_arguments",  # unknown or missing arguments, or values outside their type or range
+    "unknown_symbol",  # a coin that does not exist or is not this decision's (found by the team)
+    "cut_off",  # the model reached its limit of tokens before its end of turn (found by the team)
+]
 
 
 class Arguments(BaseModel):
@@ -45,7 +62,7 @@ class ToolCall:
 class Malformed:
     """An answer that cannot be used, and why: `code` is machine-readable, `detail` for people."""
 
-    code: str
+    code: Code
     detail: str
 
 
@@ -61,36 +78,82 @@ def parse(text: str, tools: dict[str, type[Arguments]]) -> ToolCall | Malformed:
     body = _THINK.sub("", text, count=1)
     match = _CALL.match(body)
     if match is None:
-        code = "no_call" if "<tool_call>" not in body else "broken_call"
+        code: Code = "no_call" if "<tool_call>" not in body else "broken_call"
         return Malformed(code, "the turn is not exactly one <tool_call>…</tool_call>")
     inner = match.group(1)
     if "<tool_call>" in inner or "</tool_call>" in inner:
         return Malformed("several_calls", "one tool call a turn, there are several")
-    try:
-        value = json.loads(inner, object_pairs_hook=_distinct_keys, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        return Malformed("bad_json", str(error)[:200])
+    value = _read_json(inner, MAX_DEPTH + 1)
+    if isinstance(value, Malformed):
+        return value
     if not isinstance(value, dict) or set(value) != {"name", "arguments"} or not isinstance(value["name"], str):
         return Malformed("bad_shape", 'expected {"name": …, "arguments": {…}}')
-    name, arguments = value["name"], value["arguments"]
-    if name not in tools:
-        return Malformed("unknown_tool", f"no tool {name[:60]!r}; there are {', '.join(tools)}")
-    if not isinstance(arguments, dict) or _deeper_than(MAX_DEPTH, arguments):
-        return Malformed("bad_shape", f"arguments must be an object at most {MAX_DEPTH} deep")
-    try:
-        return ToolCall(name, tools[name].model_validate(arguments))
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "arguments"
-        return Malformed("bad_arguments", f"{name}: {where}: {first['msg']}"[:200])
+    return _check(value["name"], value["arguments"], tools)
+
+
+def parse_tool_calls(tool_calls: object, tools: dict[str, type[Arguments]]) -> ToolCall | Malformed:
+    """Read the `tool_calls` of a chat completion's message: None, or a list of
+
+        {"type": "function", "function": {"name": "get_risk", "arguments": "{}"}}
+
+    where the arguments are JSON in a string. Exactly one call is accepted, by the rules of `parse`; other keys beside
+    `type` and `function`, like `id`, are not looked at.
+    """
+    if tool_calls is None or tool_calls == []:
+        return Malformed("no_call", "the message has no tool call")
+    if not isinstance(tool_calls, list):
+        return Malformed("bad_shape", f"tool_calls must be a list, it is of type {type(tool_calls).__name__}")
+    if len(tool_calls) > 1:
+        return Malformed("several_calls", f"one tool call a turn, there are {len(tool_calls)}")
+    call = tool_calls[0]
+    function = call.get("function") if isinstance(call, dict) and call.get("type") == "function" else None
+    if (
+        not isinstance(function, dict)
+        or set(function) != {"name", "arguments"}
+        or not all(isinstance(part, str) for part in function.values())
+    ):
+        return Malformed("bad_shape", 'expected {"type": "function", "function": {"name": …, "arguments": "…"}}')
+    name, arguments = function["name"], function["arguments"]
+    if len(name) + len(arguments) > MAX_ANSWER_CHARS:
+        return Malformed("too_long", f"{len(name) + len(arguments)} characters, at most {MAX_ANSWER_CHARS} are read")
+    value = _read_json(arguments, MAX_DEPTH)
+    return value if isinstance(value, Malformed) else _check(name, value, tools)
 
 
 def tool_schema(name: str, description: str, arguments: type[Arguments]) -> dict[str, Any]:
-    """The JSON schema of a tool, as chat templates put it before the conversation."""
+    """A tool in the form of OpenAI's chat completions, which is also what chat templates put before a conversation."""
     schema = arguments.model_json_schema()
     schema.pop("title", None)
     schema.pop("description", None)
     return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
+def _check(name: str, arguments: object, tools: dict[str, type[Arguments]]) -> ToolCall | Malformed:
+    # Details show the model's own words in ASCII alone: they are stored, and look-alikes and hidden signs must show.
+    if name not in tools:
+        return Malformed("unknown_tool", f"no tool {ascii(name[:60])[:62]}; there are {', '.join(tools)}"[:300])
+    if not isinstance(arguments, dict):
+        return Malformed("bad_shape", "arguments must be an object")
+    try:
+        return ToolCall(name, tools[name].model_validate(arguments))
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(ascii(str(part))[1:-1] for part in first["loc"])[:60] or "arguments"
+        return Malformed("bad_arguments", f"{name}: {where}: {first['msg']}"[:200])
+
+
+def _read_json(text: str, levels: int) -> Any:
+    """What the JSON in `text` says, or the `Malformed` that it is. Depth is counted first, in the text: Python's own
+    limit depends on how deep the caller stands, and a reason must not."""
+    depth = 0
+    for bracket in _BRACKETS.findall(_STRING.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > levels:
+            return Malformed("bad_shape", f"arguments must be an object at most {MAX_DEPTH} deep")
+    try:
+        return json.loads(text, object_pairs_hook=_distinct_keys, parse_constant=_no_constant)
+    except ValueError as error:
+        return Malformed("bad_json", str(error)[:200])
 
 
 def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -102,11 +165,3 @@ def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number of JSON")
-
-
-def _deeper_than(levels: int, value: object) -> bool:
-    # Looks no deeper than it must: what json could just read might exhaust Python's stack here.
-    if not isinstance(value, dict | list):
-        return False
-    items = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_deeper_than(levels - 1, item) for item in items)

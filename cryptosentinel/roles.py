@@ -16,13 +16,13 @@ from cryptosentinel.tools.context import ToolContext
 
 @dataclass(frozen=True)
 class Tool:
-    """Something a role may call. `run` computes a result from the context; without it the call is a delegation or the
-    answer."""
+    """Something a role may call. `run` computes a result from the context and the call's arguments; without it the call
+    is a delegation or the answer. The arguments of a tool that computes all have defaults."""
 
     name: str
     description: str
     arguments: type[Arguments]
-    run: Callable[[ToolContext], dict[str, Any]] | None = None
+    run: Callable[[ToolContext, Any], dict[str, Any]] | None = None
 
 
 def _plain(answer: Arguments) -> dict[str, Any]:

@@ -7,7 +7,6 @@ one decision reads as straight code, while the scheduler runs hundreds of them s
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from cryptosentinel.guard import Clamp, Guard
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.tokens import ChatCodec
 from cryptosentinel.masking import Mask
+from cryptosentinel.memory import Memory
 from cryptosentinel.protocol import Malformed, ToolCall, parse
 from cryptosentinel.roles import Role
 from cryptosentinel.tools.context import ToolContext
@@ -37,11 +37,13 @@ Question = AskAnalyst | AskAboutPosition
 @dataclass(frozen=True)
 class TeamSettings:
     """How the team works. `schemas_in_prompt` puts the tools' JSON schemas into the system turn, as large models need;
-    nano learns its few tools in the warm start and keeps its prompts short."""
+    nano learns its few tools in the warm start and keeps its prompts short. `memory` is how many lessons of earlier
+    decisions the manager's brief ends with in a backtest; training, which has no earlier decisions, shows none."""
 
     horizon_bars: int = 12
     mask_symbols: bool = True
     schemas_in_prompt: bool = False
+    memory: int = 0
     sampling: Sampling = field(default_factory=Sampling)
 
 
@@ -59,13 +61,15 @@ class Ruling:
 class TeamDecision:
     """What came of one decision. `transcripts[0]` is the manager's; the others stand in the order of their calls.
 
-    Without a valid answer of the manager `orders` is empty: no change.
+    Without a valid answer of the manager `orders` is empty: no change. `symbols` are the coins it was about, in the
+    order in which the manager was told of them.
     """
 
     orders: list[Order]
     transcripts: list[Transcript]
     rulings: list[Ruling]
     clamps: list[Clamp]
+    symbols: tuple[str, ...] = ()
 
     @property
     def manager(self) -> Transcript:
@@ -95,15 +99,18 @@ class Team:
         *,
         share: float = 1.0,
         sent: Sequence[Order] = (),
+        memory: Memory | None = None,
     ) -> Talk[TeamDecision]:
         """Decide on `symbols`, for which `share` of the equity is meant. `sent` are orders that other decisions have
-        sent at this bar already; the guard counts them. `seed` fixes all sampling of this decision."""
+        sent at this bar already; the guard counts them. `memory` tells the manager of earlier decisions. `seed` fixes
+        all sampling of this decision."""
         context = self._context(view, account, symbols, share)
         desk = _Desk(self, context, seed)
-        manager = yield from desk.converse(MANAGER, context, {}, 0)
+        lessons = "" if memory is None else memory.told(view.now, symbols, self.settings.memory, context.mask)
+        manager = yield from desk.converse(MANAGER, context, {}, 0, lessons)
         orders, rulings = desk.orders_of(manager)
         passed, clamps = guard.review(view, account, orders, sent)
-        return TeamDecision(passed, [manager, *desk.sub_transcripts], rulings, clamps)
+        return TeamDecision(passed, [manager, *desk.sub_transcripts], rulings, clamps, symbols)
 
     def consult(
         self, tool: str, question: Question, view: MarketView, account: AccountView, seed: int
@@ -140,8 +147,11 @@ class _Desk:
         self._caps: dict[tuple[str, str], float] = {}  # (symbol, side) -> exposure RiskAnalyst allows
         self._plans: dict[tuple[str, str], Execution] = {}
 
-    def converse(self, role: Role, context: ToolContext, asked: dict[str, Any], ordinal: int) -> Talk[Transcript]:
-        """Hold one conversation until its typed answer, a malformed turn, or the last turn."""
+    def converse(
+        self, role: Role, context: ToolContext, asked: dict[str, Any], ordinal: int, more: str = ""
+    ) -> Talk[Transcript]:
+        """Hold one conversation until its typed answer, a malformed turn, or the last turn. It begins with the role's
+        brief, and `more` below that."""
         team = self.team
         talk = Conversation(
             team.codec,
@@ -149,7 +159,7 @@ class _Desk:
             ordinal,
             team.version_of(role.key),
             role.system,
-            role.brief(context),
+            "\n".join(filter(None, (role.brief(context), more))),
             role.schemas() if team.settings.schemas_in_prompt else None,
         )
         types = role.argument_types()
@@ -165,8 +175,8 @@ class _Desk:
             if call.name == role.answer.name:
                 return talk.finish(asked, call.arguments.model_dump(exclude_none=True), None)
             run = role.tool(call.name).run
-            result = run(context) if run is not None else (yield from self.delegate(call))
-            talk.add_tool_response(json.dumps(result))
+            result = run(context, call.arguments) if run is not None else (yield from self.delegate(call))
+            talk.add_tool_response(result)
         return talk.finish(asked, None, f"no_answer: no {role.answer.name} within {role.max_turns} turns")
 
     def delegate(self, call: ToolCall) -> Talk[dict[str, Any]]:
@@ -206,7 +216,7 @@ class _Desk:
         for alias in named:
             if self.context.mask.symbol(alias) not in self.context.symbols:
                 known = ", ".join(self.context.mask.alias(symbol) for symbol in self.context.symbols)
-                return Malformed("unknown_symbol", f"no coin {alias!r} to decide on; there are {known}")
+                return Malformed("unknown_symbol", f"no coin {alias!a} to decide on; there are {known}")
         return call
 
     def orders_of(self, manager: Transcript) -> tuple[list[Order], list[Ruling]]:

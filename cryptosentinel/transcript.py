@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cryptosentinel.llm.engine import Completion
 from cryptosentinel.llm.tokens import ChatCodec
+from cryptosentinel.untrusted import render_result
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,10 @@ class Conversation:
         spoken = completion.ids[:-1] if completion.finished else completion.ids
         return self._codec.decode(list(spoken))
 
-    def add_tool_response(self, text: str) -> None:
-        """Append a tool's result. It is data: special tokens in it are plain text to the codec."""
-        appended = self._codec.continue_after(not self._cut_off, text)
+    def add_tool_response(self, result: Mapping[str, Any]) -> None:
+        """Append a tool's result. It is data, cleaned here, where no tool and no colleague's answer can get by: see
+        `untrusted.render_result`."""
+        appended = self._codec.continue_after(not self._cut_off, render_result(result))
         self.ids += appended
         self._mask += [False] * len(appended)
         self._logps += [0.0] * len(appended)

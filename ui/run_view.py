@@ -19,6 +19,8 @@ from backend.summary import Played, RunSummary, how_it_was_run
 from backend.telling import Line, headline, tell
 from backend.traded_market import Recalled, market_of, recall
 from backend.trading_chapters import candles_part
+from backend.transcript_pages import page
+from backend.transcripts import tree_from
 from simulator.market import Market, format_time
 from ui.access import plain, store_name
 
@@ -190,6 +192,9 @@ def _decisions(played: Played) -> None:
 
     chosen = st.selectbox("Decision", list(offered), format_func=label, key=f"decision {played.window}")
     show_decision(offered[chosen].story, played.window)
+    tree = tree_from(offered[chosen], records, played.results.get(team))
+    name = f"{offered[chosen].run}-decision-{chosen}.html"
+    st.download_button("Download the whole transcript", page(tree), name, "text/html", key=f"whole {played.window}")
 
 
 def show_decision(story: Mapping[str, Any], key: str) -> None:

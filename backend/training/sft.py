@@ -1,14 +1,16 @@
-"""The warm start: supervised next-token training of a whole model on transcripts, before any reinforcement."""
+"""Supervised next-token training on transcripts, before any reinforcement: of a whole model (the warm start of nano),
+or of one role's adapter."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from backend.training.policies import token_logps
@@ -21,7 +23,7 @@ POOL_BATCHES = 32
 
 @dataclass(frozen=True)
 class SftSettings:
-    """AdamW on all parameters; the learning rate warms up linearly, then falls to a tenth along a cosine."""
+    """AdamW; the learning rate warms up linearly, then falls to a tenth along a cosine."""
 
     steps: int
     batch_tokens: int = 6144  # padded
@@ -32,41 +34,96 @@ class SftSettings:
     seed: int = 0
 
 
+class SupervisedTrainer:
+    """Next-token training of some parameters on examples, a step at a time, to be stopped and gone on with.
+
+    `logps(ids, mask)` gives the log-probs (B, T) under the model that the parameters are of. Every example is seen once
+    before any is seen again. The same parameters, examples and settings give the same weights, interrupted or not.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        logps: Callable[[Tensor, Tensor], Tensor],
+        examples: Sequence[Example],
+        settings: SftSettings,
+    ) -> None:
+        """examples: (ids (L,), mask (L,)), the mask True for tokens to be learnt, False at position 0.
+
+        Raises ValueError when there is nothing to learn from.
+        """
+        if not examples or any(len(ids) != len(mask) or mask[0] or not mask.any() for ids, mask in examples):
+            raise ValueError("the warm start needs examples, each with a token to learn and none at position 0")
+        self.settings = settings
+        self.done = 0  # steps
+        self._parameters = list(parameters)
+        self._logps = logps
+        self._examples = examples
+        self._optimizer = torch.optim.AdamW(
+            self._parameters, lr=settings.lr, betas=(0.9, 0.95), weight_decay=settings.weight_decay, fused=True
+        )
+        self._batches = self._new_batches()
+
+    def step(self) -> float:
+        """One optimiser step; returns its loss, nats per token. Raises ValueError where that is not finite."""
+        ids, mask = pad_examples([self._examples[i] for i in next(self._batches)])
+        loss = -self._logps(ids, mask).sum() / mask.sum()
+        if not math.isfinite(loss.item()):
+            raise ValueError(
+                f"the loss is {loss.item()} at step {self.done}: lower the learning rate {self.settings.lr}"
+            )
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_grad_norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(self.done, self.settings)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self.done += 1
+        return loss.item()
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """The optimiser's tensors by name; with the parameters and `done` they are all that `resume` needs."""
+        state = self._optimizer.state_dict()["state"]
+        return {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
+
+    def resume(self, done: int, optimizer_state: Mapping[str, Tensor]) -> None:
+        """Go on after `done` steps; the caller has put the parameters where they were."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in optimizer_state.items():
+            index, name = key.split(".")
+            state.setdefault(int(index), {})[name] = tensor
+        self._optimizer.load_state_dict({"state": state, "param_groups": self._optimizer.state_dict()["param_groups"]})
+        self._batches = self._new_batches()
+        for _ in range(done):
+            next(self._batches)
+        self.done = done
+
+    def _new_batches(self) -> Iterator[list[int]]:
+        lengths = [len(ids) for ids, _ in self._examples]
+        return _batches(lengths, self.settings.batch_tokens, np.random.default_rng(self.settings.seed))
+
+
 def warm_start(
     model: PreTrainedModel,
     examples: Sequence[Example],
     settings: SftSettings,
     on_progress: Callable[[int, float], None] | None = None,
 ) -> list[float]:
-    """Train `model` in place on the tokens under each mask; returns the loss of every step, nats per token.
+    """Train the whole `model` in place on `examples`; returns the loss of every step, nats per token.
 
-    examples: (ids (L,), mask (L,)), the mask True for tokens to be learnt, False at position 0. Every example is seen
-    once before any is seen again. on_progress(steps done, loss) is called after each step. The same model, examples and
-    settings give the same weights. Raises ValueError when there is nothing to learn from, or the loss is not finite.
+    on_progress(steps done, loss) is called after each step. Raises ValueError as `SupervisedTrainer` does.
     """
-    if not examples or any(len(ids) != len(mask) or mask[0] or not mask.any() for ids, mask in examples):
-        raise ValueError("the warm start needs examples, each with a token to learn and none at position 0")
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=settings.weight_decay, fused=True
-    )
+
+    def logps(ids: Tensor, mask: Tensor) -> Tensor:
+        return token_logps(model, ids.to(model.device), mask.to(model.device))[0]
+
+    trainer = SupervisedTrainer(list(model.parameters()), logps, examples, settings)
     model.requires_grad_(True).train()
-    batches = _batches([len(ids) for ids, _ in examples], settings.batch_tokens, np.random.default_rng(settings.seed))
     losses: list[float] = []
-    for step in range(settings.steps):
-        ids, mask = _pad([examples[i] for i in next(batches)])
-        logps, _ = token_logps(model, ids.to(model.device), mask.to(model.device))
-        loss = -logps.sum() / mask.sum()
-        if not math.isfinite(loss.item()):
-            raise ValueError(f"the loss is {loss.item()} at step {step}: lower the learning rate {settings.lr}")
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, settings)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+    for _ in range(settings.steps):
+        losses.append(trainer.step())
         if on_progress is not None:
-            on_progress(step + 1, losses[-1])
+            on_progress(trainer.done, losses[-1])
     model.eval()
     return losses
 
@@ -96,7 +153,7 @@ def _batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) -> I
                 yield cut[number]
 
 
-def _pad(examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_examples(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
     """ids (B, T) int64 and mask (B, T) bool, padded on the right."""
     shape = (len(examples), max(len(ids) for ids, _ in examples))
     ids, mask = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)

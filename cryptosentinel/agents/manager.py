@@ -73,7 +73,7 @@ def brief(context: ToolContext) -> str:
     per_day = max(1, 86_400_000 // context.view.interval)
     for symbol in context.symbols:
         close = context.view.bars(symbol, per_day + 1).close
-        known = len(close) > per_day and not np.isnan(close[[0, -1]]).any()
+        known = len(close) > per_day and not np.isnan(close[[0, -1]]).any() and close[0] > 0
         move = f"{100 * float(close[-1] / close[0] - 1):.1f}" if known else "not available"
         sigma = horizon_volatility(context.view, symbol, per_day)
         volatility = "not available" if sigma is None else f"{100 * sigma:.1f}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from cryptosentinel.agents.manager import AskAnalyst
 from cryptosentinel.protocol import Arguments, NoArguments
 from cryptosentinel.roles import SubAgent, Tool
-from cryptosentinel.tools import market
+from cryptosentinel.tools import market, surroundings, technical
 from cryptosentinel.tools.context import ToolContext
 
 # A move counts as up or down when it exceeds this share of the volatility over the horizon; otherwise it is flat.
@@ -15,10 +15,12 @@ FLAT_BAND = 0.3
 # Differences between the probabilities of up and down from which the reply speaks of a lean, and of a strong one.
 CLEAR_EDGE = 0.15
 STRONG_EDGE = 0.3
+MAX_EVIDENCE_CHARS = 160
 
 
 class Analysis(Arguments):
-    """Probabilities of the three outcomes at the horizon. They are normalised by their sum, which must be above 0."""
+    """Probabilities of the three outcomes at the horizon, normalised by their sum, which must be above 0. The rest is
+    for those who can say it."""
 
     reason: str = Field(
         default="", max_length=200, description="what the tools said; first, so that it is thought first"
@@ -26,6 +28,18 @@ class Analysis(Arguments):
     up: float = Field(ge=0, le=1)
     flat: float = Field(ge=0, le=1)
     down: float = Field(ge=0, le=1)
+    volatility: float | None = Field(default=None, ge=0, le=1000, description="expected over the horizon, in percent")
+    evidence: list[str] | None = Field(default=None, max_length=5, description="what speaks for it, strongest first")
+    invalidation: float | None = Field(
+        default=None, ge=-100, le=1000, description="move from now, in percent, that would prove it wrong"
+    )
+
+    @field_validator("evidence")
+    @classmethod
+    def _short(cls, evidence: list[str] | None) -> list[str] | None:
+        if any(len(line) > MAX_EVIDENCE_CHARS for line in evidence or ()):
+            raise ValueError(f"a line of evidence has at most {MAX_EVIDENCE_CHARS} characters")
+        return evidence
 
     @model_validator(mode="after")
     def _some_mass(self) -> Analysis:
@@ -50,7 +64,7 @@ def reply(answer: Analysis) -> dict[str, float | str]:
     edge = up - down
     size = "strong " if abs(edge) >= STRONG_EDGE else ""
     lean = "none" if abs(edge) < CLEAR_EDGE else f"{size}up" if edge > 0 else f"{size}down"
-    return {"lean": lean, **answer.model_dump(exclude={"reason"})}
+    return {"lean": lean, **answer.model_dump(exclude={"reason"}, exclude_none=True)}
 
 
 ROLE = SubAgent(
@@ -64,9 +78,29 @@ ROLE = SubAgent(
         Tool("get_trend", "Returns over 6, 18 and 60 bars in units of volatility.", NoArguments, market.trend),
         Tool("get_news", "The newest headlines with their age in days.", NoArguments, market.news),
         Tool("get_funding", "Mean funding rate of the last three days.", NoArguments, market.funding),
+        Tool("get_bars", "Bars of a timeframe, the last close at 100.", technical.BarsOf, technical.bars),
+        Tool(
+            "get_indicators",
+            "RSI, MACD, ATR, bands, channel, averages.",
+            technical.IndicatorsOf,
+            technical.indicator_values,
+        ),
+        Tool("get_volatility", "Realised volatility and its forecast.", NoArguments, technical.volatility),
+        Tool("get_regime", "Trend and volatility of the last 240 bars.", NoArguments, technical.regime),
+        Tool("get_similar_pasts", "What followed the most similar pasts.", NoArguments, technical.similar_pasts),
+        Tool("get_other_coins", "Beta and correlation to other coins.", NoArguments, surroundings.other_coins),
+        Tool("get_order_book", "Spread and imbalance.", NoArguments, surroundings.order_book),
+        Tool(
+            "get_funding_history",
+            "Funding, its percentile and carry; basis, open interest.",
+            NoArguments,
+            surroundings.funding_history,
+        ),
+        Tool("get_series", "On-chain metrics and sentiment.", NoArguments, surroundings.series),
+        Tool("search_news", "Headlines of thirty days by words.", surroundings.Search, surroundings.search_news),
     ),
     answer=Tool("submit_analysis", "Probabilities of up, flat and down at the horizon.", Analysis),
-    max_turns=5,
+    max_turns=14,
     brief=brief,
     reply=reply,
     consult=Tool("consult_market_analyst", "Probabilities of up, flat and down for a coin.", AskAnalyst),

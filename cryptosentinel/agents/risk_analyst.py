@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from cryptosentinel.agents.manager import AskAboutPosition
 from cryptosentinel.protocol import Arguments, NoArguments
 from cryptosentinel.roles import SubAgent, Tool
-from cryptosentinel.tools import risk
+from cryptosentinel.tools import portfolio, risk
 from cryptosentinel.tools.context import ToolContext
 
 LOSS_LEVEL = 0.95
@@ -21,6 +21,7 @@ class Verdict(Arguments):
     verdict: Literal["approve", "reduce", "veto"]
     to: float | None = Field(default=None, ge=0, le=1, description="the exposure allowed; with reduce only")
     loss: float = Field(ge=0, le=100)
+    rule: str | None = Field(default=None, max_length=120, description="the limit or the reason behind it")
 
     @model_validator(mode="after")
     def _to_belongs_to_reduce(self) -> Verdict:
@@ -53,9 +54,18 @@ ROLE = SubAgent(
     ),
     tools=(
         Tool("get_risk", "Volatility and loss quantiles over the horizon, and the drawdown.", NoArguments, risk.risk),
+        Tool("get_account", "Positions, gross and net exposure, drawdown, loss today.", NoArguments, portfolio.account),
+        Tool(
+            "get_loss_quantiles",
+            "VaR and shortfall of the account with the position.",
+            portfolio.WhatIf,
+            portfolio.loss_quantiles,
+        ),
+        Tool("get_stress", "Losses of the account in shocks.", portfolio.WhatIf, portfolio.stress),
+        Tool("what_if", "The account with the position: leverage, liquidation.", portfolio.WhatIf, portfolio.what_if),
     ),
     answer=Tool("submit_verdict", "Approve, reduce to an exposure, or veto; and the 95 % loss quantile.", Verdict),
-    max_turns=3,
+    max_turns=8,
     brief=brief,
     consult=Tool("consult_risk_analyst", "A binding verdict on a proposed position.", AskAboutPosition),
 )

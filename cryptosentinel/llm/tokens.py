@@ -77,7 +77,7 @@ class ChatCodec:
     told not to think. It stays in the history, since that is what the model saw when it answered; Qwen3's own
     template drops it from earlier turns.
 
-    Raises `UserError` if the tokenizer lacks a token of the format.
+    Raises `UserError` if the tokenizer lacks a token of the format, or could make one out of data.
     """
 
     def __init__(self, tokenizer: Tokenizer | FastTokenizer, *, empty_think: bool = False) -> None:
@@ -97,6 +97,14 @@ class ChatCodec:
         self.end_of_turn: int = added[TURN_END]
         self._tokenizer = backend
         self._plain = _without_special_tokens(backend)
+        # A model gives only ids of its own vocabulary: with none of them special, no data whatever can hold one.
+        reachable = set(self._plain.get_vocab(with_added_tokens=False).values()) & set(added.values())
+        if reachable:
+            names = ", ".join(sorted(token for token, index in added.items() if index in reachable)[:5])
+            raise UserError(
+                f"the tokenizer's vocabulary holds the special tokens {names}, so that text could be taken for them: "
+                "use a tokenizer that has them as added tokens only, as Qwen3's"
+            )
         # Everything between a user's or a tool's text and the model's next token is the same in every conversation.
         self._opening = self._assemble([_Special(TURN_END), "\n", *self._assistant_header()])
 

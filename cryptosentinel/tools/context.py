@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cryptosentinel.masking import Mask
 from simulator.market import MarketView
 from simulator.records import AccountView
 
+FloatArray = NDArray[np.float64]
+
 DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
 VOLATILITY_BARS = 60
+MISSING = "not available"
 
 
 @dataclass(frozen=True)
@@ -49,3 +54,28 @@ def horizon_volatility(view: MarketView, symbol: str, bars: int) -> float | None
     """Volatility over `bars` bars by the square root of time; None where it is not known yet."""
     per_bar = bar_volatility(view, symbol)
     return None if per_bar is None else per_bar * float(np.sqrt(bars))
+
+
+def log_returns(view: MarketView, symbol: str, bars: int, timeframe: str | None = None) -> FloatArray:
+    """The last `bars` log returns, oldest first, those beside an absent bar left out."""
+    close = view.bars(symbol, bars + 1, timeframe).close
+    returns = np.diff(np.log(close))
+    return returns[~np.isnan(returns)]
+
+
+def percentile_of(value: float, values: FloatArray) -> int:
+    """Percent of `values` that lie below `value`, ties counted half. `values` may not be empty."""
+    return round(100.0 * float(np.mean((values < value) + 0.5 * (values == value))))
+
+
+def age_hours(context: ToolContext, milliseconds: int) -> float:
+    """How long before now a moment was."""
+    return round((context.view.now - milliseconds) / HOUR_MS, 1)
+
+
+def base_of(symbol: str) -> str:
+    """The coin of a symbol: BTC of BTCUSDT."""
+    for quote in ("USDT", "USDC", "BUSD", "USD"):
+        if symbol.endswith(quote) and symbol != quote:
+            return symbol.removesuffix(quote)
+    return symbol

@@ -6,17 +6,20 @@ from typing import Any
 
 import numpy as np
 
+from cryptosentinel.protocol import NoArguments
 from cryptosentinel.tools.context import DAY_MS, ToolContext, bar_volatility
 from cryptosentinel.tools.sentiment import tone
+from cryptosentinel.untrusted import clean
 
 TREND_BARS = (6, 18, 60)
 NEWS_COUNT = 6
 NEWS_SHOWN = 2
 NEWS_MAX_AGE = 8 * DAY_MS
 NEWS_CHARS = 80
+TONE_CHARS = 400  # of a headline that its tone is told by
 
 
-def trend(context: ToolContext) -> dict[str, Any]:
+def trend(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """The mean of the returns over 6, 18 and 60 bars, each in units of its own volatility, as a number and a word."""
     sigma = bar_volatility(context.view, context.symbol)
     close = context.view.bars(context.symbol, max(TREND_BARS) + 1).close
@@ -42,7 +45,7 @@ def _word(score: float) -> str:
     return "mixed"
 
 
-def news(context: ToolContext) -> dict[str, Any]:
+def news(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """The tone of the last eight days (good headlines less bad ones) and the newest headlines with their age in
     days."""
     items = context.view.news(context.symbol, NEWS_COUNT, NEWS_MAX_AGE)
@@ -53,13 +56,13 @@ def news(context: ToolContext) -> dict[str, Any]:
         {"age": (now - item.known_at) // DAY_MS, "text": context.mask.text(item.text)[:NEWS_CHARS]}
         for item in items[-NEWS_SHOWN:]
     ]
-    balance = sum(tone(item.text) for item in items)
+    balance = sum(tone(clean(item.text, TONE_CHARS)) for item in items)
     size = "very " if abs(balance) >= 3 else ""
     word = "mixed" if balance == 0 else f"{size}good" if balance > 0 else f"{size}bad"
     return {"tone": word, "balance": balance, "news": newest}
 
 
-def funding(context: ToolContext) -> dict[str, Any]:
+def funding(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """The mean of the last nine funding rates (three days) in basis points, and whether longs or shorts pay."""
     events = context.view.funding(context.symbol, 9)
     if not events or context.view.now - events[-1].time > 3 * DAY_MS:

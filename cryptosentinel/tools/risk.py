@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from cryptosentinel.protocol import NoArguments
 from cryptosentinel.tools.context import ToolContext, horizon_volatility
 
 
-def risk(context: ToolContext) -> dict[str, Any]:
+def risk(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """Volatility over the horizon and the 95 % loss quantiles of the proposed side in percent of the position: the
     normal one, and the historical one over the last 240 bars."""
     sigma = horizon_volatility(context.view, context.symbol, context.horizon_bars)

@@ -70,7 +70,8 @@ def test_the_page_has_every_part(summary: RunSummary, played: Played) -> None:
         "Equity", "Drawdown", "Rolling Sharpe ratio", "Exposure of Scripted team", "Costs by kind",
         "How far trades went against it", *trades_first(played),
     ]  # fmt: skip
-    for heading in ("Results", "Risk", "Months", "Costs in money", "Statistics", "By kind of market", "Trend: bear"):
+    for heading in ("Results", "Risk", "Months", "Costs in money", "Statistics", "By kind of market", "Trend: bear",
+                    "What the guard and RiskAnalyst withheld"):  # fmt: skip
         assert heading in page.text
     assert f"{len(episode().result.trades)} from flat to flat" in page.text
     for picture in pictures(played):
@@ -202,6 +203,20 @@ def test_the_document_holds_the_same_numbers(summary: RunSummary) -> None:
         assert sides["all"]["trades"] == sides["long"]["trades"] + sides["short"]["trades"]
     assert len(found["by_name"]["scripted"]["rolling_sharpe"]["times"]) > 50
     assert found["trades"][0]["mae"] <= 0.0 <= found["trades"][0]["mfe"]
+    assert found["withheld"] == [] and found["withheld_problem"] is None
+
+
+def test_what_was_withheld_stands_in_page_and_document(summary: RunSummary) -> None:
+    clamp = {"rule": EVIL, "symbol": "AAAUSDT", "asked": 2.0, "allowed": 0.5, "detail": ""}
+    decisions = [replace(one, story={**one.story, "clamps": [clamp]}) for one in summary.decisions[:4]]
+    clamped = replace(summary, decisions=decisions)
+    page = Page(render(clamped, HERE))
+    assert "A counterfactual of each order alone" in page.text and f"Guard: {EVIL}" in page.text
+    [worth] = all_facts(clamped, HERE)["backtest"]["withheld"]
+    assert (worth["rule"], worth["count"], worth["valued"]) == (EVIL, 4, 4) and worth["saved"] != 0.0
+    gone = all_facts(clamped, GONE)["backtest"]
+    assert gone["withheld"] is None and "the data is gone" in gone["withheld_problem"]
+    assert "what it was worth needs the run's data again" in Page(render(clamped, GONE)).text
 
 
 def test_untrusted_names_stay_text(summary: RunSummary) -> None:

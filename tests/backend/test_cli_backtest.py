@@ -16,6 +16,7 @@ from backend.config import load_config, override
 from backend.store.store import Store
 from backend.teams import TeamManifest, write_manifest
 from simulator.archive import write_market
+from simulator.backtest import Window
 from simulator.errors import UserError
 from simulator.market import Market
 from simulator.rules import SymbolRules
@@ -75,10 +76,12 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "check": ("lookahead", "recursion"),
     "check lookahead": (*CHECK, "--draws"),
     "check recursion": (*CHECK, "--warm-up"),
-    "backtest": (*MARKET, *WINDOW, *CONFIG, *KEPT, "--team", "--baselines", "--finer", "--rules"),
+    "backtest": (*MARKET, *WINDOW, *CONFIG, *KEPT, "--team", "--baselines", "--finer", "--unmasked", "--rules"),
     "train": (*MARKET, *CONFIG, *KEPT, "--resume", "--dry-run"),
+    "sft": (*MARKET, *CONFIG, "--from", "--out"),
     "evaluate": ("FOLDER", *MARKET, *CONFIG, *KEPT, "--baselines"),
-    "runs": ("RUN", "--store"),
+    "runs": ("show", "--store"),
+    "runs show": ("RUN", "--decision", "--team", "--html", "--store"),
     "config": CONFIG,
     "demo": (*CONFIG, *KEPT),
 }
@@ -279,8 +282,9 @@ def test_a_team_tested_at_other_costs_than_it_was_trained_at_is_noted(command: R
     (tmp_path / "team").mkdir()
     write_manifest(tmp_path / "team", TeamManifest(base="nano", adapters=None, config=load_config("demo")))
     names = ["scripted", "hold", "team"]
-    assert notes_on(names, load_config("demo")) == []
-    [note] = notes_on(names, override(load_config("demo"), ["costs.taker_fee=0.001"]))
+    window = Window(10, 20)
+    assert notes_on(names, load_config("demo"), FINE, window) == []
+    [note] = notes_on(names, override(load_config("demo"), ["costs.taker_fee=0.001"]), FINE, window)
     assert note == "team was trained with other costs than it is tested with: taker_fee 0.001 instead of 0.0005"
 
 

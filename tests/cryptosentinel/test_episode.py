@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,6 +15,7 @@ from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import Messages, expert_policies
 from simulator.backtest import BacktestRun, Window
+from simulator.errors import DataError
 from simulator.market import Market
 from tests.team_scenes import codec, half_taught_policies, hold, make_team, submit, synthetic
 
@@ -117,3 +121,64 @@ def test_progress_counts_the_bars_that_are_done() -> None:
     game = BacktestRun(synthetic(), Window(180, 190, 4))
     run_all([play(make_team(), game, GuardLimits(), 1, on_decision=done.append)], always(submit()))
     assert done == [4, 8, 10]
+
+
+def with_bars(market: Market, column: int, rows: slice, factor: float) -> Market:
+    """`market` with the prices of a coin multiplied from some bar on; NaN takes the bars away."""
+    arrays: dict[str, Any] = {}
+    for name in ("open", "high", "low", "close", "volume", "half_spread"):
+        arrays[name] = getattr(market, name).copy()
+        if np.isnan(factor) or name in ("open", "high", "low", "close"):
+            arrays[name][rows, column] *= factor
+    return replace(market, **arrays)
+
+
+@pytest.mark.parametrize("memory", [0, 2])
+def test_nothing_is_decided_after_a_liquidation_and_all_is_recorded(memory: int) -> None:
+    crash = with_bars(synthetic(coins=1), 0, slice(200, None), 8.0)  # a short position is lost many times over
+    game = BacktestRun(crash, WINDOW)
+    done: list[int] = []
+    task = play(make_team(memory=memory), game, GuardLimits(), 4, on_decision=done.append)
+    [episode] = run_all([task], always(submit(hold("C1", "short", 1.0))))
+    assert episode.liquidated_at == 204, "the first decision after bar 200"
+    assert [bar for bar, _ in episode.decisions] == [180, 186, 192, 198]
+    assert len(episode.result.equity) == 61 and (episode.result.equity[20:] == episode.result.equity[-1]).all()
+    assert [fill.reason for fill in episode.result.fills][-1] == "liquidation" and done[-1] == 60
+
+
+def test_a_liquidation_after_the_last_decision_is_known_too() -> None:
+    crash = with_bars(synthetic(coins=1), 0, slice(238, None), 8.0)
+    episode = run(always(submit(hold("C1", "short", 1.0))), market=crash)
+    assert episode.liquidated_at == 240 and len(episode.decisions) == 10
+    assert run(always(submit())).liquidated_at is None
+
+
+@pytest.mark.parametrize("memory", [0, 2])
+@pytest.mark.parametrize("each_symbol", [True, False])
+def test_a_coin_without_bars_is_left_alone(memory: int, each_symbol: bool) -> None:
+    market = with_bars(synthetic(), 1, slice(None), np.nan)
+    game = BacktestRun(market, WINDOW)
+    task = play(make_team(memory=memory), game, GuardLimits(), 4, each_symbol=each_symbol)
+    positions = [hold(f"C{number}", "long", 0.3) for number in (1, 2, 3)]
+    text = submit(*positions) if not each_symbol else submit(hold("C1", "long", 0.3))
+    [episode] = run_all([task], always(text))
+    assert {fill.symbol for fill in episode.result.fills} == {"AAAUSDT", "CCCUSDT"}
+    assert len(episode.decisions) == (30 if each_symbol else 10) and not any(d.events for _, d in episode.decisions)
+    told = codec().decode(episode.decisions[1 if each_symbol else 0][1].manager.ids)
+    assert "held 0.0, day not available, volatility not available" in told
+
+
+def test_a_price_of_zero_is_refused_in_one_sentence() -> None:
+    market = with_bars(synthetic(), 1, slice(200, None), 0.0)
+    with pytest.raises(DataError, match=r"bar of BBBUSDT at .* is impossible .* mend or remove it"):
+        BacktestRun(market, WINDOW)
+
+
+@pytest.mark.parametrize("role", ["market_analyst", "risk_analyst", "trader"])
+def test_a_role_that_never_answers_does_not_stop_the_others(role: str) -> None:
+    engine = ScriptedEngine(codec(), {**expert_policies(), role: lambda messages, seed: "Well."})
+    episode = run(engine)
+    mute = [t for _, decision in episode.decisions for t in decision.transcripts if t.role == role]
+    assert mute and not any(t.valid for t in mute) and len(episode.decisions) == 30
+    assert all(decision.manager.valid for _, decision in episode.decisions)
+    assert {decision.symbols for _, decision in episode.decisions} == {(s,) for s in synthetic().symbols}

@@ -36,6 +36,7 @@ from simulator.catalog import Catalog
 from simulator.errors import LookAheadError
 from simulator.market import FundingEvent, Market, NewsItem, parse_time
 from simulator.records import AccountView
+from simulator.series import Books, Series
 from tests.team_scenes import account_in, codec, half_taught_policies, make_team, synthetic
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +72,37 @@ def other_future(market: Market, bar: int, seed: int) -> Market:
         NewsItem(now - int(rng.integers(0, market.interval)), now + 1 + number, symbol, str(rng.choice(texts)))
         for number, symbol in enumerate([*market.symbols, None] * 3)
     ]
-    return replace(market, **arrays, funding=funding, news=(*known, *unknown), truth=None)
+    series = {}
+    for name, one in market.series.items():
+        drawn = {column: rng.normal(0.0, 9.0, len(one)) for column in one.columns}
+        kept = one.known_at <= now
+        series[name] = Series(one.known_at, {c: np.where(kept, one.columns[c], drawn[c]) for c in one.columns})
+    books = {}
+    for symbol, one_book in market.books.items():
+        factor = np.where(one_book.time <= now, 1.0, rng.uniform(0.5, 2.0, len(one_book)))[:, None]
+        sizes = np.where(
+            (one_book.time <= now)[:, None], one_book.bid_size, rng.uniform(0.0, 9.0, one_book.bid_size.shape)
+        )
+        books[symbol] = replace(
+            one_book, bid_price=one_book.bid_price * factor, ask_price=one_book.ask_price * factor, bid_size=sizes
+        )
+    news = (*known, *unknown)
+    return replace(market, **arrays, funding=funding, news=news, series=series, books=books, truth=None)
+
+
+def surrounded(market: Market, seed: int = 0) -> Market:
+    """The market with series and order books beside its bars."""
+    rng = np.random.default_rng(seed)
+    closed = market.open_time + market.interval
+    series = {
+        name: Series(closed[::7] + 60_000, {"value": np.abs(rng.normal(5.0, 1.0, len(closed[::7])))})
+        for name in ("onchain/AAA", "sentiment/mood", "basis/AAA", "open_interest/BBB")
+    }
+    middle = np.nan_to_num(market.close[::3, 0], nan=100.0)[:, None]
+    levels = np.array([[1.0, 2.0, 3.0]]) * 1e-4
+    sizes = [rng.uniform(1.0, 9.0, (len(middle), 3)) for _ in range(2)]
+    book = Books(closed[::3] - 60_000, middle * (1.0 - levels), sizes[0], middle * (1.0 + levels), sizes[1])
+    return replace(market, series=series, books={market.symbols[0]: book})
 
 
 def contexts(market: Market, bar: int) -> list[ToolContext]:
@@ -104,7 +135,7 @@ def seen_at(market: Market, bar: int, roles: Iterable[Role]) -> dict[str, list[s
         seen[f"{role.key}.brief"] = [role.brief(context) for context in asked]
         for tool in role.tools:
             if tool.run is not None:
-                seen[f"{role.key}.{tool.name}"] = [json.dumps(tool.run(context)) for context in asked]
+                seen[f"{role.key}.{tool.name}"] = [json.dumps(tool.run(context, tool.arguments())) for context in asked]
     return seen
 
 
@@ -150,7 +181,7 @@ def recorded() -> Market:
 
 
 def test_the_other_future_differs_in_everything_after_t_and_in_nothing_before() -> None:
-    market, bar = synthetic(), 200
+    market, bar = surrounded(synthetic()), 200
     other, now = other_future(market, bar, 0), market.view(bar).now
     for name in ("open", "high", "low", "close", "volume", "half_spread"):
         mine, its = getattr(market, name), getattr(other, name)
@@ -162,6 +193,12 @@ def test_the_other_future_differs_in_everything_after_t_and_in_nothing_before() 
         assert all(a.rate != b.rate for a, b in pairs if a.time > now) and pairs[-1][0].time > now
     assert [item for item in other.news if item.known_at <= now] == [i for i in market.news if i.known_at <= now]
     assert any(item.time <= now < item.known_at for item in other.news)
+    for name, mine_too in market.series.items():
+        differs = mine_too.columns["value"] != other.series[name].columns["value"]
+        assert (differs == (mine_too.known_at > now)).all() and differs.any()
+    for symbol, book in market.books.items():
+        differs = (book.bid_price != other.books[symbol].bid_price).any(axis=1)
+        assert (differs == (book.time > now)).all() and differs.any()
 
 
 # Tools and briefs
@@ -169,7 +206,7 @@ def test_the_other_future_differs_in_everything_after_t_and_in_nothing_before() 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_tool_and_no_brief_of_any_role_tells_the_future(seed: int) -> None:
-    prove_tools(synthetic(seed=3 + seed), BARS, ROLES.values(), seed)
+    prove_tools(surrounded(synthetic(seed=3 + seed)), BARS, ROLES.values(), seed)
 
 
 def test_nor_where_bars_are_absent() -> None:
@@ -190,10 +227,10 @@ def test_nor_on_recorded_data(recorded: Market) -> None:
 
 def test_every_role_has_something_to_prove() -> None:
     """The proof calls tools that compute; a registry without any would make it empty."""
-    proven = seen_at(synthetic(), 200, ROLES.values())
+    proven = seen_at(surrounded(synthetic()), 200, ROLES.values())
     assert {role.key for role in ROLES.values()} == {name.split(".")[0] for name in proven}
     # Each tool and brief does look at the market: at another bar it says something else.
-    elsewhere = seen_at(synthetic(), 260, ROLES.values())
+    elsewhere = seen_at(surrounded(synthetic()), 260, ROLES.values())
     same = {name for name in proven if proven[name] == elsewhere[name]}
     assert not {name for name in same if not name.endswith(".brief")}
 
@@ -243,7 +280,7 @@ def peek_truth(context: ToolContext) -> bool:
     ],
 )  # fmt: skip
 def test_a_tool_that_peeks_is_caught(peek: Callable[[ToolContext], Any]) -> None:
-    tool = Tool("get_hint", "A planted look past the clock.", NoArguments, lambda context: {"hint": peek(context)})
+    tool = Tool("get_hint", "A planted look past the clock.", NoArguments, lambda context, _: {"hint": peek(context)})
     for key, role in ROLES.items():
         cheat = replace(role, tools=(*role.tools, tool))
         with pytest.raises(AssertionError, match=f"{key}.get_hint tells"):

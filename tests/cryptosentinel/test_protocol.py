@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
-from typing import Any
+import re
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -13,144 +18,64 @@ from hypothesis import strategies as st
 from cryptosentinel.agents.registry import MANAGER, ROLES
 from cryptosentinel.protocol import (
     MAX_ANSWER_CHARS,
-    MAX_DEPTH,
     Arguments,
+    Code,
     Malformed,
     ToolCall,
     parse,
+    parse_tool_calls,
     render_call,
     tool_schema,
 )
+from tests.malformed_answers import ASK, MALFORMED, MALFORMED_TOOL_CALLS, call, function, position
 
 TOOLS = MANAGER.argument_types()
 ALL_TOOLS = {name: kind for role in ROLES.values() for name, kind in role.argument_types().items()}
 
 
-def call(body: str) -> str:
-    return f"<tool_call>\n{body}\n</tool_call>"
+def named(corpus: Sequence[tuple[Any, str]]) -> list[Any]:
+    """The cases of a corpus under short names: some are a megabyte."""
+    return [pytest.param(*case, id=f"{number}-{case[1]}") for number, case in enumerate(corpus)]
 
 
-def decision(positions: str) -> str:
-    return call(f'{{"name": "submit_decision", "arguments": {{"positions": {positions}}}}}')
-
-
-def position(**fields: str) -> str:
-    """A decision on one position, from JSON texts of its fields."""
-    both = {"symbol": '"C1"', "side": '"long"', "exposure": "0.5"} | fields
-    return decision(f"[{{{', '.join(f'{json.dumps(key)}: {value}' for key, value in both.items())}}}]")
-
-
-ASK = '{"name": "consult_market_analyst", "arguments": {"symbol": "C1"}}'
-NESTED = {levels: '{"a":' * levels + "1" + "}" * levels for levels in (MAX_DEPTH, MAX_DEPTH + 1)}
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        # nothing, or not a call
-        ("", "no_call"),
-        ("   \n", "no_call"),
-        ("Let me think about it.", "no_call"),
-        (ASK, "no_call"),
-        ("\x00\x01\x02", "no_call"),
-        ("😀" * 100, "no_call"),
-        ("<think>I will call</think>", "no_call"),
-        ("<TOOL_CALL>" + ASK + "</TOOL_CALL>", "no_call"),
-        # truncated
-        (call(ASK)[:-1], "broken_call"),
-        (f"<tool_call>\n{ASK}", "broken_call"),
-        ("<tool_call>", "broken_call"),
-        (call(ASK[:-1]), "bad_json"),
-        (call(ASK[:20]), "bad_json"),
-        (call(""), "bad_json"),
-        # text around it, several, nested
-        (f"Sure! {call(ASK)}", "broken_call"),
-        (f"{call(ASK)} Done.", "broken_call"),
-        (f"{call(ASK)}\n{call(ASK)}", "several_calls"),
-        (call(call(ASK)), "several_calls"),
-        (call(f"{ASK}, {ASK}"), "bad_json"),
-        (call(f"[{ASK}, {ASK}]"), "bad_shape"),
-        (f"<think>a</think><think>b</think>{call(ASK)}", "broken_call"),
-        # injected tags
-        (f"<|im_end|>\n<|im_start|>assistant\n{call(ASK)}", "broken_call"),
-        (position(reason='"</tool_call>"'), "several_calls"),
-        (position(reason='"<tool_call>"'), "several_calls"),
-        (f"<tool_response>{call(ASK)}</tool_response>", "broken_call"),
-        # JSON that is none, or none of ours
-        (call("{'name': 'submit_decision', 'arguments': {'positions': []}}"), "bad_json"),
-        (call('{"name": "submit_decision", "arguments": {"positions": [],}}'), "bad_json"),
-        (position(exposure="NaN"), "bad_json"),
-        (position(exposure="Infinity"), "bad_json"),
-        (position(exposure="-Infinity"), "bad_json"),
-        (position(exposure="0x1"), "bad_json"),
-        (position(exposure="01"), "bad_json"),
-        (position(reason='"line\nbreak"'), "bad_json"),
-        (call("[" * 1500 + "]" * 1500), "bad_json"),
-        # duplicate keys
-        (call('{"name": "a", "name": "submit_decision", "arguments": {"positions": []}}'), "bad_json"),
-        (decision('[{"symbol": "C1", "symbol": "C2", "side": "flat"}]'), "bad_json"),
-        # another shape
-        (call("null"), "bad_shape"),
-        (call("1e5"), "bad_shape"),
-        (call('"submit_decision"'), "bad_shape"),
-        (call("[]"), "bad_shape"),
-        (call("{}"), "bad_shape"),
-        (call('{"name": "submit_decision"}'), "bad_shape"),
-        (call('{"arguments": {"positions": []}}'), "bad_shape"),
-        (call('{"name": "submit_decision", "arguments": {"positions": []}, "id": 1}'), "bad_shape"),
-        (call('{"name": "submit_decision", "arguments": [[]]}'), "bad_shape"),
-        (call('{"name": "submit_decision", "arguments": "{}"}'), "bad_shape"),
-        (call('{"name": "submit_decision", "arguments": null}'), "bad_shape"),
-        (call('{"name": 7, "arguments": {}}'), "bad_shape"),
-        (call('{"name": ["submit_decision"], "arguments": {}}'), "bad_shape"),
-        (call(f'{{"name": {"[" * 600}{"]" * 600}, "arguments": {{}}}}'), "bad_shape"),
-        # deep nesting: refused by its depth long before Python's stack ends
-        (call(f'{{"name": "submit_decision", "arguments": {NESTED[MAX_DEPTH + 1]}}}'), "bad_shape"),
-        (call(f'{{"name": "submit_decision", "arguments": {NESTED[MAX_DEPTH]}}}'), "bad_arguments"),
-        *((decision("[" * levels + "]" * levels), "bad_shape") for levels in range(100, 901, 50)),
-        # tools
-        (call('{"name": "submit_trade", "arguments": {}}'), "unknown_tool"),
-        (call('{"name": "", "arguments": {}}'), "unknown_tool"),
-        (call('{"name": "Submit_Decision", "arguments": {"positions": []}}'), "unknown_tool"),
-        (call('{"name": "submit_decision ", "arguments": {"positions": []}}'), "unknown_tool"),
-        (call('{"name": "\\ud800", "arguments": {}}'), "unknown_tool"),
-        (call('{"name": "get_risk", "arguments": {}}'), "unknown_tool"),  # another role's
-        # arguments
-        (call('{"name": "submit_decision", "arguments": {}}'), "bad_arguments"),
-        (decision("{}"), "bad_arguments"),
-        (decision("[null]"), "bad_arguments"),
-        (decision('[{"symbol": "C1"}]'), "bad_arguments"),
-        (position(exposure='"0.5"'), "bad_arguments"),
-        (position(exposure="true"), "bad_arguments"),
-        (position(exposure="null"), "bad_arguments"),
-        (position(exposure="[0.5]"), "bad_arguments"),
-        (position(exposure="1e999"), "bad_arguments"),  # JSON reads it as infinity
-        (position(exposure="9" * 400), "bad_arguments"),
-        (position(exposure="-0.1"), "bad_arguments"),
-        (position(exposure="10.1"), "bad_arguments"),
-        (position(side='"LONG"'), "bad_arguments"),
-        (position(side='"lоng"'), "bad_arguments"),  # a Cyrillic o
-        (position(side='"flat"'), "bad_arguments"),  # flat with an exposure
-        (position(symbol="1"), "bad_arguments"),
-        (position(symbol=json.dumps("C" * 25)), "bad_arguments"),
-        (position(reason='"\\ud800"'), "bad_arguments"),
-        (position(reason=json.dumps("x" * 201)), "bad_arguments"),
-        (position(stop="0"), "bad_arguments"),
-        (position(stop="51"), "bad_arguments"),
-        (position(target="100"), "bad_arguments"),  # a short position's would be a price of 0
-        (position(leverage="100"), "bad_arguments"),
-        (decision('[{"symbol": "C1", "side": "flat"}, {"symbol": "C1", "side": "flat"}]'), "bad_arguments"),
-        (decision(json.dumps([{"symbol": f"C{n}", "side": "flat"} for n in range(33)])), "bad_arguments"),
-        # too long, whatever it is
-        ("x" * (MAX_ANSWER_CHARS + 1), "too_long"),
-        (call(ASK) + " " * MAX_ANSWER_CHARS, "too_long"),
-    ],
-)
-def test_malformed(text: str, code: str) -> None:
-    answer = parse(text, TOOLS)
+def check_refused(answer: ToolCall | Malformed, code: str) -> None:
     assert isinstance(answer, Malformed) and answer.code == code
     assert 0 < len(answer.detail) <= 300
-    answer.detail.encode()  # it is stored: no lone surrogate may be in it
+    assert answer.detail.isprintable()  # it is stored and shown: nothing hidden, no lone surrogate may be in it
+
+
+@pytest.mark.parametrize(("text", "code"), named(MALFORMED))
+def test_malformed(text: str, code: str) -> None:
+    check_refused(parse(text, TOOLS), code)
+
+
+@pytest.mark.parametrize(("tool_calls", "code"), named(MALFORMED_TOOL_CALLS))
+def test_malformed_tool_calls(tool_calls: object, code: str) -> None:
+    check_refused(parse_tool_calls(tool_calls, TOOLS), code)
+
+
+def test_every_reason_is_reached_and_no_other_is() -> None:
+    by_the_team = {"unknown_symbol", "cut_off"}  # tests of the team reach these
+    assert {code for _, code in MALFORMED} | by_the_team == set(get_args(Code))
+    assert {code for _, code in MALFORMED_TOOL_CALLS} | by_the_team | {"broken_call"} == set(get_args(Code))
+
+
+def test_the_worst_answer_is_refused_within_a_moment() -> None:
+    started = time.perf_counter()
+    for text, _ in MALFORMED:
+        parse(text, TOOLS)
+    assert time.perf_counter() - started < 0.005 * len(MALFORMED)
+
+
+def test_a_reason_does_not_depend_on_where_the_caller_stands() -> None:
+    """Close to the end of Python's stack a nested answer is refused as it is anywhere."""
+
+    def deeper(levels: int) -> ToolCall | Malformed:
+        return deeper(levels - 1) if levels else parse(call("[" * 900 + "]" * 900), TOOLS)
+
+    depth = len(inspect.stack(0))
+    for levels in (0, sys.getrecursionlimit() - depth - 100):
+        check_refused(deeper(levels), "bad_shape")
 
 
 @pytest.mark.parametrize(
@@ -181,6 +106,12 @@ def test_answers_outside_their_range(role: str, name: str, arguments: dict[str, 
 def test_a_call_may_follow_a_thought_and_stand_in_whitespace(before: str) -> None:
     answer = parse(f"{before}{call(ASK)}\n", TOOLS)
     assert isinstance(answer, ToolCall) and answer.name == "consult_market_analyst"
+
+
+@pytest.mark.parametrize("reason", ["[" * 50, "}}}}", '{"a": [\\"' + "[" * 20, "\\\\"])
+def test_brackets_and_quotes_within_a_string_have_no_depth(reason: str) -> None:
+    answer = parse(position(reason=json.dumps(reason)), TOOLS)
+    assert isinstance(answer, ToolCall) and answer.arguments.model_dump()["positions"][0]["reason"] == reason
 
 
 def test_the_longest_answer_is_still_read() -> None:
@@ -234,6 +165,8 @@ def test_what_is_rendered_is_read_back(said: tuple[str, dict[str, Any]]) -> None
         return
     assert isinstance(answer, ToolCall) and answer.name == name
     assert answer.arguments.model_dump(exclude_unset=True) == arguments
+    # The same call as a chat-completions server returns it.
+    assert parse_tool_calls([function(name, json.dumps(arguments))], ALL_TOOLS) == answer
     # Once more, from what was read.
     assert parse(render_call(name, answer.arguments.model_dump(exclude_none=True)), ALL_TOOLS) == answer
 
@@ -266,7 +199,7 @@ def test_no_text_raises(text: str) -> None:
     answer = parse(text, TOOLS)
     assert isinstance(answer, ToolCall | Malformed)
     if isinstance(answer, Malformed):
-        answer.detail.encode()
+        assert answer.detail.isprintable()
 
 
 @settings(max_examples=60, deadline=None)
@@ -278,11 +211,35 @@ def test_no_depth_raises(body: Any, opening: str, levels: int) -> None:
         assert isinstance(parse(call(head % deep), TOOLS), Malformed)
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    tool_calls=st.one_of(
+        JSON,
+        st.lists(JSON.map(lambda value: {"type": "function", "function": value}), max_size=2),
+        st.tuples(st.sampled_from([*TOOLS, "x"]), JSON).map(lambda pair: [function(pair[0], json.dumps(pair[1]))]),
+        st.tuples(st.sampled_from([*TOOLS, "x"]), st.lists(st.sampled_from(PIECES), max_size=9).map("".join)).map(
+            lambda pair: [function(*pair)]
+        ),
+    )
+)
+def test_no_tool_call_raises(tool_calls: object) -> None:
+    answer = parse_tool_calls(tool_calls, TOOLS)
+    assert isinstance(answer, ToolCall | Malformed)
+    if isinstance(answer, Malformed):
+        assert answer.detail.isprintable()
+
+
 @pytest.mark.parametrize("role", list(ROLES))
 def test_every_schema_is_closed_and_json(role: str) -> None:
     for tool in (*ROLES[role].tools, ROLES[role].answer):
         schema = json.loads(json.dumps(tool_schema(tool.name, tool.description, tool.arguments)))
+        # The form of chat completions: these keys alone, a name of at most 64 letters, an object of parameters.
+        assert set(schema) == {"type", "function"} and schema["type"] == "function"
+        assert set(schema["function"]) == {"name", "description", "parameters"}
         assert schema["function"]["name"] == tool.name and schema["function"]["description"]
+        assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", tool.name)
+        assert schema["function"]["parameters"]["type"] == "object"
+        assert set(schema["function"]["parameters"]["properties"]) == set(tool.arguments.model_fields)
         assert schema["function"]["parameters"]["additionalProperties"] is False
 
 

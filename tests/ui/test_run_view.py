@@ -112,3 +112,10 @@ def test_an_older_record_is_shown(here: Path) -> None:
     said = words(opened())
     assert "the run was recorded before they were told apart" in said
     assert "the run's record does not hold them" in said
+
+
+def test_the_whole_transcript_of_a_decision_can_be_downloaded(here: Path) -> None:
+    stored(here)
+    app = opened()
+    [button] = app.get("download_button")
+    assert button.proto.label == "Download the whole transcript" and not app.exception

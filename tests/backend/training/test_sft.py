@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from backend.training.policies import token_logps
-from backend.training.sft import Example, SftSettings, _batches, learning_rate, warm_start
+from backend.training.sft import Example, SftSettings, SupervisedTrainer, _batches, learning_rate, warm_start
 
 SETTINGS = SftSettings(steps=30, batch_tokens=60, lr=1e-2, warmup_steps=3)
 
@@ -97,3 +97,33 @@ def test_divergence_is_an_error_with_a_way_out(tiny: Qwen3ForCausalLM) -> None:
         tiny.model.norm.weight.fill_(torch.inf)
     with pytest.raises(ValueError, match="lower the learning rate"):
         warm_start(tiny, examples(), SETTINGS)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 7))
+def test_it_goes_on_bit_for_bit(stop: int) -> None:
+    config = Qwen3Config(
+        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    start = Qwen3ForCausalLM(config)
+
+    def trainer(model: Qwen3ForCausalLM) -> SupervisedTrainer:
+        sft = SftSettings(steps=8, batch_tokens=30, warmup_steps=2)
+        return SupervisedTrainer(
+            list(model.parameters()), lambda ids, mask: token_logps(model, ids, mask)[0], examples(), sft
+        )
+
+    whole = copy.deepcopy(start)
+    through = trainer(whole)
+    losses = [through.step() for _ in range(8)]
+    half = copy.deepcopy(start)
+    before = trainer(half)
+    first = [before.step() for _ in range(stop)]
+    other = copy.deepcopy(half)
+    after = trainer(other)
+    after.resume(before.done, before.optimizer_state())
+    assert first + [after.step() for _ in range(8 - stop)] == losses
+    for mine, theirs in zip(other.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(mine, theirs)

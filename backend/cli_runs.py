@@ -1,0 +1,106 @@
+"""The commands of `cryptosentinel runs`: list the stored runs, show one, or one of its decisions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from backend.console import comparison_table, console, difference_line, narrow_table
+from simulator.errors import UserError
+from simulator.market import format_time
+
+if TYPE_CHECKING:  # the database takes its time
+    from backend.store.store import Store
+
+StoreOption = Annotated[str, typer.Option("--store", help="Folder of the store, or ws:// of a SurrealDB server.")]
+
+
+class _RunsGroup(TyperGroup):
+    """`runs RUN` is short for `runs show RUN`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["show", *args]
+        return super().resolve_command(ctx, args)
+
+
+runs_app = typer.Typer(
+    cls=_RunsGroup, help="List the stored runs, show one (runs RUN), or a decision of it.", invoke_without_command=True
+)
+
+
+@runs_app.callback()
+def runs_command(context: typer.Context, store: StoreOption = "runs/store") -> None:
+    """List the stored runs; `runs RUN` or `runs show RUN` shows one."""
+    context.obj = store
+    if context.invoked_subcommand is not None:
+        return
+    from backend.store.store import Store
+
+    with Store.open(store) as opened:
+        table = narrow_table(store)
+        for heading in ("kind", "status", "started (UTC)", "seed", "data"):
+            table.add_column(heading)
+        for one in opened.runs():
+            table.add_row(one.run, one.kind, one.status, format_time(one.started_at), str(one.seed), one.data_hash[:12])
+        console.print(table)
+
+
+@runs_app.command("show")
+def runs_show(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(help="A run, as `cryptosentinel runs` lists it.")],
+    decision: Annotated[
+        int | None, typer.Option("--decision", help="Number of a decision to show as a tree: who asked whom, and why.")
+    ] = None,
+    team: Annotated[str, typer.Option("--team", help="Whose decision, where the run has those of several teams.")] = "",
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write the decision to this file, as one page, instead.")
+    ] = None,
+    store: Annotated[
+        str, typer.Option("--store", help="Folder of the store, or ws:// of a SurrealDB server. Default: runs/store.")
+    ] = "",
+) -> None:
+    """Show a run: its configuration and results, or with --decision N one decision with all that was said."""
+    from backend.store.store import Store
+
+    if decision is None and (team or html):
+        raise UserError("--team and --html are about a decision: name it with --decision N")
+    with Store.open(store or context.obj) as opened:
+        if decision is None:
+            _show(opened, run)
+            return
+        from backend.transcripts import decision_tree
+
+        tree = decision_tree(opened, run, decision, team or None)
+    from backend.transcript_pages import page, text_tree
+
+    if html is None:
+        console.print(text_tree(tree), highlight=False)
+        return
+    try:
+        html.parent.mkdir(parents=True, exist_ok=True)
+        html.write_text(page(tree), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{html} cannot be written ({error.strerror}): give another file with --html") from error
+    console.print(f"decision {decision}: {html}", markup=False)
+
+
+def _show(opened: Store, run: str) -> None:
+    from backend.transcripts import decisions_told, visible
+
+    record = opened.run(run)
+    message = f" ({record.message})" if record.message else ""
+    console.print(visible(f"{record.run}: {record.kind}, {record.status}{message}"), markup=False)
+    console.print_json(data=record.config)
+    for evaluation in opened.evaluations(run):
+        if "rows" in evaluation.result:
+            console.print(comparison_table(evaluation.name, evaluation.result))
+            console.print(difference_line(evaluation.result))
+    decisions = opened.decisions(run)
+    if decisions:
+        told = decisions_told(decisions)
+        console.print(visible(f"decisions: {told}; see one with: runs show {run} --decision N"), markup=False)

@@ -1,0 +1,170 @@
+"""What the guard and RiskAnalyst withheld from the market, and what that was worth in money.
+
+Each order is looked at alone: what was asked and what was let through are both traded at the next open on the bars
+that came, with the costs of the run, and valued at the close of the next decision. What the latter made more than the
+former would have is what the intervention saved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from backend.store.records import DecisionRecord
+from simulator.costs import Costs
+from simulator.futures import recorded_path, simulate_futures
+from simulator.market import Market
+from simulator.orders import Order
+from simulator.paths import FuturePaths
+from simulator.records import AccountView
+
+GUARD, RISK_ANALYST = "guard", "risk_analyst"
+VETO, REDUCE = "veto", "reduce"
+_ROOM = 100.0  # equity of the account that an order is tried on, in its notional: its costs never end it
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """One order that was lessened, dropped or added, in signed base units.
+
+    Attributes:
+        time: close at which was decided, ms UTC.
+        by: "guard" or "risk_analyst". rule: the guard's rule; "veto" or "reduce" of RiskAnalyst.
+        saved: money that the intervention saved, negative where it cost some; None where it cannot be told, because a
+            number of the order or a price is missing, or no bar came after.
+    """
+
+    time: int
+    by: str
+    rule: str
+    symbol: str
+    asked: float
+    allowed: float
+    saved: float | None
+
+
+@dataclass(frozen=True)
+class RuleWorth:
+    """What the interventions of one rule came to, in money. `valued` of the `count` could be told; `losses_avoided` and
+    `gains_missed` are both from 0 up, and `saved` is their difference."""
+
+    by: str
+    rule: str
+    count: int
+    valued: int
+    saved: float
+    losses_avoided: float
+    gains_missed: float
+
+
+def interventions(records: Sequence[DecisionRecord], market: Market, costs: Costs, end: int) -> list[Intervention]:
+    """All interventions in the decisions of one run of one team, in order of time.
+
+    Args:
+        market: the one that was traded.
+        costs: of the run. Impact and the share of the volume are left out: they belong to the orders together.
+        end: close (ms) at which the run ended; it stands for the decision after the last.
+    """
+    times = sorted({record.time for record in records})
+    following = dict(zip(times, [*times[1:], end], strict=True))
+    plain = replace(costs, impact=0.0, participation=None)
+    deciding: dict[int, int] = {}
+    for record in records:
+        deciding[record.time] = deciding.get(record.time, 0) + 1
+    found: list[Intervention] = []
+    for record in sorted(records, key=lambda one: (one.time, one.ordinal)):
+        stretch = _Stretch(market, plain, record.time, following[record.time])
+        for ruling in record.story.get("rulings", []):
+            # A decision on one of several coins has its part of the equity.
+            equity = _number(record.story.get("equity_before")) / deciding[record.time]
+            asked, allowed = _ruled(ruling, equity, stretch.close_of(ruling["symbol"]))
+            rule = VETO if _number(ruling["allowed"]) == 0.0 else REDUCE
+            saved = stretch.saved(ruling["symbol"], asked, allowed)
+            found.append(Intervention(record.time, RISK_ANALYST, rule, ruling["symbol"], asked, allowed, saved))
+        for clamp in record.story.get("clamps", []):
+            asked, allowed = _number(clamp["asked"]), _number(clamp["allowed"])
+            saved = stretch.saved(clamp["symbol"], asked, allowed)
+            found.append(Intervention(record.time, GUARD, clamp["rule"], clamp["symbol"], asked, allowed, saved))
+    return found
+
+
+def by_rule(found: Sequence[Intervention]) -> list[RuleWorth]:
+    """The worth of each rule, RiskAnalyst's first, then the guard's, each by how often it was used."""
+    rules: dict[tuple[str, str], list[Intervention]] = {}
+    for one in found:
+        rules.setdefault((one.by, one.rule), []).append(one)
+    worths = []
+    for (by, rule), own in rules.items():
+        saved = [one.saved for one in own if one.saved is not None]
+        avoided = math.fsum(value for value in saved if value > 0.0)
+        missed = math.fsum(-value for value in saved if value < 0.0)
+        worths.append(RuleWorth(by, rule, len(own), len(saved), avoided - missed, avoided, missed))
+    return sorted(worths, key=lambda one: (one.by != RISK_ANALYST, -one.count, one.rule))
+
+
+def _ruled(ruling: dict[str, Any], equity: float, close: float) -> tuple[float, float]:
+    """What RiskAnalyst was asked for and allowed, in signed base units at the last close."""
+    sign = -1.0 if ruling["side"] == "short" else 1.0
+    unit = sign * equity / close if close > 0.0 else math.nan
+    return _number(ruling["asked"]) * unit, _number(ruling["allowed"]) * unit
+
+
+def _number(value: Any) -> float:
+    """A number of a record, NaN where it was none."""
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+class _Stretch:
+    """The bars from one decision to the next."""
+
+    def __init__(self, market: Market, costs: Costs, begin: int, end: int) -> None:
+        self._market = market
+        self._costs = costs
+        first = int(market.open_time[0])
+        self._index = (begin - first) // market.interval - 1
+        self._bars = (end - begin) // market.interval
+        self._path: FuturePaths | None = None
+
+    def close_of(self, symbol: str) -> float:
+        """The last close before the decision; NaN without one."""
+        inside = symbol in self._market.symbols and 0 <= self._index < len(self._market)
+        return self._market.view(self._index).last_close(symbol) if inside else math.nan
+
+    def saved(self, symbol: str, asked: float, allowed: float) -> float | None:
+        """Money that `allowed` made more than `asked` would have."""
+        close = self.close_of(symbol)
+        usable = all(map(math.isfinite, (asked, allowed, close))) and asked != allowed
+        if not usable or not 1 <= self._bars < len(self._market) - self._index:
+            return None
+        rows = slice(self._index + 1, self._index + 1 + self._bars)
+        if np.isnan(self._market.close[rows, self._market.column(symbol)]).all():
+            return None
+        return self._made(symbol, allowed, close) - self._made(symbol, asked, close)
+
+    def _made(self, symbol: str, quantity: float, close: float) -> float:
+        """What an order of `quantity` alone makes until the next decision."""
+        if quantity == 0.0:
+            return 0.0
+        if self._path is None:
+            self._path = recorded_path(self._market, self._index, self._bars)
+        symbols = self._market.symbols
+        equity = _ROOM * abs(quantity) * close
+        marks = {name: self.close_of(name) for name in symbols}
+        account = AccountView(
+            equity=equity,
+            cash=equity,
+            initial_cash=equity,
+            positions=dict.fromkeys(symbols, 0.0),
+            exposure=dict.fromkeys(symbols, 0.0),
+            entry_price=dict.fromkeys(symbols),
+            stop=dict.fromkeys(symbols),
+            target=dict.fromkeys(symbols),
+            mark=marks,
+            drawdown=0.0,
+        )
+        outcome = simulate_futures(self._path, account, [Order(symbol, quantity)], symbols, self._costs)
+        return float(outcome.net_return[0]) * equity

@@ -1,0 +1,199 @@
+"""RiskAnalyst's tools on the account: what it holds, what a proposal would make of it, what shocks would do.
+
+Exposures are fractions of what the decision may use, as the team speaks of them everywhere (`ToolContext.share`);
+losses are percent of the whole equity, because that is what a limit of the account is about.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from cryptosentinel.protocol import Arguments, NoArguments
+from cryptosentinel.tools.context import (
+    DAY_MS,
+    MISSING,
+    FloatArray,
+    ToolContext,
+    log_returns,
+)
+from cryptosentinel.tools.technical import DECAY, ewma_volatility
+from simulator.rules import SymbolRules, maintenance_amounts
+
+RISK_BARS = 240
+LEAST_RETURNS = 60
+LEVEL = 0.95
+NORMAL_QUANTILE, NORMAL_SHORTFALL = 1.645, 2.063  # of a normal loss at LEVEL: its quantile, and the mean beyond it
+GAP = 0.2
+FUNDING_SPIKE = 0.003  # a settlement, ten times a usual one
+SPREAD_TIMES = 3.0
+
+
+class WhatIf(Arguments):
+    """A position to try: the signed exposure the coin would have; empty: the one that was proposed."""
+
+    exposure: float | None = Field(default=None, ge=-10, le=10)
+
+
+def _proposed(context: ToolContext) -> float:
+    side = {"long": 1.0, "short": -1.0}.get(context.side, 0.0)
+    return side * context.exposure
+
+
+def _weights(context: ToolContext, exposure: float) -> dict[str, float]:
+    """Signed fractions of the whole equity, with the coin in question at `exposure`."""
+    weights = {symbol: value for symbol, value in context.account.exposure.items() if value != 0.0}
+    weights[context.symbol] = exposure * context.share
+    return weights
+
+
+def _returns(context: ToolContext, weights: dict[str, float]) -> FloatArray:
+    """(RISK_BARS,): returns that a book of `weights` would have had on the past bars; a coin without a bar has moved
+    by nothing there."""
+    total = np.zeros(RISK_BARS)
+    for symbol, weight in weights.items():
+        moves = np.diff(np.log(context.view.bars(symbol, RISK_BARS + 1).close))
+        total[RISK_BARS - len(moves) :] += weight * np.expm1(np.nan_to_num(moves))
+    return total
+
+
+def account(context: ToolContext, _: NoArguments) -> dict[str, Any]:
+    """What the account holds: exposure of each coin with its open profit in percent of the equity, gross and net
+    exposure, drawdown, and the move of the last day at the prices of then."""
+    state = context.account
+    if state.liquidated or state.equity <= 0.0:
+        return {"account": "liquidated"}
+    held = {}
+    for symbol, quantity in state.positions.items():
+        if quantity != 0.0:
+            entry = state.entry_price[symbol]
+            profit = 0.0 if entry is None else 100.0 * quantity * (state.mark[symbol] - entry) / state.equity
+            row: dict[str, Any] = {"exposure": round(context.held(symbol), 3), "profit": round(profit, 2)}
+            for name, levels in (("stop", state.stop), ("target", state.target)):
+                level = levels[symbol]
+                if level is not None:
+                    row[name] = round(100.0 * (level / state.mark[symbol] - 1.0), 2)
+            held[context.mask.alias(symbol)] = row
+    values = [context.held(symbol) for symbol in state.positions]
+    day = max(1, DAY_MS // context.view.interval)
+    return {
+        "held": held or "nothing",
+        "gross": round(sum(map(abs, values)), 3),
+        "net": round(sum(values), 3),
+        "drawdown": round(100.0 * state.drawdown, 2),
+        "day": round(100.0 * float(np.sum(_returns(context, dict(state.exposure))[-day:])), 2),
+        "orders_waiting": len(state.pending),
+    }
+
+
+def loss_quantiles(context: ToolContext, asked: WhatIf) -> dict[str, Any]:
+    """Losses of the whole account over the horizon at 95 %, in percent of the equity, with the position as proposed:
+    value at risk and expected shortfall, from history and from exponentially weighted volatility; and the proposal's
+    share of that risk."""
+    exposure = _proposed(context) if asked.exposure is None else asked.exposure
+    weights = _weights(context, exposure)
+    if len(log_returns(context.view, context.symbol, RISK_BARS)) < LEAST_RETURNS:
+        return {"var": MISSING}
+    book = _returns(context, weights)
+    horizon = context.horizon_bars
+    sums = np.convolve(book, np.ones(horizon), mode="valid") if horizon <= RISK_BARS // 4 else book * math.sqrt(horizon)
+    losses = np.sort(-sums)
+    worst = losses[math.ceil(LEVEL * len(losses)) - 1 :]
+    sigma = ewma_volatility(book) * math.sqrt(horizon)
+    own = _returns(context, {context.symbol: weights[context.symbol]})
+    variance = float(np.var(book))
+    share = float(np.cov(own, book)[0, 1]) / variance if variance > 0.0 else 0.0
+    return {
+        "exposure": round(exposure, 3),
+        "var": round(100.0 * max(0.0, float(worst[0])), 2),
+        "shortfall": round(100.0 * max(0.0, float(np.mean(worst))), 2),
+        "ewma_var": round(100.0 * NORMAL_QUANTILE * sigma, 2),
+        "ewma_shortfall": round(100.0 * NORMAL_SHORTFALL * sigma, 2),
+        "share_of_risk": round(share, 2),
+        "decay": DECAY,
+    }
+
+
+def stress(context: ToolContext, asked: WhatIf) -> dict[str, Any]:
+    """What shocks would do to the whole account with the position as proposed, in percent of the equity: all coins fall
+    or rise by a fifth, the coin alone goes against the position, a funding spike, leaving at three times the spread."""
+    exposure = _proposed(context) if asked.exposure is None else asked.exposure
+    weights = _weights(context, exposure)
+    net, own = sum(weights.values()), weights[context.symbol]
+    spread = 0.0
+    for symbol, weight in weights.items():
+        bars = context.view.bars(symbol, 120)
+        known = bars.half_spread[bars.present]
+        spread += abs(weight) * SPREAD_TIMES * (float(np.median(known)) if len(known) else 0.0)
+    return {
+        "exposure": round(exposure, 3),
+        "all_fall_20": round(-100.0 * GAP * net, 2),
+        "all_rise_20": round(100.0 * GAP * net, 2),
+        "coin_against_20": round(-100.0 * GAP * abs(own), 2),
+        "funding_spike": round(-100.0 * FUNDING_SPIKE * abs(net), 2),
+        "leave_at_3_spreads": round(-100.0 * spread, 2),
+        "ruin": bool(GAP * max(abs(net), abs(own)) >= 1.0),
+    }
+
+
+def what_if(context: ToolContext, asked: WhatIf) -> dict[str, Any]:
+    """The account with the position as proposed: gross and net exposure and the leverage of the whole, how far the
+    coin may go against it until liquidation, the position over what a bar trades, and its funding a day."""
+    exposure = _proposed(context) if asked.exposure is None else asked.exposure
+    weights = _weights(context, exposure)
+    own, state = weights[context.symbol], context.account
+    told: dict[str, Any] = {
+        "exposure": round(exposure, 3),
+        "gross": round(sum(map(abs, weights.values())) / context.share, 3),
+        "net": round(sum(weights.values()) / context.share, 3),
+        "leverage": round(sum(map(abs, weights.values())), 3),
+        "liquidation_distance": liquidation_distance(context, weights),
+    }
+    bars = context.view.bars(context.symbol, 120)
+    traded = (bars.volume * bars.close)[bars.present & (bars.volume > 0.0)]
+    notional = abs(own) * state.equity
+    told["of_a_bar"] = round(notional / float(np.median(traded)), 4) if len(traded) else MISSING
+    events = context.view.funding(context.symbol, 9)
+    if events and context.view.now - events[-1].time <= 3 * DAY_MS and len(events) > 1:
+        a_day = DAY_MS * (len(events) - 1) / (events[-1].time - events[0].time)
+        rate = float(np.mean([event.rate for event in events]))
+        told["funding_a_day"] = round(-100.0 * own * rate * a_day, 4)
+    else:
+        told["funding_a_day"] = MISSING
+    return told
+
+
+def liquidation_distance(context: ToolContext, weights: dict[str, float]) -> float | str:
+    """Percent that the coin may move against its position, all others standing still, until the equity meets the
+    maintenance margin; "none" where no move of less than 100 % does."""
+    own = weights[context.symbol]
+    if own == 0.0:
+        return "none"
+    equity = context.account.equity
+    needed = sum(
+        _maintenance(context, symbol, abs(w) * equity) for symbol, w in weights.items() if symbol != context.symbol
+    )
+    low, high = 0.0, 1.0
+
+    def covered(move: float) -> bool:
+        notional = abs(own) * equity * (1.0 - math.copysign(move, own))
+        return equity - abs(own) * equity * move > needed + _maintenance(context, context.symbol, notional)
+
+    if covered(1.0):
+        return "none"
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if covered(middle) else (low, middle)
+    return round(100.0 * low, 2)
+
+
+def _maintenance(context: ToolContext, symbol: str, notional: float) -> float:
+    tiers = context.account.rules.get(symbol, SymbolRules()).tiers
+    found = 0.0
+    for tier, amount in zip(tiers, maintenance_amounts(tiers), strict=True):
+        if notional >= tier.floor:
+            found = notional * tier.maintenance_rate - amount
+    return found

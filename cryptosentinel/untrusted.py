@@ -1,0 +1,123 @@
+"""The one door for text from outside: headlines, names, tool output, remembered lessons, messages of an exchange.
+
+What comes through is one line of visible characters of bounded length, in which no tag of a chat format is spelled.
+The codec already encodes data without special tokens (`llm/tokens.py`); here the same holds for the characters, so
+that an engine which sends text to a server, and a model which quotes what it read, meet no tag either.
+
+Nothing here judges what a text says. A model may believe a lie: what it then does is bounded by the guard.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+CUT_MARK = "..."
+MAX_RESULT_CHARS = 8_000  # a tool's whole result, as JSON
+MAX_VALUE_CHARS = 400  # one string in it
+MAX_KEY_CHARS = 64
+MAX_VALUES = 1_000  # values in a result, objects and lists among them
+MAX_DEPTH = 6
+TOO_LARGE = '{"error": "the result is too large to be read"}'
+
+_MAX_MARKS = 2  # accents on one letter; more of them only paint over the lines around it
+# Categories that show nothing: controls, formats (zero-width, bidi, tags), surrogates, private use, unassigned.
+_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn"))
+# Letters, marks and symbols that may be shown as nothing.
+_BLANK = frozenset(
+    chr(code)
+    for first, last in (
+        (0x034F, 0x034F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x2800, 0x2800), (0x3164, 0x3164),
+        (0xFE00, 0xFE0F), (0xFFA0, 0xFFA0), (0xE0100, 0xE01EF),
+    )
+    for code in range(first, last + 1)
+)  # fmt: skip
+# Cyrillic and Greek letters that look Latin: folded where a word mixes them with Latin ones, as no language does.
+_LOOKALIKES = str.maketrans(
+    "АВЕЅІЈКМНОРСТХаеѕіјорсухԁԛԝΑΒΕΖΗΙΚΜΝΟΡΤΥΧο",
+    "ABESIJKMHOPCTXaesijopcyxdqwABEZHIKMNOPTYXo",
+)
+_WORD = re.compile(r"\w+")
+_LATIN = re.compile(r"[A-Za-z]")
+# What opens a tag of any chat format: <|im_end|>, </tool_response>, <think>, <<SYS>>.
+_TAG = re.compile(r"<(?=[|/!A-Za-z])")
+
+
+def clean(text: str, limit: int) -> str:
+    """`text` as one visible line of at most `limit` characters; a longer one is cut and ends in `...`.
+
+    What cannot be seen is removed, compatibility forms (full-width, mathematical) become plain characters, white space
+    is one space, and `<` before a tag's name is set apart from it. Reads a bounded part of `text`, whatever its
+    length. Raises `ValueError` if `limit` has no room for the mark.
+    """
+    if limit < len(CUT_MARK):
+        raise ValueError(f"a limit of {limit} characters has no room for the mark {CUT_MARK!r}")
+    read = text[: 4 * limit + 64]
+    shown = read if read.isascii() and read.isprintable() else _visible(read)
+    shown = " ".join(_TAG.sub("< ", shown).split())
+    if len(shown) <= limit and len(read) == len(text):
+        return shown
+    return shown[: limit - len(CUT_MARK)].rstrip() + CUT_MARK
+
+
+def render_result(result: Mapping[str, Any]) -> str:
+    """A tool's result as the JSON that a model reads: all its strings cleaned, numbers that are none as null.
+
+    A result that is too long or too deep becomes an error that says so, since half a result may mislead. Raises
+    `TypeError` for values that JSON does not have.
+    """
+    if not _fits(result):
+        return TOO_LARGE
+    text = json.dumps(_cleaned(result), allow_nan=False)
+    return text if len(text) <= MAX_RESULT_CHARS else TOO_LARGE
+
+
+def _visible(text: str) -> str:
+    """`text` in plain, visible characters; white space of every kind becomes a space."""
+    kept: list[str] = []
+    marks = 0
+    for character in unicodedata.normalize("NFKC", text):
+        category = unicodedata.category(character)
+        if character.isspace():
+            character = " "
+        elif category in _HIDDEN or character in _BLANK:
+            continue
+        marks = marks + 1 if category in ("Mn", "Me") else 0
+        if marks <= _MAX_MARKS:
+            kept.append(character)
+    return _WORD.sub(_unmixed, unicodedata.normalize("NFKC", "".join(kept)))
+
+
+def _unmixed(word: re.Match[str]) -> str:
+    return word[0].translate(_LOOKALIKES) if _LATIN.search(word[0]) else word[0]
+
+
+def _fits(result: Mapping[str, Any]) -> bool:
+    """Whether few enough values lie shallow enough. Looked at level by level, and no further than it fits."""
+    level: list[Any] = [result]
+    count = 1
+    for _ in range(MAX_DEPTH + 1):
+        containers = [value for value in level if isinstance(value, Mapping | list | tuple)]
+        count += sum(map(len, containers))
+        if count > MAX_VALUES:
+            return False
+        level = [item for one in containers for item in (one.values() if isinstance(one, Mapping) else one)]
+    return not level
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {clean(str(key), MAX_KEY_CHARS): _cleaned(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, str):
+        return clean(value, MAX_VALUE_CHARS)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to write very long ones
+        return None
+    return value

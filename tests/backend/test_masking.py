@@ -1,0 +1,67 @@
+"""What is said of a team with and without masks, and of a window that its model may have read about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend.backtests import with_unmasked
+from backend.config import ConfigError, load_config
+from backend.masking import cutoff_note, masking_note
+from backend.strategies import NamedStrategy, strategy_maker
+from backend.teams import scripted_team
+from simulator.backtest import Window, run_backtest
+from simulator.errors import UserError
+from simulator.market import parse_time
+from simulator.strategies import Hold
+from simulator.synthetic import SyntheticConfig, generate
+
+DAY = 86_400_000
+MARKET = generate(SyntheticConfig(bars=200, seed=1, symbols=("AAAUSDT",)))
+HELD = run_backtest(MARKET, Hold(), Window(20, 190))
+
+
+@given(seed=st.integers(0, 2**31 - 1), edge=st.sampled_from([0.0, 0.02, -0.02]), noise=st.sampled_from([1e-4, 1e-3]))
+@settings(max_examples=40, deadline=None)
+def test_an_edge_from_names_is_told_and_noise_is_not(seed: int, edge: float, noise: float) -> None:
+    rng = np.random.default_rng(seed)
+    bars = len(HELD.equity)
+    other = replace(HELD, equity=HELD.equity + HELD.equity[0] * edge * np.arange(bars) / 10)
+    note = masking_note("team", HELD, other, seed)
+    total = 100.0 * (HELD.equity[-1] / HELD.equity[0] - 1.0)
+    assert note.startswith(f"team made {total:+.2f} % with masks and ")
+    assert ("may be memory" in note, "costs it something" in note) == (edge > 0.0, edge < 0.0)
+    shaken = replace(HELD, equity=HELD.equity * np.exp(np.r_[0.0, rng.normal(0.0, noise, bars - 2), 0.0]))
+    assert "shows no effect" in masking_note("team", HELD, shaken, seed)
+
+
+def test_a_window_of_one_bar_has_no_interval() -> None:
+    short = replace(HELD, equity=HELD.equity[:2])
+    assert "too short for an interval" in masking_note("team", short, short, 0)
+
+
+def test_the_warning_names_the_part_that_may_be_known() -> None:
+    first, last = parse_time("2024-01-01"), parse_time("2024-01-11")
+    assert cutoff_note("team", "", first, last) is None
+    assert cutoff_note("team", "2024-01-01", first, last) is None
+    told = cutoff_note("team", "2024-01-04", first, last)
+    assert told is not None and "30 % of the window" in told and "2024-01-04" in told
+    assert "100 % of the window" in (cutoff_note("team", "2030-01-01", first, last) or "")
+    with pytest.raises(ConfigError, match="not a date"):
+        load_config("demo", ["team.knowledge_cutoff=soon"])
+
+
+def test_only_masked_teams_have_a_twin() -> None:
+    config = load_config("demo")
+    team, strategy = scripted_team(config.team), NamedStrategy("hold", strategy_maker("hold"))
+    names = [one.name for one in with_unmasked([strategy, team])]
+    assert names == ["hold", "scripted", "scripted, unmasked"]
+    twin = team.unmasked()
+    assert not twin.team.settings.mask_symbols and team.team.settings.mask_symbols
+    for none in ([strategy], [twin]):
+        with pytest.raises(UserError, match="no masked team"):
+            with_unmasked(none)
