@@ -79,6 +79,15 @@ class TeamConfig(Section):
     horizon_bars: int = Field(18, ge=1, le=1000, description="bars over which a decision is judged")
     decide_every: int = Field(6, ge=1, le=1000, description="bars between two decisions in an evaluation")
     mask_symbols: bool = Field(True, description="show neutral names and no dates, so that memory of them cannot help")
+    roles: Names = Field(
+        ("market_analyst", "risk_analyst", "trader"), description="sub-agents that the manager may ask, as 'A,B'"
+    )
+    retries: int = Field(
+        0,
+        ge=0,
+        le=5,
+        description="malformed turns of a conversation that are told what is wrong; one more ends it",
+    )
     knowledge_cutoff: str = Field(
         "", description="day up to which the model may have read the news, UTC, as 2024-06-30; empty: not known"
     )

@@ -64,6 +64,8 @@ def team_settings(config: TeamConfig, temperature: float) -> TeamSettings:
         mask_symbols=config.mask_symbols,
         schemas_in_prompt=config.schemas_in_prompt,
         memory=config.memory,
+        roles=config.roles,
+        retries=config.retries,
         sampling=Sampling(temperature=temperature, max_tokens=config.max_tokens),
     )
 

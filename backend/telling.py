@@ -132,6 +132,9 @@ def _said(call: ToolCall | Malformed, content: str, names: dict[str, str]) -> st
     if isinstance(arguments, Execution):
         begin = "at once" if arguments.wait == 0 else f"after {_count(arguments.wait, 'bar')}"
         parts = "in one order" if arguments.slices == 1 else f"in {arguments.slices} equal orders, one a bar"
+        if arguments.offset is not None:
+            rest = "" if arguments.rest is None else f", to rest for {_count(arguments.rest, 'bar')}"
+            return f"With limits {arguments.offset:g} % better than the price, {begin}, {parts}{rest}."
         return f"At the market, {begin}, {parts}."
     given = arguments.model_dump(exclude_none=True)
     return f"looks up {call.name}" + (f" ({_plain(given, names)})" if given else "")

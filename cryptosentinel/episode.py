@@ -14,7 +14,7 @@ from cryptosentinel.memory import Lean, Memory, Stance, lean_of
 from cryptosentinel.team import Talk, Team, TeamDecision, derive_seed
 from simulator.backtest import BacktestResult, BacktestRun
 from simulator.market import MarketView
-from simulator.orders import Order
+from simulator.orders import Cancel, Order
 from simulator.records import AccountView
 
 
@@ -77,7 +77,10 @@ def play(
             if remembers is not None:
                 for stance in _stances(team, decision, view, account, symbols, share, earned):
                     remembers.note(stance)
-        run.apply([*guard.withdrawals(account), *orders])
+        # Orders that rest from an earlier decision end with this one, which has seen more.
+        ended = {order.id: Cancel(order.id) for order in account.pending if order.kind != "market"}
+        ended |= {withdrawal.id: withdrawal for withdrawal in guard.withdrawals(account)}
+        run.apply([*ended.values(), *orders])
         if on_decision is not None:
             on_decision(run.index - run.window.start)
     while not run.done:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Decision, Position
-from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
+from cryptosentinel.agents.registry import STANDARD, team_of
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.guard import Clamp, Guard
@@ -28,6 +28,7 @@ from simulator.backtest import orders_for_target
 from simulator.market import MarketView
 from simulator.orders import Order
 from simulator.records import AccountView
+from simulator.rules import SymbolRules
 
 T = TypeVar("T")
 Talk = Generator[Request, Completion, T]
@@ -38,12 +39,16 @@ Question = AskAnalyst | AskAboutPosition
 class TeamSettings:
     """How the team works. `schemas_in_prompt` puts the tools' JSON schemas into the system turn, as large models need;
     nano learns its few tools in the warm start and keeps its prompts short. `memory` is how many lessons of earlier
-    decisions the manager's brief ends with in a backtest; training, which has no earlier decisions, shows none."""
+    decisions the manager's brief ends with in a backtest; training, which has no earlier decisions, shows none. `roles`
+    are the sub-agents that the manager may ask. `retries` is how often in a conversation a malformed turn is answered
+    with what is wrong, instead of ending it; nothing of it is repaired, and it counts as a turn."""
 
     horizon_bars: int = 12
     mask_symbols: bool = True
     schemas_in_prompt: bool = False
     memory: int = 0
+    roles: tuple[str, ...] = STANDARD
+    retries: int = 0
     sampling: Sampling = field(default_factory=Sampling)
 
 
@@ -80,6 +85,11 @@ class TeamDecision:
         """Every answer that could not be used, with its reason."""
         return [f"{t.role}#{t.ordinal}: {t.reason}" for t in self.transcripts if t.reason is not None]
 
+    @property
+    def retries(self) -> int:
+        """Malformed turns that were given another try."""
+        return sum(transcript.retries for transcript in self.transcripts)
+
 
 class Team:
     """The four roles over one codec. Holds no state between decisions: the same inputs give the same decision."""
@@ -88,6 +98,7 @@ class Team:
         self.codec = codec
         self.version_of = version_of
         self.settings = settings
+        self.manager, self.sub_agents = team_of(settings.roles)
 
     def decide(
         self,
@@ -107,7 +118,7 @@ class Team:
         context = self._context(view, account, symbols, share)
         desk = _Desk(self, context, seed)
         lessons = "" if memory is None else memory.told(view.now, symbols, self.settings.memory, context.mask)
-        manager = yield from desk.converse(MANAGER, context, {}, 0, lessons)
+        manager = yield from desk.converse(self.manager, context, {}, 0, lessons)
         orders, rulings = desk.orders_of(manager)
         passed, clamps = guard.review(view, account, orders, sent)
         return TeamDecision(passed, [manager, *desk.sub_transcripts], rulings, clamps, symbols)
@@ -171,7 +182,10 @@ class _Desk:
             if isinstance(call, ToolCall):
                 call = self._check_symbol(call)
             if isinstance(call, Malformed):
-                return talk.finish(asked, None, f"{call.code}: {call.detail}")
+                if talk.retries == team.settings.retries or not completion.finished:
+                    return talk.finish(asked, None, f"{call.code}: {call.detail}")
+                talk.add_tool_response({"error": call.code, "detail": call.detail}, retry=True)
+                continue
             if call.name == role.answer.name:
                 return talk.finish(asked, call.arguments.model_dump(exclude_none=True), None)
             run = role.tool(call.name).run
@@ -181,7 +195,7 @@ class _Desk:
 
     def delegate(self, call: ToolCall) -> Talk[dict[str, Any]]:
         """Let the sub-agent behind `call` answer; what it says binds where it is RiskAnalyst's or Trader's to say."""
-        role = SUB_AGENTS[call.name]
+        role = self.team.sub_agents[call.name]
         arguments = call.arguments
         assert isinstance(arguments, AskAnalyst | AskAboutPosition)
         symbol = self.context.mask.symbol(arguments.symbol)
@@ -238,7 +252,7 @@ class _Desk:
         return orders, rulings
 
     def _orders_for(self, symbol: str, exposure: float, position: Position, plan: Execution | None) -> list[Order]:
-        return orders_for_target(
+        orders = orders_for_target(
             self.context.view,
             self.context.account,
             symbol,
@@ -247,6 +261,10 @@ class _Desk:
             target_fraction=None if position.target is None else position.target / 100,
             delays=(0,) if plan is None else plan.delays(),
         )
+        if plan is None:
+            return orders
+        rules = self.context.account.rules.get(symbol, SymbolRules())
+        return plan.placed(orders, self.context.view.last_close(symbol), rules)
 
 
 def derive_seed(*parts: object) -> int:

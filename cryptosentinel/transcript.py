@@ -30,6 +30,7 @@ class Transcript:
     answer: dict[str, Any] | None
     reason: str | None
     truncated: bool
+    retries: int = 0  # malformed turns that were given another try
 
     @property
     def valid(self) -> bool:
@@ -57,6 +58,7 @@ class Conversation:
         self._mask = [False] * len(self.ids)
         self._logps = [0.0] * len(self.ids)
         self._cut_off = False
+        self.retries = 0
 
     def add_completion(self, completion: Completion) -> str:
         """Append what the model sampled; returns it as text without the end-of-turn token."""
@@ -67,9 +69,10 @@ class Conversation:
         spoken = completion.ids[:-1] if completion.finished else completion.ids
         return self._codec.decode(list(spoken))
 
-    def add_tool_response(self, result: Mapping[str, Any]) -> None:
-        """Append a tool's result. It is data, cleaned here, where no tool and no colleague's answer can get by: see
-        `untrusted.render_result`."""
+    def add_tool_response(self, result: Mapping[str, Any], retry: bool = False) -> None:
+        """Append a tool's result, or with `retry` what was wrong with the turn. It is data, cleaned here, where no tool
+        and no colleague's answer can get by: see `untrusted.render_result`."""
+        self.retries += retry
         appended = self._codec.continue_after(not self._cut_off, render_result(result))
         self.ids += appended
         self._mask += [False] * len(appended)
@@ -87,4 +90,5 @@ class Conversation:
             answer=answer,
             reason=reason,
             truncated=self._cut_off,
+            retries=self.retries,
         )

@@ -289,7 +289,8 @@ def orders_for_target(
     small = wanted != 0.0 and abs(wanted) > abs(held) and abs(change) * price < rules.min_notional
     if change == 0.0 or small or (wanted != 0.0 and abs(change) * price < _SMALLEST_CHANGE * account.equity):
         # The position is right as it is, so what still waits to change it must not.
-        return [Order(symbol, 0.0)] if any(order.symbol == symbol for order in account.pending) else []
+        waits = any(order.symbol == symbol and order.kind == "market" for order in account.pending)
+        return [Order(symbol, 0.0)] if waits else []
     side = (wanted > 0.0) - (wanted < 0.0)
     stop = None if stop_fraction is None else down_to(price * (1.0 - side * stop_fraction), rules.tick)
     target = None if target_fraction is None else down_to(price * (1.0 + side * target_fraction), rules.tick)

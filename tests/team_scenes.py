@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -21,6 +21,7 @@ from simulator.exchange import Exchange
 from simulator.market import Market, MarketView
 from simulator.orders import Order
 from simulator.records import AccountView
+from simulator.rules import SymbolRules
 from simulator.synthetic import SyntheticConfig, generate
 
 COINS = ("AAAUSDT", "BBBUSDT", "CCCUSDT")
@@ -164,12 +165,13 @@ def decide(
     limits: GuardLimits | None = None,
     seed: int = 1,
     share: float = 1.0,
+    rules: Mapping[str, SymbolRules] | None = None,
     **settings: Any,
 ) -> TeamDecision:
     """One decision on a synthetic market; by default a flat account, all coins and a guard that clamps nothing."""
     market = market or synthetic()
     view = market.view(bar)
-    account = hand_made_account(view, exposures or {})
+    account = replace(hand_made_account(view, exposures or {}), rules=rules or {})
     guard = Guard(limits or GuardLimits(max_exposure=100.0, max_gross_exposure=1000.0, max_orders=1000))
     team = make_team(**settings)
     return run_all([team.decide(view, account, symbols or market.symbols, guard, seed, share=share)], engine)[0]

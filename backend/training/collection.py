@@ -139,7 +139,7 @@ def _said(
         exposure=query.exposure,
         question=" ".join(str(brief[key]) for key in ("symbol", "side", "exposure") if key in brief),
         rollout=number,
-        valid=transcript.valid,
+        valid=transcript.valid and transcript.retries == 0,  # nobody is to learn the turns that were wrong
         score=score,
-        messages=messages_of(codec, transcript) if transcript.valid else [],
+        messages=messages_of(codec, transcript) if transcript.valid and transcript.retries == 0 else [],
     )

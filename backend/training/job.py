@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.config import Config
+from backend.config import Config, ConfigError
 from backend.markets import costs_of, limits_of, split
 from backend.store.store import Store
 from backend.teams import TeamManifest, model_team, role_policies, team_settings, write_manifest
@@ -18,6 +18,7 @@ from backend.training.rollouts import RolloutSettings
 from backend.training.sft import SftSettings
 from backend.training.trainer import Progress, Trainer
 from backend.training.warm_start import NanoSettings, Report, make_nano
+from cryptosentinel.agents.registry import STANDARD
 from cryptosentinel.llm.transformers_engine import TransformersEngine
 from simulator.market import Market
 
@@ -66,6 +67,9 @@ def train(
 
     Raises `UserError` for a configuration or data that cannot be used, `RunFailed` where training cannot go on.
     """
+    if config.team.roles != STANDARD:
+        named, standard = ", ".join(config.team.roles), ", ".join(STANDARD)
+        raise ConfigError(f"team.roles = {named}: what is trained is the team of {standard}; leave team.roles out")
     folder.mkdir(parents=True, exist_ok=True)
     training, horizon = config.training, config.team.horizon_bars
     parts = split(market, config.market, horizon)

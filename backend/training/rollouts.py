@@ -147,7 +147,7 @@ def _trajectory(query: Query, rollout: int, transcript: Transcript, expert: floa
         sampled_logps=np.asarray(transcript.logps, np.float32),
         policy_version=transcript.policy_version,
         valid=transcript.valid,
-        format_score=1.0 if transcript.valid else 0.0,
+        format_score=1.0 / (1 + transcript.retries) if transcript.valid else 0.0,
         expert=expert,
         truncated=transcript.truncated,
     )

@@ -20,6 +20,7 @@ from simulator.backtest import orders_for_target
 from simulator.costs import Costs
 from simulator.futures import FutureOutcome, simulate_futures
 from simulator.orders import Order
+from simulator.rules import SymbolRules
 
 FloatArray = npt.NDArray[np.float64]
 PINBALL_SCALE = 4.0  # volatilities of the horizon; larger losses of the position are not told apart
@@ -103,7 +104,12 @@ class Judge:
         orders = orders_for_target(self._view, self._account, self.query.symbol, target, delays=execution.delays())
         if not orders:
             return None
+        rules = self._account.rules.get(self.query.symbol, SymbolRules())
+        orders = execution.placed(orders, self._view.last_close(self.query.symbol), rules)
         shortfall = self._simulate(orders).shortfall[:, 0]
+        if execution.type == "limit":  # what was not traded has cost (or saved) the whole move
+            side = 1.0 if orders[0].quantity > 0.0 else -1.0
+            shortfall = np.where(np.isnan(shortfall), side * self._moves, shortfall)
         filled = shortfall[~np.isnan(shortfall)]
         return shortfall_score(float(np.mean(filled)), SHORTFALL_SCALE) if len(filled) else None
 

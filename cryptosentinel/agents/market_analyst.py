@@ -18,6 +18,15 @@ STRONG_EDGE = 0.3
 MAX_EVIDENCE_CHARS = 160
 
 
+class Outlook(Arguments):
+    """Probabilities at another horizon than the one that was asked for."""
+
+    bars: int = Field(ge=1, le=1000)
+    up: float = Field(ge=0, le=1)
+    flat: float = Field(ge=0, le=1)
+    down: float = Field(ge=0, le=1)
+
+
 class Analysis(Arguments):
     """Probabilities of the three outcomes at the horizon, normalised by their sum, which must be above 0. The rest is
     for those who can say it."""
@@ -28,6 +37,7 @@ class Analysis(Arguments):
     up: float = Field(ge=0, le=1)
     flat: float = Field(ge=0, le=1)
     down: float = Field(ge=0, le=1)
+    further: list[Outlook] | None = Field(default=None, max_length=4, description="other horizons")
     volatility: float | None = Field(default=None, ge=0, le=1000, description="expected over the horizon, in percent")
     evidence: list[str] | None = Field(default=None, max_length=5, description="what speaks for it, strongest first")
     invalidation: float | None = Field(

@@ -1,14 +1,51 @@
-"""The roles of the team: the manager, and the sub-agents by the tool that consults them.
+"""The roles there are: the manager, and each sub-agent that has a file in this folder.
 
-A further sub-agent is one more entry in `_TEAM`: the manager can ask whoever stands there.
+A further sub-agent is one new file with a `ROLE` in it. Whoever `team.roles` names takes part: the manager can ask
+those and no others. Training is of the standard team.
 """
 
 from __future__ import annotations
 
-from cryptosentinel.agents import manager, market_analyst, risk_analyst, trader
-from cryptosentinel.roles import Role, SubAgent
+import importlib
+import pkgutil
+from collections.abc import Sequence
 
-_TEAM: tuple[SubAgent, ...] = (market_analyst.ROLE, risk_analyst.ROLE, trader.ROLE)
-SUB_AGENTS: dict[str, SubAgent] = {role.consult.name: role for role in _TEAM}
-MANAGER: Role = manager.role_over(_TEAM)
+from cryptosentinel import agents
+from cryptosentinel.agents import manager
+from cryptosentinel.roles import Role, SubAgent
+from simulator.errors import UserError
+
+STANDARD = ("market_analyst", "risk_analyst", "trader")
+
+
+def discover() -> dict[str, SubAgent]:
+    """Every sub-agent that has a file in this folder, by key: the standard ones first, the others by name."""
+    found: dict[str, SubAgent] = {}
+    others = sorted(module.name for module in pkgutil.iter_modules(agents.__path__))
+    for name in (*STANDARD, *(name for name in others if name not in STANDARD)):
+        role = getattr(importlib.import_module(f"{agents.__name__}.{name}"), "ROLE", None)
+        if isinstance(role, SubAgent):
+            if role.key != name or role.consult.name != f"consult_{name}":
+                raise ValueError(f"agents/{name}.py: its role must be '{name}', consulted by 'consult_{name}'")
+            found[role.key] = role
+    return found
+
+
+_FOUND = discover()
+SUB_AGENTS: dict[str, SubAgent] = {role.consult.name: role for role in _FOUND.values()}
+MANAGER: Role = manager.role_over([_FOUND[key] for key in STANDARD])
 ROLES: dict[str, Role] = {role.key: role for role in (MANAGER, *SUB_AGENTS.values())}
+
+
+def team_of(keys: Sequence[str]) -> tuple[Role, dict[str, SubAgent]]:
+    """The manager of a team of the sub-agents `keys`, and these by the tool that consults them. Raises `UserError`."""
+    chosen = {}
+    for key in keys:
+        role = SUB_AGENTS.get(f"consult_{key}")
+        if role is None:
+            known = ", ".join(one.key for one in SUB_AGENTS.values())
+            raise UserError(f"no role '{key}'; there are {known}, and a file in cryptosentinel/agents adds one")
+        if role.consult.name in chosen:
+            raise UserError(f"the role '{key}' is named twice")
+        chosen[role.consult.name] = role
+    return (MANAGER if tuple(keys) == STANDARD else manager.role_over(list(chosen.values()))), chosen

@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cryptosentinel.agents.manager import AskAboutPosition
 from cryptosentinel.protocol import Arguments, NoArguments
 from cryptosentinel.roles import SubAgent, Tool
 from cryptosentinel.tools import trading
 from cryptosentinel.tools.context import ToolContext
+from simulator.orders import Order
+from simulator.rules import SymbolRules, down_to
 
 
 class Execution(Arguments):
-    """Market orders in `slices` equal parts on consecutive bars, the first after `wait` bars."""
+    """Orders in `slices` equal parts on consecutive bars, the first after `wait` bars: at the market, or limits that
+    are `offset` percent better than the price now and rest for `rest` bars, or until the next decision."""
 
-    type: Literal["market"]
+    type: Literal["market", "limit"]
     wait: int = Field(ge=0, le=4)
     slices: int = Field(ge=1, le=3)
+    offset: float | None = Field(default=None, ge=0, le=20, description="with limit only")
+    rest: int | None = Field(default=None, ge=1, le=240, description="with limit only")
+
+    @model_validator(mode="after")
+    def _offset_belongs_to_limit(self) -> Execution:
+        if (self.type == "limit") != (self.offset is not None) or (self.rest is not None and self.type != "limit"):
+            raise ValueError("'offset' goes with 'limit', and 'offset' and 'rest' only with it")
+        return self
+
+    def placed(self, orders: Sequence[Order], price: float, rules: SymbolRules) -> list[Order]:
+        """Market `orders` of one symbol in the way that was chosen; `price` is its last close. A limit is rounded to
+        the side on which it is no worse. An order of 0 only withdraws others, and stays."""
+        if self.offset is None:
+            return list(orders)
+        return [order if order.quantity == 0.0 else self._limit(order, price, rules.tick) for order in orders]
+
+    def _limit(self, order: Order, price: float, tick: float) -> Order:
+        assert self.offset is not None
+        if order.quantity > 0.0:
+            limit = down_to(price * (1.0 - self.offset / 100.0), tick)
+        else:
+            limit = down_to(price * (1.0 + self.offset / 100.0) + (1.0 - 1e-5) * tick, tick)
+        return replace(order, kind="limit", limit=limit, expire_bars=self.rest)
 
     def delays(self) -> tuple[int, ...]:
         """Bars of delay of each slice."""
@@ -43,7 +71,7 @@ ROLE = SubAgent(
         Tool("compare_orders", "Cost and risk of one, two and three slices.", NoArguments, trading.compare_orders),
         Tool("get_margin", "Leverage, liquidation distance, lots.", NoArguments, trading.margin),
     ),
-    answer=Tool("submit_orders", "When and in how many slices the order is sent.", Execution),
+    answer=Tool("submit_orders", "How the order is sent: type, when, in how many slices.", Execution),
     max_turns=5,
     brief=brief,
     consult=Tool("consult_trader", "How the orders for an intended position are sent.", AskAboutPosition),

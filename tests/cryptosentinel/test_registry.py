@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-from pydantic import Field
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
-import cryptosentinel.team as team_module
-from cryptosentinel.agents import manager, registry
-from cryptosentinel.agents.manager import AskAnalyst
-from cryptosentinel.agents.registry import MANAGER, ROLES, SUB_AGENTS
-from cryptosentinel.protocol import Arguments, NoArguments, render_call
-from cryptosentinel.roles import SubAgent, Tool
-from cryptosentinel.tools import market as market_tools
+import pytest
+
+from cryptosentinel import agents
+from cryptosentinel.agents import registry
+from cryptosentinel.agents.registry import MANAGER, ROLES, STANDARD, SUB_AGENTS
+from cryptosentinel.protocol import render_call
+from simulator.errors import UserError
 from tests.team_scenes import SayingEngine, ask, decide, submit
 
 
@@ -29,36 +30,46 @@ def test_the_registry_fits_together() -> None:
     assert all(tool.run is not None for role in SUB_AGENTS.values() for tool in role.tools)
 
 
-class Tone(Arguments):
-    """How good the news are."""
+NEWS_ANALYST = """
+from cryptosentinel.agents.manager import AskAnalyst
+from cryptosentinel.protocol import Arguments, NoArguments
+from cryptosentinel.roles import SubAgent, Tool
+from cryptosentinel.tools import market
+from pydantic import Field
 
+class Tone(Arguments):
     tone: float = Field(ge=-1, le=1)
 
-
-NEWS_ANALYST = SubAgent(
-    key="news_analyst",
-    title="NewsAnalyst",
-    system="You are NewsAnalyst.",
-    tools=(Tool("get_news", "Headlines.", NoArguments, market_tools.news),),
+ROLE = SubAgent(
+    key="news_analyst", title="NewsAnalyst", system="You are NewsAnalyst.", max_turns=3,
+    tools=(Tool("get_news", "Headlines.", NoArguments, market.news),),
     answer=Tool("submit_tone", "The tone.", Tone),
-    max_turns=3,
     brief=lambda context: f"{context.mask.alias(context.symbol)}: tone?",
     consult=Tool("consult_news_analyst", "How good the news are.", AskAnalyst),
 )
+"""
 
 
-def test_a_fourth_sub_agent_is_one_role_and_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What `registry.py` makes of its entries, with one more of them.
-    entries = (*registry._TEAM, NEWS_ANALYST)
-    monkeypatch.setattr(team_module, "SUB_AGENTS", {role.consult.name: role for role in entries})
-    monkeypatch.setattr(team_module, "MANAGER", manager.role_over(entries))
+@pytest.fixture
+def with_news_analyst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One more file in the folder of the agents."""
+    (tmp_path / "news_analyst.py").write_text(NEWS_ANALYST)
+    monkeypatch.setattr(agents, "__path__", [*agents.__path__, str(tmp_path)])
+    found = registry.discover()
+    assert list(found) == [*STANDARD, "news_analyst"]
+    monkeypatch.setattr(registry, "SUB_AGENTS", {role.consult.name: role for role in found.values()})
+    yield
+    sys.modules.pop("cryptosentinel.agents.news_analyst", None)
+
+
+def test_a_fourth_sub_agent_is_one_file_and_one_entry(with_news_analyst: None) -> None:
     engine = SayingEngine(
         {
             "manager": [ask("news_analyst", "C2"), ask("news_analyst", "C1"), submit()],
             "news_analyst": [render_call("get_news", {}), render_call("submit_tone", {"tone": 0.5}), "Nothing."],
         }
     )
-    decision = decide(engine, schemas_in_prompt=True)
+    decision = decide(engine, schemas_in_prompt=True, roles=(*STANDARD, "news_analyst"))
     assert decision.manager.valid
     assert [(t.role, t.ordinal, t.brief, t.answer) for t in decision.transcripts[1:]] == [
         ("news_analyst", 0, {"symbol": "BBBUSDT"}, {"tone": 0.5}),
@@ -69,3 +80,23 @@ def test_a_fourth_sub_agent_is_one_role_and_one_entry(monkeypatch: pytest.Monkey
 def test_without_its_entry_it_is_unknown() -> None:
     decision = decide(SayingEngine({"manager": [ask("news_analyst")]}))
     assert decision.events[0].startswith("manager#0: unknown_tool")
+
+
+def test_a_file_whose_role_has_another_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tone_analyst.py").write_text(NEWS_ANALYST)
+    monkeypatch.setattr(agents, "__path__", [*agents.__path__, str(tmp_path)])
+    with pytest.raises(ValueError, match="its role must be 'tone_analyst'"):
+        registry.discover()
+    sys.modules.pop("cryptosentinel.agents.tone_analyst", None)
+
+
+def test_a_smaller_team_cannot_ask_who_is_not_there() -> None:
+    engine = SayingEngine({"manager": [ask("risk_analyst"), submit()]})
+    decision = decide(engine, roles=("market_analyst",))
+    assert decision.events[0].startswith("manager#0: unknown_tool")
+
+
+@pytest.mark.parametrize(("roles", "said"), [(("oracle",), "no role 'oracle'"), (("trader", "trader"), "named twice")])
+def test_roles_that_cannot_be_are_refused(roles: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        registry.team_of(roles)

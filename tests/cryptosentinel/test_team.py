@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.agents.registry import MANAGER, ROLES, SUB_AGENTS
+from cryptosentinel.episode import play
 from cryptosentinel.guard import Guard, GuardLimits
 from cryptosentinel.llm.engine import Sampling
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
@@ -21,6 +22,8 @@ from cryptosentinel.teacher import novice_policies
 from cryptosentinel.team import Ruling, derive_seed
 from cryptosentinel.transcript import Transcript
 from simulator.backtest import BacktestRun, Window
+from simulator.orders import on_step
+from simulator.rules import SymbolRules
 from tests.team_scenes import (
     CutOff,
     SayingEngine,
@@ -308,6 +311,67 @@ def test_the_trader_s_plan_decides_when(wait: int, slices: int) -> None:
     assert [order.delay for order in decision.orders] == list(range(wait, wait + slices))
     sizes = [order.quantity * synthetic().view(BAR).last_close(COIN) / 10_000 for order in decision.orders]
     assert sizes == pytest.approx([0.9 / slices] * slices)
+
+
+@pytest.mark.parametrize("side", ["long", "short"])
+@pytest.mark.parametrize(("offset", "tick"), [(0.0, 0.0), (1.5, 0.0), (1.5, 0.25)])
+def test_limits_rest_on_the_better_side_of_the_price(side: str, offset: float, tick: float) -> None:
+    asked = ask("trader", symbol="C1", side=side, exposure=0.9)
+    said = render_call("submit_orders", {"type": "limit", "wait": 1, "slices": 2, "offset": offset, "rest": 3})
+    engine = SayingEngine({"manager": [asked, submit(hold("C1", side, 0.9))], "trader": [said]})
+    orders = decide(engine, bar=BAR, rules={COIN: SymbolRules(tick=tick)}).orders
+    price, better = synthetic().view(BAR).last_close(COIN), -1.0 if side == "long" else 1.0
+    assert [(order.kind, order.delay, order.expire_bars) for order in orders] == [("limit", 1, 3), ("limit", 2, 3)]
+    for order in orders:
+        assert order.limit is not None and on_step(order.limit, tick)
+        gained = better * (order.limit / price - 1.0)
+        assert offset / 100 - 1e-9 <= gained <= offset / 100 + tick / price + 1e-9
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"type": "limit"}, {"type": "market", "offset": 1.0}, {"type": "market", "rest": 2},
+        {"type": "limit", "offset": 1.0, "rest": 0}, {"type": "stop", "offset": 1.0},
+    ],
+)  # fmt: skip
+def test_a_plan_that_contradicts_itself_is_malformed(wrong: dict[str, Any]) -> None:
+    said = render_call("submit_orders", {"wait": 0, "slices": 1, **wrong})
+    decision = decide(SayingEngine({"manager": [ask("trader", **QUESTION), submit()], "trader": [said]}))
+    assert "trader#0: bad_arguments" in decision.events[0]
+
+
+def test_orders_that_rest_end_with_the_next_decision() -> None:
+    said = render_call("submit_orders", {"type": "limit", "wait": 0, "slices": 1, "offset": 20.0})
+    asks = ask("trader", symbol="C1", side="long", exposure=0.5)
+    engine = SayingEngine({"manager": [asks, submit(hold("C1", "long", 0.5))] * 3, "trader": [said] * 3})
+    run = BacktestRun(synthetic(coins=1), Window(200, 212, 4))
+    [episode] = run_all([play(make_team(), run, GuardLimits(), 0)], engine)
+    assert [len(decision.orders) for _, decision in episode.decisions] == [1, 1, 1]
+    ended = [rejection.reason for rejection in episode.result.rejections]
+    assert ended == ["cancelled", "cancelled", "window_end"] and not episode.result.fills
+
+
+# Another try
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+@pytest.mark.parametrize("wrong", ["I would buy.", render_call("rm_rf", {}), analysis()])
+def test_a_malformed_turn_is_told_and_tried_again_a_bounded_number_of_times(wrong: str, retries: int) -> None:
+    engine = SayingEngine({"manager": [wrong, wrong, submit(hold("C1", "long", 0.5))]})
+    decision = decide(engine, retries=retries)
+    if retries < 2:
+        assert not decision.orders and not decision.manager.valid and decision.retries == retries
+        return
+    assert decision.manager.valid and decision.retries == 2 and len(decision.orders) == 1
+    told = [turn["content"] for turn in turns(decision.manager) if turn["role"] == "tool"]
+    assert len(told) == 2 and all("error" in json.loads(one) for one in told)
+
+
+def test_what_was_cut_off_is_not_tried_again() -> None:
+    engine = SayingEngine({"manager": [CutOff(submit()), submit()]})
+    decision = decide(engine, retries=3)
+    assert decision.manager.reason is not None and decision.manager.reason.startswith("cut_off")
 
 
 def test_a_plan_is_for_its_side_and_without_one_orders_go_at_once() -> None:

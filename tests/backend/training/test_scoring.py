@@ -11,7 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from backend.training.queries import Query, QueryPool
-from backend.training.scoring import QUANTILE_WEIGHT, Judge
+from backend.training.rewards import shortfall_score
+from backend.training.scoring import QUANTILE_WEIGHT, SHORTFALL_SCALE, Judge
 from cryptosentinel.agents.market_analyst import FLAT_BAND
 from cryptosentinel.transcript import Transcript
 from simulator.costs import Costs
@@ -124,6 +125,19 @@ def test_a_trader_is_paid_for_the_price_it_gets_and_not_scored_where_it_has_noth
     assert later + short == pytest.approx(1.0, abs=0.35), "what is good for a buyer is bad for a seller"
     assert one.expert_score(said("trader", plan, side="flat", exposure=0.0)) is None
     assert one.expert_score(said("trader", None, side="long", exposure=1.0)) is None
+
+
+@pytest.mark.parametrize("side", ["long", "short"])
+def test_a_limit_that_never_trades_is_paid_for_what_was_missed(side: str) -> None:
+    query = replace(POOL.draw(3, 0, 1, easy=False)[0], exposure=0.0)
+    one = judge(query)
+    far = {"type": "limit", "wait": 0, "slices": 1, "offset": 20.0}
+    missed = moves(query) * (1.0 if side == "long" else -1.0)
+    assert one.expert_score(said("trader", far, side=side, exposure=1.0)) == pytest.approx(
+        shortfall_score(float(np.mean(missed)), SHORTFALL_SCALE)
+    )
+    near = one.expert_score(said("trader", {**far, "offset": 0.1}, side=side, exposure=1.0))
+    assert near is not None and near != one.expert_score(said("trader", far, side=side, exposure=1.0))
 
 
 def test_a_wait_beyond_the_horizon_is_not_scored() -> None:
