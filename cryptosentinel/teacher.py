@@ -71,7 +71,7 @@ def _expert_manager(messages: Messages) -> str:
     done = exchanges(messages, "manager")
     positions: list[dict[str, Any]] = []
     for symbol, held in _coins(messages):
-        asked = [(name, args, result) for name, args, result in done if args["symbol"] == symbol]
+        asked = [(name, args, result) for name, args, result in done if args.get("symbol") == symbol]
         analysis = next((result for name, _, result in asked if name == "consult_market_analyst"), None)
         if analysis is None:
             return render_call("consult_market_analyst", {"symbol": symbol})
@@ -117,7 +117,7 @@ def _novice_manager(messages: Messages, rng: random.Random) -> str:
 
 def _advice(done: list[Exchange], symbol: str) -> str:
     """What the analyst said last about a coin. Novices read as well as experts, and know not what follows."""
-    leans = [result["lean"] for _, arguments, result in done if arguments["symbol"] == symbol and "lean" in result]
+    leans = [result["lean"] for _, arguments, result in done if arguments.get("symbol") == symbol and "lean" in result]
     return f"analyst: {leans[-1]}" if leans else "no advice"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Decision, Position
@@ -115,7 +115,7 @@ class Team:
         """Decide on `symbols`, for which `share` of the equity is meant. `sent` are orders that other decisions have
         sent at this bar already; the guard counts them. `memory` tells the manager of earlier decisions. `seed` fixes
         all sampling of this decision."""
-        context = self._context(view, account, symbols, share)
+        context = replace(self._context(view, account, symbols, share), limits=asdict(guard.limits))
         desk = _Desk(self, context, seed)
         lessons = "" if memory is None else memory.told(view.now, symbols, self.settings.memory, context.mask)
         manager = yield from desk.converse(self.manager, context, {}, 0, lessons)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,12 @@ MISSING = "not available"
 
 @dataclass(frozen=True)
 class ToolContext:
-    """The state of one decision. `symbol`, `side` and `exposure` are the question of a sub-agent's call; the manager's
-    own context names its first symbol. The team speaks of exposures as fractions of `share` of the equity: a coin that
-    has a quarter of the account to itself is fully invested at 1."""
+    """The state of one decision.
+
+    `symbol`, `side` and `exposure` are the question of a sub-agent's call; the manager's own context names its first
+    symbol. `limits` are the guard's, by name. The team speaks of exposures as fractions of `share` of the equity: a
+    coin that has a quarter of the account to itself is fully invested at 1.
+    """
 
     view: MarketView
     account: AccountView
@@ -34,6 +38,7 @@ class ToolContext:
     symbol: str
     side: str = "flat"
     exposure: float = 0.0
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     def held(self, symbol: str) -> float:
         """Signed exposure of `symbol` now, as the team speaks of it."""

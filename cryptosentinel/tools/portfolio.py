@@ -1,4 +1,4 @@
-"""RiskAnalyst's tools on the account: what it holds, what a proposal would make of it, what shocks would do.
+"""Tools on the account: what it holds and may hold, what a proposal would make of it, what shocks would do.
 
 Exposures are fractions of what the decision may use, as the team speaks of them everywhere (`ToolContext.share`);
 losses are percent of the whole equity, because that is what a limit of the account is about.
@@ -197,3 +197,26 @@ def _maintenance(context: ToolContext, symbol: str, notional: float) -> float:
         if notional >= tier.floor:
             found = notional * tier.maintenance_rate - amount
     return found
+
+
+def limits(context: ToolContext, _: NoArguments) -> dict[str, Any]:
+    """DeepTraderManager's: the account as `account` tells it, the guard's limits, and the room that they leave: for
+    each coin of the decision the largest exposure, for all the gross exposure, and what may be lost before positions
+    may only shrink, in percent of the equity's peak. A limit that is none is left out."""
+    told = account(context, NoArguments())
+    if "held" not in told:
+        return told
+    known = {name: value for name, value in context.limits.items() if math.isfinite(value)}
+    gross = sum(map(abs, context.account.exposure.values()))
+    room = max(0.0, known.get("max_gross_exposure", math.inf) - gross)
+    coins = {}
+    for symbol in context.symbols:
+        most = min(known.get("max_exposure", math.inf), room + abs(context.account.exposure.get(symbol, 0.0)))
+        if math.isfinite(most):
+            coins[context.mask.alias(symbol)] = round(most / context.share, 3)
+    left: dict[str, Any] = {"exposure": coins or "any"}
+    if math.isfinite(room):
+        left["gross"] = round(room / context.share, 3)
+    if "max_drawdown" in known:
+        left["drawdown"] = round(100.0 * max(0.0, known["max_drawdown"] - context.account.drawdown), 2)
+    return {**told, "limits": {name: round(value, 4) for name, value in known.items()}, "left": left}

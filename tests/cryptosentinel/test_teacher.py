@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.agents.manager import Decision
-from cryptosentinel.agents.registry import MANAGER, ROLES, SUB_AGENTS
+from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.guard import Guard, GuardLimits
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
@@ -59,7 +59,7 @@ def situations(draw: st.DrawFn, role: str) -> list[dict[str, str]]:
     for _ in range(draw(st.integers(0, 5))):
         tool = draw(st.sampled_from(ROLES[role].tools))
         arguments: dict[str, Any] = {}
-        if role == MANAGER.key:
+        if tool.name in SUB_AGENTS:
             arguments["symbol"] = draw(st.sampled_from([*coins, "C9"]))
             if SUB_AGENTS[tool.name].key != "market_analyst":
                 arguments |= {"side": draw(st.sampled_from(["long", "short"])), "exposure": draw(st.floats(0, 2))}

@@ -246,6 +246,15 @@ def test_the_account_is_told_as_the_exchange_holds_it() -> None:
     assert portfolio.account(gone, NONE) == {"account": "liquidated"}
 
 
+def test_the_manager_is_told_its_limits_and_the_room_they_leave() -> None:
+    context = context_at(market_of(walk(50)), exposures={"AAAUSDT": 0.5, "BBBUSDT": -0.25}, share=0.5)
+    given_limits = {"max_exposure": 0.6, "max_gross_exposure": 1.0, "max_drawdown": 0.5, "price_band": math.inf}
+    told = portfolio.limits(replace(context, limits=given_limits), NONE)
+    assert told["limits"] == {"max_exposure": 0.6, "max_gross_exposure": 1.0, "max_drawdown": 0.5}
+    assert told["left"] == {"exposure": {"C1": 1.2, "C2": 1.0}, "gross": 0.5, "drawdown": 50.0}
+    assert portfolio.limits(context, NONE)["left"] == {"exposure": "any"}
+
+
 @given(values=st.lists(st.floats(-5.0, 5.0), min_size=1, max_size=30), value=st.floats(-6.0, 6.0))
 def test_percentiles_are_shares(values: list[float], value: float) -> None:
     found = percentile_of(value, np.array(values))
