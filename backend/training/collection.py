@@ -130,6 +130,7 @@ def _said(
     source: str, codec: ChatCodec, query: Query, number: int, transcript: Transcript, score: float | None
 ) -> Said:
     brief = transcript.brief
+    whole = transcript.valid and transcript.retries == 0  # nobody is to learn the turns that were wrong
     return Said(
         role=transcript.role,
         source=source,
@@ -139,7 +140,7 @@ def _said(
         exposure=query.exposure,
         question=" ".join(str(brief[key]) for key in ("symbol", "side", "exposure") if key in brief),
         rollout=number,
-        valid=transcript.valid and transcript.retries == 0,  # nobody is to learn the turns that were wrong
+        valid=whole,
         score=score,
-        messages=messages_of(codec, transcript) if transcript.valid and transcript.retries == 0 else [],
+        messages=messages_of(codec, transcript) if whole else [],
     )
