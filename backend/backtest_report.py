@@ -29,6 +29,7 @@ from backend.naming import (
 from backend.page_parts import Chapter, Missing, Picture, Row, Table, Tile
 from backend.performance import FEWEST_RETURNS, cost_summary, monthly_returns, yearly_returns
 from backend.summary import Played
+from backend.thought import return_after_thinking, thinking_money
 from backend.traded_market import Recalled
 from backend.trading_chapters import costs_chapter, trades_chapter, withheld_part
 from simulator.regimes import UNKNOWN
@@ -77,10 +78,14 @@ def tiles(played: Played) -> list[Tile]:
         if money[key]
     ]
     before = (money["gross"] or 0.0) / start
+    spent, thought = thinking_money(own), ""
+    if spent:
+        left = number_text(return_after_thinking(own), "change")
+        thought = f". Thinking took another {number_text(spent / start, 'small_share')}, which leaves {left}"
     costs = Tile(
         "Costs paid",
         number_text(money["total_share"], "small_share"),
-        f"of the start ({', '.join(kinds) or 'none'}); before them it made {number_text(before, 'change')}",
+        f"of the start ({', '.join(kinds) or 'none'}); before them it made {number_text(before, 'change')}{thought}",
     )
     return [made, against, risk, sharpe, costs]
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from backend.cassettes import is_cassette, played, recording
 from backend.config import Config, load_config, suggestion
 from backend.evaluation.compare import baselines
 from backend.markets import Account, account_of, is_recorded, limits_of, load_market, other_costs, recorded
@@ -17,10 +19,13 @@ from backend.store.records import BacktestRecord
 from backend.store.store import Store
 from backend.stories import episode_records, remarks
 from backend.strategies import NamedStrategy, named_strategies, strategy_maker, told
-from backend.teams import MANIFEST, SCRIPTED, UNMASKED, LoadedTeam, load_team, read_manifest
+from backend.teams import MANIFEST, PROMPTED, SCRIPTED, UNMASKED, LoadedTeam, configured_team, read_manifest
+from backend.thought import thinking_of
 from backend.training.queries import WARM_UP_BARS
-from cryptosentinel.episode import play
-from cryptosentinel.scheduler import run_all
+from cryptosentinel.episode import EpisodeResult, play
+from cryptosentinel.guard import GuardLimits
+from cryptosentinel.scheduler import Throughput, run_all
+from cryptosentinel.team import TeamDecision
 from simulator.backtest import BacktestResult, BacktestRun, Window, run_backtest
 from simulator.errors import DataError, UserError
 from simulator.market import TIMEFRAMES, Market, format_time, parse_time
@@ -47,20 +52,22 @@ def settings_for(config: str, overrides: Sequence[str], data: Path | None) -> Co
 
 
 def subject_of(name: str, config: Config) -> Subject:
-    """Who is called `name`: `scripted`, a strategy by its name or as module:Class, or the folder of a training run.
+    """Who is called `name`: `scripted`, `model`, a strategy by its name or as module:Class, or the folder of a run.
 
     Raises `UserError` where it is nobody.
     """
     known = named_strategies()
     if name in known or (":" in name and not Path(name).exists()):
         return NamedStrategy(name, strategy_maker(name))
-    if name != SCRIPTED and not Path(name).exists():
-        close = suggestion(name, [SCRIPTED, *known])
+    if name not in (SCRIPTED, PROMPTED) and not Path(name).exists():
+        close = suggestion(name, [SCRIPTED, PROMPTED, *known])
         raise UserError(
-            f"no team '{name}'{close}: give 'scripted', a strategy ({', '.join(known)}), your own as module:Class, or "
-            f"the folder of a finished training run (one that holds {MANIFEST})"
+            f"no team '{name}'{close}: give 'scripted', 'model' (see engine.model), a strategy ({', '.join(known)}), "
+            f"your own as module:Class, a cassette, or the folder of a finished training (one that holds {MANIFEST})"
         )
-    return load_team(name, config.team)
+    if is_cassette(Path(name)):
+        return played(Path(name))
+    return configured_team(name, config)
 
 
 def notes_on(names: Sequence[str], config: Config, market: Market, window: Window) -> list[str]:
@@ -131,11 +138,13 @@ def backtest(
     seed: int,
     on_progress: OnProgress,
     notes: Sequence[str] = (),
+    cassette: Path | None = None,
 ) -> Path:
     """Run every subject and the configured baselines over `window`, store all of it under `run` with the `notes`, and
     write the report. Returns its path. `account` is that of `config` and `market`.
 
-    A baseline that is a subject already is not run again.
+    A baseline that is a subject already is not run again. The calls of teams are recorded in `cassette`, where it is
+    given; then only one of the subjects may be a team.
     """
     limits = limits_of(config.guard)
     bars = window.stop - window.start
@@ -151,16 +160,22 @@ def backtest(
             def advanced(done: int, before: int = number * bars) -> None:
                 on_progress(before + done, len(subjects) * bars)
 
+            more: dict[str, Any] = {}
             if isinstance(subject, NamedStrategy):
                 results[subject.name] = _tested(subject, market, window, account)
                 advanced(bars)
             else:
-                game = BacktestRun(market, window, **account.terms)
-                [episode] = run_all([play(subject.team, game, limits, seed, on_decision=advanced)], subject.engine)
+                game, throughput = BacktestRun(market, window, **account.terms), Throughput()
+                team, recorder = (subject, None) if cassette is None else recording(subject, cassette)
+                try:
+                    episode = _episode(team, game, limits, seed, advanced, throughput, store, run)
+                finally:
+                    if recorder is not None:
+                        recorder.close()
                 results[subject.name] = episode.result
-                store.add_decisions(episode_records(run, subject.name, subject.team.codec, episode))
                 seen += remarks(subject.name, episode, market)
-            store.add_backtest(BacktestRecord(run, subject.name, results[subject.name].to_dict()))
+                more = thinking_of(episode.ledger, throughput)
+            store.add_backtest(BacktestRecord(run, subject.name, {**results[subject.name].to_dict(), **more}))
         names = [name for name in config.evaluation.baselines if name not in results]
         matched = [next(iter(results.values()))]
         for name, [result] in baselines(names, market, [window], account, matched, seed).items():
@@ -172,6 +187,30 @@ def backtest(
             record = store.run(run)
             store.add_run(replace(record, config={**record.config, "notes": [*notes, *dict.fromkeys(seen)]}))
     return write_report(store, run, folder)
+
+
+def _episode(
+    subject: LoadedTeam,
+    game: BacktestRun,
+    limits: GuardLimits,
+    seed: int,
+    on_decision: Callable[[int], None],
+    throughput: Throughput,
+    store: Store,
+    run: str,
+) -> EpisodeResult:
+    """The team's episode, its decisions stored: also those up to where it ended early, if it does."""
+    decisions: list[tuple[int, TeamDecision]] = []
+    talk = play(subject.team, game, limits, seed, on_decision=on_decision, budget=subject.budget, decisions=decisions)
+    try:
+        [episode] = run_all([talk], subject.engine, throughput=throughput)
+    except BaseException:  # Ctrl-C, or an engine that died: what was decided is not lost with it
+        episode = EpisodeResult(game.result(), decisions)
+        store.add_decisions(episode_records(run, subject.name, subject.team.codec, episode))
+        store.add_backtest(BacktestRecord(run, subject.name, episode.result.to_dict()))
+        raise
+    store.add_decisions(episode_records(run, subject.name, subject.team.codec, episode))
+    return episode
 
 
 def _tested(subject: NamedStrategy, market: Market, window: Window, account: Account) -> BacktestResult:

@@ -6,16 +6,23 @@ import errno
 import os
 import sys
 import time
+from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from backend import cli_services
 from backend.cli_check import check_app
 from backend.cli_data import SymbolsOption, data_app
+from backend.cli_doctor import doctor
+from backend.cli_models import models_app
 from backend.cli_runs import StoreOption, runs_app
+from backend.cli_serve import serve_app
 from backend.cli_sft import sft
+from backend.cli_store import runs_export, runs_import, runs_upgrade
 from backend.config import Config, config_from_dict, describe, load_config, override
 from backend.console import bars, comparison_table, console, difference_line, errors, narrow_table
 from backend.options import (
@@ -36,6 +43,7 @@ from backend.options import (
     with_market,
     with_venue,
 )
+from backend.services.parent import follow_parent
 from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.market import format_time, parse_time
 
@@ -56,7 +64,19 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(check_app, name="check")
 app.add_typer(runs_app, name="runs")
+app.add_typer(models_app, name="models")
+app.add_typer(serve_app, name="serve")
 app.command()(sft)
+app.command()(doctor)
+for command, name in ((runs_export, "export"), (runs_import, "import"), (runs_upgrade, "upgrade")):
+    runs_app.command(name)(command)
+
+
+class Launch(StrEnum):
+    """How the parts of a training are started."""
+
+    PROCESSES = "processes"
+
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds a folder for each run.")]
 
@@ -71,8 +91,8 @@ def backtest(
         list[str] | None,
         typer.Option(
             "--team",
-            help="Who is tested: 'scripted', the folder of a training run, a strategy like ema_cross, or your own as "
-            "module:Class. Repeatable.",
+            help="Who is tested: 'scripted', the folder of a training run, 'model' (one that was not trained, see "
+            "engine.model), a strategy like ema_cross, or your own as module:Class. Repeatable.",
         ),
     ] = None,
     baselines: BaselinesOption = "",
@@ -87,6 +107,14 @@ def backtest(
     unmasked: Annotated[
         bool, typer.Option("--unmasked", help="Play each team again with names and dates shown, and compare the two.")
     ] = False,
+    cassette: Annotated[
+        Path | None,
+        typer.Option(
+            "--record",
+            help="Record the team's calls in this folder, a cassette. --team FOLDER plays it; the same command goes on "
+            "with one that was interrupted and asks nothing twice.",
+        ),
+    ] = None,
     config: PresetOption = "",
     set_: SetOption = None,
     store: StoreOption = "runs/store",
@@ -98,6 +126,8 @@ def backtest(
     from backend.markets import account_of, costs_told, load_market, told
     from backend.runs import new_run_id
     from backend.store.store import Store
+    from backend.teams import LoadedTeam
+    from backend.thought import thinking_line
     from simulator.validation import gaps
 
     settings = settings_for(config, set_ or [], data)
@@ -113,6 +143,8 @@ def backtest(
     if len({one.name for one in teams}) < len(teams):
         raise UserError("the same team is named twice: give each --team once")
     teams = with_unmasked(teams) if unmasked else teams
+    if cassette is not None and sum(isinstance(one, LoadedTeam) for one in teams) != 1:
+        raise UserError("--record is for the calls of one team: name one, without --unmasked")
     console.print(
         f"{market.source}: {', '.join(market.symbols)}, {market.timeframe} bars, decisions every {interval} bars from "
         f"{format_time(int(market.open_time[window.start]) + market.interval)} to "
@@ -130,7 +162,7 @@ def backtest(
     with Store.open(store) as opened, bars() as shown:
         path = run_backtest(
             settings, market, account, window, teams, opened, run, runs / run, seed,
-            lambda done, total: shown.report("backtest", done, total), notes,
+            lambda done, total: shown.report("backtest", done, total), notes, cassette,
         )  # fmt: skip
         records = opened.backtests(run)
         told_after = [note for note in opened.run(run).config.get("notes", []) if note not in notes]
@@ -150,6 +182,10 @@ def backtest(
             f"{sum(record.result['costs'].values()):.2f}",
         )
     console.print(table)
+    for record in records:
+        line = thinking_line(record.result)
+        if line is not None:
+            console.print(f"{record.name}: {line}", markup=False)
     for note in told_after:
         console.print(f"note: {note}", markup=False)
     console.print(f"report: {path}")
@@ -171,6 +207,18 @@ def train(
     store: StoreOption = "runs/store",
     runs: RunsOption = Path("runs"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
+    dry_run_step: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run-step",
+            help="Estimate the memory, do one step with random weights of that architecture, and stop.",
+        ),
+    ] = False,
+    launch: Annotated[
+        Launch | None,
+        typer.Option("--launch", help="processes: rollout workers and a trainer for each role apart, on this machine."),
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Rollout workers of --launch.")] = 1,
 ) -> None:
     """Train a team with M-GRPO. Ctrl-C is safe: go on with --resume."""
     from backend.markets import account_of, load_market, unknown_to_training
@@ -182,7 +230,16 @@ def train(
     if dry_run:
         _print_config(settings)
         return
-    with Store.open(store) as opened:
+    if dry_run_step:
+        from backend.cli_dry_run import dry_run_step as dry_run_once
+
+        dry_run_once(settings)
+        return
+    if launch:
+        cli_services.check(settings, workers)
+    with ExitStack() as stack:
+        address = stack.enter_context(cli_services.served_store(store, runs)) if launch else store
+        opened = stack.enter_context(Store.open(address))
         run = resume or new_run_id("train")
         if resume:
             if opened.run(resume).kind != "train":
@@ -190,6 +247,7 @@ def train(
             if not (runs / run).is_dir():
                 raise UserError(f"{runs / run}: no such folder, so nothing to go on from: give --runs as before")
             settings = config_from_dict(opened.run(resume).config["config"], f"the configuration of run {resume}")
+            cli_services.check_resumed(runs / run, launch is not None)
         market = load_market(settings.market, settings.costs)
         if resume and opened.run(resume).data_hash != market.content_hash:
             raise UserError(
@@ -199,14 +257,17 @@ def train(
         beyond = unknown_to_training(account_of(settings, market))
         if beyond:
             console.print(f"note: training does not score {', '.join(beyond)}; `evaluate` and `backtest` do")
+        how = f" --launch {launch} --workers {workers}" if launch else ""
         console.print(
-            f"run {run} in {runs / run}; stop with Ctrl-C and go on with: cryptosentinel train --resume {run}"
+            f"run {run} in {runs / run}; stop with Ctrl-C and go on with: cryptosentinel train --resume {run}{how}"
         )
         with recorded_run(opened, run, "train", settings.training.seed, market.content_hash, settings), bars() as shown:
-            result = run_training(settings, market, opened, run, runs / run, shown.report, shown.trained)
-    state = result.state
+            if launch:
+                state = cli_services.launched(settings, market, address, run, runs, workers, shown)
+            else:
+                state = run_training(settings, market, opened, run, runs / run, shown.report, shown.trained).state
     console.print(f"done: {state.step} steps, best at step {state.best_step} (validation outcome {state.best_score})")
-    console.print(f"the team is in {result.folder}; try: cryptosentinel evaluate {result.folder}")
+    console.print(f"the team is in {runs / run}; try: cryptosentinel evaluate {runs / run}")
 
 
 @app.command()
@@ -232,15 +293,15 @@ def evaluate(
     from backend.report import write_report
     from backend.runs import new_run_id, recorded_run
     from backend.store.store import Store
-    from backend.teams import MANIFEST, load_team, read_manifest, scripted_team
+    from backend.teams import MANIFEST, configured_team, read_manifest, scripted_team
 
     own = load_config(config, set_ or []) if config else override(read_manifest(folder).config, set_ or [])
     settings = with_market(own, data, symbols, timeframe, resample, funding, news)
     settings = with_venue(settings, "", "", baselines)
     market = load_market(settings.market, settings.costs)
     teams = [
-        load_team(str(folder), settings.team).renamed(TRAINED),
-        load_team(str(folder), settings.team, trained=False).renamed(WARM_STARTED),
+        configured_team(str(folder), settings).renamed(TRAINED),
+        configured_team(str(folder), settings, trained=False).renamed(WARM_STARTED),
         scripted_team(settings.team),
     ]
     account = account_of(settings, market)
@@ -298,6 +359,7 @@ def demo(
 def main() -> None:
     """Entry point. A user's mistake ends with exit code 2, a failed run with 1, both with one clear message."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    follow_parent()
     try:
         app()
     except UserError as error:

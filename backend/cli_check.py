@@ -229,7 +229,7 @@ def _case(
     from backend.checks import team_drive
     from backend.markets import account_of, limits_of, load_market
     from backend.strategies import strategy_maker
-    from backend.teams import load_team
+    from backend.teams import configured_team
     from simulator.lookahead import driven_by
 
     if bool(strategy) == bool(team):
@@ -241,7 +241,7 @@ def _case(
     if strategy:
         name, drive = strategy, driven_by(strategy_maker(strategy))
     else:
-        loaded = load_team(team, settings.team)
+        loaded = configured_team(team, settings)
         loaded = loaded.at_temperature(0.0) if greedy else loaded
         name, drive = loaded.name, team_drive(loaded, limits_of(settings.guard), seed)
     market = load_market(settings.market, settings.costs)

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args, get_origin
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -22,6 +22,10 @@ from backend.sections import MarketConfig as MarketConfig
 from backend.sections import Section as Section
 from backend.sections import VenueConfig as VenueConfig
 from backend.sections import suggestion as suggestion
+from backend.thinking import BudgetConfig as BudgetConfig
+from backend.thinking import EngineConfig as EngineConfig
+from backend.training_settings import RoleRates as RoleRates
+from backend.training_settings import TrainingConfig as TrainingConfig
 from simulator.errors import UserError
 from simulator.market import parse_time
 
@@ -128,67 +132,6 @@ class NanoConfig(Section):
     seed: int = Field(11, ge=0, le=2**31 - 1, description="seed of weights, transcripts and batches")
 
 
-class RoleRates(Section):
-    """One learning rate per role."""
-
-    manager: Rate = Field(2e-4, description="DeepTraderManager")
-    market_analyst: Rate = Field(2e-4, description="MarketAnalyst")
-    risk_analyst: Rate = Field(2e-4, description="RiskAnalyst")
-    trader: Rate = Field(2e-4, description="Trader")
-
-
-class TrainingConfig(Section):
-    """M-GRPO (arXiv 2511.13288) and its two-stage curriculum."""
-
-    base_model: str = Field("", description="folder of a Qwen3 model to train; empty: make nano")
-    stage1_steps: int = Field(20, ge=0, le=100_000, description="steps on format, with expert rewards, easy windows")
-    stage1_max_steps: int = Field(60, ge=0, le=100_000, description="stage 1 goes on up to so many steps for its gate")
-    stage2_steps: int = Field(40, ge=0, le=100_000, description="steps on collaboration, hard windows")
-    queries_per_step: int = Field(16, ge=1, le=4096, description="market windows per step")
-    rollouts_per_query: int = Field(8, ge=2, le=256, description="K: rollouts of each window from the same state")
-    futures_paths: int = Field(
-        16, ge=1, le=1024, description="synthetic markets: simulated futures over which the outcome is averaged"
-    )
-    alignment: Literal["fractional", "duplicate_drop", "none"] = Field(
-        "fractional", description="how different numbers of sub-agent calls are made comparable"
-    )
-    ratio: Literal["token", "sequence", "trajectory"] = Field("token", description="level of the importance ratio")
-    clip_low: Fraction = Field(0.2, description="epsilon_low: the ratio is clipped below 1 - clip_low")
-    clip_high: float = Field(0.2, ge=0.0, le=10.0, description="epsilon_high: the ratio is clipped above 1 + clip_high")
-    alpha: tuple[Fraction, Fraction] = Field((0.1, 0.9), description="manager's weights of format and outcome; sum 1")
-    beta: tuple[Fraction, Fraction, Fraction] = Field(
-        (0.1, 0.4, 0.5), description="sub-agents' weights of format, outcome and expert reward; sum 1"
-    )
-    learning_rate: RoleRates = Field(default_factory=RoleRates, description="learning rate per role")
-    minibatches: int = Field(4, ge=1, le=64, description="optimiser steps a role makes on the rollouts of one step")
-    warmup_steps: int = Field(5, ge=0, le=10_000, description="steps over which the learning rates rise from 0")
-    max_grad_norm: float = Field(1.0, gt=0.0, le=1e6, description="the gradient of each role is clipped to this norm")
-    weights: Literal["lora", "full"] = Field("lora", description="train an adapter per role, or a whole model per role")
-    lora_rank: int = Field(16, ge=1, le=256, description="rank of the adapters")
-    kl: float = Field(0.0, ge=0.0, le=10.0, description="weight of the KL (k3) to the warm-started model")
-    entropy: float = Field(0.0, ge=0.0, le=1.0, description="weight of the entropy bonus")
-    temperature: float = Field(1.0, gt=0.0, le=5.0, description="sampling temperature of the rollouts")
-    validation_every: int = Field(5, ge=1, le=100_000, description="steps between two validations")
-    validation_queries: int = Field(32, ge=1, le=4096, description="market windows of a validation")
-    gate_format: Fraction = Field(0.97, description="every role's share of valid answers that opens stage 2")
-    rollback_format: Fraction = Field(0.9, description="a role with a lower share of valid answers is rolled back")
-    seed: int = Field(1, ge=0, le=2**31 - 1, description="seed of everything that training draws")
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for name, weights in (("alpha", self.alpha), ("beta", self.beta)):
-            if abs(sum(weights) - 1.0) > 1e-9:
-                raise ValueError(f"{name} = {list(weights)} sums to {sum(weights):g}; the weights must sum to 1")
-        if self.stage1_steps + self.stage2_steps == 0:
-            raise ValueError("stage1_steps + stage2_steps is 0: there is nothing to train")
-        if self.stage1_max_steps < self.stage1_steps:
-            raise ValueError(
-                f"stage1_max_steps = {self.stage1_max_steps} is below stage1_steps = {self.stage1_steps}: "
-                "raise the one or lower the other"
-            )
-        return self
-
-
 class EvaluationConfig(Section):
     """How a policy is measured on held-out history."""
 
@@ -243,6 +186,8 @@ class Config(Section):
     venue: VenueConfig = Field(default_factory=VenueConfig)
     guard: GuardConfig = Field(default_factory=GuardConfig)
     team: TeamConfig = Field(default_factory=TeamConfig)
+    engine: EngineConfig = Field(default_factory=EngineConfig)
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
     nano: NanoConfig = Field(default_factory=NanoConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
@@ -370,7 +315,7 @@ def _problem(problem: Any, source: str, overridden: dict[str, str]) -> str:
     message = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{where}: {key}: {message}"
-    allowed = next((entry.allowed for entry in describe() if key == entry.key), "")
+    allowed = next((entry.allowed for entry in describe() if f"{key}.".startswith(f"{entry.key}.")), "")
     value = json.dumps(problem["input"], default=str)
     return f"{where}: {key} = {value} is not allowed: {f'expected {allowed}' if allowed else message}"
 
@@ -408,6 +353,9 @@ def _allowed(info: FieldInfo) -> str:
     choices = getattr(info.annotation, "__args__", ())
     if choices and all(isinstance(choice, str) for choice in choices):
         return "one of " + ", ".join(f"'{choice}'" for choice in choices)
+    if get_origin(info.annotation) is dict:
+        width = len(get_args(get_args(info.annotation)[1]))
+        return f"table, each entry a list of {width} numbers from 0 up"
     words = [_TYPES.get(info.annotation, "list")]
     for rule in info.metadata:
         for part in rule.metadata if isinstance(rule, FieldInfo) else [rule]:

@@ -101,7 +101,7 @@ def usage(transcript: Transcript) -> dict[str, Any]:
     `prompt` tokens were given to the model and `sampled` ones came from it, each counted once. `read` counts what the
     model was shown at each of its `turns`, all that went before included: `read` plus `sampled` is what an engine
     without a cache works through. `logp` is the sum of the sampled tokens' log-probabilities, `mean_logp` their mean,
-    None where nothing was sampled.
+    None where nothing was sampled. `cost` is money; `dropped` tool results were taken out to make room.
     """
     mask = transcript.mask
     begins = [place for place, own in enumerate(mask) if own and (place == 0 or not mask[place - 1])]
@@ -114,4 +114,6 @@ def usage(transcript: Transcript) -> dict[str, Any]:
         "read": sum(begins),
         "logp": total if math.isfinite(total) else None,
         "mean_logp": total / sampled if sampled and math.isfinite(total) else None,
+        "cost": transcript.cost,
+        "dropped": transcript.dropped,
     }

@@ -12,6 +12,7 @@ from backend.config import BASELINES
 from backend.naming import ABSENT, listed, number_text, role_title, title_of
 from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord, MetricRecord, RunRecord
 from backend.store.store import Store
+from backend.thought import return_after_thinking, thinking_money
 from cryptosentinel.agents.registry import MANAGER, ROLES
 from simulator.market import format_time
 
@@ -65,7 +66,10 @@ class Played:
         own = self.own
         period = f"{format_time(own['times'][0])} to {format_time(own['times'][-1])} UTC"
         earned = number_text(own["metrics"]["total_return"], "change")
-        text = f"{title_of(self.main)} made {earned} on {listed(own['symbols'])} from {period}, net of all costs."
+        text = f"{title_of(self.main)} made {earned} on {listed(own['symbols'])} from {period}, net of all costs"
+        if thinking_money(own):
+            text += f" of trading; less what thinking cost, {number_text(return_after_thinking(own), 'change')}"
+        text += "."
         if self.hold is not None:
             held = self.hold["metrics"]["total_return"]
             text += f" Buying and holding made {number_text(held, 'change')}."

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from backend.config import Config, Section, TeamConfig, TrainingConfig
+from backend.engines import Mind, mind_of, served
+from backend.training.adapters import export_adapter, load_versions
 from backend.training.policies import LoraSettings, RolePolicies
 from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.budget import Budget
 from cryptosentinel.llm.engine import Engine, Sampling
 from cryptosentinel.llm.nano import load_model
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
 from cryptosentinel.llm.transformers_engine import TransformersEngine
+from cryptosentinel.llm.vllm_engine import VllmEngine
 from cryptosentinel.teacher import expert_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.errors import UserError
 
 MANIFEST = "team.json"
 SCRIPTED = "scripted"
+PROMPTED = "model"  # a model that was not trained here, told what to do by its prompts alone
 UNMASKED = ", unmasked"  # behind the name of a team that is also shown what the coins are called
 
 
@@ -35,11 +42,12 @@ class TeamManifest(Section):
 
 @dataclass(frozen=True)
 class LoadedTeam:
-    """A team ready to decide."""
+    """A team ready to decide, and what its thinking may cost in a backtest."""
 
     name: str
     team: Team
     engine: Engine
+    budget: Budget = field(default_factory=Budget)
 
     def renamed(self, name: str) -> LoadedTeam:
         """The same team under another name."""
@@ -57,8 +65,8 @@ class LoadedTeam:
         return replace(self, team=Team(self.team.codec, self.team.version_of, settings))
 
 
-def team_settings(config: TeamConfig, temperature: float) -> TeamSettings:
-    """The team's settings as its configuration has them."""
+def team_settings(config: TeamConfig, temperature: float, *, context_tokens: int = 0) -> TeamSettings:
+    """The team's settings as its configuration has them; the last is the model's."""
     return TeamSettings(
         horizon_bars=config.horizon_bars,
         mask_symbols=config.mask_symbols,
@@ -66,6 +74,7 @@ def team_settings(config: TeamConfig, temperature: float) -> TeamSettings:
         memory=config.memory,
         roles=config.roles,
         retries=config.retries,
+        context_tokens=context_tokens,
         sampling=Sampling(temperature=temperature, max_tokens=config.max_tokens),
     )
 
@@ -77,12 +86,17 @@ def scripted_team(config: TeamConfig) -> LoadedTeam:
     return LoadedTeam(SCRIPTED, team, engine)
 
 
-def role_policies(base: Path, training: TrainingConfig) -> tuple[RolePolicies, ChatCodec]:
-    """Base model and tokenizer in `base`, with an untrained adapter (or a copy) per role. Raises `UserError`."""
+def role_policies(
+    base: Path, training: TrainingConfig, *, empty_think: bool = False, roles: Sequence[str] = tuple(ROLES)
+) -> tuple[RolePolicies, ChatCodec]:
+    """Base model and tokenizer in `base`, with an untrained adapter (or a copy) for each of `roles`.
+
+    Raises `UserError` for a base that cannot be used.
+    """
     model, tokenizer = load_model(base)
     lora = LoraSettings(r=training.lora_rank, alpha=2 * training.lora_rank)
-    policies = RolePolicies(model, list(ROLES), training.weights, lora, training.seed)
-    return policies, ChatCodec(tokenizer)
+    policies = RolePolicies(model, list(roles), training.weights, lora, training.seed)
+    return policies, ChatCodec(tokenizer, empty_think=empty_think)
 
 
 def model_team(
@@ -92,7 +106,64 @@ def model_team(
     engine = TransformersEngine(codec, policies.base_config, {})
     for role in policies.roles:
         engine.set_weights(role, policies.merged_state(role), policies.version(role))
-    return LoadedTeam(name, Team(codec, engine.policy_version, team_settings(config, temperature)), engine)
+    settings = team_settings(config, temperature, context_tokens=policies.base_config.max_position_embeddings)
+    return LoadedTeam(name, Team(codec, engine.policy_version, settings), engine)
+
+
+def team_over(name: str, mind: Mind, config: TeamConfig, temperature: float) -> LoadedTeam:
+    """A team over an engine that is there."""
+    settings = team_settings(config, temperature, context_tokens=mind.context_tokens)
+    return LoadedTeam(name, Team(mind.codec, mind.engine.policy_version, settings), mind.engine)
+
+
+def configured_team(name: str, config: Config, *, trained: bool = True) -> LoadedTeam:
+    """`load_team`, or `model` for one whose model was not trained here, on the engine and with the budget that `config`
+    has. Raises `UserError`."""
+    if name == SCRIPTED:
+        return scripted_team(config.team)
+    loaded, model = _on_its_engine(name, config, trained)
+    settings = loaded.team.settings
+    settings = replace(settings, sampling=replace(settings.sampling, constrained=config.engine.constrained))
+    team = Team(loaded.team.codec, loaded.team.version_of, settings)
+    return replace(loaded, team=team, budget=config.budget.budget(model))
+
+
+def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam, str]:
+    """A team on the engine of the configuration, and its model's name in the table of prices."""
+    if name == PROMPTED:
+        mind = mind_of(config.engine)
+        return team_over(f"{PROMPTED} {mind.model}", mind, config.team, config.training.temperature), mind.model
+    if config.engine.kind == "openai_api":
+        raise UserError(
+            f"the team in {name} was trained here, so it cannot run at an endpoint (engine.kind = openai_api): use "
+            "engine.kind=transformers or vllm, or --team model for the endpoint's own"
+        )
+    folder = Path(name)
+    manifest = read_manifest(folder)
+    base = folder / manifest.base
+    if config.engine.kind == "transformers":
+        loaded = load_team(name, config.team, trained=trained)
+        settings = loaded.team.settings
+        room = min(config.engine.context_tokens or settings.context_tokens, settings.context_tokens)
+        team = Team(loaded.team.codec, loaded.team.version_of, replace(settings, context_tokens=room))
+        return replace(loaded, team=team), base.resolve().name
+    own = manifest.config
+    asked = config.engine.model_copy(update={"empty_think": own.engine.empty_think})
+    mind = served(asked, base, own.training.lora_rank)
+    assert isinstance(mind.engine, VllmEngine)
+    if trained and manifest.adapters is not None:
+        policies, _ = role_policies(base, own.training)
+        load_versions(policies, folder / manifest.adapters)
+        exported = Path(tempfile.mkdtemp(prefix="cryptosentinel-adapters-"))
+        for role in policies.roles:
+            adapter = export_adapter(policies, role, exported / policies.version(role))
+            mind.engine.publish(role, adapter.version, adapter.folder)
+    working = own.team.model_copy(update={"memory": config.team.memory})
+    return team_over(_label(folder, trained), mind, working, own.training.temperature), mind.model
+
+
+def _label(folder: Path, trained: bool) -> str:
+    return folder.resolve().name if trained else "warm_started"
 
 
 def write_manifest(folder: Path, manifest: TeamManifest) -> None:
@@ -124,9 +195,8 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedT
     folder = Path(name)
     manifest = read_manifest(folder)
     own = manifest.config
-    policies, codec = role_policies(folder / manifest.base, own.training)
+    policies, codec = role_policies(folder / manifest.base, own.training, empty_think=own.engine.empty_think)
     if trained and manifest.adapters is not None:
-        policies.load(folder / manifest.adapters)
-    label = folder.resolve().name if trained else "warm_started"
+        load_versions(policies, folder / manifest.adapters)
     settings = own.team.model_copy(update={"memory": config.memory})
-    return model_team(label, policies, codec, settings, own.training.temperature)
+    return model_team(_label(folder, trained), policies, codec, settings, own.training.temperature)

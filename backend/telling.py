@@ -13,7 +13,7 @@ from typing import Any
 
 from backend.naming import number_text, role_title
 from backend.transcripts import Talk, manager_talk
-from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Decision, Position
+from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
 from cryptosentinel.agents.market_analyst import Analysis
 from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
 from cryptosentinel.agents.risk_analyst import Verdict
@@ -99,11 +99,20 @@ def _talk(talk: Talk, names: dict[str, str], depth: int) -> Iterator[Line]:
             yield Line("tool", f"{title} {said}", _result(turn.result, names), f"{content}\n{turn.result}", depth)
         else:  # what a consultation answers is told as a conversation of its own
             yield Line(role, title, said, content, depth, isinstance(call, Malformed))
-        if turn.consulted is not None:
-            yield from _talk(turn.consulted, names, depth + 1)
+        for other in turn.consulted:
+            yield from _talk(other, names, depth + 1)
     if talk.problem:
         text = f"This answer could not be used ({talk.problem}). It counts as no answer."
         yield Line(role, title, text, "", depth, problem=True)
+
+
+def _question(consult: str, question: AskAnalyst | AskAboutPosition, names: dict[str, str]) -> str:
+    """What a sub-agent is asked."""
+    asked = SUB_AGENTS[consult]
+    if isinstance(question, AskAnalyst):
+        return f"{asked.title}, where is {_name(question.symbol, names)} going?"
+    wish = f"{question.side} {_name(question.symbol, names)} with {_percent(question.exposure)}"
+    return f"{asked.title}, {f'may I hold {wish}?' if asked.key == 'risk_analyst' else f'how would you trade {wish}?'}"
 
 
 def _said(call: ToolCall | Malformed, content: str, names: dict[str, str]) -> str:
@@ -111,12 +120,10 @@ def _said(call: ToolCall | Malformed, content: str, names: dict[str, str]) -> st
     if isinstance(call, Malformed):
         return content or "(said nothing)"
     arguments = call.arguments
-    if isinstance(arguments, AskAnalyst):
-        return f"{SUB_AGENTS[call.name].title}, where is {_name(arguments.symbol, names)} going?"
-    if isinstance(arguments, AskAboutPosition):
-        wish = f"{arguments.side} {_name(arguments.symbol, names)} with {_percent(arguments.exposure)}"
-        risk = SUB_AGENTS[call.name].key == "risk_analyst"
-        return f"{SUB_AGENTS[call.name].title}, {f'may I hold {wish}?' if risk else f'how would you trade {wish}?'}"
+    if isinstance(arguments, AskAnalyst | AskAboutPosition):
+        return _question(call.name, arguments, names)
+    if isinstance(arguments, AskSeveral):
+        return "\n".join(_question(f"consult_{one.ask}", one, names) for one in arguments.questions)
     if isinstance(arguments, Decision):
         positions = "\n".join(
             _position(position, names) + (f": {position.reason}" if position.reason else "")
@@ -192,8 +199,10 @@ def real_names(story: dict[str, Any]) -> dict[str, str]:
     names = dict(zip(_COIN.findall(talk.prompt), story.get("symbols", ()), strict=False))
     for turn in talk.turns:
         arguments = turn.call.arguments if isinstance(turn.call, ToolCall) else None
-        if isinstance(arguments, AskAnalyst | AskAboutPosition) and turn.consulted and "symbol" in turn.consulted.asked:
-            names[arguments.symbol] = turn.consulted.asked["symbol"]
+        questions = arguments.questions if isinstance(arguments, AskSeveral) else [arguments]
+        for question, other in zip(questions, turn.consulted, strict=False):
+            if isinstance(question, AskAnalyst | AskAboutPosition) and "symbol" in other.asked:
+                names[question.symbol] = other.asked["symbol"]
     # Stories of older stores say of one coin at most which it is.
     if not names and talk.answer is not None and story.get("symbol"):
         names |= {position.symbol: story["symbol"] for position in _positions(talk.answer)[:1]}

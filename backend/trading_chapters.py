@@ -13,10 +13,11 @@ from backend import naming, trading_charts
 from backend.backtest_facts import TRADES_LISTED, withheld_of
 from backend.config import Config
 from backend.interventions import RISK_ANALYST
-from backend.naming import COST_TITLES, Column, title_of
+from backend.naming import COST_TITLES, Column, role_title, title_of
 from backend.page_parts import Chapter, Missing, Picture, Row, Table
 from backend.performance import by_side, cost_summary, trade_summary, traded_notional, trades_of_result
 from backend.summary import Played
+from backend.thought import THINKING, return_after_thinking, thinking_line
 from backend.traded_market import Recalled, candles
 from simulator.errors import DataError
 from simulator.market import Market
@@ -61,7 +62,34 @@ def costs_chapter(played: Played, settings: Mapping[str, Any]) -> Chapter:
         naming.COST_COLUMNS,
         tuple(Row(title_of(name), one, main=name == played.main) for name, one in rows.items()),
     )
-    return Chapter("What trading cost", (picture, table, settings_part(settings)))
+    thinking = thinking_part(played)
+    return Chapter("What trading cost", (picture, table, *([thinking] if thinking else []), settings_part(settings)))
+
+
+_THINKING_COLUMNS = (
+    Column("calls", "Requests", "count", "answers asked of the engine"),
+    Column("tokens", "Tokens", "count", "read and sampled"),
+    Column("seconds", "Seconds", "count", "waited for answers, those of a batch counted for each in it"),
+    Column("money", "Money", "money", "by the price table of the configuration"),
+    Column("share", "Of the start", "small_share", "money as a share of the equity at the start"),
+    Column("left", "Return after it", "change", "total return less the money for thinking"),
+)
+
+
+def thinking_part(played: Played) -> Table | None:
+    """What the main team's thinking took, by role; None for a team that thinks by rules."""
+    spent = played.own.get(THINKING)
+    if spent is None:
+        return None
+    start = played.own["equity"][0]
+    rows = [
+        Row(role_title(role), {**one, "share": one["money"] / start, "left": None})
+        for role, one in spent["roles"].items()
+    ]
+    whole = {**spent, "share": spent["money"] / start, "left": return_after_thinking(played.own)}
+    line = thinking_line(played.own) or ""
+    caption = f"{line[:1].upper()}{line[1:]}. Good: it leaves most of what trading earned."
+    return Table("What thinking cost", caption, _THINKING_COLUMNS, (*rows, Row("All", whole, main=True)), "Role")
 
 
 def settings_part(settings: Mapping[str, Any]) -> Table | Missing:

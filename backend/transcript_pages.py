@@ -94,9 +94,12 @@ def used(talk: Talk) -> str:
     sure = ABSENT
     if usage["mean_logp"] is not None:
         sure = f"{usage['logp']:.3f}, {usage['mean_logp']:.4f} a token"
+    more = f"; cost {usage['cost']:.4g}" if usage.get("cost") else ""
+    if usage.get("dropped"):
+        more += f"; {usage['dropped']} old results dropped to make room, and what was said before is not counted"
     return (
         f"tokens: {usage['prompt']:,} given, {usage['sampled']:,} sampled; {usage['read']:,} read in "
-        f"{usage['turns']:,} turns; log-probability {sure}"
+        f"{usage['turns']:,} turns; log-probability {sure}{more}"
     )
 
 
@@ -133,8 +136,8 @@ def _add_talk(node: Tree, talk: Talk) -> None:
     own.add(_text(f"told: {talk.prompt}"))
     for turn in talk.turns:
         step = own.add(_text(called(talk, turn)))
-        if turn.consulted is not None:
-            _add_talk(step, turn.consulted)
+        for other in turn.consulted:
+            _add_talk(step, other)
         if turn.result is not None:
             step.add(_text(f"result: {turn.result}"))
     if problem(talk):

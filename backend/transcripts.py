@@ -9,10 +9,12 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from backend.store.records import DecisionRecord
 from backend.store.store import Store
+from cryptosentinel.agents.manager import AskSeveral
 from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
 from cryptosentinel.protocol import Malformed, ToolCall, parse
 from simulator.errors import UserError
@@ -24,17 +26,17 @@ _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 @dataclass(frozen=True)
 class Turn:
     """One turn of a model: its exact words, the call that they are or why they are none, what came back (None where
-    nothing did), and the conversation that it opened."""
+    nothing did), and the conversations that it opened, none or one, or several side by side."""
 
     content: str
     call: ToolCall | Malformed
     result: str | None
-    consulted: Talk | None
+    consulted: tuple[Talk, ...]
 
     @property
     def consults(self) -> bool:
         """Whether it asks another role."""
-        return isinstance(self.call, ToolCall) and self.call.name in SUB_AGENTS
+        return bool(_questions(self.call))
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class Talk:
         """This conversation and all below it, in the order in which they began."""
         yield self
         for turn in self.turns:
-            if turn.consulted is not None:
-                yield from turn.consulted.everyone()
+            for talk in turn.consulted:
+                yield from talk.everyone()
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class _Reading:
     """A conversation being read: its turns so far, and what the last of them was told."""
 
     turns: list[Turn] = field(default_factory=list)
-    spoken: tuple[str, ToolCall | Malformed, Talk | None] | None = None
+    spoken: tuple[str, ToolCall | Malformed, tuple[Talk, ...]] | None = None
 
     def close(self, result: str | None) -> None:
         if self.spoken is not None:
@@ -156,6 +158,13 @@ def decisions_told(records: Sequence[DecisionRecord]) -> str:
     return ", ".join(f"{min(own)} to {max(own)} of {name}" for name, own in numbers.items())
 
 
+def _questions(call: ToolCall | Malformed) -> int:
+    """How many conversations a turn opens."""
+    if isinstance(call, Malformed):
+        return 0
+    return len(call.arguments.questions) if isinstance(call.arguments, AskSeveral) else int(call.name in SUB_AGENTS)
+
+
 def _read(talk: Mapping[str, Any], others: Iterator[Mapping[str, Any]]) -> Talk:
     """One conversation; `others` are the consulted ones that have not found their place yet."""
     role = talk["role"]
@@ -166,11 +175,9 @@ def _read(talk: Mapping[str, Any], others: Iterator[Mapping[str, Any]]) -> Talk:
         kind, content = message["role"], message["content"]
         if kind == "assistant":
             reading.close(None)
-            call, consulted = parse(content, types), None
-            if isinstance(call, ToolCall) and call.name in SUB_AGENTS:
-                other = next(others, None)
-                consulted = None if other is None else _read(other, iter(()))
-            reading.spoken = content, call, consulted
+            call = parse(content, types)
+            consulted = islice(others, _questions(call))
+            reading.spoken = content, call, tuple(_read(other, iter(())) for other in consulted)
         elif kind == "tool":
             reading.close(content)
         elif kind == "system":

@@ -19,7 +19,7 @@ TARGET_SECONDS = 0.3
 def run() -> list[Result]:
     """Median seconds of a step's writes, against the target itself."""
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder)) as store:
-        seconds = [_write(store, step) for step in range(ROUNDS)]
+        seconds = [write_step(store, step) for step in range(ROUNDS)]
     median = statistics.median(seconds)
     return [
         {
@@ -34,7 +34,8 @@ def run() -> list[Result]:
     ]
 
 
-def _write(store: Store, step: int) -> float:
+def write_step(store: Store, step: int) -> float:
+    """Seconds to write one step."""
     tokens = (tuple(range(TOKENS)), (True,) * TOKENS, (-0.25,) * TOKENS)
     rollouts, trajectories, rewards = [], [], []
     for rollout in range(ROLLOUTS):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cryptosentinel.agents.manager import Decision, Position
 from cryptosentinel.agents.market_analyst import ROLE as MARKET_ANALYST
 from cryptosentinel.agents.market_analyst import Analysis
+from cryptosentinel.budget import Budget, Ledger
 from cryptosentinel.guard import Guard, GuardLimits
 from cryptosentinel.masking import Mask
 from cryptosentinel.memory import Lean, Memory, Stance, lean_of
@@ -22,12 +23,13 @@ from simulator.records import AccountView
 class EpisodeResult:
     """The backtest's result, and each decision with the bar it was taken at the close of. `liquidated_at` is the bar at
     whose close the account was found liquidated: nothing was decided from there on. None where that did not happen.
-    `memory` is what the team remembers at the end, None where it has no memory."""
+    `memory` is what the team remembers at the end, None where it has no memory; `ledger` is what thinking took."""
 
     result: BacktestResult
     decisions: list[tuple[int, TeamDecision]]
     liquidated_at: int | None = None
     memory: Memory | None = None
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 def play(
@@ -39,15 +41,19 @@ def play(
     each_symbol: bool = True,
     on_decision: Callable[[int], None] | None = None,
     memory: Memory | None = None,
+    budget: Budget | None = None,
+    decisions: list[tuple[int, TeamDecision]] | None = None,
 ) -> Talk[EpisodeResult]:
     """Let the team trade `run` to its end. `on_decision` gets the bars that are done.
 
     With `each_symbol` the manager decides on one coin at a time, each with 1/S of the equity to itself; otherwise on
     the whole portfolio in one conversation. Where the team's settings have lessons shown, it begins with `memory`, or
-    an empty one, and remembers what comes of its decisions; otherwise `memory` is left alone.
+    an empty one, and remembers what comes of its decisions; otherwise `memory` is left alone. `budget` bounds what
+    thinking may cost; where it is spent, decisions are *no change*. `decisions` gets each decision when it is made, for
+    whoever must know them although the engine dies.
     """
-    guard = Guard(limits)
-    decisions: list[tuple[int, TeamDecision]] = []
+    guard, ledger = Guard(limits), Ledger(budget or Budget())
+    decisions = [] if decisions is None else decisions
     liquidated_at: int | None = None
     remembers = (memory if memory is not None else Memory()) if team.settings.memory else None
     if remembers is not None and run.index == run.window.start:
@@ -71,6 +77,7 @@ def play(
                 share=share,
                 sent=orders,
                 memory=remembers,
+                ledger=ledger,
             )
             decisions.append((view.index, decision))
             orders += decision.orders
@@ -91,7 +98,7 @@ def play(
         liquidated_at = run.index
     if remembers is not None:
         _settled(remembers, run)
-    return EpisodeResult(run.result(), decisions, liquidated_at, remembers)
+    return EpisodeResult(run.result(), decisions, liquidated_at, remembers, ledger)
 
 
 def _settled(memory: Memory, run: BacktestRun) -> dict[str, float]:

@@ -154,9 +154,10 @@ class Memory:
         ]
         return TrackRecord(sum(leans), len(leans))
 
-    def told(self, now: int, symbols: Sequence[str], count: int, mask: Mask) -> str:
-        """The newest `count` lessons on `symbols` and MarketAnalyst's track record, a line each, as the manager reads
-        them at `now`: ages instead of dates where `mask` hides them. Empty where nothing is known yet."""
+    def told(self, now: int, symbols: Sequence[str], count: int, mask: Mask, close: Mapping[str, float]) -> str:
+        """The newest `count` lessons on `symbols`, MarketAnalyst's track record and the newest `count` theses that are
+        still open, a line each, as the manager reads them at `now`, with the last closes: ages instead of dates where
+        `mask` hides them. Empty where nothing is known yet."""
         lines = []
         for one in self._recall(now, symbols, count):
             date = mask.date(one.lesson.decided_at)
@@ -165,6 +166,20 @@ class Memory:
         leans = self.track_record(now)
         if leans.count:
             lines.append(f"MarketAnalyst's leans: {leans.right} of {leans.count} came true")
+        held = [
+            one
+            for one in self._open
+            if one.symbol in symbols and one.side in ("long", "short") and one.decided_at < now < one.due_at
+        ]
+        for stance in held[max(0, len(held) - count) :]:
+            move = close[stance.symbol] / stance.close - 1.0
+            so_far = f"{100 * move:+.1f}" if math.isfinite(move) else "not available"
+            lean = "" if stance.lean is None else f", lean {stance.lean}"
+            days = (
+                f"{(now - stance.decided_at) / DAY_MS:.1f} of {(stance.due_at - stance.decided_at) / DAY_MS:.1f} days"
+            )
+            said = f"{mask.alias(stance.symbol)} {stance.side} {stance.exposure:.1f}{lean}; moved {so_far}"
+            lines.append(f"open, {days}: {clean(said, _SENTENCE_CHARS)}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:

@@ -5,8 +5,8 @@
     </tool_call>
 
 Model output is untrusted input. `parse` accepts exactly one call to a tool the role has, with arguments of the declared
-types, and otherwise returns a `Malformed` with the reason; it never raises and repairs nothing. `parse_tool_calls`
-holds the calls that a chat-completions server returns to the same rules.
+types, and otherwise returns a `Malformed` with the reason; it never raises and repairs nothing. There is no other
+parser: `render_tool_calls` writes what a chat-completions server returned as the text that `parse` judges.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ Code = Literal[
     "unknown_tool",  # the role has no tool of that name, letter by letter
     "bad_arguments",  # unknown or missing arguments, or values outside their type or range
     "unknown_symbol",  # a coin that does not exist or is not this decision's (found by the team)
-    "cut_off",  # the model reached its limit of tokens before its end of turn (found by the team)
+    "budget",  # nothing was left to spend on thinking (found by the team, as are those below)
+    "no_room",  # the conversation has outgrown the model's context
+    "engine_failed",  # the engine gave no answer
+    "cut_off",  # the model reached its limit of tokens before its end of turn
 ]
 
 
@@ -68,11 +71,17 @@ class Malformed:
 
 def render_call(name: str, arguments: dict[str, Any]) -> str:
     """The assistant's text for a call, as Qwen3's template writes it."""
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+    return _framed(json.dumps({"name": name, "arguments": arguments}))
 
 
 def parse(text: str, tools: dict[str, type[Arguments]]) -> ToolCall | Malformed:
     """Read one assistant turn. `tools` maps the names that the role may call to their argument types."""
+    said = read_call(text)
+    return said if isinstance(said, Malformed) else _check(*said, tools)
+
+
+def read_call(text: str) -> tuple[str, object] | Malformed:
+    """Name and arguments of the call that `text` is, whether or not there is such a tool."""
     if len(text) > MAX_ANSWER_CHARS:
         return Malformed("too_long", f"{len(text)} characters, at most {MAX_ANSWER_CHARS} are read")
     body = _THINK.sub("", text, count=1)
@@ -88,36 +97,30 @@ def parse(text: str, tools: dict[str, type[Arguments]]) -> ToolCall | Malformed:
         return value
     if not isinstance(value, dict) or set(value) != {"name", "arguments"} or not isinstance(value["name"], str):
         return Malformed("bad_shape", 'expected {"name": …, "arguments": {…}}')
-    return _check(value["name"], value["arguments"], tools)
+    return value["name"], value["arguments"]
 
 
-def parse_tool_calls(tool_calls: object, tools: dict[str, type[Arguments]]) -> ToolCall | Malformed:
-    """Read the `tool_calls` of a chat completion's message: None, or a list of
+def render_tool_calls(tool_calls: object) -> str:
+    """The `tool_calls` of a chat completion's message as an assistant's text: None, or a list of
 
         {"type": "function", "function": {"name": "get_risk", "arguments": "{}"}}
 
-    where the arguments are JSON in a string. Exactly one call is accepted, by the rules of `parse`; other keys beside
-    `type` and `function`, like `id`, are not looked at.
+    where the arguments are JSON in a string, which goes into the text as it is; other keys beside `type` and
+    `function`, like `id`, are not looked at. What has another form is shown in a list, as no call ever is, so that
+    `parse` refuses it as `bad_shape`. Of several calls only so many are shown as one answer may have characters, but
+    two at least. `tool_calls` must be a value of JSON, nested no deeper than Python's `json` can write.
     """
     if tool_calls is None or tool_calls == []:
-        return Malformed("no_call", "the message has no tool call")
+        return ""
     if not isinstance(tool_calls, list):
-        return Malformed("bad_shape", f"tool_calls must be a list, it is of type {type(tool_calls).__name__}")
-    if len(tool_calls) > 1:
-        return Malformed("several_calls", f"one tool call a turn, there are {len(tool_calls)}")
-    call = tool_calls[0]
-    function = call.get("function") if isinstance(call, dict) and call.get("type") == "function" else None
-    if (
-        not isinstance(function, dict)
-        or set(function) != {"name", "arguments"}
-        or not all(isinstance(part, str) for part in function.values())
-    ):
-        return Malformed("bad_shape", 'expected {"type": "function", "function": {"name": …, "arguments": "…"}}')
-    name, arguments = function["name"], function["arguments"]
-    if len(name) + len(arguments) > MAX_ANSWER_CHARS:
-        return Malformed("too_long", f"{len(name) + len(arguments)} characters, at most {MAX_ANSWER_CHARS} are read")
-    value = _read_json(arguments, MAX_DEPTH)
-    return value if isinstance(value, Malformed) else _check(name, value, tools)
+        return _framed(json.dumps([tool_calls]))
+    text = _tool_call_text(tool_calls[0])
+    for number, call in enumerate(tool_calls[1:]):
+        more = f"{text}\n{_tool_call_text(call)}"
+        if number > 0 and len(more) > MAX_ANSWER_CHARS:
+            break
+        text = more
+    return text
 
 
 def tool_schema(name: str, description: str, arguments: type[Arguments]) -> dict[str, Any]:
@@ -126,6 +129,22 @@ def tool_schema(name: str, description: str, arguments: type[Arguments]) -> dict
     schema.pop("title", None)
     schema.pop("description", None)
     return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
+def _tool_call_text(call: object) -> str:
+    """One entry of `tool_calls`, by the rules of `render_tool_calls`."""
+    function = call.get("function") if isinstance(call, dict) and call.get("type") == "function" else None
+    if (
+        not isinstance(function, dict)
+        or set(function) != {"name", "arguments"}
+        or not all(isinstance(part, str) for part in function.values())
+    ):
+        return _framed(json.dumps([call]))
+    return _framed(f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}')
+
+
+def _framed(body: str) -> str:
+    return f"<tool_call>\n{body}\n</tool_call>"
 
 
 def _check(name: str, arguments: object, tools: dict[str, type[Arguments]]) -> ToolCall | Malformed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from cryptosentinel.protocol import Arguments, tool_schema
@@ -48,8 +49,10 @@ class Role:
     def tool(self, name: str) -> Tool:
         return next(tool for tool in (*self.tools, self.answer) if tool.name == name)
 
-    def schemas(self) -> list[dict[str, Any]]:
-        return [tool_schema(tool.name, tool.description, tool.arguments) for tool in (*self.tools, self.answer)]
+    @cached_property
+    def schemas(self) -> tuple[dict[str, Any], ...]:
+        """JSON schemas of what the role may call, its answer last."""
+        return tuple(tool_schema(tool.name, tool.description, tool.arguments) for tool in (*self.tools, self.answer))
 
 
 @dataclass(frozen=True, kw_only=True)

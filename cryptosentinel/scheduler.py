@@ -1,17 +1,60 @@
-"""Runs many conversations side by side: what waits for an engine at the same moment becomes one batch.
+"""Runs many conversations side by side, and keeps their engine busy.
 
-Deterministic: tasks advance in the order they were given, and a request's sample depends on its own seed only.
+What waits for an engine at the same moment becomes one batch; an engine that streams gets each request at once, and a
+conversation goes on as soon as its own answer is there. The results are the same either way: they come in the order of
+the tasks, and a request's sample depends on its own seed only.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from cryptosentinel.llm.engine import Completion, Engine, Request
+from cryptosentinel.llm.engine import NOTHING, Completion, Engine, Request, StreamingEngine, Usage
 from cryptosentinel.team import Talk
 
 T = TypeVar("T")
+
+# Of `Throughput.metrics`: those that a run done again has again, and those that tell the machine's speed.
+FILLING = ("requests", "failures", "sampled_tokens", "prompt_tokens", "batch", "batch_fill", "prefix_reuse")
+SPEED = ("tokens_per_second", "outside")
+
+
+@dataclass
+class Throughput:
+    """How busy an engine was kept. `engine_seconds` is the time in which conversations waited for it, `seconds` all
+    time; `sent` counts the handings-over of requests, `living` the conversations that were under way at each of
+    them, summed, and `flying` the requests that the engine had then."""
+
+    requests: int = 0
+    failures: int = 0
+    usage: Usage = NOTHING
+    seconds: float = 0.0
+    engine_seconds: float = 0.0
+    sent: int = 0
+    living: int = 0
+    flying: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        """By name: tokens sampled per second of the engine, requests it had at a time (`batch`) and as a share of the
+        conversations under way (`batch_fill`), share of prompt tokens that were known (`prefix_reuse`), share of time
+        that was not the engine's (`outside`). Empty where nothing was asked."""
+        if not self.requests:
+            return {}
+        return {
+            "requests": float(self.requests),
+            "failures": float(self.failures),
+            "sampled_tokens": float(self.usage.sampled),
+            "prompt_tokens": float(self.usage.prompt),
+            "tokens_per_second": self.usage.sampled / max(self.engine_seconds, 1e-9),
+            "batch": self.flying / self.sent,
+            "batch_fill": self.flying / max(1, self.living),
+            "prefix_reuse": self.usage.cached / max(1, self.usage.prompt),
+            "outside": 1.0 - self.engine_seconds / max(self.seconds, 1e-9),
+        }
 
 
 def run_all(
@@ -20,29 +63,109 @@ def run_all(
     *,
     max_batch: int = 512,
     on_finished: Callable[[int], None] | None = None,
+    throughput: Throughput | None = None,
 ) -> list[T]:
-    """Run every task to its end and return their results in order. `on_finished` gets the number finished so far."""
-    results: dict[int, T] = {}
-    waiting: list[tuple[int, Request]] = []
-
-    def advance(number: int, answer: Completion | None) -> None:
-        try:
-            request = next(tasks[number]) if answer is None else tasks[number].send(answer)
-        except StopIteration as stop:
-            results[number] = stop.value
-            if on_finished is not None:
-                on_finished(len(results))
+    """Run every task to its end and return their results in order. `on_finished` gets the number finished so far;
+    `throughput` is added to. An engine that streams has at most `max_batch` requests at a time."""
+    crew = _Crew(tasks, on_finished, throughput or Throughput())
+    began = time.perf_counter()
+    crew.start()
+    try:
+        if isinstance(engine, StreamingEngine):
+            _stream(crew, engine, max_batch)
         else:
-            waiting.append((number, request))
+            _in_batches(crew, engine, max_batch)
+    finally:
+        crew.throughput.seconds += time.perf_counter() - began
+    return [crew.results[number] for number in range(len(tasks))]
 
-    for number in range(len(tasks)):
-        advance(number, None)
-    while waiting:
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A request that a task waits for: the one at `place` of those that it made at once."""
+
+    number: int
+    place: int
+    request: Request
+
+
+class _Crew(Generic[T]):
+    """The tasks, what they wait for, and what came of them."""
+
+    def __init__(
+        self, tasks: Sequence[Talk[T]], on_finished: Callable[[int], None] | None, throughput: Throughput
+    ) -> None:
+        self._tasks = tasks
+        self._on_finished = on_finished
+        self._heard: dict[int, list[Completion | None]] = {}
+        self.throughput = throughput
+        self.results: dict[int, T] = {}
+        self.waiting: list[_Wanted] = []
+
+    def start(self) -> None:
+        """Let every task come to its first requests."""
+        for number in range(len(self._tasks)):
+            self._advance(number, None)
+
+    def answer(self, wanted: _Wanted, completion: Completion) -> None:
+        """Give a task what it waits for; with the last of it, it goes on."""
+        self.throughput.requests += 1
+        self.throughput.failures += completion.failure is not None
+        self.throughput.usage += completion.usage
+        heard = self._heard[wanted.number]
+        heard[wanted.place] = completion
+        whole = [one for one in heard if one is not None]
+        if len(whole) == len(heard):
+            self._advance(wanted.number, whole)
+
+    def sent(self, flying: int) -> None:
+        """Count a handing-over after which the engine has `flying` requests."""
+        self.throughput.sent += 1
+        self.throughput.flying += flying
+        self.throughput.living += len(self._tasks) - len(self.results)
+
+    def _advance(self, number: int, answers: Sequence[Completion] | None) -> None:
+        """Let a task go on to its next requests, or to its end."""
+        task = self._tasks[number]
+        try:
+            requests = next(task) if answers is None else task.send(answers)
+        except StopIteration as stop:
+            self.results[number] = stop.value
+            if self._on_finished is not None:
+                self._on_finished(len(self.results))
+        else:
+            self._heard[number] = [None] * len(requests)
+            self.waiting += [_Wanted(number, place, request) for place, request in enumerate(requests)]
+
+
+def _in_batches(crew: _Crew[T], engine: Engine, max_batch: int) -> None:
+    while crew.waiting:
         # One role at a time, so that identical prompts of a role meet in one batch.
-        batch = sorted(waiting, key=lambda item: (item[1].role, item[0]))[:max_batch]
-        chosen = {number for number, _ in batch}
-        waiting = [item for item in waiting if item[0] not in chosen]
-        completions = engine.generate([request for _, request in batch])
-        for (number, _), completion in zip(batch, completions, strict=True):
-            advance(number, completion)
-    return [results[number] for number in range(len(tasks))]
+        ordered = sorted(crew.waiting, key=lambda wanted: (wanted.request.role, wanted.number, wanted.place))
+        batch, crew.waiting = ordered[:max_batch], ordered[max_batch:]
+        crew.sent(len(batch))
+        began = time.perf_counter()
+        completions = engine.generate([wanted.request for wanted in batch])
+        crew.throughput.engine_seconds += time.perf_counter() - began
+        for wanted, completion in zip(batch, completions, strict=True):
+            crew.answer(wanted, completion)
+
+
+def _stream(crew: _Crew[T], engine: StreamingEngine, max_batch: int) -> None:
+    flying: dict[Future[Completion], _Wanted] = {}
+    try:
+        while crew.waiting or flying:
+            if crew.waiting and len(flying) < max_batch:
+                room = max_batch - len(flying)
+                for wanted in crew.waiting[:room]:
+                    flying[engine.submit(wanted.request)] = wanted
+                crew.waiting = crew.waiting[room:]
+                crew.sent(len(flying))
+            began = time.perf_counter()
+            done = wait(flying, return_when=FIRST_COMPLETED).done
+            crew.throughput.engine_seconds += time.perf_counter() - began
+            for future in sorted(done, key=lambda one: (flying[one].number, flying[one].place)):
+                crew.answer(flying.pop(future), future.result())
+    finally:
+        for future in flying:  # only after a failure or Ctrl-C: what is not begun need not be
+            future.cancel()

@@ -1,26 +1,28 @@
 """One decision of the team: the manager's conversation, those it delegates, and the orders that come of them.
 
-Conversations are generators: they yield a `Request` when a model must speak and are resumed with its `Completion`. So
-one decision reads as straight code, while the scheduler runs hundreds of them side by side.
+Conversations are generators: they yield a `Request` when a model must speak and are resumed with its `Completion`;
+where several sub-agents are asked at once, they yield one of each. So one decision reads as straight code, while the
+scheduler runs hundreds of them side by side.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
-from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Decision, Position
+from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
 from cryptosentinel.agents.registry import STANDARD, team_of
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.trader import Execution
+from cryptosentinel.budget import Ledger, Purse
 from cryptosentinel.guard import Clamp, Guard
-from cryptosentinel.llm.engine import Completion, Request, Sampling
+from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage
 from cryptosentinel.llm.tokens import ChatCodec
 from cryptosentinel.masking import Mask
 from cryptosentinel.memory import Memory
-from cryptosentinel.protocol import Malformed, ToolCall, parse
+from cryptosentinel.protocol import Arguments, Malformed, ToolCall, parse
 from cryptosentinel.roles import Role
 from cryptosentinel.tools.context import ToolContext
 from cryptosentinel.transcript import Conversation, Transcript
@@ -31,7 +33,8 @@ from simulator.records import AccountView
 from simulator.rules import SymbolRules
 
 T = TypeVar("T")
-Talk = Generator[Request, Completion, T]
+# Yields what models must say, all at once; is resumed with what they said.
+Talk = Generator[Sequence[Request], Sequence[Completion], T]
 Question = AskAnalyst | AskAboutPosition
 
 
@@ -41,7 +44,9 @@ class TeamSettings:
     nano learns its few tools in the warm start and keeps its prompts short. `memory` is how many lessons of earlier
     decisions the manager's brief ends with in a backtest; training, which has no earlier decisions, shows none. `roles`
     are the sub-agents that the manager may ask. `retries` is how often in a conversation a malformed turn is answered
-    with what is wrong, instead of ending it; nothing of it is repaired, and it counts as a turn."""
+    with what is wrong, instead of ending it; nothing of it is repaired, and it counts as a turn. `context_tokens` is
+    how long a conversation may be with its next answer (0: any length): the oldest tool results are taken out to stay
+    below."""
 
     horizon_bars: int = 12
     mask_symbols: bool = True
@@ -49,6 +54,7 @@ class TeamSettings:
     memory: int = 0
     roles: tuple[str, ...] = STANDARD
     retries: int = 0
+    context_tokens: int = 0
     sampling: Sampling = field(default_factory=Sampling)
 
 
@@ -90,6 +96,16 @@ class TeamDecision:
         """Malformed turns that were given another try."""
         return sum(transcript.retries for transcript in self.transcripts)
 
+    @property
+    def usage(self) -> Usage:
+        """What all its requests took."""
+        return sum((transcript.usage for transcript in self.transcripts), NOTHING)
+
+    @property
+    def cost(self) -> float:
+        """What thinking cost, in quote currency."""
+        return sum(transcript.cost for transcript in self.transcripts)
+
 
 class Team:
     """The four roles over one codec. Holds no state between decisions: the same inputs give the same decision."""
@@ -111,13 +127,17 @@ class Team:
         share: float = 1.0,
         sent: Sequence[Order] = (),
         memory: Memory | None = None,
+        ledger: Ledger | None = None,
     ) -> Talk[TeamDecision]:
         """Decide on `symbols`, for which `share` of the equity is meant. `sent` are orders that other decisions have
-        sent at this bar already; the guard counts them. `memory` tells the manager of earlier decisions. `seed` fixes
-        all sampling of this decision."""
+        sent at this bar already; the guard counts them. `memory` tells the manager of earlier decisions. `ledger` books
+        what thinking costs and says when nothing is left. `seed` fixes all sampling of this decision."""
         context = replace(self._context(view, account, symbols, share), limits=asdict(guard.limits))
-        desk = _Desk(self, context, seed)
-        lessons = "" if memory is None else memory.told(view.now, symbols, self.settings.memory, context.mask)
+        desk = _Desk(self, context, seed, None if ledger is None else ledger.open(view.now))
+        lessons = ""
+        if memory is not None:
+            closes = {symbol: view.last_close(symbol) for symbol in symbols}
+            lessons = memory.told(view.now, symbols, self.settings.memory, context.mask, closes)
         manager = yield from desk.converse(self.manager, context, {}, 0, lessons)
         orders, rulings = desk.orders_of(manager)
         passed, clamps = guard.review(view, account, orders, sent)
@@ -132,6 +152,20 @@ class Team:
         arguments = question.model_copy(update={"symbol": alias})
         yield from desk.delegate(ToolCall(tool, arguments))
         return desk.sub_transcripts[0]
+
+    def rebuilt(
+        self, decision: TeamDecision, heeded: Iterable[Transcript], view: MarketView, account: AccountView
+    ) -> list[Order]:
+        """The orders that the manager's answer makes, before the guard, when of what it consulted only `heeded` binds.
+        No model is asked. The decision must have been on all of the equity."""
+        desk = _Desk(self, self._context(view, account, decision.symbols, 1.0), 0)
+        for transcript in heeded:
+            if transcript.answer is not None and "side" in transcript.brief:
+                role = self.sub_agents[f"consult_{transcript.role}"]
+                answer = role.answer.arguments.model_validate(transcript.answer)
+                desk.bind(transcript.brief["symbol"], transcript.brief["side"], transcript.brief["exposure"], answer)
+        orders, _ = desk.orders_of(decision.manager)
+        return orders
 
     def _context(self, view: MarketView, account: AccountView, symbols: tuple[str, ...], share: float) -> ToolContext:
         return ToolContext(
@@ -149,10 +183,11 @@ class Team:
 class _Desk:
     """One decision under way: what was delegated, and what the answers allow."""
 
-    def __init__(self, team: Team, context: ToolContext, seed: int) -> None:
+    def __init__(self, team: Team, context: ToolContext, seed: int, purse: Purse | None = None) -> None:
         self.team = team
         self.context = context
         self.seed = seed
+        self.purse = purse
         self.sub_transcripts: list[Transcript] = []
         self._calls: dict[str, int] = {}
         self._caps: dict[tuple[str, str], float] = {}  # (symbol, side) -> exposure RiskAnalyst allows
@@ -171,13 +206,18 @@ class _Desk:
             team.version_of(role.key),
             role.system,
             "\n".join(filter(None, (role.brief(context), more))),
-            role.schemas() if team.settings.schemas_in_prompt else None,
+            list(role.schemas) if team.settings.schemas_in_prompt else None,
         )
         types = role.argument_types()
         for turn in range(role.max_turns):
+            obstacle = self._obstacle(talk)
+            if obstacle is not None:
+                return talk.finish(asked, None, obstacle)
             seed = derive_seed(self.seed, role.key, ordinal, turn)
-            completion = yield Request(role.key, tuple(talk.ids), team.settings.sampling, seed)
-            text = talk.add_completion(completion)
+            [completion] = yield [Request(role.key, tuple(talk.ids), team.settings.sampling, seed, role.schemas)]
+            text = talk.add_completion(completion, self.purse.pay(role.key, completion.usage) if self.purse else 0.0)
+            if completion.failure is not None:
+                return talk.finish(asked, None, f"engine_failed: {completion.failure}")
             call = parse(text, types) if completion.finished else Malformed("cut_off", "no end within the token limit")
             if isinstance(call, ToolCall):
                 call = self._check_symbol(call)
@@ -189,17 +229,49 @@ class _Desk:
             if call.name == role.answer.name:
                 return talk.finish(asked, call.arguments.model_dump(exclude_none=True), None)
             run = role.tool(call.name).run
-            result = run(context, call.arguments) if run is not None else (yield from self.delegate(call))
+            if run is not None:
+                left = self.purse.left() if self.purse else {}
+                result = run(replace(context, budget=left) if left else context, call.arguments)
+            elif isinstance(call.arguments, AskSeveral):
+                result = yield from self.delegate_all(call.arguments)
+            else:
+                result = yield from self.delegate(call)
             talk.add_tool_response(result)
         return talk.finish(asked, None, f"no_answer: no {role.answer.name} within {role.max_turns} turns")
 
+    def _obstacle(self, talk: Conversation) -> str | None:
+        """Why the conversation cannot have another turn, None where it can."""
+        refusal = self.purse.refusal() if self.purse else None
+        if refusal is not None:
+            return f"budget: {refusal}"
+        settings = self.team.settings
+        room = settings.context_tokens - settings.sampling.max_tokens
+        if settings.context_tokens and not talk.make_room(room):
+            return f"no_room: {len(talk.ids)} tokens and {settings.sampling.max_tokens} for the answer are too many"
+        return None
+
     def delegate(self, call: ToolCall) -> Talk[dict[str, Any]]:
         """Let the sub-agent behind `call` answer; what it says binds where it is RiskAnalyst's or Trader's to say."""
+        transcript = yield from self._ask(call)
+        self.sub_transcripts.append(transcript)
+        return self._heed(call, transcript)
+
+    def delegate_all(self, several: AskSeveral) -> Talk[dict[str, Any]]:
+        """Let the sub-agents answer several questions side by side. They are heeded in the order of the questions,
+        whichever is answered first."""
+        calls = [ToolCall(f"consult_{question.ask}", question) for question in several.questions]
+        transcripts = yield from side_by_side([self._ask(call) for call in calls])
+        self.sub_transcripts += transcripts
+        answers = [self._heed(call, transcript) for call, transcript in zip(calls, transcripts, strict=True)]
+        asked = [{"ask": question.ask, "symbol": question.symbol} for question in several.questions]
+        return {"answers": [question | answer for question, answer in zip(asked, answers, strict=True)]}
+
+    def _ask(self, call: ToolCall) -> Talk[Transcript]:
+        """Hold the conversation that `call` opens."""
         role = self.team.sub_agents[call.name]
         arguments = call.arguments
         assert isinstance(arguments, AskAnalyst | AskAboutPosition)
-        symbol = self.context.mask.symbol(arguments.symbol)
-        assert symbol is not None  # _check_symbol has refused the others
+        symbol = self._symbol(arguments)
         context = replace(self.context, symbol=symbol)
         asked: dict[str, Any] = {"symbol": symbol}
         if isinstance(arguments, AskAboutPosition):
@@ -207,17 +279,29 @@ class _Desk:
             asked |= {"side": arguments.side, "exposure": arguments.exposure}
         ordinal = self._calls.get(role.key, 0)
         self._calls[role.key] = ordinal + 1
-        transcript = yield from self.converse(role, context, asked, ordinal)
-        self.sub_transcripts.append(transcript)
+        return (yield from self.converse(role, context, asked, ordinal))
+
+    def _heed(self, call: ToolCall, transcript: Transcript) -> dict[str, Any]:
+        """What the manager hears of an answer; a verdict and a plan bind from now on."""
+        role, arguments = self.team.sub_agents[call.name], call.arguments
         if transcript.answer is None:
             return {"error": "no valid answer"}
         answer = role.answer.arguments.model_validate(transcript.answer)
         if isinstance(arguments, AskAboutPosition):
-            if isinstance(answer, Verdict):
-                self._caps[symbol, arguments.side] = answer.cap(arguments.exposure)
-            elif isinstance(answer, Execution):
-                self._plans[symbol, arguments.side] = answer
+            self.bind(self._symbol(arguments), arguments.side, arguments.exposure, answer)
         return role.reply(answer)
+
+    def bind(self, symbol: str, side: str, exposure: float, answer: Arguments) -> None:
+        """Let an answer about a proposed position count from now on, if it is a verdict or a plan."""
+        if isinstance(answer, Verdict):
+            self._caps[symbol, side] = answer.cap(exposure)
+        elif isinstance(answer, Execution):
+            self._plans[symbol, side] = answer
+
+    def _symbol(self, question: Question) -> str:
+        symbol = self.context.mask.symbol(question.symbol)
+        assert symbol is not None  # _check_symbol has refused the others
+        return symbol
 
     def _check_symbol(self, call: ToolCall) -> ToolCall | Malformed:
         """Names of coins come from the model; one that does not exist, or is not this decision's, is malformed."""
@@ -225,6 +309,8 @@ class _Desk:
         named: list[str] = []
         if isinstance(arguments, AskAnalyst | AskAboutPosition):
             named = [arguments.symbol]
+        elif isinstance(arguments, AskSeveral):
+            named = [question.symbol for question in arguments.questions]
         elif isinstance(arguments, Decision):
             named = [position.symbol for position in arguments.positions]
         for alias in named:
@@ -265,6 +351,27 @@ class _Desk:
             return orders
         rules = self.context.account.rules.get(symbol, SymbolRules())
         return plan.placed(orders, self.context.view.last_close(symbol), rules)
+
+
+def side_by_side(talks: Sequence[Talk[T]]) -> Talk[list[T]]:
+    """Hold conversations at the same time; their results in order. All that they wait for goes out together."""
+    results: dict[int, T] = {}
+    asked: dict[int, Sequence[Request]] = {}
+
+    def advance(number: int, answers: Sequence[Completion] | None) -> None:
+        try:
+            asked[number] = next(talks[number]) if answers is None else talks[number].send(answers)
+        except StopIteration as stop:
+            results[number] = stop.value
+
+    for number in range(len(talks)):
+        advance(number, None)
+    while asked:
+        now, asked = asked, {}
+        said = iter((yield [request for requests in now.values() for request in requests]))
+        for number, requests in now.items():
+            advance(number, [next(said) for _ in requests])
+    return [results[number] for number in range(len(talks))]
 
 
 def derive_seed(*parts: object) -> int:

@@ -45,6 +45,7 @@ _WORD = re.compile(r"\w+")
 _LATIN = re.compile(r"[A-Za-z]")
 # What opens a tag of any chat format: <|im_end|>, </tool_response>, <think>, <<SYS>>.
 _TAG = re.compile(r"<(?=[|/!A-Za-z])")
+_CONTAINERS = (dict, list, tuple, Mapping)
 
 
 def clean(text: str, limit: int) -> str:
@@ -101,7 +102,7 @@ def _fits(result: Mapping[str, Any]) -> bool:
     level: list[Any] = [result]
     count = 1
     for _ in range(MAX_DEPTH + 1):
-        containers = [value for value in level if isinstance(value, Mapping | list | tuple)]
+        containers = [value for value in level if isinstance(value, _CONTAINERS)]
         count += sum(map(len, containers))
         if count > MAX_VALUES:
             return False
@@ -110,14 +111,15 @@ def _fits(result: Mapping[str, Any]) -> bool:
 
 
 def _cleaned(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {clean(str(key), MAX_KEY_CHARS): _cleaned(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_cleaned(item) for item in value]
+    # What there is most of comes first: to ask whether a value is some Mapping takes longest.
     if isinstance(value, str):
         return clean(value, MAX_VALUE_CHARS)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to write very long ones
-        return None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int):  # Python refuses to write very long ones
+        return value if value.bit_length() <= 64 else None
+    if isinstance(value, list | tuple):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, Mapping):
+        return {clean(str(key), MAX_KEY_CHARS): _cleaned(item) for key, item in value.items()}
     return value

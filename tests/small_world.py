@@ -78,7 +78,7 @@ def open_trainer(config: Config, nano: Path, folder: Path, store: Store) -> Trai
     loaded = model_team(RUN, policies, codec, config.team, config.training.temperature)
     assert isinstance(loaded.engine, TransformersEngine)
     pool, validation = (QueryPool(small_market(), *part, HORIZON) for part in (TRAIN, VALIDATION))
-    journal = Journal(store, RUN, folder)
+    journal = Journal(store, RUN, folder, HORIZON)
     trainer = Trainer(
         config.training,
         rollout_settings(config),

@@ -57,7 +57,13 @@ def play_windows(
 ) -> list[EpisodeResult]:
     """The team's backtests of all windows, side by side."""
     tasks = [
-        play(loaded.team, BacktestRun(market, window, **account.terms), limits, derive_seed(seed, window.start))
+        play(
+            loaded.team,
+            BacktestRun(market, window, **account.terms),
+            limits,
+            derive_seed(seed, window.start),
+            budget=loaded.budget,
+        )
         for window in windows
     ]
     report(loaded.name, 0, len(tasks))

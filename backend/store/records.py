@@ -1,116 +1,23 @@
 """What the store holds: one frozen dataclass per table.
 
 A record's `key` is made of its identifying fields, so writing a record twice leaves one record. Times are milliseconds
-since the epoch, UTC. Values are checked when a record is turned into a row, because the database would not: it drops
-fields that it does not know, wraps integers beyond 64 bits, and turns a null inside an object into an absent field.
-Free-form documents are therefore kept as JSON text, which comes back exactly as it went in.
+since the epoch, UTC. Values are checked when a record is turned into a row (`encoding.py`), because the database would
+not. It also drops fields that it does not know, so every field must be in schema.surql.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
-
+from backend.store.encoding import FLOAT32, INT32, JSON, MASK, TEXT, plain
 from backend.store.errors import StoreError
 
 RunStatus = Literal["running", "finished", "failed", "interrupted"]
+ServiceState = Literal["starting", "waiting", "working", "stopped", "failed"]
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_INT64 = range(-(2**63), 2**63)
-
-
-@dataclass(frozen=True)
-class _Codec:
-    """How a field is written and read where the database has no type for it."""
-
-    encode: Callable[[Any, str], Any]
-    decode: Callable[[Any], Any]
-
-
-def _encode_json(value: Any, where: str) -> str:
-    try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_numpy_scalar)
-    except (ValueError, TypeError) as error:
-        raise StoreError(f"{where} cannot be stored as JSON: {error}") from error
-
-
-def _numpy_scalar(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"a value of type {type(value).__name__}")
-
-
-def _array_codec(dtype: str, kind: type) -> _Codec:
-    def encode(value: Any, where: str) -> bytes:
-        try:
-            array = np.asarray(value, dtype=np.float64 if kind is float else np.int64)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise StoreError(f"{where}: {error}") from error
-        if array.ndim != 1:
-            raise StoreError(f"{where} has shape {array.shape}, expected one dimension")
-        if kind is float and not np.isfinite(array).all():
-            raise StoreError(f"{where} holds a value that is not finite")
-        narrow = array.astype(dtype)
-        if kind is not float and not np.array_equal(narrow, array):
-            raise StoreError(f"{where} holds a value that does not fit {np.dtype(dtype).name}")
-        return narrow.tobytes()
-
-    def decode(value: Any) -> tuple[Any, ...]:
-        return tuple(np.frombuffer(value, dtype=dtype).tolist())
-
-    return _Codec(encode, decode)
-
-
-def _clean(value: str | None, where: str) -> str | None:
-    """Free text, of a model or an exception: what the database cannot hold becomes a question mark."""
-    return None if value is None else value.replace("\0", "?").encode(errors="replace").decode()
-
-
-# Metadata of fields that are not plain values.
-_JSON = {"codec": _Codec(_encode_json, json.loads)}
-_INT32 = {"codec": _array_codec("<i4", int)}
-_FLOAT32 = {"codec": _array_codec("<f4", float)}
-_TEXT = {"codec": _Codec(_clean, lambda value: value)}
-_MASK = {"codec": _array_codec("?", bool)}
-
-
-def _plain(value: Any, where: str, allow_nan: bool) -> Any:
-    """`value` as the database takes it, numpy scalars made plain; `StoreError` for what would be stored wrongly."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        if value not in _INT64:
-            raise StoreError(f"{where} is {value}, which does not fit 64 bits")
-        return value
-    if isinstance(value, float):
-        if not (allow_nan or math.isfinite(value)):
-            raise StoreError(f"{where} is {value}; only finite numbers are stored here")
-        return value
-    if isinstance(value, str):
-        if "\0" in value or not _is_utf8(value):
-            raise StoreError(f"{where} holds a NUL character or half a surrogate pair: {value[:60]!r}")
-        return value
-    if isinstance(value, dict):
-        return {_plain(str(k), where, allow_nan): _plain(v, f"{where}[{k!r}]", allow_nan) for k, v in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(item, where, allow_nan) for item in value]
-    raise StoreError(f"{where} has type {type(value).__name__}, which the store does not take")
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -134,7 +41,7 @@ class Record:
         for item in fields(self):
             value, where = getattr(self, item.name), f"{who}: {item.name}"
             codec = item.metadata.get("codec")
-            row[item.name] = codec.encode(value, where) if codec else _plain(value, where, self.allow_nan)
+            row[item.name] = codec.encode(value, where) if codec else plain(value, where, self.allow_nan)
         return row
 
     def __str__(self) -> str:
@@ -167,10 +74,10 @@ class RunRecord(Record):
     seed: int
     data_hash: str  # `Market.content_hash`
     started_at: int
-    config: dict[str, Any] = field(metadata=_JSON)
+    config: dict[str, Any] = field(metadata=JSON)
     status: RunStatus = "running"
     finished_at: int | None = None
-    message: str | None = field(default=None, metadata=_TEXT)  # why it failed, or a word on the result
+    message: str | None = field(default=None, metadata=TEXT)  # why it failed, or a word on the result
 
 
 @dataclass(frozen=True)
@@ -213,6 +120,10 @@ class TrajectoryRecord(Record):
     `mask` is True where the model sampled the token; `sampled_logps` is 0 elsewhere and is kept in float32. `ordinal`
     counts the calls of the role within the rollout. `caller` is the (role, ordinal) that delegated this conversation,
     None for the one that nobody called.
+
+    With the last three fields a trainer in another process has what credit is made of: `format_score` in [0, 1], None
+    where it was not recorded; `expert`, the expert's score in [0, 1], None where there is none; `shared`, the part of
+    the team's outcome that this call is credited with, None for the manager, whose outcome is the rollout's.
     """
 
     table = "trajectory"
@@ -224,13 +135,16 @@ class TrajectoryRecord(Record):
     role: str
     ordinal: int
     policy_version: str
-    ids: tuple[int, ...] = field(metadata=_INT32)
-    mask: tuple[bool, ...] = field(metadata=_MASK)
-    sampled_logps: tuple[float, ...] = field(metadata=_FLOAT32)
+    ids: tuple[int, ...] = field(metadata=INT32)
+    mask: tuple[bool, ...] = field(metadata=MASK)
+    sampled_logps: tuple[float, ...] = field(metadata=FLOAT32)
     valid: bool = True
     truncated: bool = False
-    reason: str | None = field(default=None, metadata=_TEXT)  # why it is not valid
+    reason: str | None = field(default=None, metadata=TEXT)  # why it is not valid
     caller: tuple[str, int] | None = None
+    format_score: float | None = None
+    expert: float | None = None
+    shared: float | None = None
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.mask) == len(self.sampled_logps):
@@ -238,6 +152,10 @@ class TrajectoryRecord(Record):
                 f"{self}: {len(self.ids)} ids, {len(self.mask)} mask and {len(self.sampled_logps)} "
                 "sampled_logps; the lengths must be equal"
             )
+        for name in ("format_score", "expert", "shared"):
+            score = getattr(self, name)
+            if score is not None and not 0.0 <= score <= 1.0:
+                raise StoreError(f"{self}: {name} is {score}, which is outside [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -296,7 +214,7 @@ class EvaluationRecord(Record):
 
     name: str
     step: int
-    result: dict[str, Any] = field(metadata=_JSON)
+    result: dict[str, Any] = field(metadata=JSON)
 
 
 @dataclass(frozen=True)
@@ -307,7 +225,7 @@ class BacktestRecord(Record):
     identity = ("run", "name")
 
     name: str
-    result: dict[str, Any] = field(metadata=_JSON)
+    result: dict[str, Any] = field(metadata=JSON)
 
 
 @dataclass(frozen=True)
@@ -320,7 +238,7 @@ class DecisionRecord(Record):
     backtest: str  # `BacktestRecord.name`
     ordinal: int
     time: int
-    story: dict[str, Any] = field(metadata=_JSON)
+    story: dict[str, Any] = field(metadata=JSON)
 
 
 @dataclass(frozen=True)
@@ -333,3 +251,58 @@ class MetricRecord(Record):
 
     step: int
     values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ShardRecord(Record):
+    """Marks a shard of a step as complete: written after everything that its process had to write.
+
+    The counts are of what it wrote, so that a reader can see that nothing is missing (`Store.step_complete`).
+    """
+
+    table = "shard"
+    identity = ("run", "step", "shard")
+
+    step: int
+    shard: int  # 0, 1, ... of the step
+    queries: int
+    rollouts: int
+    trajectories: int
+
+
+@dataclass(frozen=True)
+class PublishedRecord(Record):
+    """The weights that a role's trainer made for a step, for those who roll out that step. Step 0 begins the run."""
+
+    table = "published"
+    identity = ("run", "role", "step")
+
+    role: str
+    step: int
+    version: str
+    path: str  # relative to the run's folder
+    checksum: str  # SHA-256 of the file
+    metrics: dict[str, Any] = field(metadata=JSON)
+
+
+@dataclass(frozen=True)
+class ServiceRecord(Record):
+    """What a process of a run is doing. It reports now and then, with a `beat` that is one more each time.
+
+    `updated_at` is set by the database's own clock, so that processes on several machines need not agree on the time:
+    compare it with `Store.now`. What a writer puts there is ignored.
+    """
+
+    table = "service"
+    identity = ("run", "name")
+
+    name: str  # rollout-0, trainer-manager, ...
+    kind: str  # rollout, trainer, ...
+    role: str | None
+    code_version: str
+    process: str  # tells it from its predecessor: the process id will do
+    state: ServiceState
+    step: int | None
+    beat: int
+    message: str | None = field(default=None, metadata=TEXT)
+    updated_at: int = 0

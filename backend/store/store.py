@@ -1,28 +1,27 @@
 """The store: records in SurrealDB, embedded in a folder, in memory, or behind a server.
 
 A record replaces the one with the same key, so that a step repeated after a crash does no harm. Values always travel
-as parameters, never inside the query text. One request runs at a time: the embedded engine can grant one thing twice
-to concurrent transactions.
+as parameters, never inside the query text.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import time
+import uuid
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from surrealdb import BlockingEmbeddedSurrealConnection, BlockingWsSurrealConnection, RecordID
-from surrealdb.errors import SurrealError
-from websockets.exceptions import WebSocketException
+from surrealdb import RecordID
 
+from backend.store import lease
+from backend.store.connection import PATIENCE, Connection
 from backend.store.errors import StoreError
 from backend.store.lock import FolderLock
+from backend.store.migration import migrate
 from backend.store.records import (
     AdapterRecord,
     BacktestRecord,
@@ -30,28 +29,21 @@ from backend.store.records import (
     Delegation,
     EvaluationRecord,
     MetricRecord,
+    PublishedRecord,
     QueryRecord,
     Record,
     RewardRecord,
     RolloutRecord,
     RunRecord,
     RunStatus,
+    ServiceRecord,
+    ShardRecord,
     TrajectoryRecord,
 )
 
-SCHEMA_VERSION = 1
-NAMESPACE = "cryptosentinel"
-DATABASE = "main"
-USER_VARIABLE = "CRYPTOSENTINEL_STORE_USER"
-PASSWORD_VARIABLE = "CRYPTOSENTINEL_STORE_PASSWORD"
-
-_SCHEMA = Path(__file__).with_name("schema.surql")
-_ROWS_PER_REQUEST = 1_000  # keeps a message to a server below a few MB
-
-# What the SDK raises: its own errors, RuntimeError from the embedded engine, the others from the way to a server.
-_FAILURES = (SurrealError, RuntimeError, OSError, WebSocketException)
-
-_DISK_ADVICE = "is the disk full? Free some space and start again: what was stored until now is still there"
+# Bounds of one request: a server takes messages of limited size.
+_ROWS_PER_REQUEST = 1_000
+_BYTES_PER_REQUEST = 4_000_000
 
 R = TypeVar("R", bound=Record)
 
@@ -59,44 +51,47 @@ R = TypeVar("R", bound=Record)
 class Store:
     """An open store. Use `Store.open`, and close it: `with Store.open(folder) as store: ...`."""
 
-    def __init__(
-        self,
-        connection: BlockingWsSurrealConnection,
-        name: str,
-        lock: FolderLock | None,
-    ) -> None:
+    def __init__(self, connection: Connection, lock: FolderLock | None, leases: lease.Leases) -> None:
         self._connection = connection
-        self._name = name
+        self._name = connection.name
         self._folder_lock = lock
-        self._one_at_a_time = threading.Lock()
-        self._closed = False
+        self._leases = leases
 
     @classmethod
-    def open(cls, where: str | Path) -> Self:
-        """Open the store at `where`: a folder (made if absent), `mem://`, or `ws://` / `wss://` of a SurrealDB server.
+    def open(cls, where: str | Path, patience: float = PATIENCE) -> Self:
+        """Open the store at `where`: a folder (made if absent), `mem://`, or `ws://` / `wss://` of a server.
 
-        A server is signed in to with the environment's CRYPTOSENTINEL_STORE_USER and CRYPTOSENTINEL_STORE_PASSWORD,
-        where they are set. Raises `StoreError` if the folder is open elsewhere, cannot be used or holds a store of
-        another version, and if the server does not answer.
+        A store of an older version of the schema is brought up to date. A server is signed in to with the
+        environment's CRYPTOSENTINEL_STORE_USER and CRYPTOSENTINEL_STORE_PASSWORD, where they are set; one that stops
+        answering is tried again for `patience` seconds. Raises `StoreError` if the folder is open elsewhere, cannot be
+        used or holds a store of an unknown version, and if the server does not answer when the store is opened.
         """
         url, lock = str(where), None
         if not url.startswith(("mem://", "ws://", "wss://")):
             if "://" in url:
                 raise StoreError(f"store {url}: give a folder, 'mem://' or the 'ws://' address of a server")
-            folder = Path(where).absolute()
-            lock = FolderLock(folder)
-            url = f"surrealkv://{folder / 'db'}"
+            lock = FolderLock(Path(where).absolute())
+            url = folder_url(where)
         try:
-            connection = _connect(url, str(where))
+            return cls._opened(Connection(url, str(where), patience), lock, patience)
         except StoreError:
             if lock is not None:
                 lock.release()
             raise
-        store = cls(connection, str(where), lock)
+
+    @classmethod
+    def prepare(cls, folder: Path) -> None:
+        """Bring the store in a folder, whose lock the caller holds, into the state in which others may open it: of the
+        newest version, with no run that belongs to a process that died. Raises `StoreError`."""
+        cls._opened(Connection(folder_url(folder), str(folder)), None, 0.0).close()
+
+    @classmethod
+    def _opened(cls, connection: Connection, lock: FolderLock | None, patience: float) -> Self:
+        leases = lease.Leases(connection, uuid.uuid4().hex, patience + 3 * lease.INTERVAL)
+        store = cls(connection, lock, leases)
         try:
-            store._migrate()
-            if lock is not None:
-                store._mark_abandoned_runs()
+            connection.remember(migrate(connection))
+            lease.mark_abandoned(connection, whole_folder=not connection.remote)
         except StoreError:
             store.close()
             raise
@@ -104,13 +99,10 @@ class Store:
 
     def close(self) -> None:
         """Close the database and give the folder back; a second call does nothing."""
-        with self._one_at_a_time:
-            if self._closed:
-                return
-            self._closed = True
-            self._connection.close()
-            if self._folder_lock is not None:
-                self._folder_lock.release()
+        self._leases.close()
+        self._connection.close()
+        if self._folder_lock is not None:
+            self._folder_lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -123,13 +115,16 @@ class Store:
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def add_run(self, record: RunRecord) -> None:
-        """Add a run, or replace the one with this id: a resumed run is running again."""
+        """Add a run, or replace the one with this id: a resumed run is running again, and ours."""
+        if record.status == "running":
+            self._leases.take(record.run)
         self._write([record])
 
     def finish_run(self, run_id: str, status: RunStatus, message: str | None = None) -> None:
         """Set how the run ended, and that it ended now. Raises `StoreError` if there is no such run."""
         ended = replace(self.run(run_id), status=status, message=message, finished_at=int(time.time() * 1000))
         self._write([ended])
+        self._leases.drop(run_id)
 
     def add_query(self, record: QueryRecord) -> None:
         """Add one query of a step."""
@@ -154,7 +149,7 @@ class Store:
                 position = made[(*rollout, record.caller)]
                 made[(*rollout, record.caller)] += 1
                 edges.append(Delegation(record.run, *rollout, record.caller, record.role, record.ordinal, position))
-        self._write_edges(edges)
+        self._write(edges)
 
     def add_rewards(self, records: Sequence[RewardRecord]) -> None:
         """Add the rewards of a step, one per trajectory."""
@@ -180,16 +175,55 @@ class Store:
         """Add decisions of a backtest."""
         self._write(records)
 
+    def add_shard(self, record: ShardRecord) -> None:
+        """Mark a shard of a step as complete, after everything else of it was added."""
+        self._write([record])
+
+    def clear_shard(self, run_id: str, step: int, shard: int, queries: Sequence[int]) -> None:
+        """Remove the marker of a shard and whatever an earlier attempt left of its queries, before it is done anew."""
+        self._connection.query(
+            "BEGIN; DELETE $marker RETURN NONE;"
+            + "".join(
+                f"DELETE {kind.table} WHERE run = $run AND step = $step AND query IN $queries RETURN NONE;"
+                for kind in (RewardRecord, Delegation, TrajectoryRecord, RolloutRecord, QueryRecord)
+            )
+            + "COMMIT",
+            {
+                "marker": RecordID(ShardRecord.table, [run_id, step, shard]),
+                "run": run_id,
+                "step": step,
+                "queries": list(queries),
+            },
+        )
+
+    def add_published(self, record: PublishedRecord) -> None:
+        """Add the weights that a role's trainer made for a step."""
+        self._write([record])
+
+    def report_service(self, record: ServiceRecord) -> None:
+        """Say what a process of a run is doing; its `updated_at` becomes the time now, by the database's clock."""
+        row = record.row()
+        values = {name: value for name, value in row.items() if name != "updated_at"}
+        fields = ", ".join(f"{name} = ${name}" for name in values)
+        self._connection.query(
+            f"UPSERT $key SET {fields}, updated_at = time::millis(time::now()) RETURN NONE",
+            {"key": _key(record, row), **values},
+        )
+
+    def put(self, records: Sequence[Record]) -> None:
+        """Add records of any one kind as they are, edges too."""
+        self._write(records)
+
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def runs(self) -> list[RunRecord]:
         """All runs, the newest first."""
-        rows = self._query("SELECT * FROM run ORDER BY started_at DESC, run")
+        rows = self._connection.query("SELECT * FROM run ORDER BY started_at DESC, run")
         return [RunRecord.from_row(row) for row in rows]
 
     def run(self, run_id: str) -> RunRecord:
         """One run. Raises `StoreError` if there is none with this id."""
-        rows = self._query("SELECT * FROM $id", {"id": RecordID("run", [run_id])})
+        rows = self._connection.query("SELECT * FROM $id", {"id": RecordID("run", [run_id])})
         if not rows:
             known = ", ".join(record.run for record in self.runs()[:10]) or "none yet"
             raise StoreError(f"store {self._name} has no run '{run_id}'; its newest runs: {known}")
@@ -235,9 +269,62 @@ class Store:
         """Decisions in order of backtest, then ordinal."""
         return self._read(DecisionRecord, run=run_id, backtest=backtest)
 
+    def shards(self, run_id: str, step: int | None = None) -> list[ShardRecord]:
+        """Markers of complete shards in order of step and shard."""
+        return self._read(ShardRecord, run=run_id, step=step)
+
+    def step_complete(self, run_id: str, step: int, shards: int) -> bool:
+        """Whether the markers of all shards 0 to `shards` - 1 of a step are there.
+
+        Raises `StoreError` if they are and the step holds another number of records than they counted.
+        """
+        marks = {mark.shard: mark for mark in self.shards(run_id, step)}
+        if not marks.keys() >= set(range(shards)):
+            return False
+        for kind, name in ((QueryRecord, "queries"), (RolloutRecord, "rollouts"), (TrajectoryRecord, "trajectories")):
+            expected = sum(getattr(mark, name) for mark in marks.values())
+            stored = self.count(kind, run_id, step)
+            if stored != expected:
+                raise StoreError(
+                    f"store {self._name}: step {step} of run {run_id} holds {stored} {name}, its shards wrote "
+                    f"{expected}: roll this step out again"
+                )
+        return True
+
+    def published(self, run_id: str, step: int | None = None, role: str | None = None) -> list[PublishedRecord]:
+        """Published weights in order of role and step."""
+        return self._read(PublishedRecord, run=run_id, step=step, role=role)
+
+    def services(self, run_id: str) -> list[ServiceRecord]:
+        """The processes of a run in order of name."""
+        return self._read(ServiceRecord, run=run_id)
+
+    def now(self) -> int:
+        """The time by the database's clock, in milliseconds since the epoch."""
+        return int(self._connection.query("RETURN time::millis(time::now())"))
+
+    def count(self, kind: type[Record], run_id: str, step: int | None = None) -> int:
+        """How many records of a kind a run has, or one step of it."""
+        condition = "run = $run" if step is None else "run = $run AND step = $step"
+        rows = self._connection.query(
+            f"SELECT count() FROM {kind.table} WHERE {condition} GROUP ALL", {"run": run_id, "step": step}
+        )
+        return int(rows[0]["count"]) if rows else 0
+
+    def each(self, kind: type[R], run_id: str) -> Iterator[R]:
+        """All records of a kind that a run has, in order of key; those of steps are read one step at a time."""
+        if "step" not in kind.identity:
+            yield from self._read(kind, run=run_id)
+            return
+        steps = self._connection.query(
+            f"SELECT step FROM {kind.table} WHERE run = $run GROUP BY step ORDER BY step", {"run": run_id}
+        )
+        for row in steps:
+            yield from self._read(kind, run=run_id, step=row["step"])
+
     def calls_per_rollout(self, run_id: str) -> dict[str, dict[int, int]]:
         """Per sub-agent a histogram: how many rollouts of the run called it how many times."""
-        rows = self._query("SELECT calls FROM rollout WHERE run = $run", {"run": run_id})
+        rows = self._connection.query("SELECT calls FROM rollout WHERE run = $run", {"run": run_id})
         histogram: dict[str, Counter[int]] = defaultdict(Counter)
         for row in rows:
             for role, calls in row["calls"].items():
@@ -247,107 +334,58 @@ class Store:
     # -- the database -----------------------------------------------------------------------------------------------
 
     def _write(self, records: Sequence[Record], verb: str = "CONTENT") -> None:
-        """Put records of one table in place, in transactions of at most `_ROWS_PER_REQUEST` rows."""
-        rows = []
-        for record in records:
-            row = record.row()
-            rows.append({"id": RecordID(record.table, [row[name] for name in record.identity]), **row})
-        for start in range(0, len(rows), _ROWS_PER_REQUEST):
-            self._query(
-                f"FOR $row IN $rows {{ UPSERT $row.id {verb} $row RETURN NONE }}",
-                {"rows": rows[start : start + _ROWS_PER_REQUEST]},
-            )
-
-    def _write_edges(self, edges: Sequence[Delegation]) -> None:
-        rows = []
-        for edge in edges:
-            row = edge.row()
-            callee = [row[name] for name in edge.identity]
-            rows.append(
-                {
-                    "id": RecordID(edge.table, callee),
-                    "in": RecordID(TrajectoryRecord.table, [*callee[:-2], *row["caller"]]),
-                    "out": RecordID(TrajectoryRecord.table, callee),
-                    **row,
-                }
-            )
-        for start in range(0, len(rows), _ROWS_PER_REQUEST):
-            # Both ends of an edge are fixed once it exists, so a repetition first removes it.
-            self._query(
-                "BEGIN; DELETE $rows.id RETURN NONE; INSERT RELATION INTO delegated $rows RETURN NONE; COMMIT",
-                {"rows": rows[start : start + _ROWS_PER_REQUEST]},
-            )
+        """Put records of one table in place, in transactions of bounded size."""
+        edges = bool(records) and isinstance(records[0], Delegation)
+        # Both ends of an edge are fixed once it exists, so a repetition first removes it.
+        text = (
+            "BEGIN; DELETE $rows.id RETURN NONE; INSERT RELATION INTO delegated $rows RETURN NONE; COMMIT"
+            if edges
+            else f"FOR $row IN $rows {{ UPSERT $row.id {verb} $row RETURN NONE }}"
+        )
+        for rows in _portions([_row(record) for record in records]):
+            self._connection.query(text, {"rows": rows})
 
     def _read(self, kind: type[R], **equal: str | int | None) -> list[R]:
         """Records whose fields equal those given (None: any), in order of their keys."""
         wanted = {name: value for name, value in equal.items() if value is not None}
         condition = " AND ".join(f"{name} = ${name}" for name in wanted)
-        rows = self._query(f"SELECT * FROM {kind.table} WHERE {condition} ORDER BY id", wanted)
+        rows = self._connection.query(f"SELECT * FROM {kind.table} WHERE {condition} ORDER BY id", wanted)
         return [kind.from_row(row) for row in rows]
 
-    def _query(self, text: str, parameters: dict[str, Any] | None = None) -> Any:
-        """Result of the last statement. The SDK's own `query` would not notice that any but the first one failed."""
-        with self._one_at_a_time:
-            if self._closed:
-                raise StoreError(f"store {self._name} is closed")
-            try:
-                response = self._connection.query_raw(text, parameters)
-            except _FAILURES as error:
-                raise self._failed(str(error)) from error
-        if "result" not in response:
-            raise self._failed(str(response.get("error")))
-        failures = [statement["result"] for statement in response["result"] if statement["status"] != "OK"]
-        if failures:
-            # The other statements of a failed transaction only say that they were not executed.
-            raise self._failed(next((text for text in failures if "not executed" not in text), failures[0]))
-        return response["result"][-1]["result"]
 
-    def _failed(self, reason: str) -> StoreError:
-        advice = f"; {_DISK_ADVICE}" if "IO error" in reason else ""
-        return StoreError(f"store {self._name}: {reason}{advice}")
-
-    def _migrate(self) -> None:
-        """Bring an empty database to the schema; refuse one of another version."""
-        if not self._query("INFO FOR DB")["tables"]:
-            schema = _SCHEMA.read_text(encoding="utf-8")
-            self._query(
-                f"BEGIN;\n{schema}\nUPSERT store:schema SET version = $version;\nCOMMIT", {"version": SCHEMA_VERSION}
-            )
-            return
-        rows = self._query("SELECT VALUE version FROM store:schema")
-        if rows != [SCHEMA_VERSION]:
-            found = f"version {rows[0]}" if rows else "no version"
-            raise StoreError(
-                f"store {self._name} has {found} of the schema, this program writes version {SCHEMA_VERSION}: "
-                "give another folder, or open it with the program that wrote it"
-            )
-
-    def _mark_abandoned_runs(self) -> None:
-        """The folder is ours alone, so a run that is still 'running' belongs to a process that died."""
-        self._query(
-            "UPDATE run SET status = 'interrupted', message = 'its process ended without saying so' "
-            "WHERE status = 'running' RETURN NONE"
-        )
+def folder_url(folder: str | Path) -> str:
+    """The address by which the embedded engine opens a folder."""
+    return f"surrealkv://{Path(folder).absolute() / 'db'}"
 
 
-def _connect(url: str, name: str) -> BlockingWsSurrealConnection:
-    """A connection that has signed in where it must and uses our database."""
-    try:
-        if url.startswith("ws"):
-            connection = BlockingWsSurrealConnection(url)
-            if USER_VARIABLE in os.environ:
-                password = os.environ.get(PASSWORD_VARIABLE, "")
-                connection.signin({"username": os.environ[USER_VARIABLE], "password": password})
-        else:
-            connection = BlockingEmbeddedSurrealConnection(url)
-            connection.connect()
-        connection.use(NAMESPACE, DATABASE)
-    except _FAILURES as error:
-        if url.startswith("ws"):
-            advice = f"is the server running, and are {USER_VARIABLE} and {PASSWORD_VARIABLE} right?"
-        elif "IO error" in str(error):
-            advice = _DISK_ADVICE
-        else:
-            advice = "if it was damaged, move it away and give an empty folder"
-        raise StoreError(f"store {name} cannot be opened: {error}; {advice}") from error
-    return connection
+def _key(record: Record, row: dict[str, Any]) -> RecordID:
+    return RecordID(record.table, [row[name] for name in record.identity])
+
+
+def _row(record: Record) -> dict[str, Any]:
+    """The record as the database takes it, with its key."""
+    row = record.row()
+    key = _key(record, row)
+    if isinstance(record, Delegation):
+        callee = [row[name] for name in record.identity]
+        ends = {
+            "in": RecordID(TrajectoryRecord.table, [*callee[:-2], *row["caller"]]),
+            "out": RecordID(TrajectoryRecord.table, callee),
+        }
+        return {"id": key, **ends, **row}
+    return {"id": key, **row}
+
+
+def _portions(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """The rows in requests within the bounds; a row that is larger than a request goes alone."""
+    portion: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        own = sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+        if portion and (len(portion) == _ROWS_PER_REQUEST or size + own > _BYTES_PER_REQUEST):
+            yield portion
+            portion, size = [], 0
+        portion.append(row)
+        size += own
+    if portion:
+        yield portion

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from torch import Tensor
-
+from backend.training.learner import Learner
 from backend.training.policies import RolePolicies
-from backend.training.role_trainer import RoleTrainer
 from backend.training.tensor_files import read_tensors, write_tensors
 from simulator.errors import UserError
 
@@ -37,20 +36,19 @@ def save_checkpoint(
     folder: Path,
     state: TrainingState,
     policies: RolePolicies,
-    trainers: dict[str, RoleTrainer],
-    good: dict[str, dict[str, Tensor]],
+    learners: Mapping[str, Learner],
 ) -> Path:
-    """Write `step-N` into `folder` and drop all but the newest two. `good` are the parameters to roll a role back
-    to."""
+    """Write `step-N` into `folder` and drop all but the newest two: the policies, and of each role the optimiser and
+    the parameters to roll it back to."""
     target = folder / f"step-{state.step:06d}"
     partial = folder / f"{target.name}.tmp"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     policies.save(partial / "policies")
-    for role, trainer in trainers.items():
-        trainer.save(partial / f"trainer-{role}.safetensors")
-        if role in good:
-            write_tensors(partial / f"good-{role}.safetensors", good[role], {"kind": "good", "role": role})
+    for role, learner in learners.items():
+        learner.trainer.save(partial / f"trainer-{role}.safetensors")
+        if learner.good is not None:
+            write_tensors(partial / f"good-{role}.safetensors", learner.good, {"kind": "good", "role": role})
     (partial / "state.json").write_text(json.dumps(asdict(state)))
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
@@ -64,10 +62,8 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if path.suffix != ".tmp" and (path / "state.json").is_file())
 
 
-def load_checkpoint(
-    path: Path, policies: RolePolicies, trainers: dict[str, RoleTrainer]
-) -> tuple[TrainingState, dict[str, dict[str, Tensor]]]:
-    """Put policies and trainers where they were. Raises `UserError` for a checkpoint of another model or a damaged
+def load_checkpoint(path: Path, policies: RolePolicies, learners: Mapping[str, Learner]) -> TrainingState:
+    """Put policies and learners where they were. Raises `UserError` for a checkpoint of another model or a damaged
     one."""
     try:
         raw = json.loads((path / "state.json").read_text())
@@ -78,10 +74,8 @@ def load_checkpoint(
             f"{path}/state.json cannot be read ({error}): remove {path} to go on from the one before"
         ) from error
     policies.load(path / "policies")
-    good: dict[str, dict[str, Tensor]] = {}
-    for role, trainer in trainers.items():
-        trainer.load(path / f"trainer-{role}.safetensors")
+    for role, learner in learners.items():
+        learner.trainer.load(path / f"trainer-{role}.safetensors")
         kept = path / f"good-{role}.safetensors"
-        if kept.is_file():
-            good[role] = read_tensors(kept)[0]
-    return state, good
+        learner.good = read_tensors(kept)[0] if kept.is_file() else None
+    return state

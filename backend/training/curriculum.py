@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from backend.config import TrainingConfig
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -46,3 +48,15 @@ class Curriculum:
     def failed_roles(self, valid: Mapping[str, float]) -> str:
         """The roles below the gate with their shares, for a message."""
         return ", ".join(f"{role} {share:.1%}" for role, share in valid.items() if share < self.gate)
+
+
+def curriculum_of(config: TrainingConfig) -> Curriculum:
+    """The curriculum as a configuration has it."""
+    return Curriculum(
+        config.stage1_steps,
+        config.stage1_max_steps,
+        config.stage2_steps,
+        config.gate_format,
+        config.alpha,
+        config.beta,
+    )

@@ -175,7 +175,7 @@ def _row(said: Said, score: float, margin: float, split: str, schemas_in_prompt:
         score=score,
         margin=margin,
         split=split,
-        tools=json.dumps(ROLES[said.role].schemas()) if schemas_in_prompt else None,
+        tools=json.dumps(ROLES[said.role].schemas) if schemas_in_prompt else None,
         messages=said.messages,
     )
 

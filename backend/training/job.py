@@ -6,23 +6,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from backend.config import Config, ConfigError
+from backend.engines import served
 from backend.markets import costs_of, limits_of, split
+from backend.models import resolve_base
 from backend.store.store import Store
-from backend.teams import TeamManifest, model_team, role_policies, team_settings, write_manifest
+from backend.teams import TeamManifest, model_team, role_policies, team_over, team_settings, write_manifest
+from backend.training.architectures import Shape
 from backend.training.checkpoints import TrainingState
 from backend.training.journal import Journal
+from backend.training.memory import estimate, machine_memory, plan_of, require
 from backend.training.queries import QueryPool
 from backend.training.rollouts import RolloutSettings
 from backend.training.sft import SftSettings
 from backend.training.trainer import Progress, Trainer
 from backend.training.warm_start import NanoSettings, Report, make_nano
 from cryptosentinel.agents.registry import STANDARD
-from cryptosentinel.llm.transformers_engine import TransformersEngine
+from cryptosentinel.llm.model_files import read_config
 from simulator.market import Market
 
 NANO = "nano"
+T = TypeVar("T", bound=Trainer)
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,10 @@ class TrainingResult:
 
 
 def warm_started_base(config: Config, market: Market, folder: Path, report: Report) -> Path:
-    """The base model of a run: `config.training.base_model`, or nano, made in `folder` unless it is there already."""
+    """The base model of a run: that of `config.training.base_model`, a folder or a pulled model's name on the hub, or
+    nano, made in `folder` unless it is there already. Raises `UserError` where there is none."""
     if config.training.base_model:
-        return Path(config.training.base_model)
+        return resolve_base(config.training.base_model)
     base = folder / NANO
     if not base.is_dir():
         horizon, nano = config.team.horizon_bars, config.nano
@@ -65,19 +72,37 @@ def train(
 ) -> TrainingResult:
     """Train a team in `folder`, going on from its newest checkpoint if there is one.
 
-    Raises `UserError` for a configuration or data that cannot be used, `RunFailed` where training cannot go on.
+    Raises `UserError` for a configuration or data that cannot be used or a model that this machine has no room for,
+    `RunFailed` where training cannot go on.
     """
-    if config.team.roles != STANDARD:
-        named, standard = ", ".join(config.team.roles), ", ".join(STANDARD)
-        raise ConfigError(f"team.roles = {named}: what is trained is the team of {standard}; leave team.roles out")
+    check_trainable(config)
     folder.mkdir(parents=True, exist_ok=True)
+    base = warm_started_base(config, market, folder, report)
+    shape = Shape.of(read_config(base))
+    require(estimate(shape, plan_of(config, shape)), machine_memory())
+    trainer = made(Trainer, config, market, store, run, folder, base, folder)
+    try:
+        trainer.resume()
+        state = trainer.run(on_progress)
+    finally:
+        trainer.journal.close()
+    write_team(config, folder, base, trainer)
+    return TrainingResult(folder, state)
+
+
+def made(
+    kind: type[T], config: Config, market: Market, store: Store, run: str, folder: Path, base: Path, journal: Path
+) -> T:
+    """A trainer of this kind over the base model in `base`, as it begins; its journal writes into the folder
+    `journal`."""
     training, horizon = config.training, config.team.horizon_bars
     parts = split(market, config.market, horizon)
     pools = QueryPool(market, *parts.train, horizon), QueryPool(market, *parts.validation, horizon)
-    base = warm_started_base(config, market, folder, report)
-    policies, codec = role_policies(base, training)
-    loaded = model_team(run, policies, codec, config.team, training.temperature)
-    assert isinstance(loaded.engine, TransformersEngine)
+    policies, codec = role_policies(base, training, empty_think=config.engine.empty_think)
+    if config.engine.kind == "vllm":
+        loaded = team_over(run, served(config.engine, base, training.lora_rank), config.team, training.temperature)
+    else:
+        loaded = model_team(run, policies, codec, config.team, training.temperature)
     settings = RolloutSettings(
         group_size=training.rollouts_per_query,
         paths=training.futures_paths,
@@ -86,14 +111,35 @@ def train(
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
     )
-    journal = Journal(store, run, folder)
-    try:
-        trainer = Trainer(training, settings, loaded.team, loaded.engine, policies, *pools, journal, folder)
-        trainer.resume()
-        state = trainer.run(on_progress)
-    finally:
-        journal.close()
-    adapters = None if state.best_step is None else str(trainer.adapters(state.best_step).relative_to(folder))
+    written = Journal(store, run, journal, horizon)
+    return kind(training, settings, loaded.team, loaded.engine, policies, *pools, written, folder)
+
+
+def write_team(config: Config, folder: Path, base: Path, trainer: Trainer) -> None:
+    """Make the run's folder one that `load_team` reads: the base, and the adapters of the best validation."""
+    best = trainer.state.best_step
+    adapters = None if best is None else str(trainer.adapters(best).relative_to(folder))
     base_name = NANO if base == folder / NANO else str(base.resolve())
     write_manifest(folder, TeamManifest(base=base_name, adapters=adapters, config=config))
-    return TrainingResult(folder, state)
+
+
+def check_trainable(config: Config) -> None:
+    """Raise `ConfigError` for a team that is not trained, or an engine whose samples cannot be trained on."""
+    if config.team.roles != STANDARD:
+        named, standard = ", ".join(config.team.roles), ", ".join(STANDARD)
+        raise ConfigError(f"team.roles = {named}: what is trained is the team of {standard}; leave team.roles out")
+    if config.engine.kind == "openai_api":
+        raise ConfigError(
+            "engine.kind = openai_api gives no log-probs of what its model sampled, so it cannot be trained: use "
+            "transformers or vllm"
+        )
+    if config.engine.constrained:
+        raise ConfigError(
+            "engine.constrained = true samples from another distribution than the policy's, so it cannot be trained "
+            "on: leave it out (stage 1 teaches the format)"
+        )
+    if config.engine.kind == "vllm" and config.training.weights == "full":
+        raise ConfigError(
+            "engine.kind = vllm takes adapters, and training.weights = full has none: use training.weights = lora, or "
+            "engine.kind = transformers"
+        )

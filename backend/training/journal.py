@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from torch.utils.tensorboard.writer import SummaryWriter
@@ -12,22 +13,32 @@ from torch.utils.tensorboard.writer import SummaryWriter
 from backend.store.records import QueryRecord, RewardRecord, RolloutRecord, TrajectoryRecord
 from backend.store.store import Store
 from backend.training.credit import Credited, RoleCredit
+from backend.training.exposure import market_move, ordered_exposure
 from backend.training.rollouts import Practice, Rollout
+from backend.training.trajectory import Trajectory
 from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
 from cryptosentinel.transcript import Transcript
 
 
 class Journal:
-    """The records of one run. Writing a step twice, as after a crash, leaves it once in the store."""
+    """The records of one run, whose decisions are judged over `horizon` bars. Writing a step twice, as after a crash,
+    leaves it once in the store."""
 
-    def __init__(self, store: Store, run: str, folder: Path) -> None:
+    def __init__(self, store: Store, run: str, folder: Path, horizon: int) -> None:
         self.store = store
+        self._horizon = horizon
         self.run = run
         self._jsonl = folder / "metrics.jsonl"
-        self._tensorboard = SummaryWriter(str(folder / "tensorboard"))
+        self._folder = folder
+
+    @cached_property
+    def _tensorboard(self) -> SummaryWriter:
+        return SummaryWriter(str(self._folder / "tensorboard"))
 
     def close(self) -> None:
-        self._tensorboard.close()
+        """Write what TensorBoard has not written yet."""
+        if "_tensorboard" in self.__dict__:
+            self._tensorboard.close()
 
     def drop_metrics_after(self, step: int) -> None:
         """Forget the lines of steps that will be done again, before a run resumes with `step` steps done."""
@@ -47,91 +58,113 @@ class Journal:
             self._tensorboard.add_scalar(name, value, step)
         self.store.add_metrics(self.run, step, dict(values))
 
-    def step(
+    def speed(self, step: int, values: Mapping[str, float]) -> None:
+        """Show how fast a step was, to TensorBoard alone: what is stored of a run is the same whenever it is done."""
+        for name, value in values.items():
+            self._tensorboard.add_scalar(name, value, step)
+
+    def rollouts(
         self,
         step: int,
         stage: int,
-        groups: Sequence[Sequence[Rollout | Practice]],
-        credits: Mapping[str, RoleCredit],
-    ) -> None:
-        """Write what a step heard: queries, rollouts, conversations, delegations and rewards.
+        team: Sequence[Sequence[Rollout]],
+        practice: Sequence[Sequence[Practice]],
+        shares: Mapping[str, Sequence[Sequence[float]]],
+    ) -> list[RolloutRecord]:
+        """Write what a step heard: queries, rollouts, conversations and delegations; returns the rollouts' records.
 
-        Practice has conversations and rewards, but no team, so no rollout and no delegation.
+        `shares` are those of `team` (`shares.role_shares`). Practice has conversations, but no team, so no rollout and
+        no delegation.
         """
-        trajectories: list[TrajectoryRecord] = []
-        rollouts: list[RolloutRecord] = []
-        for number, group in enumerate(groups):
-            query = group[0].query
+        groups: list[Sequence[Rollout | Practice]] = [*team, *practice]
+        queries = [group[0].query for group in groups]
+        for query in queries:
             self.store.add_query(
-                QueryRecord(self.run, step, number, stage, (query.symbol,), query.bar, query.view().now, query.seed)
+                QueryRecord(
+                    self.run, step, query.number, stage, (query.symbol,), query.bar, query.view().now, query.seed
+                )
             )
-            for one in group:
-                if isinstance(one, Rollout):
-                    rollouts.append(self._rollout(step, number, one))
-                spoken = one.decision.transcripts if isinstance(one, Rollout) else one.transcripts
-                caller = (MANAGER.key, 0) if isinstance(one, Rollout) else None
-                trajectories += [self._trajectory(step, number, one.number, talk, caller) for talk in spoken]
-        self.store.add_rollouts(rollouts)
-        self.store.add_trajectories(trajectories)
-        number_of = {group[0].query.key: number for number, group in enumerate(groups)}
-        for credit in credits.values():
-            self.store.add_rewards(
-                [
-                    self._reward(step, number_of[item.trajectory.query], item)
-                    for item in credit.items
-                    if item.reward is not None
+        records: list[RolloutRecord] = []
+        trajectories: list[TrajectoryRecord] = []
+        for place, group in enumerate(team):
+            for position, one in enumerate(group):
+                records.append(self._rollout(step, one))
+                shared = {role: rows[place][position] for role, rows in shares.items()}
+                trajectories.append(self._trajectory(step, one, one.main, one.decision.manager, None, None))
+                trajectories += [
+                    self._trajectory(step, one, call, said, (MANAGER.key, 0), shared.get(call.role, one.shared_outcome))
+                    for call, said in zip(one.subs, one.decision.transcripts[1:], strict=True)
                 ]
-            )
+        for rehearsed in practice:
+            for attempt in rehearsed:
+                trajectories += [
+                    self._trajectory(step, attempt, call, said, None, attempt.shared_outcome)
+                    for call, said in zip(attempt.subs, attempt.transcripts, strict=True)
+                ]
+        self.store.add_rollouts(records)
+        self.store.add_trajectories(trajectories)
+        return records
 
-    def _rollout(self, step: int, query: int, rollout: Rollout) -> RolloutRecord:
+    def rewards(self, step: int, credits: Mapping[str, RoleCredit]) -> None:
+        """Write what the roles were paid."""
+        for credit in credits.values():
+            paid = [item for item in credit.items if item.reward is not None]
+            self.store.add_rewards([self._reward(step, item) for item in paid])
+
+    def _rollout(self, step: int, rollout: Rollout) -> RolloutRecord:
         roles = [role.key for role in SUB_AGENTS.values()]
-        outcome = rollout.outcome
         return RolloutRecord(
             run=self.run,
             step=step,
-            query=query,
+            query=rollout.query.number,
             rollout=rollout.number,
             seed=rollout.seed,
             valid=rollout.main.valid,
-            outcome=outcome.score,
+            outcome=rollout.outcome.score,
             calls={role: sum(call.role == role for call in rollout.subs) for role in roles},
-            parts={
-                "net_return": outcome.net_return,
-                "fees": outcome.fees,
-                "spread": outcome.spread,
-                "funding": outcome.funding,
-            },
+            parts=rollout_parts(rollout, self._horizon),
         )
 
     def _trajectory(
-        self, step: int, query: int, rollout: int, transcript: Transcript, caller: tuple[str, int] | None
+        self,
+        step: int,
+        attempt: Rollout | Practice,
+        call: Trajectory,
+        said: Transcript,
+        caller: tuple[str, int] | None,
+        shared: float | None,
     ) -> TrajectoryRecord:
         return TrajectoryRecord(
             run=self.run,
             step=step,
-            query=query,
-            rollout=rollout,
-            role=transcript.role,
-            ordinal=transcript.ordinal,
-            policy_version=transcript.policy_version,
-            ids=transcript.ids,
-            mask=transcript.mask,
-            sampled_logps=transcript.logps,
-            valid=transcript.valid,
-            truncated=transcript.truncated,
-            reason=transcript.reason,
-            caller=None if transcript.role == MANAGER.key else caller,
+            query=attempt.query.number,
+            rollout=attempt.number,
+            role=call.role,
+            ordinal=call.ordinal,
+            policy_version=call.policy_version,
+            ids=said.ids,
+            mask=said.mask,
+            sampled_logps=said.logps,
+            valid=call.valid,
+            truncated=call.truncated,
+            reason=said.reason,
+            caller=caller,
+            format_score=call.format_score,
+            expert=call.expert,
+            shared=shared,
         )
 
-    def _reward(self, step: int, query: int, item: Credited) -> RewardRecord:
+    def _reward(self, step: int, item: Credited) -> RewardRecord:
         assert item.reward is not None
         parts = {"format": item.parts.format if item.parts.valid else 0.0, "outcome": item.parts.outcome}
         if item.parts.expert is not None:
             parts["expert"] = item.parts.expert
+        if item.parts.overlong:
+            parts["overlong"] = item.parts.overlong
         return RewardRecord(
             run=self.run,
             step=step,
-            query=query,
+            query=int(item.trajectory.query.rpartition("-")[2]),
             rollout=item.trajectory.rollout,
             role=item.trajectory.role,
             ordinal=item.trajectory.ordinal,
@@ -139,6 +172,25 @@ class Journal:
             parts=parts,
             advantage=item.advantage,
         )
+
+
+def rollout_parts(rollout: Rollout, horizon: int) -> dict[str, float]:
+    """What a rollout's outcome was made of and what the team did (`metrics.PARTS`): fractions of the equity, numbers of
+    orders, rulings, clamps and tokens; `exposure`, signed, that the decision led to, and `move`, the coin's over
+    `horizon` bars of the recorded path in volatilities."""
+    outcome, decision = rollout.outcome, rollout.decision
+    return {
+        "net_return": outcome.net_return,
+        "fees": outcome.fees,
+        "spread": outcome.spread,
+        "funding": outcome.funding,
+        "orders": float(len(decision.orders)),
+        "rulings": float(len(decision.rulings)),
+        "clamps": float(len(decision.clamps)),
+        "tokens": float(sum(len(call.ids) for call in (rollout.main, *rollout.subs))),
+        "exposure": ordered_exposure(rollout),
+        "move": market_move(rollout.query, horizon),
+    }
 
 
 def _step_of(line: str) -> int:

@@ -171,24 +171,26 @@ class RolePolicies:
 
     def version(self, role: str) -> str:
         """Name of the role's present weights, made of their content: equal weights on an equal base, equal name."""
-        content = self.base_fingerprint + fingerprint(self._parameters[role])
-        return f"{role}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+        return version_name(role, self.base_fingerprint, self._parameters[role])
 
     def save(self, folder: Path) -> None:
         """Write `{role}.safetensors` for each role."""
         for role in self.roles:
-            write_tensors(folder / f"{role}.safetensors", self.role_state(role), self._header(role))
+            write_tensors(folder / f"{role}.safetensors", self.role_state(role), self.header(role))
 
     def load(self, folder: Path) -> None:
-        """Read every role back from `save`. Raises UserError, and changes nothing, when a file is not of these roles'.
+        """Read every role back from `save`. Raises as `load_files` does."""
+        self.load_files({role: folder / f"{role}.safetensors" for role in self.roles})
+
+    def load_files(self, files: Mapping[str, Path]) -> None:
+        """Read each role from its file. Raises UserError, and changes nothing, when one is not of that role's policy.
 
         What must agree: the base model (by the hash of its weights), the mode, the shape of the adapters, the role.
         """
         states = {}
-        for role in self.roles:
-            path = folder / f"{role}.safetensors"
+        for role, path in files.items():
             states[role], header = read_tensors(path)
-            for key, mine in self._header(role).items():
+            for key, mine in self.header(role).items():
                 if header.get(key) != mine:
                     raise UserError(
                         f"{path} is a checkpoint of another model: its {key} is {header.get(key)}, here it is {mine}. "
@@ -199,7 +201,8 @@ class RolePolicies:
         for role, state in states.items():
             self.load_role_state(role, state)
 
-    def _header(self, role: str) -> dict[str, Any]:
+    def header(self, role: str) -> dict[str, Any]:
+        """What a file of the role's parameters says that it is: role, mode, shape of the adapter, hash of the base."""
         shape = None if self.lora is None else {**asdict(self.lora), "targets": list(self.lora.targets)}
         return {"kind": "policy", "role": role, "mode": self.mode, "lora": shape, "base": self.base_fingerprint}
 
@@ -214,14 +217,30 @@ class RolePolicies:
         }
 
 
+def version_name(role: str, base: str, parameters: Mapping[str, Tensor]) -> str:
+    """The name of a role's weights: the role, and a hash of the base's fingerprint and of the role's own parameters."""
+    content = base + fingerprint(parameters)
+    return f"{role}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+def lora_config(lora: LoraSettings, base_name: str | None = None) -> LoraConfig:
+    """The adapters' shape as peft has it; `base_name` is what an exported adapter calls its base."""
+    return LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets),
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base_name,
+    )
+
+
 def _with_adapters(model: Qwen3ForCausalLM, roles: Sequence[str], lora: LoraSettings, seed: int) -> PeftModel:
     """Put one adapter per role into `model`; the caller's random state is left alone.
 
     A role's first weights depend on `seed` and its name only, so a process that trains one role starts from the same.
     """
-    config = LoraConfig(
-        r=lora.r, lora_alpha=lora.alpha, target_modules=list(lora.targets), lora_dropout=0.0, task_type="CAUSAL_LM"
-    )
+    config = lora_config(lora)
     wrapped: PeftModel | None = None
     with torch.random.fork_rng(devices=[]):
         for role in roles:

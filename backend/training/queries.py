@@ -37,6 +37,11 @@ class Query:
     volatility: float
     seed: int
 
+    @property
+    def number(self) -> int:
+        """Its place in the step that it was drawn for."""
+        return int(self.key.rpartition("-")[2])
+
     def view(self) -> MarketView:
         return self.market.view(self.bar)
 

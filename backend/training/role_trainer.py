@@ -20,13 +20,18 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from backend.training.objective import (
+    Aggregation,
     ClipStats,
+    ImportanceKind,
+    PolicyLoss,
     RatioKind,
+    aggregate,
     clipped_objective,
+    importance_cut,
     importance_weights,
-    kl_terms,
+    kl_tokens,
     masked_mean,
-    weighted_mean,
+    normaliser,
 )
 from backend.training.policies import RolePolicies
 from backend.training.tensor_files import read_tensors, write_tensors
@@ -45,9 +50,14 @@ class RoleTrainerSettings:
     eps_low: float = 0.2
     eps_high: float = 0.2
     ratio: RatioKind = "token"
+    loss: PolicyLoss = "clip"
+    aggregation: Aggregation = "grpo"  # of the policy loss, the KL and the entropy alike
+    constant_length: int = 0  # of the aggregation dr_grpo
     kl_coef: float = 0.0  # anchor to the base model; costs one more forward pass
     entropy_coef: float = 0.0
+    importance: ImportanceKind = "truncate"
     importance_cap: float = 2.0  # on pi_trainer / pi_engine of each sampled token
+    mask_truncated: bool = False  # conversations cut off at the token limit have no token that is learnt from
     max_grad_norm: float = 1.0
     epochs: int = 1
     minibatches: int = 1
@@ -78,32 +88,50 @@ class RoleTrainer:
     ) -> dict[str, float]:
         """Learn from one batch; advantages and weights (B,) belong to the trajectories in their order.
 
-        The weights of each group sum to 1 (`alignment.align`), so their total is the batch's number of groups and its
-        denominator. `temperature` is the one the engine sampled at. A batch without any signal (all advantages 0, no KL
-        and no entropy term) takes no optimiser step: momentum alone is no reason to move. An update whose loss or
-        gradient is not finite is skipped and counted. Raises ValueError for another role's trajectory or bad lengths.
+        The weights of each group sum to 1 (`alignment.align`), so their total is the batch's number of groups and, with
+        the aggregation grpo, its denominator (`objective.normaliser` has the others'). Calls without a gradient are in
+        it. One of several updates a batch has its share of the batch's denominator; with bnpo it has that of its own
+        calls. `temperature` is the one the engine sampled at. A batch without any signal (all advantages 0, no KL and
+        no entropy term) takes no optimiser step: momentum alone is no reason to move. An update whose loss or gradient
+        is not finite is skipped and counted. Raises ValueError for another role's trajectory or bad lengths.
+
+        With `mask_truncated` a conversation that was cut off is in the denominator as a call without a token (overlong
+        filtering, DAPO, arXiv 2503.14476): grpo and dr_grpo count its weight, the means over tokens do not see it.
 
         Metrics, named `{role}/...`: loss, grad_norm, kl (when it has a coefficient), entropy, clip_share, ratio/mean,
-        ratio/max, importance/mean, engine_gap (largest |log pi_trainer - log pi_engine| of a sampled token), lr (of the
-        last update), updates, skipped_updates, trained (trajectories that carried a gradient), tokens (sampled ones
-        among theirs). What nothing was seen of is left out.
+        ratio/max, importance/mean, importance/cut_share (sampled tokens whose importance weight was truncated or
+        masked), engine_gap (largest |log pi_trainer - log pi_engine| of a sampled token), lr (of the last update),
+        updates, skipped_updates, masked (conversations that `mask_truncated` left out), trained (trajectories that
+        carried a gradient), tokens (sampled ones among theirs). What nothing was seen of is left out.
         """
         advantage, weight = np.asarray(advantages, np.float64), np.asarray(weights, np.float64)
         self._check(trajectories, advantage, weight)
         settings = self.settings
         regularised = settings.kl_coef != 0.0 or settings.entropy_coef != 0.0
-        sampled = np.array([one.mask.any() for one in trajectories], np.bool_)
-        chosen = np.flatnonzero(sampled & (weight > 0.0) & (regularised | (advantage != 0.0)))
-        rows = [_Row(trajectories[i], float(advantage[i]), float(weight[i])) for i in chosen.tolist()]
-        plan = self._plan(len(rows))
+        tokens = np.array([self._tokens(one) for one in trajectories], np.int64)
+        learns = (tokens > 0) & (weight > 0.0) & (regularised | (advantage != 0.0))
+        # A call without a gradient stands in the denominator of its own update only where updates have one each.
+        by_update = settings.aggregation == "bnpo"
+        chosen = np.flatnonzero((tokens > 0) & (weight > 0.0)) if by_update else np.flatnonzero(learns)
+        rows = {
+            i: _Row(trajectories[i], float(advantage[i]), float(weight[i])) for i in np.flatnonzero(learns).tolist()
+        }
+        plan = self._plan(len(chosen))
         if len(plan) > 1:
-            self._remember_proximal(rows, temperature)
-        watch = _Watch()
+            self._remember_proximal(list(rows.values()), temperature)
+        watch = _Watch(settings.importance_cap)
+        how, length = settings.aggregation, settings.constant_length
+        total = normaliser(weight, tokens, how, length) / settings.minibatches
         for part in plan:
-            total = float(weight.sum()) / settings.minibatches
-            self._update([rows[i] for i in part], total, temperature, watch)
+            members = chosen[part]
+            if by_update:
+                total = normaliser(weight[members], tokens[members], how)
+            self._update([rows[i] for i in members.tolist() if i in rows], total, temperature, watch)
         self.batches += 1
-        return {f"{self.role}/{name}": value for name, value in watch.metrics(rows).items()}
+        found = watch.metrics(list(rows.values()))
+        if settings.mask_truncated:
+            found["masked"] = float(sum(one.truncated for one in trajectories))
+        return {f"{self.role}/{name}": value for name, value in found.items()}
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors of the optimiser and a JSON-safe header with the counters (which are also the scheduler's state)."""
@@ -147,6 +175,10 @@ class RoleTrainer:
         if foreign:
             raise ValueError(f"the trainer of {self.role} got trajectories of {sorted(foreign)}")
 
+    def _tokens(self, one: Trajectory) -> int:
+        """Sampled tokens of a conversation that are learnt from."""
+        return 0 if self.settings.mask_truncated and one.truncated else int(one.mask.sum())
+
     def _plan(self, rows: int) -> list[npt.NDArray[np.int64]]:
         """Which rows each update learns from; decided by seed and batch number alone, so a resumed run agrees."""
         parts, epochs = self.settings.minibatches, self.settings.epochs
@@ -165,7 +197,7 @@ class RoleTrainer:
                     row.proximal = line[: row.length]
 
     def _update(self, rows: Sequence[_Row], total: float, temperature: float, watch: _Watch) -> None:
-        """One optimiser step on `rows`, whose weights are a part of `total`."""
+        """One optimiser step on `rows`, whose part of the denominator is in `total`."""
         if not rows:
             return
         loss = 0.0
@@ -198,16 +230,32 @@ class RoleTrainer:
         new, entropy = self.policies.logps(self.role, batch.ids, batch.mask, temperature, with_entropy)
         remembered = [row.proximal for row in members if row.proximal is not None]
         old = pad_sequence(remembered, batch_first=True) if remembered else new.detach()
-        importance = importance_weights(old, batch.sampled_logps, batch.mask, settings.importance_cap)
-        clip = (settings.eps_low, settings.eps_high, settings.ratio)
-        objective, stats = clipped_objective(new, old, batch.mask, advantages, weights, *clip, importance, total)
+        importance = importance_weights(
+            old, batch.sampled_logps, batch.mask, settings.importance_cap, settings.importance
+        )
+        objective, stats = clipped_objective(
+            new,
+            old,
+            batch.mask,
+            advantages,
+            weights,
+            settings.eps_low,
+            settings.eps_high,
+            settings.ratio,
+            importance,
+            total,
+            loss=settings.loss,
+            aggregation=settings.aggregation,
+            length=settings.constant_length,
+        )
         loss = -objective
         if reference is not None:
-            kl = kl_terms(new, old, reference, batch.mask, importance)
-            loss = loss + settings.kl_coef * weighted_mean(kl, weights, total)
-            watch.add_kl(kl.detach(), weights)
+            kl = kl_tokens(new, old, reference, batch.mask, importance)
+            loss = loss + settings.kl_coef * aggregate(kl, batch.mask, weights, settings.aggregation, total)
+            watch.add_kl(masked_mean(kl.detach(), batch.mask), weights)
         if with_entropy:
-            loss = loss - settings.entropy_coef * weighted_mean(masked_mean(entropy, batch.mask), weights, total)
+            mean = aggregate(entropy, batch.mask, weights, settings.aggregation, total)
+            loss = loss - settings.entropy_coef * mean
         watch.add_tokens(stats, entropy.detach()[batch.mask], importance[batch.mask], old.detach(), batch)
         return loss
 
@@ -242,8 +290,9 @@ def _micro_batches(rows: Sequence[_Row], budget: int) -> Iterator[list[_Row]]:
 class _Watch:
     """Sums over the micro-batches of one `step`."""
 
-    def __init__(self) -> None:
+    def __init__(self, importance_cap: float) -> None:
         self.skipped_updates = 0
+        self._importance_cap = importance_cap
         self._losses: list[float] = []
         self._norms: list[float] = []
         self._lr = 0.0  # of the last update
@@ -269,6 +318,7 @@ class _Watch:
         self._add("ratio/mean", stats.ratio.sum(), stats.ratio.numel())
         self._add("entropy", entropy.sum(), entropy.numel())
         self._add("importance/mean", importance.sum(), importance.numel())
+        self._add("importance/cut_share", importance_cut(importance, self._importance_cap).sum(), importance.numel())
         gap = (old_logps - batch.sampled_logps)[batch.mask].abs().max()
         for name, value in (("ratio/max", stats.ratio.max()), ("engine_gap", gap)):
             self._largest[name] = max(self._largest[name], value.item())

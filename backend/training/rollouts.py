@@ -14,7 +14,7 @@ from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Side
 from cryptosentinel.agents.registry import SUB_AGENTS
 from cryptosentinel.guard import Guard, GuardLimits
 from cryptosentinel.llm.engine import Engine
-from cryptosentinel.scheduler import run_all
+from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import Question, Team, TeamDecision, derive_seed
 from cryptosentinel.transcript import Transcript
 from simulator.costs import Costs
@@ -68,6 +68,7 @@ def collect(
     settings: RolloutSettings,
     seed: int,
     on_finished: Callable[[int], None] | None = None,
+    throughput: Throughput | None = None,
 ) -> list[list[Rollout]]:
     """K rollouts of each query, as one list a query. `seed` and the query's key fix all sampling."""
     seeds = [
@@ -78,7 +79,7 @@ def collect(
         for query, row in zip(queries, seeds, strict=True)
         for rollout_seed in row
     ]
-    decisions = iter(run_all(tasks, engine, on_finished=on_finished))
+    decisions = iter(run_all(tasks, engine, on_finished=on_finished, throughput=throughput))
     groups: list[list[Rollout]] = []
     for query, row in zip(queries, seeds, strict=True):
         judge = Judge(query, settings.paths, settings.horizon, settings.costs, settings.max_leverage)
@@ -87,7 +88,12 @@ def collect(
 
 
 def practise(
-    team: Team, engine: Engine, queries: Sequence[Query], settings: RolloutSettings, seed: int
+    team: Team,
+    engine: Engine,
+    queries: Sequence[Query],
+    settings: RolloutSettings,
+    seed: int,
+    throughput: Throughput | None = None,
 ) -> list[list[Practice]]:
     """K times the same question to every sub-agent about each query, as one list a query."""
     asked = [(query, tool, _question(query, tool)) for query in queries for tool in SUB_AGENTS]
@@ -98,7 +104,7 @@ def practise(
         for query, tool, question in asked
         for number in range(settings.group_size)
     ]
-    transcripts = run_all(tasks, engine)
+    transcripts = run_all(tasks, engine, throughput=throughput)
     groups: list[list[Practice]] = []
     for position, query in enumerate(queries):
         judge = Judge(query, settings.paths, settings.horizon, settings.costs, settings.max_leverage)

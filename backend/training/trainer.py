@@ -6,33 +6,31 @@ objective, optimiser step. New weights go to the engine before the next step, so
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
-from torch import Tensor
 
 from backend.config import TrainingConfig
 from backend.store.records import AdapterRecord
-from backend.training.alignment import target_count
+from backend.training.adapters import load_versions, save_versions
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
-from backend.training.credit import RoleCredit, calls_histogram, credit_main, credit_sub
-from backend.training.curriculum import Curriculum, Stage
+from backend.training.credit import RoleCredit, credit_main
+from backend.training.curriculum import Stage, curriculum_of
+from backend.training.doctor_rulebook import should_stop
 from backend.training.journal import Journal
-from backend.training.metrics import credit_metrics, format_counts, rollout_metrics
+from backend.training.learner import Learner, StepData, credit_settings
+from backend.training.metrics import team_metrics
 from backend.training.policies import RolePolicies
+from backend.training.publishing import publisher
 from backend.training.queries import Query, QueryPool
-from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
-from backend.training.rollouts import Practice, Rollout, RolloutSettings, collect, practise
+from backend.training.rollouts import Rollout, RolloutSettings, collect
+from backend.training.sharding import Shard, roll_out
+from backend.training.shares import role_shares
 from backend.training.validation import validate
-from cryptosentinel.agents.registry import MANAGER, ROLES, SUB_AGENTS
-from cryptosentinel.llm.transformers_engine import TransformersEngine
+from cryptosentinel.llm.engine import Engine
+from cryptosentinel.scheduler import FILLING, SPEED, Throughput
 from cryptosentinel.team import Team, derive_seed
 from simulator.errors import RunFailed
-
-MIN_CALLS = 20  # fewer conversations of a role than these tell nothing about its format
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Trainer:
         config: TrainingConfig,
         rollout_settings: RolloutSettings,
         team: Team,
-        engine: TransformersEngine,
+        engine: Engine,
         policies: RolePolicies,
         pool: QueryPool,
         validation_pool: QueryPool,
@@ -70,20 +68,14 @@ class Trainer:
         self.team = team
         self.engine = engine
         self.policies = policies
+        self.publisher = publisher(engine, policies, folder / "served")
         self.pool = pool
         self.journal = journal
         self.folder = folder
-        self.curriculum = Curriculum(
-            config.stage1_steps,
-            config.stage1_max_steps,
-            config.stage2_steps,
-            config.gate_format,
-            config.alpha,
-            config.beta,
-        )
-        self.trainers = {role: RoleTrainer(policies, role, self._role_settings(role)) for role in ROLES}
+        self.curriculum = curriculum_of(config)
+        self.learners = {role: Learner(config, policies, role) for role in policies.roles}
         self.state = TrainingState()
-        self.good: dict[str, dict[str, Tensor]] = {}  # parameters of roles as they last kept their format
+        self.throughput = Throughput()  # of the rollouts of the step
         self.validation_queries = validation_pool.draw(
             derive_seed(config.seed, "validation"), 0, config.validation_queries, easy=False
         )
@@ -92,7 +84,7 @@ class Trainer:
         """Go to the newest checkpoint; False if there is none. Raises `UserError` for one of another model."""
         found = checkpoints(self.folder / "checkpoints")
         if found:
-            self.state, self.good = load_checkpoint(found[-1], self.policies, self.trainers)
+            self.state = load_checkpoint(found[-1], self.policies, self.learners)
         self.journal.drop_metrics_after(self.state.step if found else -1)
         return bool(found)
 
@@ -101,7 +93,7 @@ class Trainer:
 
         Raises `RunFailed` when the gate of stage 1 stays shut.
         """
-        self._publish(ROLES)
+        self._start()
         if self.state.step == 0:
             metrics: dict[str, float] = {}
             self._validate(metrics)
@@ -111,88 +103,106 @@ class Trainer:
             if on_progress is not None:
                 on_progress(Progress(self.state.step, self._total(), self.state.stage, metrics))
         if self.state.best_step is not None:
-            self.policies.load(self.adapters(self.state.best_step))
-            self._publish(ROLES)
+            load_versions(self.policies, self.adapters(self.state.best_step))
+            self.publisher.publish(self.policies.roles)
         return self.state
+
+    def _start(self) -> None:
+        """Let the engine answer with the policies as they are."""
+        self.publisher.publish(self.policies.roles)
 
     # -- one step ---------------------------------------------------------------------------------------------------
 
     def _step(self) -> dict[str, float]:
-        # What the validation before left in the engine's cache would move log-probs by a rounding; a resumed run has
-        # none.
-        self.engine.forget()
+        self.throughput = Throughput()
         state = self.state
-        stage = self.curriculum.stage(state.stage)
-        queries = self.pool.draw(self.config.seed, state.step, self.config.queries_per_step, stage.easy)
-        seed = derive_seed(self.config.seed, "step", state.step)
-        if stage.number == 1:
-            # A quarter of the queries is for the manager's format; on the others the sub-agents practise without it.
-            quarter = -(-len(queries) // 4)
-            team_groups = self._collect(queries[:quarter], seed)
-            practice = practise(self.team, self.engine, queries[quarter:], self.rollout_settings, seed)
-        else:
-            team_groups, practice = self._collect(queries, seed), []
-        groups: list[Sequence[Rollout | Practice]] = [*team_groups, *practice]
-        metrics = {"stage": float(stage.number), **rollout_metrics(team_groups)}
-        ruined = self._roll_back(groups)
-        credits = self._credit(team_groups, groups, stage)
-        for role, credit in credits.items():
-            metrics |= credit_metrics(role, credit)
-            if role not in ruined:
-                metrics |= self._learn(role, credit)
-        self.journal.step(state.step, stage.number, groups, credits)
-        self._publish(credits)
+        data, metrics = self._roll_out(self.curriculum.stage(state.stage))
+        metrics |= self._learn(data)
         state.step += 1
         if state.step % self.config.validation_every == 0 or state.step == self._total():
             self._validate(metrics)
         metrics["rollbacks"] = float(len(state.rollbacks))
+        engine = self.throughput.metrics()
+        metrics |= {f"engine/{name}": engine[name] for name in FILLING if name in engine}
         self.journal.metrics(state.step, metrics)
-        save_checkpoint(self.folder / "checkpoints", state, self.policies, self.trainers, self.good)
+        self.journal.speed(state.step, {f"engine/{name}": engine[name] for name in SPEED if name in engine})
+        self._save()
+        if self.config.auto_stop:
+            self._examine()
         return metrics
 
-    def _collect(self, queries: Sequence[Query], seed: int) -> list[list[Rollout]]:
-        return collect(self.team, self.engine, queries, self.rollout_settings, seed)
+    def _examine(self) -> None:
+        """Raise `RunFailed` where the run cannot recover from what its metrics show."""
+        records = self.journal.store.metrics(self.journal.run)
+        finding = should_stop([(record.step, record.values) for record in records])
+        if finding is not None:
+            raise RunFailed(f"stopped by training.auto_stop: {finding.sentence()}")
 
-    def _credit(
-        self, team_groups: Sequence[Sequence[Rollout]], groups: Sequence[Sequence[Rollout | Practice]], stage: Stage
-    ) -> dict[str, RoleCredit]:
-        credits = {MANAGER.key: credit_main(team_groups, stage.alpha)}
-        for role in SUB_AGENTS.values():
-            target = target_count(calls_histogram(team_groups, role.key))
-            rng = np.random.default_rng(derive_seed(self.config.seed, "alignment", self.state.step, role.key))
-            credits[role.key] = credit_sub(groups, role.key, stage.beta, self.config.alignment, target, rng)
-        valid, calls = format_counts(team_groups)[MANAGER.key]
-        if stage.number == 1 and valid >= self.config.gate_format * calls:
-            # Paid for its format alone, a manager that has it can only learn to say less: to ask nobody.
-            del credits[MANAGER.key]
-        return credits
+    def _roll_out(self, stage: Stage) -> tuple[StepData, dict[str, float]]:
+        """The step's rollouts, recorded, and what the team did in them."""
+        shards = [self._shard(stage, number) for number in range(self.config.shards)]
+        team = [group for shard in shards for group in shard.team]
+        practice = [group for shard in shards for group in shard.practice]
+        team, dynamic = self._sample_on(team, stage)
+        method = self.config.credit if stage.beta[1] > 0.0 else "broadcast"  # stage 1 pays for no outcome
+        shares = role_shares(self.team, team, self.rollout_settings, method)
+        records = self.journal.rollouts(self.state.step, stage.number, team, practice, shares)
+        metrics = {"stage": float(stage.number), **team_metrics(records), **dynamic}
+        return StepData(stage, team, [*team, *practice], shares), metrics
 
-    def _learn(self, role: str, credit: RoleCredit) -> dict[str, float]:
-        items = [item for item in credit.items if item.reward is not None]
-        if not items:
-            return {}
-        return self.trainers[role].step(
-            [item.trajectory for item in items],
-            [item.advantage for item in items],
-            [item.weight for item in items],
-            self.config.temperature,
-        )
+    def _shard(self, stage: Stage, number: int) -> Shard:
+        # What validation or another shard left in the engine's cache would move log-probs by a rounding; a resumed run,
+        # or a worker that has not done those, has none of it.
+        self.publisher.forget()
+        return roll_out(
+            self.team, self.engine, self.pool, self.rollout_settings, self.config, self.state.step, stage, number,
+            self.throughput,
+        )  # fmt: skip
 
-    def _roll_back(self, groups: Sequence[Sequence[Rollout | Practice]]) -> set[str]:
-        """Take back the parameters of every role whose last steps ruined its format; remember those that keep it."""
-        ruined: set[str] = set()
-        for role, (valid, calls) in format_counts(groups).items():
-            if calls < MIN_CALLS:
-                continue
-            if valid >= self.config.gate_format * calls:
-                self.good[role] = self.policies.role_state(role)
-            elif valid < self.config.rollback_format * calls and role in self.good:
-                self.policies.load_role_state(role, self.good[role])
-                # The optimiser's momentum points to where the format was lost.
-                self.trainers[role] = RoleTrainer(self.policies, role, self._role_settings(role))
+    def _collect(self, queries: Sequence[Query]) -> list[list[Rollout]]:
+        seed = derive_seed(self.config.seed, "step", self.state.step)
+        return collect(self.team, self.engine, queries, self.rollout_settings, seed, throughput=self.throughput)
+
+    def _sample_on(self, groups: list[list[Rollout]], stage: Stage) -> tuple[list[list[Rollout]], dict[str, float]]:
+        """Roll out further queries in place of those that teach the manager nothing, and say how many.
+
+        Dynamic sampling (DAPO, arXiv 2503.14476) in at most `dynamic_rounds` rounds, each drawn by the run's seed, the
+        step and the round. Degenerate groups stay in the step, for the sub-agents may differ in them by their expert
+        scores; of the manager's denominator they are left out.
+        """
+        config, step = self.config, self.state.step
+        if stage.number == 1 or not config.dynamic_rounds:
+            return groups, {}
+        missing = 0
+        for number in range(config.dynamic_rounds + 1):
+            degenerate = credit_main(groups, stage.alpha, credit_settings(config, stage)).degenerate
+            missing = config.queries_per_step - (len(groups) - degenerate)
+            if missing == 0 or number == config.dynamic_rounds:
+                break
+            drawn = self.pool.draw(derive_seed(config.seed, "dynamic", number), step, missing, stage.easy)
+            queries = [replace(query, key=f"{step}-{len(groups) + i}") for i, query in enumerate(drawn)]
+            groups = [*groups, *self._collect(queries)]
+        further = len(groups) - config.queries_per_step
+        return groups, {"dynamic/queries": float(further), "dynamic/missing": float(missing)}
+
+    def _learn(self, data: StepData) -> dict[str, float]:
+        """Let every role learn from the step's rollouts; the engine answers with what they became."""
+        metrics: dict[str, float] = {}
+        credits: dict[str, RoleCredit] = {}
+        for role, learner in self.learners.items():
+            learnt = learner.learn(self.state.step, data)
+            metrics |= learnt.metrics
+            if learnt.rolled_back:
                 self.state.rollbacks.append((self.state.step, role))
-                ruined.add(role)
-        return ruined
+            if learnt.credit is not None:
+                credits[role] = learnt.credit
+        self.journal.rewards(self.state.step, credits)
+        self.publisher.publish(credits)
+        return metrics
+
+    def _save(self) -> None:
+        """A checkpoint of everything."""
+        save_checkpoint(self.folder / "checkpoints", self.state, self.policies, self.learners)
 
     # -- stages and validation --------------------------------------------------------------------------------------
 
@@ -216,9 +226,7 @@ class Trainer:
     def _keep(self) -> None:
         """Write the policies as a version of their own and record it."""
         folder = self.adapters(self.state.step)
-        self.policies.save(folder)
-        for role in ROLES:
-            path = folder / f"{role}.safetensors"
+        for role, (path, checksum) in save_versions(self.policies, folder, self.journal.run, self.state.step).items():
             self.journal.store.add_adapter(
                 AdapterRecord(
                     run=self.journal.run,
@@ -226,17 +234,12 @@ class Trainer:
                     version=self.policies.version(role),
                     step=self.state.step,
                     path=str(path.relative_to(self.folder)),
-                    checksum=hashlib.sha256(path.read_bytes()).hexdigest(),
+                    checksum=checksum,
                 )
             )
 
     def adapters(self, step: int) -> Path:
         return self.folder / "adapters" / f"step-{step:06d}"
-
-    def _publish(self, roles: Iterable[str]) -> None:
-        """Hand the present weights of `roles` to the engine."""
-        for role in roles:
-            self.engine.set_weights(role, self.policies.merged_state(role), self.policies.version(role))
 
     def _done(self) -> bool:
         return self.state.stage == 2 and self.state.step >= self._total()
@@ -245,18 +248,3 @@ class Trainer:
         """Steps of the whole run, as far as is known: stage 1 may take longer than its least."""
         began = self.state.stage_began if self.state.stage == 2 else max(self.curriculum.min_steps, self.state.step + 1)
         return began + self.curriculum.steps2
-
-    def _role_settings(self, role: str) -> RoleTrainerSettings:
-        config = self.config
-        return RoleTrainerSettings(
-            lr=getattr(config.learning_rate, role),
-            warmup_steps=config.warmup_steps,
-            eps_low=config.clip_low,
-            eps_high=config.clip_high,
-            ratio=config.ratio,
-            kl_coef=config.kl,
-            entropy_coef=config.entropy,
-            max_grad_norm=config.max_grad_norm,
-            minibatches=config.minibatches,
-            seed=config.seed,
-        )

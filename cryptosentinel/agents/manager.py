@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Any, Literal, Union
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from cryptosentinel.protocol import Arguments, NoArguments
 from cryptosentinel.roles import Role, SubAgent, Tool
@@ -14,6 +14,8 @@ from cryptosentinel.tools.context import ToolContext, horizon_volatility
 from cryptosentinel.tools.portfolio import limits
 
 Side = Literal["long", "short", "flat"]
+ASK_SEVERAL = "ask_several"
+MAX_QUESTIONS = 8
 
 
 class AskAnalyst(Arguments):
@@ -28,6 +30,13 @@ class AskAboutPosition(Arguments):
     symbol: str = Field(max_length=24)
     side: Side
     exposure: float = Field(ge=0, le=10, description="target as a fraction of equity")
+
+
+class AskSeveral(Arguments):
+    """Several questions that are answered side by side. Each is that of its role, named in `ask`; `asking` makes the
+    type for a team."""
+
+    questions: list[Any] = Field(min_length=2, max_length=MAX_QUESTIONS)
 
 
 class Position(Arguments):
@@ -83,6 +92,22 @@ def brief(context: ToolContext) -> str:
     return "\n".join(lines)
 
 
+def asking(sub_agents: Sequence[SubAgent]) -> type[AskSeveral]:
+    """The type of several questions to these sub-agents: each that of its own consultation, with `ask` in front."""
+
+    def named(sub_agent: SubAgent) -> Any:
+        only: Any = Literal[sub_agent.key]
+        return create_model(f"Ask_{sub_agent.key}", __base__=sub_agent.consult.arguments, ask=(only, ...))
+
+    kinds = tuple(named(one) for one in sub_agents)
+    question: Any = kinds[0] if len(kinds) == 1 else Annotated[Union[kinds], Field(discriminator="ask")]  # noqa: UP007
+    return create_model(
+        "AskSeveral",
+        __base__=AskSeveral,
+        questions=(list[question], Field(min_length=2, max_length=MAX_QUESTIONS)),
+    )
+
+
 def role_over(sub_agents: Sequence[SubAgent]) -> Role:
     """The manager of a team: its tools are the questions that it may put to its sub-agents, and what it may hold."""
     return Role(
@@ -94,6 +119,7 @@ def role_over(sub_agents: Sequence[SubAgent]) -> Role:
         ),
         tools=(
             *(sub_agent.consult for sub_agent in sub_agents),
+            Tool(ASK_SEVERAL, "Several questions at once, answered side by side.", asking(sub_agents)),
             Tool("get_limits", "The account, the guard's limits, and the room they leave.", NoArguments, limits),
         ),
         answer=Tool("submit_decision", "The positions to hold from the next bar on.", Decision),

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from llguidance import LLMatcher
 
 from cryptosentinel.llm.engine import Completion, Request
+from cryptosentinel.llm.grammar import restrict
 from cryptosentinel.llm.qwen3 import KVCache, Qwen3Decoder
 from cryptosentinel.llm.sampling import sample, uniforms
 
@@ -26,6 +28,7 @@ class _Row:
 
     index: int  # place in the answer
     request: Request
+    matcher: LLMatcher | None
     ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
 
@@ -34,15 +37,16 @@ def decode(
     model: Qwen3Decoder,
     requests: Sequence[Request],
     prompts: Sequence[Prompt],
+    matchers: Sequence[LLMatcher | None],
     end_of_turn: int,
     on_finish: Callable[[tuple[int, ...], KVCache], None],
 ) -> list[Completion]:
     """Continue every request from its prompt until `end_of_turn` or its `max_tokens`.
 
     The prompts are right-aligned in one cache, so that all rows write the same slot at each step; a mask hides what
-    lies left of the shorter ones. A finished row is replaced by the last one, so the rows in use are always the first
-    ones. `on_finish` gets, for each row, the tokens that its cache covers (all but the last sampled one) and a view
-    of that cache.
+    lies left of the shorter ones. A row with a matcher says only what that allows. A finished row is replaced by the
+    last one, so the rows in use are always the first ones. `on_finish` gets, for each row, the tokens that its cache
+    covers (all but the last sampled one) and a view of that cache.
     """
     longest = max(len(request.ids) for request in requests)
     steps = max(request.sampling.max_tokens for request in requests)
@@ -51,7 +55,9 @@ def decode(
         cache.write(index, longest - len(request.ids), prompt.cache)
     mask = _mask(model, requests, longest, longest + steps - 1)
 
-    rows = [_Row(index, request) for index, request in enumerate(requests)]
+    rows = [
+        _Row(index, request, matcher) for index, (request, matcher) in enumerate(zip(requests, matchers, strict=True))
+    ]
     temperatures = _tensor(model, [request.sampling.temperature for request in requests], torch.float32)
     positions = _tensor(model, [len(request.ids) for request in requests], torch.int64)
     chance = torch.from_numpy(
@@ -60,12 +66,16 @@ def decode(
     completions: dict[int, Completion] = {}
     logits = torch.stack([prompt.logits for prompt in prompts])
     for step in range(steps):
+        if any(row.matcher for row in rows):
+            logits = restrict(logits, [row.matcher for row in rows])
         drawn, drawn_logps = sample(logits, temperatures, chance[:, step])
         finished: list[int] = []
         for place, (token, logp) in enumerate(zip(drawn.tolist(), drawn_logps.tolist(), strict=True)):
             row = rows[place]
             row.ids.append(token)
             row.logps.append(logp)
+            if row.matcher is not None:
+                row.matcher.consume_token(token)
             ended = token == end_of_turn
             if ended or len(row.ids) == row.request.sampling.max_tokens:
                 finished.append(place)

@@ -5,42 +5,85 @@ Text is never re-tokenised: what an engine sampled is what is trained on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample. `temperature` 0 is greedy (log-probs are then those of the unscaled distribution)."""
+    """How to sample. `temperature` 0 is greedy (log-probs are then those of the unscaled distribution). With
+    `constrained` an engine that can do so samples only what the role's tools allow; log-probs are then those of what
+    was left to choose from."""
 
     temperature: float = 1.0
     max_tokens: int = 96
+    constrained: bool = False
 
 
 @dataclass(frozen=True)
 class Request:
     """One continuation wanted: `ids` is the whole conversation so far, generation prompt included.
 
-    `seed` alone decides the sampled tokens: the same request gives the same completion in any batch.
+    `seed` alone decides the sampled tokens: the same request gives the same completion in any batch. `tools` are the
+    JSON schemas of what the role may call, in the form of OpenAI's chat completions: for engines that constrain by them
+    or pass them on; the conversation itself lists them only where the team's settings say so.
     """
 
     role: str
     ids: tuple[int, ...]
     sampling: Sampling
     seed: int
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a completion took: tokens of the prompt, how many of them were known from before, sampled tokens, and the
+    seconds from the request to the answer (those of the whole batch, where it was one of a batch)."""
+
+    prompt: int = 0
+    cached: int = 0
+    sampled: int = 0
+    seconds: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Read and sampled together."""
+        return self.prompt + self.sampled
+
+    def __add__(self, other: Usage) -> Usage:
+        """Both together."""
+        return Usage(
+            self.prompt + other.prompt,
+            self.cached + other.cached,
+            self.sampled + other.sampled,
+            self.seconds + other.seconds,
+        )
+
+
+NOTHING = Usage()
 
 
 @dataclass(frozen=True)
 class Completion:
     """Sampled `ids` (the end-of-turn token included where the model ended its turn) and log-probs of equal length.
 
-    Log-probs are those of the distribution that was sampled from, temperature included.
+    Log-probs are those of the distribution that was sampled from, temperature included. A request that failed for good
+    has no ids and says why in `failure`, in words that hold no secret.
     """
 
     ids: tuple[int, ...]
     logps: tuple[float, ...]
     finished: bool  # False: cut off at max_tokens
+    usage: Usage = field(default=NOTHING, compare=False)
+    failure: str | None = None
+
+
+def failed(reason: str, usage: Usage = NOTHING) -> Completion:
+    """The completion of a request that could not be answered."""
+    return Completion((), (), False, usage, reason)
 
 
 class Engine(Protocol):
@@ -54,4 +97,14 @@ class Engine(Protocol):
 
     def policy_version(self, role: str) -> str:
         """Identifies the weights that answer for `role` right now."""
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine that answers each request when it is ready, as servers do: a slow one does not hold up the others."""
+
+    def submit(self, request: Request) -> Future[Completion]:
+        """Start to answer. A request that fails gives a completion with its `failure`; the future raises `RunFailed`
+        only when no further request can be answered."""
         ...

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
+from jinja2 import TemplateError
 from safetensors import SafetensorError
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
+from cryptosentinel.llm.model_files import check_folder, check_weights, read_config, read_tokenizer, weight_files
 from cryptosentinel.llm.tokens import (
     PADDING,
     SPECIAL_TOKENS,
@@ -166,19 +167,23 @@ def load_model(folder: Path) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]
 
     Raises `UserError` if something is missing, is not Qwen3, or speaks another chat format.
     """
-    _check_files(folder)
+    check_folder(folder)
+    config, weights = read_config(folder), weight_files(folder)
+    check_weights(config, weights)
+    with _quiet():
+        tokenizer = read_tokenizer(folder)
+    check_vocabulary(config, tokenizer, folder)
     try:
         with _quiet():
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
             loaded: Any = Qwen3ForCausalLM.from_pretrained(
                 folder,
+                config=config,
                 local_files_only=True,
                 use_safetensors=True,
                 dtype=torch.float32,
-                ignore_mismatched_sizes=True,  # to name them below, in one message
                 output_loading_info=True,
             )
-    except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(f"the model in {folder} cannot be read: {error}. Make or copy it anew") from error
     model: Qwen3ForCausalLM = loaded[0]
     report: dict[str, Any] = loaded[1]
@@ -186,13 +191,23 @@ def load_model(folder: Path) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]
     wrong = {kind: sorted(map(str, keys)) for kind, keys in report.items() if keys}
     if wrong:
         raise UserError(f"the weights in {folder} are not those of its config.json: {wrong}. Make or copy it anew")
-    if model.config.vocab_size < len(tokenizer):
+    if config.tie_word_embeddings and model.lm_head.weight is not model.model.embed_tokens.weight:
         raise UserError(
-            f"the model in {folder} has {model.config.vocab_size} token embeddings, its tokenizer {len(tokenizer)} "
-            "tokens: they do not belong together"
+            f"config.json in {folder} says that embedding and output layer are one, but its weights differ: set "
+            "tie_word_embeddings to false there, or copy the model anew"
         )
     check_chat_format(tokenizer, where=str(folder))
     return model.eval(), tokenizer
+
+
+def check_vocabulary(config: Qwen3Config, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Raise `UserError` unless the model has an embedding for every token."""
+    highest = max(tokenizer.get_vocab().values(), default=0)
+    if config.vocab_size <= highest:
+        raise UserError(
+            f"the model in {folder} has {config.vocab_size} token embeddings, its tokenizer ids up to {highest}: "
+            "they do not belong together; give the tokenizer that the model was trained with"
+        )
 
 
 def check_chat_format(tokenizer: PreTrainedTokenizerFast, where: str) -> None:
@@ -215,7 +230,14 @@ def check_chat_format(tokenizer: PreTrainedTokenizerFast, where: str) -> None:
     ]
     if not tokenizer.chat_template:
         raise UserError(f"the tokenizer in {where} has no chat template: use a chat model of the Qwen3 format")
-    theirs: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+    try:
+        theirs: Any = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+    except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"the chat template in {where} cannot be used ({error}): use a chat model of the Qwen3 format"
+        ) from error
     if ours != theirs:
         raise UserError(
             f"the chat template in {where} is not Qwen3's. A tool call reads {tokenizer.decode(theirs)!r}, "
@@ -235,26 +257,6 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if enabled:
             logging.enable_progress_bar()
-
-
-def _check_files(folder: Path) -> None:
-    """The files that must be there, before any library meets them."""
-    if not folder.is_dir():
-        raise UserError(f"there is no model folder {folder}: give the folder that holds config.json")
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} holds no config.json, so it is no model folder")
-    try:
-        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"{folder / 'config.json'} is no JSON object: {error}") from error
-    if kind != "qwen3":
-        raise UserError(f"the model in {folder} is of type {kind!r}; only 'qwen3' is supported")
-    if not any(folder.glob("*.safetensors")):
-        other = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
-        found = f" (found {', '.join(other)}, which may hold code and is not read)" if other else ""
-        raise UserError(f"{folder} holds no *.safetensors weights{found}: save the model as safetensors")
-    if not (folder / "tokenizer.json").is_file():
-        raise UserError(f"{folder} holds no tokenizer.json: save the model's fast tokenizer there too")
 
 
 def _between_special_tokens(texts: Iterable[str]) -> Iterator[str]:

@@ -14,8 +14,8 @@ Shapes: B rows, N new tokens, T cached tokens, H heads, G kv heads, D head dim, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -84,10 +84,18 @@ class Qwen3Decoder:
     """Inference on one set of weights. Call inside `torch.inference_mode()`.
 
     `state` holds Hugging Face's names (`model.layers.0.self_attn.q_proj.weight`, ...); values are copied to `device` as
-    float32. Raises `UserError` for an unsupported configuration or a state that is not this model's.
+    float32. What is equal in one of the `others`, decoders of the same configuration on the same device, is kept once
+    for all of them: adapters leave embedding, norms and head as they are. Raises `UserError` for an unsupported
+    configuration or a state that is not this model's.
     """
 
-    def __init__(self, config: Qwen3Config, state: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    def __init__(
+        self,
+        config: Qwen3Config,
+        state: Mapping[str, torch.Tensor],
+        device: torch.device,
+        others: Sequence[Qwen3Decoder] = (),
+    ) -> None:
         check_supported(config)
         self.device = device
         self.layer_count: int = config.num_hidden_layers
@@ -97,12 +105,28 @@ class Qwen3Decoder:
         self.max_positions: int = config.max_position_embeddings
         self.eps: float = config.rms_norm_eps
         self.hidden: int = config.hidden_size
-        weights = _checked_weights(config, state, device)
-        self.embedding = weights["model.embed_tokens.weight"]
-        self.norm = weights["model.norm.weight"]
-        self.head = (self.embedding if config.tie_word_embeddings else weights["lm_head.weight"]).t()
-        self.layers = [self._pack(weights, f"model.layers.{index}.") for index in range(self.layer_count)]
-        self.rotation = _rotation(config, device)
+        weights = _Weights(config, state, device)
+        self.embedding: torch.Tensor = _kept_once(
+            weights["model.embed_tokens.weight"], [other.embedding for other in others]
+        )
+        self.norm: torch.Tensor = _kept_once(weights["model.norm.weight"], [other.norm for other in others])
+        self.head: torch.Tensor = (
+            self.embedding.t()
+            if config.tie_word_embeddings
+            else _kept_once(weights["lm_head.weight"], [other.head.t() for other in others]).t()
+        )
+        self.layers: list[_Layer] = [
+            self._pack(weights, f"model.layers.{index}.", [other.layers[index] for other in others])
+            for index in range(self.layer_count)
+        ]
+        self.rotation: torch.Tensor = others[0].rotation if others else _rotation(config, device)
+        self._eps = torch.full((1,), self.eps, device=device)
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """All weights. A tied head comes beside its embedding, whose memory it shares."""
+        yield from (self.embedding, self.norm, self.head, self.rotation)
+        for layer in self.layers:
+            yield from (getattr(layer, field.name) for field in fields(layer))
 
     def prefill(self, ids: torch.Tensor, cache: KVCache, past: int) -> torch.Tensor:
         """Run tokens `ids` (B, N) at positions past..past+N of every row; returns the last token's logits (B, V).
@@ -145,16 +169,22 @@ class Qwen3Decoder:
         hidden = self.embedding[ids]
         rotation = self.rotation[positions]
         added = None if mask is None else mask[:rows].view(groups, 1, -1)[:, :, : slot + 1]
+        # All views at once: made layer by layer, they would take as long as some of the computing.
+        keys, values = cache.keys[:, :rows], cache.values[:, :rows]
+        new_keys, new_values = keys[..., slot].unbind(), values[..., slot, :].unbind()
+        all_keys, all_values = (
+            keys.flatten(1, 2)[..., : slot + 1].unbind(),
+            values.flatten(1, 2)[:, :, : slot + 1].unbind(),
+        )
         for index, layer in enumerate(self.layers):
             query, key, value = self._project(layer, hidden, rotation)
-            keys, values = cache.keys[index, :rows], cache.values[index, :rows]
-            keys[..., slot] = key
-            values[..., slot, :] = value
+            new_keys[index].copy_(key)
+            new_values[index].copy_(value)
             query = query.reshape(groups, -1, self.head_dim)
-            keys = keys.view(groups, self.head_dim, -1)[:, :, : slot + 1]
-            scores = torch.bmm(query, keys) if added is None else torch.baddbmm(added, query, keys)
-            values = values.view(groups, -1, self.head_dim)[:, : slot + 1]
-            attended = torch.bmm(torch.softmax(scores, dim=-1), values)
+            scores = (
+                torch.bmm(query, all_keys[index]) if added is None else torch.baddbmm(added, query, all_keys[index])
+            )
+            attended = torch.bmm(torch.softmax(scores, dim=-1), all_values[index])
             hidden = self._finish_layer(layer, hidden, attended.view(rows, -1))
         return self._logits(hidden)
 
@@ -176,12 +206,14 @@ class Qwen3Decoder:
         return torch.addmm(hidden, F.silu(gate) * up, layer.down)
 
     def _normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(hidden, (hidden.shape[-1],), None, self.eps)
+        """RMS norm without weights: half the small operations of `F.rms_norm`, which casts back and forth."""
+        squares = torch.sum(hidden * hidden, dim=-1, keepdim=True)
+        return hidden * torch.add(self._eps, squares, alpha=1.0 / hidden.shape[-1]).rsqrt_()
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return torch.mm(F.rms_norm(hidden, (self.hidden,), self.norm, self.eps), self.head)
+        return torch.mm(self._normed(hidden) * self.norm, self.head)
 
-    def _pack(self, weights: Mapping[str, torch.Tensor], prefix: str) -> _Layer:
+    def _pack(self, weights: _Weights, prefix: str, others: Sequence[_Layer]) -> _Layer:
         attention, mlp = prefix + "self_attn.", prefix + "mlp."
         query, key = (weights[attention + name] for name in ("q_proj.weight", "k_proj.weight"))
         input_norm = weights[prefix + "input_layernorm.weight"]
@@ -192,12 +224,15 @@ class Qwen3Decoder:
         query_norm = self._interleaved(weights[attention + "q_norm.weight"]) / math.sqrt(self.head_dim)
         key_norm = self._interleaved(weights[attention + "k_norm.weight"])
         gate_up = torch.cat([weights[mlp + "gate_proj.weight"], weights[mlp + "up_proj.weight"]])
+        packed = {
+            "qkv": (projections * input_norm).t(),
+            "qk_norm": torch.cat([query_norm.expand(self.heads, -1), key_norm.expand(self.kv_heads, -1)]),
+            "output": weights[attention + "o_proj.weight"].t(),
+            "gate_up": (gate_up * mlp_norm).t(),
+            "down": weights[mlp + "down_proj.weight"].t(),
+        }
         return _Layer(
-            qkv=(projections * input_norm).t().contiguous(),
-            qk_norm=torch.cat([query_norm.expand(self.heads, -1), key_norm.expand(self.kv_heads, -1)]),
-            output=weights[attention + "o_proj.weight"].t().contiguous(),
-            gate_up=(gate_up * mlp_norm).t().contiguous(),
-            down=weights[mlp + "down_proj.weight"].t().contiguous(),
+            **{name: _kept_once(weight, [getattr(other, name) for other in others]) for name, weight in packed.items()}
         )
 
     def _interleaved(self, weight: torch.Tensor) -> torch.Tensor:
@@ -234,32 +269,45 @@ def _rotation(config: Qwen3Config, device: torch.device) -> torch.Tensor:
     return torch.polar(torch.ones_like(angles), angles).to(device)
 
 
-def _checked_weights(
-    config: Qwen3Config, state: Mapping[str, torch.Tensor], device: torch.device
-) -> dict[str, torch.Tensor]:
-    """`state` as float32 on `device`, without gradients; names, shapes and values are checked."""
-    expected = _expected_shapes(config)
-    given = {name for name in state if not (config.tie_word_embeddings and name == "lm_head.weight")}
-    odd = [f"{name} is missing" for name in sorted(set(expected) - given)]
-    odd += [f"{name} is unknown" for name in sorted(given - set(expected))]
-    odd += [
-        f"{name} is {tuple(state[name].shape)}, not {shape}"
-        for name, shape in expected.items()
-        if name in state and tuple(state[name].shape) != shape
-    ]
-    if odd:
-        more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
-        raise UserError(
-            f"these weights are not this model's: {'; '.join(odd[:3])}{more}. Give the checkpoint that fits"
-        )
-    # A copy in any case: the trainer goes on changing its tensors in place.
-    weights = {name: state[name].detach().to(device, torch.float32, copy=True) for name in expected}
-    for name, weight in weights.items():
+class _Weights:
+    """A state whose names and shapes have been checked; a weight is checked and cast when it is asked for, one at a
+    time, so that a large model is not in memory twice."""
+
+    def __init__(self, config: Qwen3Config, state: Mapping[str, torch.Tensor], device: torch.device) -> None:
+        expected = _expected_shapes(config)
+        given = {name for name in state if not (config.tie_word_embeddings and name == "lm_head.weight")}
+        odd = [f"{name} is missing" for name in sorted(set(expected) - given)]
+        odd += [f"{name} is unknown" for name in sorted(given - set(expected))]
+        odd += [
+            f"{name} is {tuple(state[name].shape)}, not {shape}"
+            for name, shape in expected.items()
+            if name in state and tuple(state[name].shape) != shape
+        ]
+        if odd:
+            more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
+            raise UserError(
+                f"these weights are not this model's: {'; '.join(odd[:3])}{more}. Give the checkpoint that fits"
+            )
+        self._state = state
+        self._device = device
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """The weight as float32 on the device, without gradients. It may be the state's own memory."""
+        weight = self._state[name].detach().to(self._device, torch.float32)
         if not torch.isfinite(weight).all():
             raise UserError(
                 f"{name} holds values that are not finite: training has diverged; use an earlier checkpoint"
             )
-    return weights
+        return weight
+
+
+def _kept_once(weight: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The first of `others` that equals `weight`, or else a contiguous copy of it: the caller goes on changing its
+    tensors in place."""
+    for other in others:
+        if torch.equal(weight, other):
+            return other
+    return weight.clone(memory_format=torch.contiguous_format)
 
 
 def _expected_shapes(config: Qwen3Config) -> dict[str, tuple[int, ...]]:

@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -35,6 +36,7 @@ CONTROL_TOKENS = (PADDING, TURN_START, TURN_END)
 MARKUP_TOKENS = (CALL_START, CALL_END, RESPONSE_START, RESPONSE_END, THINK_START, THINK_END)
 SPECIAL_TOKENS = CONTROL_TOKENS + MARKUP_TOKENS
 
+_KEPT_TEXTS = 1024  # so many texts are not encoded again
 _REQUIRED = (TURN_START, TURN_END, CALL_START, CALL_END, RESPONSE_START, RESPONSE_END)
 _EMPTY_THINK = f"{THINK_START}\n\n{THINK_END}\n\n"
 # What an assistant may say by id: calls and thoughts. Never the tokens that open or close a turn or a tool's answer.
@@ -97,6 +99,8 @@ class ChatCodec:
         self.end_of_turn: int = added[TURN_END]
         self._tokenizer = backend
         self._plain = _without_special_tokens(backend)
+        # Roles are told the same again and again, and tools often say the same.
+        self._encoded = lru_cache(maxsize=_KEPT_TEXTS)(self._encode)
         # A model gives only ids of its own vocabulary: with none of them special, no data whatever can hold one.
         reachable = set(self._plain.get_vocab(with_added_tokens=False).values()) & set(added.values())
         if reachable:
@@ -105,8 +109,17 @@ class ChatCodec:
                 f"the tokenizer's vocabulary holds the special tokens {names}, so that text could be taken for them: "
                 "use a tokenizer that has them as added tokens only, as Qwen3's"
             )
-        # Everything between a user's or a tool's text and the model's next token is the same in every conversation.
+        # What stands between texts is the same in every conversation, and encoded once.
         self._opening = self._assemble([_Special(TURN_END), "\n", *self._assistant_header()])
+        self._after_system = self._assemble([_Special(TURN_END), "\n", _Special(TURN_START)])
+        self._before_user = self._assemble(["\n", _Special(TURN_START)])
+        self._before_response = self._assemble(["\n", _Special(TURN_START), "user\n", _Special(RESPONSE_START)])
+        self._after_response = [added[RESPONSE_END], *self._opening]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer itself, with its special tokens."""
+        return self._tokenizer
 
     def start(self, system: str, user: str, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
         """System turn, user turn, assistant header. `tools`: JSON schemas that the system turn lists, as in Qwen3."""
@@ -115,21 +128,15 @@ class ChatCodec:
             parts += ["\n\n", _TOOLS_INTRODUCTION]
             parts += ["\n" + json.dumps(tool, ensure_ascii=False) for tool in tools]
             parts += _own_voice(_TOOLS_INSTRUCTION)
-        parts += [_Special(TURN_END), "\n", _Special(TURN_START), f"user\n{user}"]
-        return self._assemble(parts) + self._opening
+        return self._assemble(parts) + self._after_system + self.encode_data(f"user\n{user}") + self._opening
 
     def tool_response(self, text: str) -> list[int]:
         """What follows a finished assistant turn: a user turn with the tool's answer, then the assistant header."""
-        return (
-            self._assemble(
-                ["\n", _Special(TURN_START), "user\n", _Special(RESPONSE_START), f"\n{text}\n", _Special(RESPONSE_END)]
-            )
-            + self._opening
-        )
+        return self._before_response + self.encode_data(f"\n{text}\n") + self._after_response
 
     def user_turn(self, text: str) -> list[int]:
         """What follows a finished assistant turn when the user speaks again, assistant header included."""
-        return self._assemble(["\n", _Special(TURN_START), f"user\n{text}"]) + self._opening
+        return self._before_user + self.encode_data(f"user\n{text}") + self._opening
 
     def continue_after(self, finished: bool, text: str) -> list[int]:
         """`tool_response(text)` after a completion; a turn that was cut off (`finished` False) is closed first."""
@@ -137,10 +144,7 @@ class ChatCodec:
 
     def encode_data(self, text: str) -> list[int]:
         """Ids of untrusted text. No id is a special token, whatever `text` contains; lone surrogates become '?'."""
-        # JSON can smuggle in lone surrogates ("\\ud800"), which no UTF-8 tokenizer accepts.
-        clean = text.encode("utf-8", "replace").decode("utf-8")
-        ids: list[int] = self._plain.encode(clean, add_special_tokens=False).ids
-        return ids
+        return list(self._encoded(text))
 
     def encode_assistant(self, text: str) -> list[int]:
         """Ids of an assistant's own answer, end of turn included: its call and think tags become special tokens.
@@ -158,6 +162,11 @@ class ChatCodec:
         """Text of a completion without its end of turn."""
         return self.decode(ids[:-1] if ids and ids[-1] == self.end_of_turn else ids)
 
+    def _encode(self, text: str) -> tuple[int, ...]:
+        # JSON can smuggle in lone surrogates ("\\ud800"), which no UTF-8 tokenizer accepts.
+        clean = text.encode("utf-8", "replace").decode("utf-8")
+        return tuple(self._plain.encode(clean, add_special_tokens=False).ids)
+
     def _assistant_header(self) -> list[_Part]:
         thought: list[_Part] = _own_voice(_EMPTY_THINK) if self.empty_think else []
         return [_Special(TURN_START), "assistant\n", *thought]
@@ -170,10 +179,11 @@ class ChatCodec:
             if isinstance(part, str):
                 text += part
                 continue
-            ids += self.encode_data(text)
+            if text:
+                ids += self.encode_data(text)
             ids.append(self.special_ids[part.text])
             text = ""
-        return ids + self.encode_data(text)
+        return ids + self.encode_data(text) if text else ids
 
 
 def parse_conversation(codec: ChatCodec, ids: Sequence[int]) -> list[dict[str, str]]:

@@ -8,14 +8,18 @@ million tokens.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
+from llguidance import LLMatcher
 from transformers import Qwen3Config
 
 from cryptosentinel.llm.decoding import Prompt, decode
-from cryptosentinel.llm.engine import Completion, Request
+from cryptosentinel.llm.engine import Completion, Request, Usage
+from cryptosentinel.llm.grammar import Grammars
 from cryptosentinel.llm.prefix_cache import PrefixCache
 from cryptosentinel.llm.qwen3 import KVCache, Qwen3Decoder
 from cryptosentinel.llm.tokens import ChatCodec
@@ -28,9 +32,10 @@ class TransformersEngine:
     """Batched sampling from one Qwen3 model per role.
 
     `weights` maps each role to a state in Hugging Face's names, LoRA already merged; they are copied as float32 to
-    `device`. `max_rows` bounds a decode batch. `prefix_cache_mb` bounds, per role, the memory for what earlier turns
-    of conversations computed; 0 turns this off. Every `set_weights` empties it, for all roles, so that what follows
-    does not depend on what came before.
+    `device`, and what is equal in several roles is held once. Where a request's sampling is `constrained`, its turn is
+    one call that its `tools` allow (see `grammar.py`); `max_tokens` may still cut it short. `max_rows` bounds a decode
+    batch. `prefix_cache_mb` bounds, per role, the memory for what earlier turns of conversations computed; 0 turns this
+    off. Every `set_weights` empties it, for all roles, so that what follows does not depend on what came before.
     """
 
     name = "transformers"
@@ -59,13 +64,15 @@ class TransformersEngine:
         self._models: dict[str, Qwen3Decoder] = {}
         self._versions: dict[str, str] = {}
         self._prefixes: dict[str, PrefixCache] = {}
+        self._grammars: Grammars | None = None  # made when first asked for: a large vocabulary takes a second
         for role, state in weights.items():
             self.set_weights(role, state, version)
 
     def set_weights(self, role: str, state: Mapping[str, torch.Tensor], version: str) -> None:
         """Answer for `role` with these weights from now on. Raises `UserError` if they do not fit or are not finite."""
         with torch.inference_mode():
-            self._models[role] = Qwen3Decoder(self._config, state, self._device)
+            others = list(self._models.values())
+            self._models[role] = Qwen3Decoder(self._config, state, self._device, others)
         self._versions[role] = version
         self._prefixes[role] = PrefixCache(self._cache_bytes)
         self.forget()
@@ -83,11 +90,22 @@ class TransformersEngine:
         """The version that `set_weights` gave. Raises `KeyError` for a role without weights."""
         return self._versions[role]
 
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that the weights of all roles take together, what they share counted once."""
+        storages = {
+            weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes()
+            for model in self._models.values()
+            for weight in model.tensors()
+        }
+        return sum(storages.values())
+
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Continue every request; the answers come in the order of the requests.
 
-        Raises `KeyError` for a role without weights, `ValueError` for an empty prompt or `max_tokens` < 1,
-        `UserError` for a conversation that is longer than the model's positions.
+        Raises `KeyError` for a role without weights, `ValueError` for an empty prompt, `max_tokens` < 1 or a constraint
+        without tools, `UserError` for a conversation that is longer than the model's positions and for tools that no
+        grammar can be made of.
         """
         batches: dict[str, list[int]] = defaultdict(list)
         for index, request in enumerate(requests):
@@ -110,6 +128,8 @@ class TransformersEngine:
                 f"a request needs ids, max_tokens >= 1 and temperature >= 0; "
                 f"got {len(request.ids)} ids and {request.sampling}"
             )
+        if request.sampling.constrained and not request.tools:
+            raise ValueError(f"constrained sampling needs the tools of {request.role}: there are none in the request")
         length, limit = len(request.ids) + request.sampling.max_tokens, self._models[request.role].max_positions
         if length > limit:
             raise UserError(
@@ -119,25 +139,43 @@ class TransformersEngine:
 
     def _generate_chunk(self, role: str, requests: Sequence[Request]) -> list[Completion]:
         model, prefixes = self._models[role], self._prefixes[role]
+        began = time.perf_counter()
         prompts = _read(model, prefixes, list(dict.fromkeys(request.ids for request in requests)))
 
         def keep(ids: tuple[int, ...], cache: KVCache) -> None:
             if self._cache_bytes:
                 prefixes.insert(ids, cache.clone())
 
-        return decode(model, requests, [prompts[request.ids] for request in requests], self._codec.end_of_turn, keep)
+        reads = [prompts[request.ids] for request in requests]
+        matchers = [self._begin(request) if request.sampling.constrained else None for request in requests]
+        answers = decode(model, requests, [read for read, _ in reads], matchers, self._codec.end_of_turn, keep)
+        seconds = time.perf_counter() - began
+        seen: set[tuple[int, ...]] = set()
+        told = []
+        for request, (_, past), answer in zip(requests, reads, answers, strict=True):
+            # Equal prompts are read once: all but the first of them were known.
+            known = len(request.ids) if request.ids in seen else past
+            seen.add(request.ids)
+            told.append(replace(answer, usage=Usage(len(request.ids), known, len(answer.ids), seconds)))
+        return told
+
+    def _begin(self, request: Request) -> LLMatcher:
+        if self._grammars is None:
+            self._grammars = Grammars(self._codec, self._config.vocab_size)
+        return self._grammars.begin(request.tools)
 
 
 def _read(
     model: Qwen3Decoder, prefixes: PrefixCache, prompts: Sequence[tuple[int, ...]]
-) -> dict[tuple[int, ...], Prompt]:
-    """Prefill distinct prompts. Those with equally many known and equally many new tokens go together, unpadded."""
+) -> dict[tuple[int, ...], tuple[Prompt, int]]:
+    """Prefill distinct prompts; with each, how many of its tokens were known. Those with equally many known and equally
+    many new tokens go together, unpadded."""
     groups: dict[tuple[int, int], list[tuple[tuple[int, ...], KVCache | None]]] = defaultdict(list)
     for ids in prompts:
         length, known = prefixes.longest(ids)
         past = min(length, len(ids) - 1)  # the last token is always read: its logits are wanted
         groups[past, len(ids) - past].append((ids, known))
-    read: dict[tuple[int, ...], Prompt] = {}
+    read: dict[tuple[int, ...], tuple[Prompt, int]] = {}
     for (past, new), members in groups.items():
         size = max(1, _PREFILL_TOKENS // new)
         for start in range(0, len(members), size):
@@ -149,5 +187,5 @@ def _read(
             tokens = torch.tensor([ids[past:] for ids, _ in batch], device=model.device)
             logits = model.prefill(tokens, cache, past)
             for row, (ids, _) in enumerate(batch):
-                read[ids] = Prompt(cache.row(row, 0, past + new), logits[row])
+                read[ids] = Prompt(cache.row(row, 0, past + new), logits[row]), past
     return read

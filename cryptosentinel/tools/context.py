@@ -25,8 +25,9 @@ class ToolContext:
     """The state of one decision.
 
     `symbol`, `side` and `exposure` are the question of a sub-agent's call; the manager's own context names its first
-    symbol. `limits` are the guard's, by name. The team speaks of exposures as fractions of `share` of the equity: a
-    coin that has a quarter of the account to itself is fully invested at 1.
+    symbol. `limits` are the guard's, by name; `budget` is what is left to spend on thinking. The team speaks of
+    exposures as fractions of `share` of the equity: a coin that has a quarter of the account to itself is fully
+    invested at 1.
     """
 
     view: MarketView
@@ -39,6 +40,7 @@ class ToolContext:
     side: str = "flat"
     exposure: float = 0.0
     limits: Mapping[str, float] = field(default_factory=dict)
+    budget: Mapping[str, float] = field(default_factory=dict)
 
     def held(self, symbol: str) -> float:
         """Signed exposure of `symbol` now, as the team speaks of it."""

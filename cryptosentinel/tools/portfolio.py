@@ -202,7 +202,8 @@ def _maintenance(context: ToolContext, symbol: str, notional: float) -> float:
 def limits(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """DeepTraderManager's: the account as `account` tells it, the guard's limits, and the room that they leave: for
     each coin of the decision the largest exposure, for all the gross exposure, and what may be lost before positions
-    may only shrink, in percent of the equity's peak. A limit that is none is left out."""
+    may only shrink, in percent of the equity's peak; also what is left to spend on thinking. A limit that is none is
+    left out."""
     told = account(context, NoArguments())
     if "held" not in told:
         return told
@@ -219,4 +220,6 @@ def limits(context: ToolContext, _: NoArguments) -> dict[str, Any]:
         left["gross"] = round(room / context.share, 3)
     if "max_drawdown" in known:
         left["drawdown"] = round(100.0 * max(0.0, known["max_drawdown"] - context.account.drawdown), 2)
+    if context.budget:
+        left["thinking"] = {name: round(value, 4) for name, value in context.budget.items()}
     return {**told, "limits": {name: round(value, 4) for name, value in known.items()}, "left": left}

@@ -20,12 +20,14 @@ from rich.console import Console
 from backend.store.records import BacktestRecord, DecisionRecord, RunRecord
 from backend.store.store import Store
 from backend.stories import decision_story, episode_records, remarks, usage
-from backend.telling import headline, tell
+from backend.telling import conversation, headline, real_names, tell
 from backend.transcript_pages import page, text_tree
 from backend.transcripts import DecisionTree, decision_tree, decisions_told, manager_talk, tree_from, visible
+from cryptosentinel.agents.manager import ASK_SEVERAL
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard import GuardLimits
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
+from cryptosentinel.protocol import render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import expert_policies
 from cryptosentinel.transcript import Transcript
@@ -89,7 +91,7 @@ def test_consultations_hang_where_they_were_asked() -> None:
     story = full_story()
     talk = manager_talk(story)
     assert talk is not None
-    asked = [turn.consulted.role for turn in talk.turns if turn.consulted is not None]
+    asked = [other.role for turn in talk.turns for other in turn.consulted]
     assert asked == ["market_analyst", "risk_analyst", "trader"]
     assert [one.role for one in talk.everyone()] == ["manager", *asked]
     assert all(turn.result is not None for turn in talk.turns[:-1]) and talk.turns[-1].result is None
@@ -107,7 +109,7 @@ def test_two_questions_to_one_role_keep_their_order() -> None:
     decision = decide(SayingEngine(said))
     talk = manager_talk(decision_story(codec(), decision))
     assert talk is not None
-    first, second = (turn.consulted for turn in talk.turns[:2])
+    [first], [second] = (turn.consulted for turn in talk.turns[:2])
     assert first is not None and second is not None
     assert first.problem is not None and first.asked == {"symbol": "AAAUSDT"} and first.ordinal == 0
     assert second.answer is not None and second.asked == {"symbol": "BBBUSDT"} and second.ordinal == 1
@@ -115,6 +117,22 @@ def test_two_questions_to_one_role_keep_their_order() -> None:
     text = flat(shown(tree))
     assert "no answer: no_call" in text and 'result: {"error": "no valid answer"}' in text
     assert "C1 is AAAUSDT, C2 is BBBUSDT" in text
+
+
+def test_questions_asked_at_once_hang_side_by_side() -> None:
+    questions = [{"ask": "market_analyst", "symbol": "C1"}, {"ask": "market_analyst", "symbol": "C2"}]
+    said = {
+        "manager": [render_call(ASK_SEVERAL, {"questions": questions}), ask("market_analyst", "C3"), submit()],
+        "market_analyst": ["Well.", analysis(), analysis(0.1, 0.1, 0.8)],
+    }
+    story = decision_story(codec(), decide(SayingEngine(said)))
+    talk = manager_talk(story)
+    assert talk is not None
+    assert [[other.asked["symbol"][0] for other in turn.consulted] for turn in talk.turns] == [["A", "B"], ["C"], []]
+    assert real_names(story) == {"C1": "AAAUSDT", "C2": "BBBUSDT", "C3": "CCCUSDT"}
+    several = next(line for line in conversation(story) if line.speaker == "manager")
+    assert several.text == "MarketAnalyst, where is AAAUSDT going?\nMarketAnalyst, where is BBBUSDT going?"
+    assert [one.ordinal for one in talk.everyone()] == [0, 0, 1, 2]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(-20.0, 0.0)), max_size=30))

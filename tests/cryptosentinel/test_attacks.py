@@ -312,10 +312,15 @@ def test_a_poisoned_memory_tells_clean_things(payload: str) -> None:
         "symbol": market.symbols[0], "decided_at": now - 10 * HOUR_MS, "known_at": now - HOUR_MS, "side": "long",
         "exposure": 1e300, "lean": "up", "move": 1e300, "net": -1e300,
     }  # fmt: skip
-    memory = Memory.from_dict({"open": [], "lessons": [lesson] * 50})
+    thesis = {
+        "symbol": market.symbols[0], "decided_at": now - 10 * HOUR_MS, "due_at": now + HOUR_MS, "side": "short",
+        "exposure": 1e300, "lean": "up", "close": 1e-300, "capital": 1e300, "earned": 0.0,
+    }  # fmt: skip
+    memory = Memory.from_dict({"open": [thesis] * 50, "lessons": [lesson] * 50})
+    closes = dict.fromkeys(market.symbols, 1000.0)
     for masked in (True, False):
-        told = memory.told(now, market.symbols, 5, Mask(market.symbols, masked))
-        assert 0 < len(told.splitlines()) <= 6
+        told = memory.told(now, market.symbols, 5, Mask(market.symbols, masked), closes)
+        assert 0 < len(told.splitlines()) <= 11
         for line in told.splitlines():
             check_clean(line)
             assert len(line) <= 250

@@ -30,6 +30,9 @@ from tests.team_scenes import codec, make_team, synthetic
 WINDOW = Window(180, 240, 6)
 
 
+CLOSES = {"AAAUSDT": 1.0, "BBBUSDT": 1.0}
+
+
 def lesson(
     decided: int = 0,
     known: int = 10,
@@ -178,19 +181,38 @@ def test_the_lean_is_the_direction_of_the_reply(word: str, lean: str) -> None:
 # Masking
 
 
+def test_open_theses_are_told_with_how_they_stand_and_only_while_they_are_open() -> None:
+    memory = Memory()
+    decided, due = 1_600_000_000_000, 1_600_000_000_000 + 2 * DAY_MS
+    stances: list[tuple[str, Said, Lean | None]] = [
+        ("BBBUSDT", "long", "up"), ("AAAUSDT", "flat", None), ("CCCUSDT", "short", None),
+    ]  # fmt: skip
+    for symbol, side, lean in stances:
+        memory.note(Stance(symbol, decided, due, side, 0.5, lean, 100.0, 1000.0, 0.0))
+    mask = Mask(("BBBUSDT", "AAAUSDT"), True)
+    told = [
+        memory.told(now, ("BBBUSDT", "AAAUSDT"), 5, mask, {"BBBUSDT": 102.0, "AAAUSDT": 90.0})
+        for now in (decided, decided + DAY_MS, due)
+    ]
+    assert told == ["", "open, 1.0 of 2.0 days: C1 long 0.5, lean up; moved +2.0", ""]
+    unknown = memory.told(decided + DAY_MS, ("BBBUSDT",), 5, mask, {"BBBUSDT": float("nan")})
+    assert unknown.endswith("moved not available")
+    assert "open" not in memory.told(decided + DAY_MS, ("BBBUSDT",), 0, mask, {"BBBUSDT": 102.0})
+
+
 def test_masked_lessons_have_no_name_and_no_date() -> None:
     memory = Memory()
     now = 1_600_000_000_000
     memory.add(lesson(now - 3 * DAY_MS, now - DAY_MS, "BBBUSDT", lean="down", move=0.01))
     symbols = ("BBBUSDT", "AAAUSDT")
-    masked = memory.told(now, symbols, 5, Mask(symbols, True))
+    masked = memory.told(now, symbols, 5, Mask(symbols, True), CLOSES)
     assert masked.splitlines() == [
         "lesson, 3.0 days ago: C1 long 0.5, lean down; in 2.0 days moved +1.0, made +1.0: right side",
         "MarketAnalyst's leans: 0 of 1 came true",
     ]
-    plain = memory.told(now, symbols, 5, Mask(symbols, False))
+    plain = memory.told(now, symbols, 5, Mask(symbols, False), CLOSES)
     assert "3.0 days ago (2020-09-10 12:26 UTC): BBBUSDT" in plain
-    assert memory.told(now - DAY_MS - 1, symbols, 5, Mask(symbols, True)) == ""
+    assert memory.told(now - DAY_MS - 1, symbols, 5, Mask(symbols, True), CLOSES) == ""
 
 
 # Saving

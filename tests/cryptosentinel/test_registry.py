@@ -10,6 +10,7 @@ import pytest
 
 from cryptosentinel import agents
 from cryptosentinel.agents import registry
+from cryptosentinel.agents.manager import ASK_SEVERAL, AskSeveral
 from cryptosentinel.agents.registry import MANAGER, ROLES, STANDARD, SUB_AGENTS
 from cryptosentinel.protocol import render_call
 from simulator.errors import UserError
@@ -19,6 +20,8 @@ from tests.team_scenes import SayingEngine, ask, decide, submit
 def test_the_registry_fits_together() -> None:
     assert list(ROLES) == [MANAGER.key, *(role.key for role in SUB_AGENTS.values())]
     asked = {tool.name: tool for tool in MANAGER.tools if tool.run is None}
+    several = asked.pop(ASK_SEVERAL)
+    assert several.arguments is not AskSeveral and issubclass(several.arguments, AskSeveral)
     assert asked == {name: role.consult for name, role in SUB_AGENTS.items()}
     for name, sub_agent in SUB_AGENTS.items():
         assert name == sub_agent.consult.name == f"consult_{sub_agent.key}" and sub_agent.consult.run is None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.guard import Guard, GuardLimits
-from cryptosentinel.llm.engine import Completion, Request, Sampling
+from cryptosentinel.llm.engine import Completion, Request, Sampling, Usage, failed
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.scheduler import run_all
+from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import Talk, TeamDecision
 from tests.team_scenes import codec, half_taught_policies, hand_made_account, make_team, synthetic
 
@@ -35,7 +38,7 @@ class Echo:
 def talk(number: int, roles: Sequence[str]) -> Talk[list[int]]:
     heard = []
     for turn, role in enumerate(roles):
-        completion = yield Request(role, (number,), Sampling(), seed=100 * number + turn)
+        [completion] = yield [Request(role, (number,), Sampling(), seed=100 * number + turn)]
         heard.append(completion.ids[0])
     return heard
 
@@ -96,7 +99,7 @@ def test_decisions_do_not_depend_on_their_company(max_batch: int) -> None:
 
 def test_an_error_in_a_task_is_not_hidden() -> None:
     def fails() -> Talk[list[int]]:
-        yield Request("manager", (1,), Sampling(), 0)
+        yield [Request("manager", (1,), Sampling(), 0)]
         raise ZeroDivisionError("in a task")
 
     with pytest.raises(ZeroDivisionError, match="in a task"):
@@ -115,3 +118,90 @@ def test_an_engine_s_error_and_a_missing_answer_are_not_hidden() -> None:
         run_all([talk(0, ["manager"]), talk(1, ["manager"])], engine)
     with pytest.raises(OSError, match="gone"):
         run_all([talk(0, ["manager"])], engine)
+
+
+class Server(Echo):
+    """Answers each request on a thread of its own; one of a role named `slow` waits until told otherwise."""
+
+    name = "server"
+
+    def __init__(self, *, most: int = 64) -> None:
+        super().__init__()
+        self.released = threading.Event()
+        self.pool = ThreadPoolExecutor(most)
+        self.lock = threading.Lock()
+        self.now, self.most = 0, 0
+
+    def submit(self, request: Request) -> Future[Completion]:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        return self.pool.submit(self._answer, request)
+
+    def _answer(self, request: Request) -> Completion:
+        if request.role == "slow" and not self.released.wait(10):
+            raise TimeoutError("nobody came this far")
+        time.sleep(request.seed % 7 / 2000)
+        with self.lock:
+            self.now -= 1
+        if request.role == "broken":
+            return failed("no answer", Usage(1, 0, 0, 0.1))
+        return Completion((request.seed,), (0.0,), True, Usage(2, 1, 1, 0.1))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    tasks=st.lists(st.lists(st.sampled_from(["manager", "trader"]), max_size=5), max_size=8),
+    max_batch=st.integers(1, 6),
+)
+def test_streamed_answers_give_the_same_results_as_batches(tasks: list[list[str]], max_batch: int) -> None:
+    talks = [talk(number, roles) for number, roles in enumerate(tasks)]
+    server = Server()
+    streamed = run_all(talks, server, max_batch=max_batch)
+    assert streamed == run_all([talk(number, roles) for number, roles in enumerate(tasks)], Echo())
+    assert server.most <= max_batch
+
+
+def test_a_slow_request_does_not_hold_the_others() -> None:
+    server = Server()
+
+    def last(number: int) -> Talk[list[int]]:
+        heard = yield from talk(number, ["manager"] * 9)
+        server.released.set()  # only a conversation that got through beside the slow one opens it
+        return heard
+
+    results = run_all([talk(0, ["slow", "manager"]), last(1)], server)
+    assert [len(heard) for heard in results] == [2, 9]
+
+
+def test_a_failed_request_is_an_answer_and_a_dead_engine_an_error() -> None:
+    def careful(number: int) -> Talk[str | None]:
+        [completion] = yield [Request("broken" if number == 1 else "manager", (number,), Sampling(), number)]
+        return completion.failure
+
+    throughput = Throughput()
+    assert run_all([careful(0), careful(1)], Server(), throughput=throughput) == [None, "no answer"]
+    assert throughput.failures == 1 and throughput.requests == 2
+
+    class Dead(Server):
+        def _answer(self, request: Request) -> Completion:
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        run_all([talk(0, ["manager"]), talk(1, ["manager"])], Dead())
+
+
+def test_throughput_counts_what_was_asked_and_how_full_the_batches_were() -> None:
+    throughput = Throughput()
+    assert throughput.metrics() == {}
+    run_all([talk(0, ["manager"]), talk(1, ["manager"] * 3), talk(2, [])], Echo(), throughput=throughput)
+    metrics = throughput.metrics()
+    assert metrics["requests"] == 4.0 and metrics["batch"] == pytest.approx(4 / 3)
+    assert metrics["batch_fill"] == 1.0  # 2 of 2, then 1 of 1 twice
+    assert 0.0 <= metrics["outside"] <= 1.0
+    run_all([talk(0, ["manager"] * 2)], Server(), throughput=throughput)
+    assert throughput.requests == 6 and throughput.usage == Usage(4, 2, 2, 0.2)
+    assert throughput.metrics()["prefix_reuse"] == 0.5
+    halved = Throughput()
+    run_all([talk(number, ["manager"]) for number in range(4)], Echo(), max_batch=1, throughput=halved)
+    assert halved.metrics()["batch_fill"] == pytest.approx(4 / (4 + 3 + 2 + 1))

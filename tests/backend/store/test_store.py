@@ -1,6 +1,5 @@
 """The store: idempotent writes, readers, the graph, versions, and a database behind a server."""
 
-import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -8,9 +7,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from surrealdb import BlockingEmbeddedSurrealConnection
-from surrealdb._surrealdb_ext import AsyncEmbeddedDB
-from websockets.asyncio.server import ServerConnection, serve
 
 from backend.store import (
     AdapterRecord,
@@ -18,15 +14,18 @@ from backend.store import (
     DecisionRecord,
     EvaluationRecord,
     MetricRecord,
+    PublishedRecord,
     QueryRecord,
     RewardRecord,
     RolloutRecord,
     RunRecord,
+    ServiceRecord,
+    ShardRecord,
     Store,
     StoreError,
     TrajectoryRecord,
 )
-from backend.store.store import DATABASE, NAMESPACE
+from tests.backend.store.gateways import gateway_thread
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {"training": {"seed": 1, "note": None}})
 
@@ -151,7 +150,9 @@ def test_edges_say_who_called_whom_and_in_which_order(store: Store) -> None:
         (0, ("trader", 0), 0): ("market_analyst", 0),
         (1, manager, 0): ("trader", 0),
     }
-    walked = store._query("SELECT VALUE ->delegated->trajectory.role FROM trajectory WHERE rollout = 1 AND ordinal = 0")
+    walked = store._connection.query(
+        "SELECT VALUE ->delegated->trajectory.role FROM trajectory WHERE rollout = 1 AND ordinal = 0"
+    )
     assert sorted(walked) == [[], ["trader"]]
 
 
@@ -204,17 +205,19 @@ def test_text_is_never_a_query(store: Store, hostile: str) -> None:
 def test_every_field_of_every_record_is_in_the_schema(store: Store) -> None:
     # The database drops a field that its schema does not know, without a word.
     for kind in (
-        AdapterRecord, BacktestRecord, DecisionRecord, EvaluationRecord, MetricRecord, QueryRecord, RewardRecord,
-        RolloutRecord, RunRecord, TrajectoryRecord,
+        AdapterRecord, BacktestRecord, DecisionRecord, EvaluationRecord, MetricRecord, PublishedRecord, QueryRecord,
+        RewardRecord, RolloutRecord, RunRecord, ServiceRecord, ShardRecord, TrajectoryRecord,
     ):  # fmt: skip
-        known = {name for name in store._query(f"INFO FOR TABLE {kind.table}")["fields"] if "[*]" not in name}
+        known = {
+            name for name in store._connection.query(f"INFO FOR TABLE {kind.table}")["fields"] if "[*]" not in name
+        }
         assert known == {field.name for field in fields(kind)}, kind.table
 
 
 def test_readers_use_an_index(store: Store) -> None:
     for table, names in (("trajectory", ("step", "role")), ("reward", ("step",)), ("decision", ("backtest",))):
         condition = " AND ".join(f"{name} = 0" for name in ("run", *names))
-        (plan, *_) = store._query(f"SELECT * FROM {table} WHERE {condition} EXPLAIN")
+        (plan, *_) = store._connection.query(f"SELECT * FROM {table} WHERE {condition} EXPLAIN")
         assert plan["operation"] == "Iterate Index" and len(plan["detail"]["plan"]["value"]) == len(names) + 1
 
 
@@ -224,16 +227,6 @@ def test_a_folder_keeps_what_was_written(tmp_path: Path) -> None:
         store.add_run(replace(RUN, status="finished"))
     with Store.open(str(folder)) as store:
         assert store.runs() == [replace(RUN, status="finished")]
-
-
-def test_a_store_of_another_version_is_refused_and_let_go(tmp_path: Path) -> None:
-    Store.open(tmp_path).close()
-    with BlockingEmbeddedSurrealConnection(f"surrealkv://{tmp_path / 'db'}") as connection:
-        connection.use(NAMESPACE, DATABASE)
-        connection.query("UPDATE store:schema SET version = 99")
-    for _ in range(2):  # the second time shows that the first let the folder go
-        with pytest.raises(StoreError, match="version 99 of the schema, this program writes version 1"):
-            Store.open(tmp_path)
 
 
 def test_a_folder_that_holds_something_else_is_told_and_let_go(tmp_path: Path) -> None:
@@ -281,50 +274,11 @@ def test_a_training_step_is_written_quickly(tmp_path: Path) -> None:
     assert min(seconds) < 0.6  # measured 0.2; room for a slower machine
 
 
-class Server:
-    """The embedded engine behind a WebSocket: it takes the very requests that the protocol carries."""
-
-    def __init__(self) -> None:
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
-        self._thread.start()
-        assert self._ready.wait(20)
-
-    async def _serve(self) -> None:
-        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        database, one_at_a_time = AsyncEmbeddedDB("mem://"), asyncio.Lock()
-        await database.connect()
-
-        async def answer(socket: ServerConnection) -> None:
-            async for request in socket:
-                assert isinstance(request, bytes)
-                async with one_at_a_time:
-                    await socket.send(await database.execute(request))
-
-        async with serve(answer, "127.0.0.1", 0, subprotocols=["cbor"]) as server:  # type: ignore[list-item]  # a str
-            self.url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
-            self._ready.set()
-            await self._over.wait()
-
-    def stop(self) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join()
-
-
-def test_a_server_is_shared_and_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CRYPTOSENTINEL_STORE_USER", raising=False)
-    server = Server()
-    try:
-        with Store.open(server.url) as one, Store.open(server.url) as other:
-            one.add_run(RUN)
-            one.add_trajectories(a_step(0, rollouts=2)[1])
-            assert other.runs() == [RUN]
-            assert other.trajectories("r", 0) == a_step(0, rollouts=2)[1]
-            server.stop()
-            with pytest.raises(StoreError, match=server.url):
-                one.runs()
-    finally:
-        server.stop()
-    with pytest.raises(StoreError, match="is the server running, and are CRYPTOSENTINEL_STORE_USER"):
-        Store.open(server.url)
+    monkeypatch.delenv("CRYPTOSENTINEL_STORE_PASSWORD", raising=False)
+    with gateway_thread() as server, Store.open(server.url) as one, Store.open(server.url) as other:
+        one.add_run(RUN)
+        one.add_trajectories(a_step(0, rollouts=2)[1])
+        assert other.runs() == [RUN]
+        assert other.trajectories("r", 0) == a_step(0, rollouts=2)[1]

@@ -54,7 +54,7 @@ def test_any_conversation_comes_back_to_the_token(
     nano: Path, user: str, turns: list[tuple[str, str]], schemas: bool, kind: str
 ) -> None:
     codec = codec_of(nano if kind == "nano" else None, kind == "think")
-    tools = ROLES["trader"].schemas() if schemas else None
+    tools = list(ROLES["trader"].schemas) if schemas else None
     one = live(codec, user, turns, tools)
     ids, mask = encode(codec, messages_of(codec, one), tools)
     assert ids.tolist() == list(one.ids)
@@ -69,7 +69,7 @@ def test_what_the_team_said_comes_back_to_the_token(nano: Path, schemas: bool) -
     said = transcribe(codec, pool, team_settings(config, 1.0), 12, 0.5, 1)
     assert {one.role for one in said} == set(ROLES)
     for one in said:
-        tools = ROLES[one.role].schemas() if schemas else None
+        tools = list(ROLES[one.role].schemas) if schemas else None
         messages = messages_of(codec, one)
         assert messages[0]["content"] == ROLES[one.role].system
         ids, mask = encode(codec, messages, tools)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend.training.advantages import batch_scaled, decoupled_advantages, group_advantages
 from backend.training.alignment import AlignmentMethod
-from backend.training.credit import RoleCredit, calls_histogram, credit_main, credit_sub
+from backend.training.credit import Credited, CreditSettings, RoleCredit, calls_histogram, credit_main, credit_sub
 from backend.training.queries import QueryPool
 from backend.training.rollouts import Rollout
 from backend.training.scoring import Outcome
@@ -52,8 +54,10 @@ def build(drawn: Sequence[Sequence[tuple[bool, float, Sequence[Call]]]], role: s
     ]  # fmt: skip
 
 
-def credit(drawn: list[list[Rollout]], method: AlignmentMethod = "fractional", target: int = 2) -> RoleCredit:
-    return credit_sub(drawn, "trader", BETA, method, target, np.random.default_rng(1))
+def credit(
+    drawn: list[list[Rollout]], method: AlignmentMethod = "fractional", target: int = 2, **settings: Any
+) -> RoleCredit:
+    return credit_sub(drawn, "trader", BETA, method, target, np.random.default_rng(1), CreditSettings(**settings))
 
 
 def _check_groups(found: RoleCredit) -> None:
@@ -143,3 +147,99 @@ def test_the_histogram_counts_rollouts_by_their_calls_of_the_role() -> None:
     rolled = build([[(True, 0.5, [(True, 0.1)] * 2), (True, 0.5, [])], [(True, 0.5, [(True, 0.1)] * 2)]])
     assert calls_histogram(rolled, "trader") == {2: 2, 0: 1}
     assert calls_histogram(rolled, "risk_analyst") == {0: 3}
+
+
+Drawn = list[list[tuple[bool, float, list[Call]]]]
+
+
+def scored(found: RoleCredit, query: int) -> list[Credited]:
+    return [one for one in found.items if one.trajectory.query == QUERIES[query].key and one.reward is not None]
+
+
+@given(groups, methods, st.integers(2, 5))
+def test_by_ordinal_first_calls_are_compared_with_first_calls_and_few_back_off(
+    drawn: Drawn, method: AlignmentMethod, least: int
+) -> None:
+    rolled = build(drawn)
+    by_role, by_ordinal = credit(rolled, method), credit(rolled, method, group="ordinal", min_group=least)
+    assert [one.weight for one in by_ordinal.items] == [one.weight for one in by_role.items], "no step is larger"
+    for query in range(len(drawn)):
+        items, plain = scored(by_ordinal, query), scored(by_role, query)
+        for ordinal in {one.trajectory.ordinal for one in items}:
+            own = [i for i, one in enumerate(items) if one.trajectory.ordinal == ordinal]
+            got = [items[i].advantage for i in own]
+            weights = np.array([items[i].weight for i in own])
+            if np.count_nonzero(weights) < least:
+                assert got == [plain[i].advantage for i in own]
+            else:
+                want, _ = group_advantages([float(items[i].reward or 0.0) for i in own], weights)
+                assert got == pytest.approx(want)
+
+
+def test_a_query_counts_a_group_an_ordinal_and_one_for_those_that_backed_off() -> None:
+    one, two = [(True, 0.1)], [(True, 0.2), (True, 0.9)]
+    rolled = build([[(True, 0.5, one), (True, 0.5, two), (True, 0.5, one)]])
+    found = credit(rolled, group="ordinal", min_group=2)
+    assert (found.groups, found.degenerate) == (2, 0)
+    assert credit(rolled, group="ordinal", min_group=4).groups == credit(rolled).groups == 1
+    equal = build([[(True, 0.5, one), (True, 0.5, [*one, (True, 0.9)])]])
+    assert credit(equal, group="ordinal", min_group=2).degenerate == 1, "the first calls are equal"
+
+
+@given(groups)
+def test_decoupled_credit_is_the_parts_advantages_over_the_batchs_sigma(drawn: Drawn) -> None:
+    found = credit(build(drawn), decoupled=True)
+    rows = [items for items in (scored(found, query) for query in range(len(drawn))) if items]
+    weights = [np.array([one.weight for one in items]) for items in rows]
+    made = [
+        decoupled_advantages([one.parts.terms() for one in items], (*BETA, 1.0), weight)[0]
+        for items, weight in zip(rows, weights, strict=True)
+    ]
+    for items, want in zip(rows, batch_scaled(made, weights), strict=True):
+        assert [one.advantage for one in items] == pytest.approx(want.tolist())
+    main = credit_main(build(drawn), ALPHA, CreditSettings(decoupled=True))
+    values = np.array([one.advantage for one in main.items]) * [one.weight for one in main.items]
+    assert values.sum() == pytest.approx(0.0, abs=1e-9)
+
+
+@given(groups)
+def test_without_sigma_the_managers_advantage_is_its_reward_above_the_mean(drawn: Drawn) -> None:
+    found = credit_main(build(drawn), ALPHA, CreditSettings(scale=False))
+    for query in range(len(drawn)):
+        items = scored(found, query)
+        rewards = np.array([one.reward for one in items])
+        assert [one.advantage for one in items] == pytest.approx((rewards - rewards.mean()).tolist(), abs=1e-9)
+
+
+@given(groups)
+def test_groups_that_teach_nothing_can_be_left_out_of_the_managers_denominator(drawn: Drawn) -> None:
+    kept, left_out = (credit_main(build(drawn), ALPHA, CreditSettings(keep_degenerate=keep)) for keep in (True, False))
+    assert (kept.groups, kept.degenerate) == (left_out.groups, left_out.degenerate)
+    assert sum(one.weight for one in kept.items) == pytest.approx(kept.groups)
+    assert sum(one.weight for one in left_out.items) == pytest.approx(kept.groups - kept.degenerate)
+    assert [one.advantage for one in kept.items] == [one.advantage for one in left_out.items]
+
+
+@given(groups)
+def test_an_overlong_answer_is_paid_less_whether_valid_or_not(drawn: Drawn) -> None:
+    """Every call of these samples one token."""
+    rolled = build(drawn)
+    for length, buffer, penalty in ((1, 1, -1.0), (2, 2, -0.5), (9, 8, 0.0)):
+        settings = CreditSettings(overlong=(length, buffer))
+        for plain, found in (
+            (credit_main(rolled, ALPHA), credit_main(rolled, ALPHA, settings)),
+            (credit(rolled), credit(rolled, overlong=(length, buffer))),
+        ):
+            for before, after in zip(plain.items, found.items, strict=True):
+                assert (before.reward is None) == (after.reward is None)
+                assert after.parts.overlong == penalty
+                assert after.reward is None or after.reward == pytest.approx((before.reward or 0.0) + penalty)
+            got, want = ([one.advantage for one in credit.items] for credit in (found, plain))
+            assert got == pytest.approx(want, abs=1e-6), "a penalty that all share changes no advantage"
+
+
+def test_an_outcome_of_its_own_takes_the_place_of_the_teams() -> None:
+    rolled = build([[(True, 0.9, [(True, 0.5)]), (False, 0.9, [(True, 0.5)])]])
+    found = credit_sub(rolled, "trader", BETA, "fractional", 2, np.random.default_rng(1), outcomes=[[0.3, 0.5]])
+    assert [one.parts.outcome for one in found.items] == [0.3, 0.5]
+    assert [one.reward for one in found.items] == pytest.approx([0.1 + 0.12 + 0.25, 0.1 + 0.2 + 0.25])

@@ -88,7 +88,7 @@ def test_every_conversation_has_one_fate_and_every_state_one_split(
 
 def test_schemas_are_in_the_rows_where_the_prompt_has_them() -> None:
     rows, _ = select([said(0.5)], replace(ANY, schemas_in_prompt=True))
-    assert rows[0].schemas() == ROLES["trader"].schemas()
+    assert rows[0].schemas() == list(ROLES["trader"].schemas)
     assert select([said(0.5)], ANY)[0][0].schemas() is None
 
 

@@ -34,7 +34,7 @@ def store() -> Iterator[Store]:
 
 @pytest.fixture
 def journal(store: Store, tmp_path: Path) -> Iterator[Journal]:
-    opened = Journal(store, RUN, tmp_path)
+    opened = Journal(store, RUN, tmp_path, HORIZON)
     yield opened
     opened.close()
 
@@ -57,7 +57,8 @@ def credits_of(groups: list[list[Rollout]]) -> dict[str, RoleCredit]:
 
 def test_a_step_is_stored_whole_and_twice_is_once(journal: Journal, store: Store, groups: list[list[Rollout]]) -> None:
     for _ in range(2):
-        journal.step(3, 2, groups, credits_of(groups))
+        journal.rollouts(3, 2, groups, [], {})
+        journal.rewards(3, credits_of(groups))
     every = [one for group in groups for one in group]
     assert [query.bar for query in store.queries(RUN, 3)] == [group[0].query.bar for group in groups]
     stored = store.rollouts(RUN, 3)

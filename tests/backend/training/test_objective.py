@@ -1,4 +1,6 @@
-"""The clipped objective: known answers, its three ratios, KL, staleness, and what must get no gradient."""
+"""The clipped objective: known answers, its three ratios, KL, staleness, and what must get no gradient.
+
+`test_aggregation.py` has the aggregations, CISPO and the kinds of importance weights."""
 
 from __future__ import annotations
 

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from backend.store.store import Store
 from backend.training import rollouts as rollouts_module
 from backend.training.credit import credit_main
-from backend.training.metrics import credit_metrics, format_counts, rollout_metrics
+from backend.training.exposure import ordered_exposure
+from backend.training.journal import Journal
+from backend.training.metrics import credit_metrics, format_counts, spoken_metrics, team_metrics
 from backend.training.queries import Query, QueryPool
 from backend.training.rollouts import Practice, Rollout, RolloutSettings, collect, practise
 from backend.training.scoring import Judge
+from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.guard import GuardLimits
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.llm.tokens import make_byte_codec
 from cryptosentinel.teacher import novice_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.costs import Costs
-from tests.small_world import HORIZON, TRAIN, small_market
+from tests.small_world import HORIZON, RUN, TRAIN, small_market
 
 SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, GuardLimits())
 POOL = QueryPool(small_market(), *TRAIN, HORIZON)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.open("mem://") as opened:
+        yield opened
 
 
 def rolled(queries: list[Query], seed: int = 1, settings: RolloutSettings = SETTINGS) -> list[list[Rollout]]:
@@ -85,16 +98,25 @@ def test_trajectories_tell_what_was_said() -> None:
             assert len(set(ordinals)) == len(ordinals)
 
 
-def test_metrics_are_means_over_the_rollouts() -> None:
+def test_metrics_are_means_over_the_rollouts(store: Store, tmp_path: Path) -> None:
     groups = rolled(POOL.draw(1, 2, 6, easy=False))
     every = [one for group in groups for one in group]
-    metrics = rollout_metrics(groups)
+    journal = Journal(store, RUN, tmp_path, HORIZON)
+    metrics = team_metrics(journal.rollouts(2, 2, groups, [], {}))
+    journal.close()
+    spoken = {role: [c for one in every for c in (one.main, *one.subs) if c.role == role] for role in ROLES}
+    for role, calls in spoken.items():
+        metrics |= spoken_metrics(role, calls, len(every))
     assert metrics["team/outcome"] == pytest.approx(sum(one.outcome.score for one in every) / len(every))
     assert metrics["team/hold_share"] == sum(not one.decision.orders for one in every) / len(every)
     assert metrics["market_analyst/calls"] == sum(
         call.role == "market_analyst" for one in every for call in one.subs
     ) / len(every)
-    assert format_counts(groups)["manager"] == (len(every), len(every))
+    assert format_counts(groups)["manager"] == (len(every), len(every)) and metrics["manager/valid"] == 1.0
+    exposures = [ordered_exposure(one) for one in every]
+    assert metrics["team/exposure"] == pytest.approx(sum(map(abs, exposures)) / len(every))
+    assert metrics["team/tokens"] == sum(len(c.ids) for one in every for c in (one.main, *one.subs))
+    assert team_metrics([]) == {} and spoken_metrics("trader", [], 4) == {}
     credit = credit_main(groups, (0.1, 0.9))
     paid = credit_metrics("manager", credit)
     assert paid["manager/reward/mean"] == pytest.approx(0.1 + 0.9 * metrics["team/outcome"])

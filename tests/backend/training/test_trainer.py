@@ -162,10 +162,9 @@ def test_a_role_without_credit_keeps_its_parameters(
 ) -> None:
     trainer = open_trainer(small_config(queries_per_step=4), nano, tmp_path, store)
     trainer.state.stage = 2
-    full = trainer._credit
-    monkeypatch.setattr(
-        trainer, "_credit", lambda *args: {**dict.fromkeys(ROLES, RoleCredit()), "manager": full(*args)["manager"]}
-    )
+    for role, learner in trainer.learners.items():
+        if role != "manager":
+            monkeypatch.setattr(learner, "_credit", lambda *args: RoleCredit())
     before = {role: trainer.policies.role_state(role) for role in ROLES}
     trainer._step()
     moved = {
@@ -181,19 +180,19 @@ def test_a_ruined_role_is_rolled_back_also_after_a_resume(nano: Path, tmp_path: 
     trainer.state.stage = 2  # all queries are the manager's
     kept = trainer.policies.role_state("manager")
     trainer._step()
-    assert "manager" in trainer.good
+    assert trainer.learners["manager"].good is not None
     trainer = open_trainer(config, nano, tmp_path, store)  # what was good is in the checkpoint
-    trainer._publish(ROLES)
+    trainer.publisher.publish(ROLES)
     garbage = {name: torch.full_like(tensor, 0.7) for name, tensor in kept.items()}
     trainer.policies.load_role_state("manager", garbage)
-    trainer._publish(["manager"])
+    trainer.publisher.publish(["manager"])
     metrics = trainer._step()
     assert metrics["manager/valid"] == 0.0
     assert trainer.state.rollbacks == [(1, "manager")]
     assert metrics["rollbacks"] == 1.0
     for name, tensor in trainer.policies.role_state("manager").items():
         assert torch.equal(tensor, kept[name])
-    assert trainer.trainers["manager"].updates == 0, "the momentum that led astray is gone"
+    assert trainer.learners["manager"].trainer.updates == 0, "the momentum that led astray is gone"
     assert trainer.engine.policy_version("manager") == trainer.policies.version("manager")
     after = trainer._step()
     assert after["manager/valid"] > 0.0, "the next rollouts are the restored policy's"
@@ -269,6 +268,6 @@ def test_the_trainer_has_one_optimiser_a_role_over_disjoint_parameters(
     nano: Path, tmp_path: Path, store: Store
 ) -> None:
     trainer: Trainer = open_trainer(small_config(), nano, tmp_path, store)
-    owned = [{id(one) for one in trainer.policies.trainable(role)} for role in trainer.trainers]
+    owned = [{id(one) for one in trainer.policies.trainable(role)} for role in trainer.learners]
     assert len(owned) == len(ROLES)
     assert len(set.union(*owned)) == sum(len(own) for own in owned)

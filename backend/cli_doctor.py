@@ -1,0 +1,90 @@
+"""`cryptosentinel doctor`: what the metrics of a training run say about its health."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from backend.cli_runs import StoreOption
+from backend.console import console, narrow_table
+from simulator.errors import UserError
+
+if TYPE_CHECKING:  # it imports the database and torch
+    from backend.training.doctor import Examination
+
+
+def doctor(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A run, as `cryptosentinel runs` lists it, or its folder, which can be read while the run goes on."
+        ),
+    ],
+    store: StoreOption = "runs/store",
+    json_: Annotated[Path | None, typer.Option("--json", help="Write all of it to this file, too.")] = None,
+) -> None:
+    """Say what is wrong with a training run, and what to try: a table per role, and the findings."""
+    from backend.store.store import Store
+    from backend.training.doctor import METRICS, examine_folder, examine_run
+
+    folder = Path(run)
+    if (folder / METRICS).is_file():
+        found = examine_folder(folder)
+    else:
+        with Store.open(store) as opened:
+            found = examine_run(opened, run)
+    show(found)
+    if json_ is not None:
+        try:
+            json_.parent.mkdir(parents=True, exist_ok=True)
+            json_.write_text(json.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{json_} cannot be written ({error.strerror}): give another file with --json") from error
+        console.print(f"all of it: {json_}", markup=False)
+
+
+def show(found: Examination) -> None:
+    """Print an examination."""
+    from backend.training.doctor import ROLE_ROWS, TEAM_ROWS
+    from backend.transcripts import visible
+    from cryptosentinel.agents.registry import ROLES
+
+    console.print(f"{found.run}: {found.steps} steps; means of the first and the last third of them", markup=False)
+    for role in ROLES:
+        table = _table(found, role, [(f"{role}/{name}", words) for name, words in ROLE_ROWS])
+        if table.row_count:
+            console.print(table)
+        if found.failures.get(role):
+            ranked = sorted(found.failures[role].items(), key=lambda item: -item[1])
+            told = ", ".join(f"{visible(reason)[:60]} {count}" for reason, count in ranked[:5])
+            console.print(f"{role}: invalid because of {told}", markup=False)
+    console.print(_table(found, "team", TEAM_ROWS))
+    if not found.findings:
+        console.print("no finding: none of the known failures shows")
+    for one in found.findings:
+        lasted = f"step {one.step}" if one.until == one.step else f"from step {one.step} to {one.until}"
+        console.print(f"[bold]{one.severity}: {one.rule}[/bold], {one.role or 'team'}, {lasted}, at {one.value:.4g}")
+        console.print(f"  when: {escape(one.condition)}")
+        console.print(f"  try: {escape(one.advice)}")
+    if found.unjudged:
+        told = "; ".join(f"{rule} ({', '.join(needs)})" for rule, needs in found.unjudged.items())
+        console.print(f"not judged, for want of metrics: {told}", markup=False)
+
+
+def _table(found: Examination, title: str, rows: Sequence[tuple[str, str]]) -> Table:
+    """What is known of the metrics, a line each."""
+    table = narrow_table(title)
+    for heading in ("first", "last", "least", "largest", "steps"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, words in rows:
+        known = found.summaries.get(name)
+        if known is not None:
+            numbers = (known.first, known.last, known.low, known.high)
+            table.add_row(words, *(f"{number:.3g}" for number in numbers), str(known.points))
+    return table

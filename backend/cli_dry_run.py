@@ -1,0 +1,76 @@
+"""`cryptosentinel train --dry-run-step`: what a training would take, and one step of it with random weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from backend.config import Config
+from backend.console import console, narrow_table
+
+if TYPE_CHECKING:  # they import torch
+    from backend.training.dry_run import DryRun
+    from backend.training.memory import Estimate
+
+
+def dry_run_step(config: Config) -> None:
+    """Print the memory that the configuration takes, do one step, and print what that took and what it lets expect.
+
+    Raises `UserError` for a base of unknown architecture, and where not even one block of it fits.
+    """
+    from backend.training.architectures import Shape, architecture_of
+    from backend.training.dry_run import dry_run, project
+    from backend.training.memory import estimate, gib, machine_memory, plan_of, server, verdict
+
+    shape = Shape.of(architecture_of(config.training, config.nano))
+    plan = plan_of(config, shape)
+    expected = estimate(shape, plan)
+    base = config.training.base_model or "nano"
+    console.print(f"{base}: {shape.parameters / 1e9:.3g} billion parameters, {shape.layers} blocks", markup=False)
+    console.print(needs_table("memory of the trainer, estimated", expected))
+    console.print(verdict(expected, machine_memory()), markup=False)
+    less = estimate(shape, replace(plan, checkpointing=True)).of("updates")
+    console.print(
+        f"its updates take {gib(expected.of('updates'))}; with gradient checkpointing they would take {gib(less)}"
+    )
+    if plan.engine == "vllm" and not plan.shared:
+        console.print(needs_table("memory of the vLLM server, estimated", server(shape, plan)))
+        console.print(verdict(server(shape, plan), machine_memory("cuda")), markup=False)
+    found = dry_run(config)
+    if found.layers < shape.layers:
+        console.print(f"note: {found.layers} of {shape.layers} blocks were built, as more do not fit here")
+    console.print(parts_table(found))
+    console.print(f"it took {gib(found.peak)} at most; {gib(found.expected.total)} were estimated for it")
+    told = project(found, config)
+    console.print(
+        f"a step of {told.conversations} conversations and {told.tokens:,} tokens would take at most "
+        f"{told.step:,.0f} s here: rollouts {told.rollouts:,.0f} in this process, updates {told.updates:,.0f}, new "
+        f"weights {told.publishing:,.0f}"
+    )
+
+
+def needs_table(title: str, found: Estimate) -> Table:
+    """An estimate by part."""
+    from backend.training.memory import gib, rows
+
+    table = narrow_table(title)
+    table.add_column("when")
+    table.add_column("takes", justify="right", no_wrap=True)
+    for part, when, size in rows(found):
+        table.add_row(part, when, size)
+    table.add_row("at the peak", found.peak_phase, gib(found.total))
+    return table
+
+
+def parts_table(found: DryRun) -> Table:
+    """What each part of the step took."""
+    from backend.training.memory import gib
+
+    table = narrow_table("one step with random weights")
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("memory at most", justify="right", no_wrap=True)
+    for part in found.parts:
+        table.add_row(part.name, f"{part.seconds:.2f}", gib(part.peak))
+    return table

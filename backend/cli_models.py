@@ -1,0 +1,153 @@
+"""The commands of `cryptosentinel models`: list, check, pull, export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from backend.console import console, narrow_table
+from simulator.errors import UserError
+
+if TYPE_CHECKING:  # they bring torch, which takes seconds
+    from backend.model_checks import Findings
+    from backend.models import AdapterInfo, BaseInfo
+
+models_app = typer.Typer(
+    help="Base models and adapters: list them, check one, pull one from the model hub, export a team's.",
+    no_args_is_help=True,
+)
+
+ModelsOption = Annotated[Path, typer.Option("--models", help="Folder that holds a folder for each base model.")]
+RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds a folder for each run.")]
+
+
+@models_app.command("list")
+def list_models(models: ModelsOption = Path("models"), runs: RunsOption = Path("runs")) -> None:
+    """List the base models, and the adapters that runs kept."""
+    from backend.models import list_adapters, list_bases
+
+    bases, adapters = list_bases(models, runs), list_adapters(runs)
+    if bases:
+        console.print(_base_table(bases))
+    else:
+        console.print(
+            f"no base models in {models} and {runs}: get one with: cryptosentinel models pull Qwen/Qwen3-0.6B"
+        )
+    if adapters:
+        console.print(_adapter_table(adapters))
+        console.print("* the run's team answers with these", markup=False)
+    else:
+        console.print(f"no adapters in {runs}: runs of `train` and `sft` keep them there", markup=False)
+    for told in (*(one.problem for one in bases), *(one.state for one in adapters if one.state not in _GOOD)):
+        if told:
+            console.print(f"wrong: {told}", markup=False)
+
+
+@models_app.command("check")
+def check(
+    path: Annotated[Path, typer.Argument(help="Folder of a base model, of an exported adapter, or of a run.")],
+    base: Annotated[
+        Path | None, typer.Option("--base", help="Base model that an adapter is to fit; default: that of its run.")
+    ] = None,
+) -> None:
+    """Check a model, an adapter or a run; ends with exit code 2 where something is wrong."""
+    from backend.model_checks import check_path
+
+    _conclude(check_path(path, base), path)
+
+
+@models_app.command("pull")
+def pull(
+    name: Annotated[str, typer.Argument(help="Name of a Qwen3 model on the hub, such as Qwen/Qwen3-0.6B.")],
+    revision: Annotated[str, typer.Option("--revision", help="Branch, tag or commit.")] = "main",
+    to: Annotated[Path | None, typer.Option("--to", help="Folder to make; default: in --models, by its name.")] = None,
+    models: ModelsOption = Path("models"),
+) -> None:
+    """Download a Qwen3 model from the model hub, without anything that may hold code, and check it.
+
+    HF_TOKEN gives access to gated models; HF_ENDPOINT names another hub.
+    """
+    from backend.model_checks import check_base
+    from backend.model_hub import pull as pull_model
+
+    console.print(f"{name} at {revision}", markup=False)
+    done = pull_model(name, revision, to, models)
+    told = "fetched into" if done.fetched else "is whole already in"
+    console.print(
+        f"{done.files} files, {done.size / 2**20:,.1f} MiB of commit {done.revision[:12]}: {told} {done.folder}"
+    )
+    _conclude(check_base(done.folder), done.folder)
+    console.print(f"use it with: --set training.base_model={name if to is None else done.folder}", markup=False)
+
+
+@models_app.command("export")
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    to: Annotated[Path, typer.Option("--to", help="Folder that becomes one of a PEFT folder for each role.")],
+) -> None:
+    """Write the adapters of a run's team as PEFT folders, which peft and vLLM load."""
+    from backend.models import step_of
+    from backend.teams import read_manifest, role_policies
+    from backend.training.adapters import export_adapter, load_versions
+
+    manifest = read_manifest(run)
+    if manifest.adapters is None:
+        raise UserError(f"the team of {run} is its base itself, so there is no adapter to export: use the base")
+    policies, _ = role_policies(run / manifest.base, manifest.config.training)
+    load_versions(policies, run / manifest.adapters)
+    for role in policies.roles:
+        step = step_of(Path(manifest.adapters)) or 0
+        one = export_adapter(policies, role, to / role, run=run.resolve().name, step=step)
+        console.print(f"{one.version}: {one.folder}", markup=False)
+
+
+_GOOD = ("ok", "no checksum")
+
+
+def _conclude(findings: Findings, path: Path) -> None:
+    """Show every finding. Raises `UserError` where one is wrong."""
+    styles = {"ok": "green", "note": "", "wrong": "red"}
+    for one in findings.found:
+        console.print(f"{one.state:<6} {one.what}: {one.told}", style=styles[one.state], markup=False, highlight=False)
+    if findings.wrong:
+        raise UserError(f"{path}: {findings.wrong} of {len(findings.found)} checks failed; mend what is said above")
+
+
+def _base_table(bases: Sequence[BaseInfo]) -> Table:
+    table = narrow_table("Base models")
+    table.add_column("architecture", no_wrap=True)
+    for heading in ("parameters", "vocabulary", "context", "MiB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("usable")
+    for one in bases:
+        numbers = (one.parameters, one.vocabulary, one.context)
+        table.add_row(
+            one.name,
+            one.architecture or "-",
+            *("-" if number is None else f"{number:,}" for number in numbers),
+            f"{one.size / 2**20:,.1f}",
+            "no" if one.problem else "yes",
+        )
+    return table
+
+
+def _adapter_table(adapters: Sequence[AdapterInfo]) -> Table:
+    table = narrow_table("Adapters")
+    for heading in ("step", "role", "version", "base", "rank", "checksum"):
+        table.add_column(heading, no_wrap=True)
+    for one in adapters:
+        state = one.state if one.state in _GOOD else "wrong"
+        table.add_row(
+            one.run,
+            f"{'-' if one.step is None else one.step}{' *' if one.in_team else ''}",
+            one.role,
+            one.version.removeprefix(f"{one.role}-") or "-",
+            one.base or "-",
+            "-" if one.rank is None else str(one.rank),
+            {"no checksum": "none"}.get(state, state),
+        )
+    return table

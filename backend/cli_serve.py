@@ -1,0 +1,43 @@
+"""The commands of `cryptosentinel serve`: processes that others work with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from backend.console import console
+
+serve_app = typer.Typer(
+    help="The processes of a training apart: the store, the rollout workers, the trainers; and who is alive.",
+    no_args_is_help=True,
+)
+
+
+@serve_app.callback()
+def serve_command() -> None:
+    """The processes of a training apart: the store, the rollout workers, the trainers; and who is alive."""
+
+
+@serve_app.command("store")
+def serve_store_command(
+    path: Annotated[Path, typer.Option("--path", help="Folder of the store.")] = Path("runs/store"),
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; another than this machine's own needs credentials.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any that is free.")] = 8765,
+) -> None:
+    """Serve a store to several processes, which open it as ws://HOST:PORT. Ctrl-C or SIGTERM ends it.
+
+    Clients must sign in with CRYPTOSENTINEL_STORE_USER and CRYPTOSENTINEL_STORE_PASSWORD where these are set in the
+    environment.
+    """
+    from backend.store.gateway import serve_store
+
+    def say(line: str) -> None:
+        # Not wrapped at the width of a terminal, and at once: who started this may wait for the line.
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        console.file.flush()
+
+    serve_store(path, host, port, say)

@@ -1,0 +1,1 @@
+"""Training apart: rollout workers and one trainer a role as processes of their own, with a store between them."""

@@ -1,0 +1,165 @@
+"""Starts all processes of a training on this machine, watches them, and starts again those that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend.services.lead import LEADER
+from backend.services.parent import PARENT
+from backend.store.errors import StoreError
+from backend.store.store import Store
+from cryptosentinel.agents.registry import ROLES
+from simulator.errors import RunFailed
+
+OnStep = Callable[[int], None]
+RESTARTS = 1000  # of all processes together; a run that needs more is not worth going on with
+_LOOK = 0.2  # seconds between two looks at the processes
+_GRACE = 20.0  # seconds to end in after being asked to
+
+
+@dataclass
+class _Child:
+    """A process, and how it is started again."""
+
+    name: str
+    arguments: list[str]
+    log: Path
+    process: subprocess.Popen[bytes]
+
+
+@contextmanager
+def gateway(path: str, log: Path) -> Iterator[str]:
+    """The address of a server of the store at `path`: itself if it is one, else one that is started for the block."""
+    if path.startswith(("ws://", "wss://")):
+        yield path
+        return
+    port = _free_port()
+    child = _start("store", ["serve", "store", "--path", path, "--port", str(port)], log)
+    address = f"ws://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 60.0
+        while not _listens(port):
+            if child.process.poll() is not None or time.monotonic() > deadline:
+                raise RunFailed(f"the server of the store {path} did not start: {_last_words(log)}")
+            time.sleep(0.05)
+        yield address
+    finally:
+        _end([child])
+
+
+def run_processes(
+    address: str,
+    run: str,
+    runs: Path,
+    workers: int,
+    on_step: OnStep,
+    on_start: Callable[[str, int], None] | None = None,
+) -> None:
+    """The rollout workers and a trainer for each role of a run that has begun, until the leader has done.
+
+    Logs are in the run's folder, `services/*.log`. A process that a signal has ended is started again; one that failed
+    ends the run: `RunFailed` with its last words. `on_start` hears of each process that starts, with its id.
+    """
+    folder = runs / run / "services"
+    folder.mkdir(parents=True, exist_ok=True)
+    common = ["--store", address, "--run", run, "--runs", str(runs)]
+    wanted = {
+        f"rollout-{number}": ["serve", "rollout", *common, "--number", str(number), "--workers", str(workers)]
+        for number in range(workers)
+    } | {f"trainer-{role}": ["serve", "trainer", *common, "--role", role] for role in ROLES}
+    children: list[_Child] = []
+    try:
+        for name, arguments in wanted.items():
+            children.append(_start(name, arguments, folder / f"{name}.log"))
+            if on_start is not None:
+                on_start(name, children[-1].process.pid)
+        with Store.open(address) as store:
+            _watch(store, run, children, on_step, on_start)
+    finally:
+        _end(children)
+
+
+def _watch(
+    store: Store, run: str, children: list[_Child], on_step: OnStep, on_start: Callable[[str, int], None] | None
+) -> None:
+    restarts, seen = 0, -1
+    while True:
+        for child in children:
+            code = child.process.poll()
+            if code is None:
+                continue
+            if code == 0 and child.name == LEADER:
+                return
+            if code >= 0 or restarts == RESTARTS:
+                raise RunFailed(f"{child.name} ended with code {code}: {_last_words(child.log)}")
+            restarts += 1
+            dead = str(child.process.pid)
+            child.process = _start(child.name, [*child.arguments, "--replaces", dead], child.log).process
+            if on_start is not None:
+                on_start(child.name, child.process.pid)
+        try:
+            step = next((one.step for one in store.services(run) if one.name == LEADER), None)
+        except StoreError as error:
+            raise RunFailed(f"the store is gone: {error}") from error
+        if step is not None and step != seen:
+            seen = step
+            on_step(step)
+        time.sleep(_LOOK)
+
+
+def _start(name: str, arguments: list[str], log: Path) -> _Child:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    # Two threads in one process are many times slower than one while another process computes.
+    own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    own |= {PARENT: str(os.getpid())}
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "backend.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | own,
+            start_new_session=True,  # Ctrl-C is ours to pass on
+        )
+    return _Child(name, arguments, log, process)
+
+
+def _end(children: list[_Child]) -> None:
+    """Ask all to end, and kill those that do not."""
+    for child in children:
+        if child.process.poll() is None:
+            child.process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE
+    for child in children:
+        try:
+            child.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.process.kill()
+            child.process.wait()
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.is_file() else []
+    return f"{lines[-1][:400] if lines else 'it said nothing'} (see {log})"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,99 @@
+"""What a role's trainer reads of a step: its own trajectories, and what came of the team's rollouts. Nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from backend.config import TrainingConfig
+from backend.store.records import RolloutRecord, TrajectoryRecord
+from backend.store.store import Store
+from backend.training.curriculum import Curriculum
+from backend.training.learner import StepData
+from backend.training.scoring import Outcome
+from backend.training.trajectory import Trajectory
+from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.replay import acts_through_code
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One rollout, or one practice, as the records tell it to one role: `own` are that role's trajectories."""
+
+    valid: bool
+    outcome: Outcome
+    own: tuple[Trajectory, ...]
+
+    @property
+    def main(self) -> Trajectory:
+        """The manager's trajectory; only its own trainer reads it."""
+        [main] = self.own
+        return main
+
+    @property
+    def subs(self) -> tuple[Trajectory, ...]:
+        """The role's calls, in their order."""
+        return self.own
+
+    @property
+    def shared_outcome(self) -> float:
+        """As `Rollout.shared_outcome`."""
+        return self.outcome.score if self.valid else 0.0
+
+
+_NOTHING = Outcome(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def step_data(store: Store, run: str, step: int, role: str, config: TrainingConfig, curriculum: Curriculum) -> StepData:
+    """The data of a complete step for `role`; equal, to the bit, to what a loop in one process has."""
+    queries = sorted(store.queries(run, step), key=lambda one: one.query)
+    stage = curriculum.stage(queries[0].stage)
+    spoken: dict[tuple[int, int], list[TrajectoryRecord]] = defaultdict(list)
+    for record in store.trajectories(run, step, role):
+        spoken[record.query, record.rollout].append(record)
+    rollouts: dict[int, list[RolloutRecord]] = defaultdict(list)
+    for one in store.rollouts(run, step):
+        rollouts[one.query].append(one)
+    team: list[list[Heard]] = []
+    shares: list[list[float]] = []
+    practice: list[list[Heard]] = []
+    for query in queries:
+        number = query.query
+        if number in rollouts:
+            group = sorted(rollouts[number], key=lambda one: one.rollout)
+            team.append([_heard(one, spoken[number, one.rollout]) for one in group])
+            # A rollout that did not call the role has no share that anybody reads.
+            shares.append([next((t.shared for t in spoken[number, one.rollout]), None) or 0.0 for one in group])
+        else:
+            attempts = sorted(place for place in spoken if place[0] == number)
+            practice.append([Heard(False, _NOTHING, _trajectories(spoken[place])) for place in attempts])
+    replayed = config.credit != "broadcast" and stage.beta[1] > 0.0 and acts_through_code(ROLES[role])
+    return StepData(stage, team, [*team, *practice], {role: shares} if replayed else {})
+
+
+def _heard(rollout: RolloutRecord, records: list[TrajectoryRecord]) -> Heard:
+    parts = rollout.parts
+    outcome = Outcome(rollout.outcome, parts["net_return"], parts["fees"], parts["spread"], parts["funding"])
+    return Heard(rollout.valid, outcome, _trajectories(records))
+
+
+def _trajectories(records: list[TrajectoryRecord]) -> tuple[Trajectory, ...]:
+    return tuple(
+        Trajectory(
+            role=one.role,
+            query=f"{one.step}-{one.query}",
+            rollout=one.rollout,
+            ordinal=one.ordinal,
+            ids=np.array(one.ids, np.int32),
+            mask=np.array(one.mask, np.bool_),
+            sampled_logps=np.array(one.sampled_logps, np.float32),
+            policy_version=one.policy_version,
+            valid=one.valid,
+            format_score=one.format_score or 0.0,
+            expert=one.expert,
+            truncated=one.truncated,
+        )
+        for one in sorted(records, key=lambda one: one.ordinal)
+    )

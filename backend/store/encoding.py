@@ -1,0 +1,109 @@
+"""How the values of a record become what the database holds, and come back.
+
+Values are checked here because the database would not: it wraps integers beyond 64 bits, cannot read a string with a
+NUL, and turns a null inside an object into an absent field. Free-form documents are therefore kept as JSON text, arrays
+of numbers as little-endian bytes; both come back exactly as they went in.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from backend.store.errors import StoreError
+
+_INT64 = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How a field is written and read where the database has no type for it."""
+
+    encode: Callable[[Any, str], Any]
+    decode: Callable[[Any], Any]
+
+
+def _encode_json(value: Any, where: str) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_numpy_scalar)
+    except (ValueError, TypeError) as error:
+        raise StoreError(f"{where} cannot be stored as JSON: {error}") from error
+
+
+def _numpy_scalar(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def _array_codec(dtype: str, kind: type) -> Codec:
+    def encode(value: Any, where: str) -> bytes:
+        try:
+            array = np.asarray(value, dtype=np.float64 if kind is float else np.int64)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise StoreError(f"{where}: {error}") from error
+        if array.ndim != 1:
+            raise StoreError(f"{where} has shape {array.shape}, expected one dimension")
+        if kind is float and not np.isfinite(array).all():
+            raise StoreError(f"{where} holds a value that is not finite")
+        with np.errstate(over="ignore"):  # looked at on the next line
+            narrow = array.astype(dtype)
+        if not (np.isfinite(narrow).all() if kind is float else np.array_equal(narrow, array)):
+            raise StoreError(f"{where} holds a value that does not fit {np.dtype(dtype).name}")
+        return narrow.tobytes()
+
+    def decode(value: Any) -> tuple[Any, ...]:
+        return tuple(np.frombuffer(value, dtype=dtype).tolist())
+
+    return Codec(encode, decode)
+
+
+def _clean(value: str | None, where: str) -> str | None:
+    """Free text, of a model or an exception: what the database cannot hold becomes a question mark."""
+    return None if value is None else value.replace("\0", "?").encode(errors="replace").decode()
+
+
+# Metadata of fields that are not plain values.
+JSON = {"codec": Codec(_encode_json, json.loads)}
+INT32 = {"codec": _array_codec("<i4", int)}
+FLOAT32 = {"codec": _array_codec("<f4", float)}
+TEXT = {"codec": Codec(_clean, lambda value: value)}
+MASK = {"codec": _array_codec("?", bool)}
+
+
+def plain(value: Any, where: str, allow_nan: bool) -> Any:
+    """`value` as the database takes it, numpy scalars made plain; `StoreError` for what would be stored wrongly."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if value not in _INT64:
+            raise StoreError(f"{where} is {value}, which does not fit 64 bits")
+        return value
+    if isinstance(value, float):
+        if not (allow_nan or math.isfinite(value)):
+            raise StoreError(f"{where} is {value}; only finite numbers are stored here")
+        return value
+    if isinstance(value, str):
+        if "\0" in value or not _is_utf8(value):
+            raise StoreError(f"{where} holds a NUL character or half a surrogate pair: {value[:60]!r}")
+        return value
+    if isinstance(value, dict):
+        return {plain(str(k), where, allow_nan): plain(v, f"{where}[{k!r}]", allow_nan) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return [plain(item, where, allow_nan) for item in value]
+    raise StoreError(f"{where} has type {type(value).__name__}, which the store does not take")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

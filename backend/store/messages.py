@@ -1,0 +1,125 @@
+"""Messages of the SurrealDB protocol in CBOR, as far as the gateway has to understand them.
+
+A request is a map of `id`, `method` and `params`. Most are passed on as they are, and may be megabytes long, so their
+method is read without decoding the rest. What comes from a client can be anything: `Malformed` says what is not a
+request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from surrealdb.cbor import CBORError
+from surrealdb.data.cbor import decode, encode
+from surrealdb.errors import SurrealError
+
+LONGEST_PARSED = 64 * 1024  # bytes of a request that is decoded here
+
+_NULL = b"\xf6"
+_DISK_TROUBLE = b"IO error"
+# What decoding raises for bytes that are not CBOR, or hold values that the SDK cannot make.
+_UNREADABLE = (
+    CBORError, ValueError, TypeError, LookupError, AttributeError, EOFError, ArithmeticError, RecursionError,
+    BufferError, OSError, MemoryError, SurrealError,
+)  # fmt: skip
+
+
+class Malformed(Exception):
+    """A message that is not a request."""
+
+
+def where_to(message: bytes) -> str:
+    """The method of a request. Raises `Malformed`."""
+    return _peeked(message) or str(_fields(message)["method"])
+
+
+def parsed(message: bytes) -> Any:
+    """The parameters of a request, None where there are none. Raises `Malformed`, also for a long one."""
+    return _fields(message).get("params")
+
+
+def request(method: str, parameters: list[str | None]) -> bytes:
+    """A request of the gateway's own. None is CBOR's null, which in `use` means: no longer any."""
+    head = b"\xa3" + encode("id") + encode("gateway") + encode("method") + encode(method) + encode("params")
+    values = [_NULL if value is None else bytes(encode(value)) for value in parameters]
+    return bytes(head) + bytes([0x80 + len(values)]) + b"".join(values)
+
+
+def success(message: bytes, result: str | None) -> bytes:
+    """The answer to `message`."""
+    return bytes(encode({"id": _id(message), "result": result}))
+
+
+def failure(message: bytes | None, reason: str) -> bytes:
+    """The answer to `message` that it failed; None for one that could not be read."""
+    identity = None if message is None else _id(message)
+    return bytes(encode({"id": identity, "error": {"code": -32000, "message": reason}}))
+
+
+def engine_failed(answer: bytes) -> str | None:
+    """The engine's words if the disk failed it, after which an open database cannot be written any more."""
+    if _DISK_TROUBLE not in answer:  # nearly always, and cheap
+        return None
+    statements = decode(answer).get("result")
+    if isinstance(statements, list):
+        for statement in statements:
+            # A record may speak of such errors too; only a failed statement had one.
+            if isinstance(statement, dict) and statement.get("status") == "ERR":
+                reason = str(statement.get("result"))
+                if _DISK_TROUBLE.decode() in reason:
+                    return reason
+    return None
+
+
+def _id(message: bytes) -> Any:
+    try:
+        found = _fields(message).get("id")
+    except Malformed:
+        return None
+    return found if isinstance(found, str | int) else None
+
+
+def _fields(message: bytes) -> dict[str, Any]:
+    if len(message) > LONGEST_PARSED:
+        # Its id, at least, so that the client can tell which of its requests failed.
+        identity = _peeked(message, "id")
+        if identity is None:
+            raise Malformed(f"a request of {len(message)} bytes whose method could not be read")
+        return {"id": identity, "method": _peeked(message) or ""}
+    try:
+        found = decode(message)
+    except _UNREADABLE as error:
+        raise Malformed(f"not a request in CBOR: {type(error).__name__}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("method"), str):
+        raise Malformed("not a request: a map with 'id', 'method' and 'params' is expected")
+    return found
+
+
+def _peeked(message: bytes, wanted: str = "method") -> str | None:
+    """A text that stands among the first entries of the map, as `id` and `method` do in what SDKs send."""
+    if not message or not 0xA1 <= message[0] <= 0xB7:
+        return None
+    at = 1
+    for _ in range(2):
+        key, at = _text(message, at)
+        value, at = _text(message, at)
+        if key is None or value is None:
+            return None
+        if key == wanted:
+            return value
+    return None
+
+
+def _text(message: bytes, at: int) -> tuple[str | None, int]:
+    """A text of less than 256 bytes and where it ends; None where something else stands."""
+    head = message[at : at + 2]
+    if not head or not 0x60 <= head[0] <= 0x78 or (len(head) < 2 and head[0] != 0x60):
+        return None, at
+    start, length = (at + 2, head[1]) if head[0] == 0x78 else (at + 1, head[0] - 0x60)
+    text = message[start : start + length]
+    if len(text) < length:
+        return None, at
+    try:
+        return text.decode(), start + length
+    except UnicodeDecodeError:
+        return None, at

@@ -1,0 +1,70 @@
+"""The version of the schema in a database: made, checked, and brought up to date.
+
+A migration is one transaction that begins with a look at the version and ends with the new one. So a process that dies
+in the middle leaves the old version, whole, and the next opener starts anew; of two processes that migrate at once, one
+finds the work done.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from backend.store.connection import Connection
+from backend.store.errors import StoreError
+
+SCHEMA_VERSION = 2
+
+_FOLDER = Path(__file__).parent
+_MIGRATIONS = {1: "migrate_1.surql"}  # by the version that they start from
+_NEW_IDENTITY = "UPDATE store:schema SET identity = <string>rand::uuid::v4() WHERE identity IS NONE RETURN NONE"
+
+
+def migrate(connection: Connection) -> str:
+    """Bring the database to the schema of this program, and return the identity of the store.
+
+    Raises `StoreError` for a version that is newer than this program or unknown to it.
+    """
+    while (found := _version(connection)) != SCHEMA_VERSION:
+        if found is not None and found not in _MIGRATIONS:
+            newer = isinstance(found, int) and found > SCHEMA_VERSION
+            advice = "open it with a newer program" if newer else "open it with the program that wrote it"
+            raise StoreError(
+                f"store {connection.name} has version {found} of the schema, this program writes version "
+                f"{SCHEMA_VERSION}: {advice}, or give another folder"
+            )
+        try:
+            connection.query(transaction(found))
+        except StoreError:
+            if _version(connection) == found:
+                raise
+            # Another process did it first.
+    (identity,) = connection.query("SELECT VALUE identity FROM store:schema")
+    return str(identity)
+
+
+def transaction(found: int | None) -> str:
+    """The statements from version `found` to the next one; from None, an empty database, to the newest."""
+    if found is None:
+        statements, reached = (_FOLDER / "schema.surql").read_text(encoding="utf-8"), SCHEMA_VERSION
+        check = ""  # DEFINE fails where something is defined already
+    else:
+        statements, reached = (_FOLDER / _MIGRATIONS[found]).read_text(encoding="utf-8"), found + 1
+        check = (
+            f"IF (SELECT VALUE version FROM ONLY store:schema) != {found} {{ THROW 'migrated by another process' }};"
+        )
+    written = f"UPSERT store:schema SET version = {reached} RETURN NONE;\n{_NEW_IDENTITY};"
+    return f"BEGIN;\n{check}\n{statements}\n{written}\nCOMMIT"
+
+
+def _version(connection: Connection) -> Any:
+    """The version of the schema, None for an empty database. Raises `StoreError` if it holds something else."""
+    if not connection.query("INFO FOR DB")["tables"]:
+        return None
+    rows = connection.query("SELECT VALUE version FROM store:schema")
+    if not rows:
+        raise StoreError(
+            f"store {connection.name} has no version of the schema: it holds something else, or a part of a store; "
+            "give another folder"
+        )
+    return rows[0]

@@ -1,0 +1,255 @@
+"""One run as one file, to move it between stores or to keep it.
+
+The file is gzip over lines of JSON: a header (format, run, schema version), one line for each record, and a last line
+with the number of records by table and the SHA-256 of all lines before it. Nothing of a file is believed before its
+last line has been checked. What processes are doing at the moment (services and leases) does not belong to a run's
+records and stays behind; so do the run's files (checkpoints, adapters, reports), which lie in its folder.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import secrets
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from backend.store.errors import StoreError
+from backend.store.migration import SCHEMA_VERSION
+from backend.store.records import (
+    AdapterRecord,
+    BacktestRecord,
+    DecisionRecord,
+    Delegation,
+    EvaluationRecord,
+    MetricRecord,
+    PublishedRecord,
+    QueryRecord,
+    Record,
+    RewardRecord,
+    RolloutRecord,
+    RunRecord,
+    ShardRecord,
+    TrajectoryRecord,
+)
+from backend.store.store import Store
+
+FORMAT = "cryptosentinel-run"
+FORMAT_VERSION = 1
+
+# In an order in which they can be written: an edge after both its ends, and last the run, which makes all else visible.
+_KINDS: tuple[type[Record], ...] = (
+    QueryRecord, RolloutRecord, TrajectoryRecord, Delegation, RewardRecord, ShardRecord, PublishedRecord, AdapterRecord,
+    EvaluationRecord, BacktestRecord, DecisionRecord, MetricRecord, RunRecord,
+)  # fmt: skip
+_BY_TABLE = {kind.table: kind for kind in _KINDS}
+_BYTES = "base64"  # the only key of an object that stands for bytes
+_RECORDS_AT_ONCE = 500
+
+
+def export_run(store: Store, run_id: str, path: Path) -> int:
+    """Write a run with all its records to `path`, and return how many they are.
+
+    The file is written beside its place and renamed when whole. Raises `StoreError` if there is no such run, if it is
+    still running, if there is such a file already or it cannot be written.
+    """
+    if store.run(run_id).status == "running":
+        raise StoreError(f"run {run_id} is still running: export it when it has ended")
+    if path.exists():
+        raise StoreError(f"{path} exists already: give another file, or remove it")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    count = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as raw:
+            # No time of writing and no name inside, so that equal runs make equal files.
+            with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
+                for line in _lines(store, run_id):
+                    file.write(line)
+                    count += 1
+            raw.flush()
+            os.fsync(raw.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be written ({error.strerror}): give another file, or free some space"
+        ) from error
+    finally:
+        with suppress(OSError):  # it was renamed, or never made
+            partial.unlink()
+    return count - 2
+
+
+def import_run(store: Store, path: Path) -> tuple[str, int]:
+    """Add the run in `path` to the store, and return its id and how many records were written: 0 if the store has the
+    very same run already.
+
+    The run itself is written last, so an import that was cut short can be done again. Raises `StoreError` for a file
+    that is damaged, cut short or no exported run, for one of a newer program, and if the store has another run of this
+    id.
+    """
+    run_id, digest = _verified(path)
+    if any(record.run == run_id for record in store.runs()):
+        if _digest(store, run_id) == digest:
+            return run_id, 0
+        raise StoreError(f"{path} holds run {run_id}, and the store has another run of this id: nothing was changed")
+    written = 0
+    for _, records in groupby(_records(path, run_id), key=lambda record: record.table):
+        for portion in _portions(records):
+            store.put(portion)
+            written += len(portion)
+    return run_id, written
+
+
+# -- lines of a file ---------------------------------------------------------------------------------------------------
+
+
+def _lines(store: Store, run_id: str) -> Iterator[bytes]:
+    digest, counts = hashlib.sha256(), Counter[str]()
+    for document in _documents(store, run_id):
+        line = _line(document)
+        digest.update(line)
+        if isinstance(document, list):
+            counts[document[0]] += 1
+        yield line
+    yield _line({"records": dict(counts), "sha256": digest.hexdigest()})
+
+
+def _documents(store: Store, run_id: str) -> Iterator[Any]:
+    yield {"format": FORMAT, "version": FORMAT_VERSION, "schema": SCHEMA_VERSION, "run": run_id}
+    for kind in _KINDS:
+        for record in store.each(kind, run_id):
+            yield [kind.table, {name: _plain(value) for name, value in record.row().items()}]
+
+
+def _line(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    return {_BYTES: base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def _digest(store: Store, run_id: str) -> str:
+    digest = hashlib.sha256()
+    for document in _documents(store, run_id):
+        digest.update(_line(document))
+    return digest.hexdigest()
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def _verified(path: Path) -> tuple[str, str]:
+    """The id of the run in a file and the digest of its lines, once all of it has been read and checked."""
+    digest, counts = hashlib.sha256(), Counter[str]()
+    lines = _read_lines(path)
+    first = next(lines, b"")
+    run_id = _header(path, first)
+    digest.update(first)
+    held = next(lines, None)
+    for line in lines:
+        # `held` is not the last line, so it is a record.
+        assert held is not None
+        digest.update(held)
+        counts[_record(path, held, run_id).table] += 1
+        held = line
+    try:
+        end = json.loads(held or b"null")
+        complete = end["sha256"] == digest.hexdigest() and end["records"] == dict(counts)
+    except (ValueError, TypeError, KeyError):
+        complete = False
+    if not complete:
+        raise _damaged(path)
+    if counts[RunRecord.table] != 1:
+        raise _foreign(path)
+    return run_id, digest.hexdigest()
+
+
+def _header(path: Path, line: bytes) -> str:
+    try:
+        header = json.loads(line)
+        known, run_id = header["format"] == FORMAT, header["run"]
+        newer = header["version"] > FORMAT_VERSION or header["schema"] > SCHEMA_VERSION
+    except (ValueError, TypeError, KeyError) as error:
+        raise _foreign(path) from error
+    if not known or not isinstance(run_id, str):
+        raise _foreign(path)
+    if newer:
+        raise StoreError(f"{path} was exported by a newer program: import it with that one, or update this one")
+    return run_id
+
+
+def _records(path: Path, run_id: str) -> Iterator[Record]:
+    """The records of a file that was verified."""
+    lines = _read_lines(path)
+    next(lines)
+    held = next(lines)
+    for line in lines:
+        yield _record(path, held, run_id)
+        held = line
+
+
+def _record(path: Path, line: bytes, run_id: str) -> Record:
+    try:
+        table, values = json.loads(line)
+        kind = _BY_TABLE[table]
+        row = {
+            name: base64.b64decode(value[_BYTES], validate=True) if _is_bytes(value) else value
+            for name, value in values.items()
+        }
+        record = kind.from_row(row)
+        record.row()  # what it refuses would be stored wrongly
+    except (ValueError, TypeError, KeyError, AttributeError, StoreError) as error:
+        raise StoreError(
+            f"{path} is damaged or no exported run ({type(error).__name__} in a record): export the run again"
+        ) from error
+    if record.run != run_id:
+        raise _foreign(path)
+    return record
+
+
+def _is_bytes(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {_BYTES} and isinstance(value[_BYTES], str)
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    begun = False
+    try:
+        with gzip.open(path, "rb") as file:
+            for line in file:
+                begun = True
+                yield line
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        if isinstance(error, gzip.BadGzipFile) and not begun:
+            raise _foreign(path) from error
+        raise _damaged(path) from error
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}): give the file of an exported run") from error
+
+
+def _damaged(path: Path) -> StoreError:
+    return StoreError(f"{path} is damaged or was cut short: export the run again, or copy the file again")
+
+
+def _foreign(path: Path) -> StoreError:
+    return StoreError(f"{path} is not an exported run: give a file that `cryptosentinel runs export` wrote")
+
+
+def _portions(records: Iterator[Record]) -> Iterator[Sequence[Record]]:
+    portion: list[Record] = []
+    for record in records:
+        portion.append(record)
+        if len(portion) == _RECORDS_AT_ONCE:
+            yield portion
+            portion = []
+    if portion:
+        yield portion

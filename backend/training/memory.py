@@ -1,0 +1,292 @@
+"""How much memory a training takes, before it is started: a table of what is held, by part, and what is the most of it
+at a time.
+
+Weights, adapters and optimiser states are counted exactly. Activations are what autograd keeps for the backward pass,
+counted tensor by tensor as in section 4.1 of Korthikanti et al. (arXiv 2205.05198), for Qwen3's blocks: hidden size H,
+query width Q, key width K, MLP width I, adapter rank r, N tokens of a micro-batch, 4 bytes each, per block
+
+    lora   N (4 H + 3 Q + 3 K + 4 I + 7 r)       inputs and outputs of both norms, of query and key norms, of the
+                                                 attention, of SiLU and its product, and the adapters' inner values
+    full   N (6 H + 4 Q + 4 K + 4 I)             norms whose weights are trained keep their normalised input, too, and
+                                                 so does the last one: N 2 H once
+
+and with gradient checkpointing N H a block and one block in full while it is computed again. The logits of a
+micro-batch's S sampled tokens stand S V times 4 bytes, in `LOGIT_COPIES` at once: logits, log-probs, and the two
+products of the entropy. The KV cache has 2 K numbers a token and block, float32 in the engine of this process.
+
+Phases follow one another, so the most is what is always held and the largest phase. On the CPU, blocks below 32 MiB
+come from the C library's heap, which keeps what is freed between blocks that are not. `HEAP_SLACK` times the
+activations is what was measured of it: 1.6 to 2.1 with adapters, 1.2 with whole models. With
+MALLOC_MMAP_THRESHOLD_=1048576 in the environment it was 1.05.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from backend.config import Config
+from backend.training.architectures import Shape
+from cryptosentinel.agents.registry import ROLES
+from simulator.errors import UserError
+
+Phase = Literal["always", "loading", "rollouts", "updates", "publishing"]
+GIB = 2**30
+FLOAT = 4  # bytes; what is trained, and what this process computes, is float32
+LOGIT_COPIES = 4
+ENTROPY_COPIES = 6  # with a gradient through the entropy
+BACKWARD_COPIES = 4  # of the MLP's width: gradients of the product, of SiLU, of gate and up
+HEAP_SLACK = {"lora": 1.8, "full": 1.25}
+DEVICE_SLACK = 1.1  # of torch's own allocator on a GPU: an allowance, not measured here
+RUNTIME = 6 * 2**27  # Python and its libraries, with room for small things: 0.75 GiB
+SERVER_RUNTIME = 3 * GIB  # vLLM's context and graphs on a device: an allowance, not measured here
+PREFILL_TOKENS = 8192  # of `transformers_engine`
+DECODE_ROWS = 128  # of `TransformersEngine`
+PREFIX_CACHE = 2**28  # bytes a role, the same
+TURNS = 7  # of a manager's conversation at most
+PROMPT_TOKENS, RESULT_TOKENS = 1600, 150  # the longest prompt with schemas, of some 5,500 bytes; a tool's answer
+TIGHT = 0.9
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What the estimate depends on beside the architecture.
+
+    base_bytes        of a number of the base's weights: 4, or 2 for bfloat16
+    micro_tokens      padded tokens of a micro-batch, N
+    micro_sampled     sampled ones among them, S
+    rows, context     conversations that are decoded at once, and tokens of the longest
+    entropy           whether the entropy has a gradient
+    checkpointing     whether blocks are computed again in the backward pass; the trainer does not do it yet
+    device            whose allocator it is
+    shared            whether a vLLM server runs on the same device as the trainer
+    """
+
+    roles: int = len(ROLES)
+    weights: Literal["lora", "full"] = "lora"
+    rank: int = 16
+    base_bytes: int = FLOAT
+    engine: Literal["transformers", "vllm"] = "transformers"
+    micro_tokens: int = 8192
+    micro_sampled: int = 4096
+    rows: int = DECODE_ROWS
+    context: int = 4096
+    entropy: bool = False
+    checkpointing: bool = False
+    device: Literal["cpu", "cuda"] = "cpu"
+    shared: bool = True
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that a part takes, and when."""
+
+    part: str
+    phase: Phase
+    size: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """All needs of a training on one device."""
+
+    needs: tuple[Need, ...]
+
+    def of(self, phase: Phase) -> int:
+        """Bytes that a phase takes beside what is always held."""
+        return sum(need.size for need in self.needs if need.phase == phase)
+
+    @property
+    def peak_phase(self) -> Phase:
+        """The phase that takes the most."""
+        phases: tuple[Phase, ...] = ("loading", "rollouts", "updates", "publishing")
+        return max(phases, key=self.of)
+
+    @property
+    def total(self) -> int:
+        """Bytes at the peak."""
+        return self.of("always") + self.of(self.peak_phase)
+
+    @property
+    def largest(self) -> Need:
+        """What takes the most at the peak."""
+        return max((need for need in self.needs if need.phase in ("always", self.peak_phase)), key=lambda one: one.size)
+
+
+def plan_of(config: Config, shape: Shape, device: Literal["cpu", "cuda"] = "cpu") -> MemoryPlan:
+    """The plan of a configuration. The longest conversation is assumed to take all of a manager's turns at their
+    longest; it is bound by `engine.context_tokens` and the model's positions."""
+    training = config.training
+    turn = config.team.max_tokens + RESULT_TOKENS
+    bounds = [PROMPT_TOKENS + TURNS * turn, shape.positions, config.engine.context_tokens]
+    context = min(bound for bound in bounds if bound)
+    served = config.engine.kind == "vllm"
+    side_by_side = config.engine.concurrency if served else DECODE_ROWS
+    micro = max(training.micro_batch_tokens, context)
+    return MemoryPlan(
+        weights=training.weights,
+        rank=training.lora_rank,
+        engine="vllm" if served else "transformers",
+        micro_tokens=micro,
+        micro_sampled=round(micro * TURNS * config.team.max_tokens / (PROMPT_TOKENS + TURNS * turn)),
+        rows=min(side_by_side, training.queries_per_step * training.rollouts_per_query),
+        context=context,
+        entropy=training.entropy > 0.0,
+        device=device,
+        shared=device == "cuda" or not torch.cuda.is_available(),
+    )
+
+
+def estimate(shape: Shape, plan: MemoryPlan) -> Estimate:
+    """What a training takes on the trainer's device, with its engine unless that is a server on another one."""
+    own = shape.adapter(plan.rank) if plan.weights == "lora" else shape.parameters
+    base = shape.parameters * plan.base_bytes
+    needs = [
+        Need("program and libraries", "always", RUNTIME),
+        Need("base model", "always", base),
+        Need("policies of the roles", "always", plan.roles * own * FLOAT),
+        Need("copies to roll back to", "always", plan.roles * own * FLOAT),
+        Need("optimiser: two moments", "always", plan.roles * 2 * own * FLOAT),
+        Need("second copy of the base", "loading", base),
+        *updates(shape, plan),
+    ]
+    if plan.engine == "transformers":
+        needs += _in_process(shape, plan)
+    elif plan.shared:
+        needs += server(shape, plan).needs
+    return Estimate(tuple(needs))
+
+
+def updates(shape: Shape, plan: MemoryPlan) -> list[Need]:
+    """What one role's optimiser step takes beside weights and optimiser."""
+    own = shape.adapter(plan.rank) if plan.weights == "lora" else shape.parameters
+    slack = HEAP_SLACK[plan.weights] if plan.device == "cpu" else DEVICE_SLACK
+    tokens = plan.micro_tokens
+    logits = plan.micro_sampled * shape.vocabulary * FLOAT * (ENTROPY_COPIES if plan.entropy else LOGIT_COPIES)
+    backward = BACKWARD_COPIES * tokens * shape.intermediate * FLOAT
+    return [
+        Need("gradients of one role", "updates", own * FLOAT),
+        Need("activations of a micro-batch", "updates", round(slack * activations(shape, plan))),
+        # The head's pass forward and a block's pass backward are not at the same time.
+        Need("logits, or a block's backward pass", "updates", max(logits, backward)),
+    ]
+
+
+def activations(shape: Shape, plan: MemoryPlan) -> int:
+    """Bytes that are kept of a micro-batch for its backward pass, logits apart."""
+    wide, last = 4 * shape.intermediate, 0
+    if plan.weights == "lora":
+        block = 4 * shape.hidden + 3 * shape.queries + 3 * shape.keys + wide + len(shape.linears) * plan.rank
+    else:
+        block, last = 6 * shape.hidden + 4 * shape.queries + 4 * shape.keys + wide, 2 * shape.hidden
+    kept = shape.layers * shape.hidden + block if plan.checkpointing else shape.layers * block
+    return plan.micro_tokens * (kept + last) * FLOAT
+
+
+def _in_process(shape: Shape, plan: MemoryPlan) -> list[Need]:
+    """The engine of this process: a merged copy per role, of which embedding and head are held once."""
+    copied = shape.parameters - shape.body
+    cache = 2 * shape.keys * shape.layers * plan.rows * plan.context * FLOAT
+    read = min(PREFILL_TOKENS, plan.rows * plan.context)
+    prefill = read * (4 * shape.intermediate + 4 * shape.hidden + 2 * shape.queries) * FLOAT
+    # A tied head is copied beside its embedding while a role is merged.
+    merged = shape.body + 2 * shape.embedding
+    return [
+        Need("engine: embedding and head", "always", copied * FLOAT),
+        Need("engine: rotations of all positions", "always", shape.positions * shape.head_dim * FLOAT),
+        Need("engine: merged blocks of the roles", "always", plan.roles * shape.body * FLOAT),
+        Need("engine: prefix caches", "rollouts", plan.roles * min(PREFIX_CACHE, TURNS * cache)),
+        Need("engine: KV cache, prompts and rows", "rollouts", 2 * cache),
+        Need("engine: reading prompts", "rollouts", prefill),
+        Need("engine: merging one role", "publishing", (merged + shape.body) * FLOAT),
+    ]
+
+
+def server(shape: Shape, plan: MemoryPlan) -> Estimate:
+    """What a vLLM server takes on its device, in bfloat16: weights once, adapters beside them. By default it reserves
+    nine tenths of a GPU, whatever it needs."""
+    half = FLOAT // 2
+    cache = 2 * shape.keys * shape.layers * plan.rows * plan.context * half
+    return Estimate(
+        (
+            Need("vLLM: weights", "always", shape.parameters * half),
+            Need("vLLM: adapters", "always", plan.roles * shape.adapter(plan.rank) * half),
+            Need("vLLM: KV cache", "always", cache),
+            Need("vLLM: context and graphs", "always", SERVER_RUNTIME),
+        )
+    )
+
+
+# -- the machine ----------------------------------------------------------------------------------------------------
+
+
+def machine_memory(device: str = "cpu") -> int:
+    """Bytes that are free on the device: of the machine, or of the limit that its container sets; of the GPU for a
+    `cuda` device."""
+    if torch.device(device).type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        pass  # not Linux: pages that hold files count as taken
+    return min([free, *_container_room()])
+
+
+def _container_room() -> list[int]:
+    """What the control group of a container (version 2) leaves, if there is one with a limit."""
+    group = Path("/sys/fs/cgroup")
+    try:
+        return [int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())]
+    except (OSError, ValueError):  # no such group, or "max"
+        return []
+
+
+def verdict(found: Estimate, memory: int) -> str:
+    """Whether it fits, in a sentence; `memory` in bytes."""
+    share, largest = found.total / memory, found.largest
+    said = (
+        f"{gib(found.total)} at the peak ({found.peak_phase}), {gib(memory)} are free; the most of it is "
+        f"{largest.part} with {gib(largest.size)}"
+    )
+    if share > 1.0:
+        return f"cannot fit: {said}"
+    return f"tight: {said}" if share > TIGHT else f"fits: {said}"
+
+
+def require(found: Estimate, memory: int) -> None:
+    """Raise `UserError`, with what to do, where a training cannot fit."""
+    if found.total > memory:
+        raise UserError(f"{verdict(found, memory)}. {_advice(found.largest.part)}")
+
+
+def _advice(part: str) -> str:
+    """What makes the largest part smaller."""
+    if part.startswith("engine: merged"):
+        return "Serve the roles by vLLM (engine.kind), which holds the base once, or take a smaller base"
+    if part.startswith(("activations", "logits")):
+        return "Lower team.max_tokens or engine.context_tokens, or take a smaller base"
+    if "KV cache" in part:
+        return "Lower engine.context_tokens, team.max_tokens or training.rollouts_per_query"
+    if part.startswith(("policies", "copies", "optimiser", "gradients")):
+        return "Train adapters (training.weights = lora) of a lower training.lora_rank"
+    return "Take a smaller base, or a machine with more memory"
+
+
+def gib(size: float) -> str:
+    """As people read it."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.0f} MiB"
+
+
+def rows(found: Estimate) -> Sequence[tuple[str, str, str]]:
+    """(part, when, size), the largest first within a phase."""
+    order = ("always", "loading", "rollouts", "updates", "publishing")
+    ranked = sorted(found.needs, key=lambda need: (order.index(need.phase), -need.size))
+    return [(need.part, need.phase, gib(need.size)) for need in ranked]

@@ -1,0 +1,85 @@
+"""What a store behind the gateway does a second: single records by one client and by four, and a step's writes."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from backend.store import Store
+from benchmarks.bench_store_write import ROUNDS, write_step
+from benchmarks.run import Result
+
+SERVE = "from backend.cli_serve import serve_app; serve_app()"
+# Writes single records for some seconds and says how many a second.
+CLIENT = """
+import sys, time
+from backend.store import Store
+url, name, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+with Store.open(url) as store:
+    print("open", flush=True)
+    sys.stdin.readline()
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        store.add_metrics(name, count, {"loss": 1.0})
+        count += 1
+    print(count / (time.perf_counter() - began), flush=True)
+"""
+CLIENTS = 4
+SECONDS = 5.0
+TARGET_WRITES = 300.0  # a second, of one client
+TARGET_STEP = 1.0  # seconds
+
+
+def run() -> list[Result]:
+    """Writes a second of one client and of four together; median seconds of a training step's writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        gateway = _started(["-c", SERVE, "store", "--path", folder, "--port", "0"])
+        try:
+            assert gateway.stdout is not None
+            url = next(word for word in gateway.stdout.readline().split() if word.startswith("ws://"))
+            one, four = _writes(url, 1), _writes(url, CLIENTS)
+            with Store.open(url) as store:
+                step = statistics.median(write_step(store, number) for number in range(ROUNDS))
+        finally:
+            gateway.terminate()
+            gateway.communicate()
+    return [
+        {
+            "name": "store.gateway.writes",
+            "value": one,
+            "unit": f"records/s of one client; {four:.0f} of {CLIENTS} together",
+            "against": f"{TARGET_WRITES:.0f} records/s",
+            "ratio": one / TARGET_WRITES,
+            "target": 1.0,
+            "met": one >= TARGET_WRITES,
+        },
+        {
+            "name": "store.gateway.step",
+            "value": step,
+            "unit": "s a step",
+            "against": f"{TARGET_STEP} s",
+            "ratio": step / TARGET_STEP,
+            "target": "<= 1.0",
+            "met": step <= TARGET_STEP,
+        },
+    ]
+
+
+def _started(arguments: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _writes(url: str, clients: int) -> float:
+    """Records a second that several processes write together, each as fast as it can."""
+    processes = [_started(["-c", CLIENT, url, f"run-{number}", str(SECONDS)]) for number in range(clients)]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline().strip() == "open"
+    time.sleep(0.2)
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return sum(float(process.communicate()[0]) for process in processes)

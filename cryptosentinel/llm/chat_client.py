@@ -1,0 +1,109 @@
+"""The HTTP client under the SDK of `openai_engine.py`: what goes out, and how much may come back.
+
+The SDK repeats requests by itself, so limits that hold for every attempt stand here: the rate of requests, the seconds
+one may take, the bytes of an answer, and which headers are sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from simulator.errors import UserError
+
+MAX_BODY_BYTES = 4 * 2**20  # an answer that a role may give has some kilobytes; thoughts beside it may be long
+_CONNECT_SECONDS = 10.0  # a host that takes longer to be reached is told from one that thinks for long
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# What an endpoint needs. The SDK would add what the environment says of organisation, project and further headers.
+_HEADERS = frozenset(("host", "accept", "content-type", "content-length", "connection", "user-agent"))
+
+
+class TooLarge(Exception):
+    """An answer of more than `MAX_BODY_BYTES`."""
+
+
+def check_url(url: str) -> str:
+    """`url` as the base of an endpoint, without a slash at its end. Raises `UserError` for one that cannot be used."""
+    form = "write it like http://localhost:11434/v1"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UserError(f"the endpoint's URL must name scheme and host: {form}")
+    # These could hold a secret, and the URL is shown.
+    if "@" in parts.netloc:
+        raise UserError(f"the endpoint's URL names a user or a password: leave out what stands before the '@', {form}")
+    if parts.query or parts.fragment:
+        raise UserError(f"the endpoint's URL has something behind '?' or '#': leave it out, {form}")
+    return url.rstrip("/")
+
+
+class BoundedClient(httpx2.AsyncClient):
+    """Sends each request at its time and reads its answer within bounds. Follows no redirect: a key is for one host.
+
+    Args:
+        url: the endpoint, checked. Proxies of the environment are not used for this very machine.
+        key: sent as a bearer token; "" for none.
+        timeout: seconds from sending a request until its whole answer is there.
+        per_minute: at most so many requests, evenly spaced; 0 for any number.
+    """
+
+    def __init__(self, url: str, key: str, *, timeout: float, per_minute: float, connections: int) -> None:
+        super().__init__(
+            timeout=httpx2.Timeout(timeout, connect=min(_CONNECT_SECONDS, timeout / 2)),
+            limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
+            follow_redirects=False,
+            trust_env=urlsplit(url).hostname not in _LOOPBACK,
+        )
+        self._key = key
+        self._seconds = timeout
+        self._interval = 60.0 / per_minute if per_minute else 0.0
+        self._next = 0.0
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send `request`. Raises `httpx2.ReadTimeout` when the whole takes too long, `TooLarge` for too much."""
+        headers = {name: value for name, value in request.headers.items() if name.lower() in _HEADERS}
+        headers["Accept-Encoding"] = "identity"  # an answer's size is known while it is read
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        request.headers = httpx2.Headers(headers)
+        await self._turn()
+        try:
+            async with asyncio.timeout(self._seconds):
+                response = await super().send(request, **{**options, "stream": True})
+                try:
+                    return await _read(response, request)
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise httpx2.ReadTimeout("the whole answer took too long", request=request) from None
+
+    async def _turn(self) -> None:
+        """Wait until the next request may go out: a token bucket that holds one."""
+        now = time.monotonic()
+        start = max(now, self._next)
+        self._next = start + self._interval
+        if start > now:
+            await asyncio.sleep(start - now)
+
+
+async def _read(response: httpx2.Response, request: httpx2.Request) -> httpx2.Response:
+    """`response` with its whole body."""
+    body = bytearray()
+    async for part in response.aiter_bytes():
+        body += part
+        if len(body) > MAX_BODY_BYTES:
+            raise TooLarge
+    # The body is decoded already, so the headers that speak of its form on the way are gone.
+    headers = [
+        (name, value)
+        for name, value in response.headers.multi_items()
+        if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
+    ]
+    return httpx2.Response(response.status_code, headers=headers, content=bytes(body), request=request)

@@ -1,0 +1,130 @@
+"""Constrained decoding: a grammar of the turns that a role's tools allow, and what it leaves of the next token.
+
+One turn is one call, spaced as `protocol.render_call` spaces it, and the end of the turn:
+
+    <tool_call>\\n{"name": "get_trend", "arguments": {}}\\n</tool_call><|im_end|>
+
+The grammar is in llguidance's dialect of Lark (its `docs/syntax.md` and `docs/json_schema.md`), the language of vLLM's
+guidance backend too. Special tokens stand in it by id, so that no text can be taken for one.
+
+What it holds a turn to: the tool's name; which arguments there are and must be, in the schema's order; their types,
+choices and lengths, and the bounds of numbers (an integer has no fraction, a bounded number no exponent, 0 no minus);
+text in which no tag of the chat format can be spelled. What a JSON schema cannot say is still for `protocol.parse` to
+refuse: rules over several arguments, the validators of a field, a number without bounds that no float can hold, and an
+answer of more than `protocol.MAX_ANSWER_CHARS`. Letters beyond ASCII are written as they are, not as JSON's escapes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from llguidance import LLMatcher, LLTokenizer
+
+from cryptosentinel.llm.tokens import CALL_END, CALL_START, ChatCodec
+from simulator.errors import UserError
+
+# '<' only where no tag can begin with it: a tag in a string would end or begin a call, as `protocol.parse` reads it.
+_NO_TAG = "^([^<]|<+[^<a-zA-Z/])*$"
+_SPACING = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+_MOST_GRAMMARS = 64  # a team has one a role
+_WORD = 32  # bits in a word of a bitmask
+
+
+def grammar(tools: Sequence[Mapping[str, Any]], codec: ChatCodec) -> str:
+    """The Lark grammar of one turn in which one of `tools` is called.
+
+    `tools` are in the form of OpenAI's chat completions (`Role.schemas`). The turn begins behind the assistant header;
+    there is no thought in it. Raises `UserError` for a tool whose schema cannot be made into a grammar.
+    """
+    if not tools:
+        raise ValueError("a grammar needs at least one tool")
+    ids = codec.special_ids
+    calls = [_call(tool["function"]) for tool in tools]
+    return (
+        f'start: <[{ids[CALL_START]}]> "\\n" call "\\n" <[{ids[CALL_END]}]> <[{codec.end_of_turn}]>\n'
+        f"call: {' | '.join(f'call_{number}' for number in range(len(calls)))}\n"
+        + "".join(f"call_{number}: {call}\n" for number, call in enumerate(calls))
+    )
+
+
+class Grammars:
+    """Compiled grammars of the turns of one tokenizer, for a model of `vocab_size` tokens. They are kept: all requests
+    of a role have the same tools."""
+
+    def __init__(self, codec: ChatCodec, vocab_size: int) -> None:
+        self._codec = codec
+        definition = json.loads(codec.tokenizer.to_str())
+        definition["truncation"] = definition["padding"] = None
+        for token in definition["added_tokens"]:
+            token["special"] = True  # tags of calls are text to users, and never text to a grammar
+        self._tokenizer = LLTokenizer(json.dumps(definition), n_vocab=vocab_size, eos_token=codec.end_of_turn)
+        self._begun: list[tuple[tuple[Mapping[str, Any], ...], LLMatcher]] = []
+
+    def begin(self, tools: tuple[Mapping[str, Any], ...]) -> LLMatcher:
+        """A matcher at the beginning of a turn with `tools`. Raises `UserError` as `grammar` does."""
+        for known, matcher in self._begun:  # equal elements are mostly the same objects: compared at once
+            if known == tools:
+                return matcher.deep_copy()
+        matcher = LLMatcher(self._tokenizer, grammar(tools, self._codec), log_level=0)
+        if matcher.is_error():
+            raise UserError(f"no grammar can be made of these tools together: {_first_line(matcher.get_error())}")
+        self._begun = [*self._begun[1 - _MOST_GRAMMARS :], (tools, matcher)]
+        return matcher.deep_copy()
+
+
+def restrict(logits: torch.Tensor, matchers: Sequence[LLMatcher | None]) -> torch.Tensor:
+    """`logits` (B, V), with -inf where the row's matcher forbids the token. A row without one stays as it is."""
+    rows, vocabulary = logits.shape
+    words = -(-vocabulary // _WORD)
+    bits = np.full((rows, words), -1, dtype=np.int32)
+    start, stride = bits.ctypes.data, bits.strides[0]
+    for row, matcher in enumerate(matchers):
+        if matcher is not None:
+            matcher.unsafe_compute_mask_ptr(start + row * stride, stride)
+            if matcher.is_error():
+                raise RuntimeError(f"the grammar of a turn failed: {_first_line(matcher.get_error())}")
+    allowed = np.unpackbits(bits.view(np.uint8), axis=1, count=vocabulary, bitorder="little")
+    return logits.masked_fill(torch.from_numpy(allowed).to(logits.device) == 0, float("-inf"))
+
+
+def _call(function: Mapping[str, Any]) -> str:
+    """The call of one tool: its name, and arguments by its schema."""
+    head = json.dumps({"name": function["name"]})[:-1] + ', "arguments": '
+    schema = {**_without_tags(function["parameters"]), "x-guidance": _SPACING}
+    rule = f'{json.dumps(head)} %json {json.dumps(schema)} "}}"'
+    trouble = LLMatcher.validate_grammar(f"start: {rule}")
+    if trouble:
+        raise UserError(
+            f"the arguments of the tool {function['name']} cannot be held to by constrained decoding "
+            f"({_first_line(trouble)}): simplify them, or turn constrained decoding off"
+        )
+    return rule
+
+
+def _without_tags(schema: Any) -> Any:
+    """`schema` (JSON schema, or any part of one) with text in which no tag can be spelled."""
+    if isinstance(schema, list):
+        return [_without_tags(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    # Of what is named by the schema's author, "type" or "enum" may be a name; so go by the keys that hold schemas.
+    inner = {
+        key: {name: _without_tags(part) for name, part in value.items()}
+        if key in ("properties", "patternProperties", "$defs")
+        else _without_tags(value)
+        if key in ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf")
+        else value
+        for key, value in schema.items()
+    }
+    kinds = inner.get("type")
+    if "string" not in (kinds if isinstance(kinds, list) else [kinds]) or "enum" in inner or "const" in inner:
+        return inner
+    return {**inner, "pattern": _NO_TAG} if "pattern" not in inner else {"allOf": [inner, {"pattern": _NO_TAG}]}
+
+
+def _first_line(trouble: str) -> str:
+    return trouble.strip().splitlines()[0][:200]

@@ -1,0 +1,43 @@
+"""What a decision's orders would have been had some of its consultations not counted, found without asking a model.
+
+RiskAnalyst's caps and Trader's plans act through code: the orders follow from the manager's answer and from them. So
+they can be made again with some of them left out. MarketAnalyst is advice: the manager has read it before it spoke, and
+what it would have said otherwise is not known. The same holds for what the manager learned from a verdict: a replay
+answers what a role's *binding effect* changed, given everything that was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from cryptosentinel.agents.risk_analyst import Verdict
+from cryptosentinel.agents.trader import Execution
+from cryptosentinel.guard import Guard
+from cryptosentinel.roles import Role
+from cryptosentinel.team import Team, TeamDecision
+from simulator.market import MarketView
+from simulator.orders import Order
+from simulator.records import AccountView
+
+
+def replayable_roles(team: Team) -> tuple[str, ...]:
+    """The sub-agents whose answers act through code, in the team's order."""
+    return tuple(role.key for role in team.sub_agents.values() if acts_through_code(role))
+
+
+def acts_through_code(role: Role) -> bool:
+    """Whether a role's answers bind by code, and not by what others read in them."""
+    return role.answer.arguments in (Verdict, Execution)
+
+
+def replay(
+    team: Team, decision: TeamDecision, view: MarketView, account: AccountView, guard: Guard, roles: Collection[str]
+) -> list[Order]:
+    """The orders, after the guard, in which of the binding consultations only those of `roles` count.
+
+    With all of `replayable_roles` it is `decision.orders`, for the view, the account and a guard as they were when it
+    was taken: on all of the equity, and first at its bar.
+    """
+    heeded = [transcript for transcript in decision.transcripts[1:] if transcript.role in roles]
+    orders, _ = guard.review(view, account, team.rebuilt(decision, heeded, view, account), ())
+    return orders

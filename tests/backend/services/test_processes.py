@@ -1,0 +1,104 @@
+"""Real processes around a real gateway: killed with SIGKILL at any moment, they end where one loop does."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from backend import cli_services
+from backend.markets import load_market
+from backend.runs import recorded_run
+from backend.services.launch import gateway, run_processes
+from backend.services.lead import leader_state
+from backend.store.store import Store
+from backend.training.job import made
+from backend.training.trainer import Trainer
+from cryptosentinel.agents.registry import ROLES
+from simulator.archive import write_market
+from simulator.errors import RunFailed, UserError
+from tests.backend.services.worlds import begin, last_parameters
+from tests.small_world import RUN, small_config, small_market
+
+KILLS = 12
+
+
+class Killer(threading.Thread):
+    """Kills one of the processes after another, at moments drawn by a seed, until it has killed enough."""
+
+    def __init__(self, seed: int, kills: int) -> None:
+        super().__init__(daemon=True)
+        self.rng = random.Random(seed)
+        self.left = kills
+        self.alive: dict[str, int] = {}
+        self.killed: list[str] = []
+
+    def started(self, name: str, process: int) -> None:
+        self.alive[name] = process
+        if len(self.alive) == 1 + len(ROLES) and not self.is_alive() and self.left:
+            self.start()
+
+    def run(self) -> None:
+        while self.left:
+            time.sleep(self.rng.uniform(0.5, 4.0))
+            name = self.rng.choice(sorted(self.alive))
+            try:
+                os.kill(self.alive[name], signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            self.killed.append(name)
+            self.left -= 1
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_end_where_one_loop_does(nano: Path, tmp_path: Path) -> None:
+    write_market(small_market(), tmp_path / "market")
+    config = small_config(base_model=str(nano), stage1_max_steps=1, stage2_steps=3, queries_per_step=4)
+    data = config.market.model_copy(update={"data": str(tmp_path / "market")})
+    config = config.model_copy(update={"market": data})
+    market = load_market(config.market, config.costs)  # as the processes load it
+    joint, apart = tmp_path / "joint", tmp_path / "apart"
+    joint.mkdir()
+    with Store.open("mem://") as store:
+        begin(store, config)
+        trainer = made(Trainer, config, market, store, RUN, joint, nano, joint)
+        trainer.run()
+    killer = Killer(1, KILLS)
+    with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
+        with recorded_run(store, RUN, "train", 1, market.content_hash, config):
+            run_processes(address, RUN, apart, 1, lambda step: None, killer.started)
+        assert {one.step for one in store.published(RUN)} == set(range(5))
+    assert len(killer.killed) >= KILLS // 2, "the run was over before it was disturbed"
+    for role in ROLES:
+        mine, theirs = last_parameters(apart / RUN, role), last_parameters(joint, role)
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs), f"{role} has become another"
+    assert leader_state(apart / RUN).best_score == trainer.state.best_score
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_ends_the_run_with_its_last_words(nano: Path, tmp_path: Path) -> None:
+    config = small_config(base_model=str(tmp_path / "nowhere"))
+    with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
+        with (
+            pytest.raises(RunFailed, match=r"ended with code 2: .*nowhere"),
+            recorded_run(store, RUN, "train", 1, "hash", config),
+        ):
+            run_processes(address, RUN, tmp_path / "runs", 1, lambda step: None)
+        assert store.run(RUN).status == "failed"
+
+
+def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
+    (tmp_path / "a" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "b" / "services").mkdir(parents=True)
+    with pytest.raises(UserError, match="was trained in one process: go on without --launch"):
+        cli_services.check_resumed(tmp_path / "a", True)
+    with pytest.raises(UserError, match="in several processes: go on with --launch processes"):
+        cli_services.check_resumed(tmp_path / "b", False)
+    cli_services.check_resumed(tmp_path / "a", False)
+    cli_services.check_resumed(tmp_path / "b", True)

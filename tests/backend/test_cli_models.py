@@ -1,0 +1,146 @@
+"""`cryptosentinel models`: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+
+from backend import cli
+from backend.cli_models import models_app
+from backend.teams import TeamManifest, role_policies, write_manifest
+from backend.training.adapters import read_adapter, save_versions
+from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.llm.nano import load_model
+from tests.command_line import Run, program
+from tests.local_hub import COMMIT, LocalHub, serving
+from tests.small_world import small_config
+
+NAME = "Qwen/Qwen3-tiny"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """run("list"), run("check", ...): the group alone, with the program's handling of errors."""
+    monkeypatch.setattr(cli, "app", models_app)
+    return program(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def team(nano: Path, tmp_path: Path) -> Path:
+    """A finished run whose adapters lie in plain files, as `sft` keeps them."""
+    folder = tmp_path / "runs" / "sft"
+    shutil.copytree(nano, folder / "nano")
+    policies, _ = role_policies(folder / "nano", small_config().training)
+    policies.save(folder / "adapters")
+    write_manifest(folder, TeamManifest(base="nano", adapters="adapters", config=small_config()))
+    return folder
+
+
+@pytest.fixture
+def hub(nano: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
+    for name in ("HF_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(LocalHub({NAME: nano})) as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        yield running
+
+
+def test_nothing_is_said_to_be_there_where_nothing_is(run: Run) -> None:
+    result = run("list")
+    assert result.code == 0
+    assert "no base models in models and runs" in result.out and "no adapters in runs" in result.out
+
+
+def test_bases_and_adapters_are_listed(run: Run, team: Path, nano: Path, tmp_path: Path) -> None:
+    shutil.copytree(nano, tmp_path / "models" / "Qwen--Qwen3-tiny")
+    (tmp_path / "models" / "broken").mkdir()
+    policies, _ = role_policies(team / "nano", small_config().training)
+    save_versions(policies, tmp_path / "runs" / "train" / "adapters" / "step-000004", "train", 4)
+    cut = tmp_path / "runs" / "train" / "adapters" / "step-000004" / "trader" / "adapter_model.safetensors"
+    cut.write_bytes(cut.read_bytes()[:-1])
+    result = run("list")
+    assert result.code == 0
+    assert NAME in result.out and "Qwen3, 2 x 64" in result.out
+    for role in ROLES:
+        assert f"sft - * {role}" in result.out and f"train 4 {role}" in result.out
+    assert policies.version("manager").removeprefix("manager-") in result.out
+    assert "wrong: models/broken holds no config.json" in result.out
+    assert f"wrong: runs/train/adapters/step-000004/trader/{cut.name} was cut short" in result.out
+
+
+def test_a_good_model_and_a_good_run_pass(run: Run, team: Path) -> None:
+    for folder in ("runs/sft", "runs/sft/nano"):
+        result = run("check", folder)
+        assert result.code == 0 and "wrong" not in result.out and result.err == ""
+    assert "ok chat format:" in result.out and "note memory: decoding in this process takes about" in result.out
+
+
+def test_what_is_wrong_is_shown_and_ends_with_2(run: Run, team: Path) -> None:
+    (team / "nano" / "tokenizer.json").unlink()
+    result = run("check", "runs/sft")
+    assert result.code == 2
+    assert "wrong base: tokenizer: runs/sft/nano holds no tokenizer.json: save" in result.out
+    assert "error: runs/sft: 1 of 12 checks failed" in result.err
+    result = run("check", "nowhere")
+    assert result.code == 2 and "there is no model folder nowhere" in result.out
+
+
+def test_adapters_are_exported_and_peft_loads_them(run: Run, team: Path, nano: Path, tmp_path: Path) -> None:
+    result = run("export", "runs/sft", "--to", "adapters")
+    assert result.code == 0
+    for role in ROLES:
+        one = read_adapter(tmp_path / "adapters" / role)
+        assert (one.role, one.run, one.base_name) == (role, "sft", "nano") and one.version in result.out
+    PeftModel.from_pretrained(load_model(nano)[0], str(tmp_path / "adapters" / "manager"))
+    assert run("check", "adapters/manager", "--base", "runs/sft/nano").code == 0
+    weights = load_file(team / "nano" / "model.safetensors")
+    weights["model.norm.weight"] += 1.0
+    save_file(weights, team / "nano" / "model.safetensors", metadata={"format": "pt"})
+    result = run("check", "adapters/manager", "--base", "runs/sft/nano")
+    assert result.code == 2 and "was trained on another base" in result.out
+
+
+def test_a_team_that_is_its_base_has_nothing_to_export(run: Run, team: Path) -> None:
+    write_manifest(team, TeamManifest(base="nano", adapters=None, config=small_config()))
+    result = run("export", "runs/sft", "--to", "adapters")
+    assert result.code == 2 and "no adapter to export" in result.err
+
+
+def test_a_model_is_pulled_checked_and_used_by_its_name(run: Run, hub: LocalHub, tmp_path: Path) -> None:
+    result = run("pull", NAME)
+    assert result.code == 0
+    assert f"of commit {COMMIT[:12]}: fetched into" in result.out and "ok chat format" in result.out
+    assert f"use it with: --set training.base_model={NAME}" in result.out
+    assert (tmp_path / "models" / "Qwen--Qwen3-tiny" / "model.safetensors").is_file()
+    assert "is whole already in" in run("pull", NAME).out
+
+
+def test_a_pulled_model_that_is_not_of_use_ends_with_2(run: Run, hub: LocalHub, nano: Path, tmp_path: Path) -> None:
+    hub.models[NAME] = shutil.copytree(nano, tmp_path / "served")
+    (tmp_path / "served" / "chat_template.jinja").write_text("{{ messages }}")
+    result = run("pull", NAME, "--to", "one")
+    assert result.code == 2 and "wrong chat format: the chat template in" in result.out
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "code", "message"),
+    [
+        ({"refuse": (403, "GatedRepo")}, (NAME,), 2, "is gated"),
+        ({}, (NAME, "--revision", "v9"), 2, "has no revision 'v9'"),
+        ({}, ("Qwen/None",), 2, "knows no model Qwen/None"),
+        ({"listed_size": 2**60}, (NAME,), 1, "free some space"),
+    ],
+)
+def test_what_cannot_be_pulled_is_one_message(
+    run: Run, hub: LocalHub, change: dict[str, object], arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    for name, value in change.items():
+        setattr(hub, name, value)
+    result = run("pull", *arguments)
+    assert result.code == code
+    assert result.err.startswith("error: ") and message in result.err and "Traceback" not in result.err

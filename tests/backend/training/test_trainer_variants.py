@@ -1,0 +1,119 @@
+"""The trainer with the variants turned on: they reach the formulas, repeat from the seed, and dynamic sampling is
+bounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backend.store.store import Store
+from backend.training.credit import credit_main
+from backend.training.learner import credit_settings
+from backend.training.queries import Query
+from backend.training.rollouts import Rollout
+from backend.training.scoring import Outcome
+from backend.training.trainer import Trainer
+from backend.training.trajectory import Trajectory
+from cryptosentinel.team import TeamDecision
+from tests.small_world import RUN, open_trainer, small_config
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "DAPO with CISPO, GDPO and dynamic sampling": {
+        "aggregation": "dapo", "policy_loss": "cispo", "clip_low": 1.0, "clip_high": 4.0, "importance": "mask",
+        "reward_aggregation": "normalize_then_sum", "dynamic_rounds": 2, "overlong_length": 60, "overlong_buffer": 30,
+        "group": "ordinal", "min_group": 2,
+    },
+    "Dr. GRPO with Shapley values": {
+        "aggregation": "dr_grpo", "constant_length": 50, "scale_rewards": False, "credit": "shapley",
+        "mask_truncated": True, "importance": "none", "kl": 0.1, "entropy": 0.01,
+    },
+    "BNPO with counterfactuals and copies": {
+        "aggregation": "bnpo", "credit": "counterfactual", "alignment": "duplicate_drop", "clip_high": 0.28,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.open("mem://") as opened:
+        yield opened
+
+
+def in_stage_2(nano: Path, folder: Path, store: Store, **training: Any) -> Trainer:
+    trainer = open_trainer(small_config(**training), nano, folder, store)
+    trainer.state.stage = 2
+    trainer.publisher.publish(trainer.learners)
+    return trainer
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_step_with_variants_learns_and_repeats(name: str, nano: Path, tmp_path: Path, store: Store) -> None:
+    options = {"validation_every": 100, "queries_per_step": 4, **VARIANTS[name]}
+    metrics = in_stage_2(nano, tmp_path / "a", store, **options)._step()
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert sum(metrics.get(f"{role}/updates", 0.0) for role in ("manager", "market_analyst")) > 0
+    with Store.open("mem://") as other:
+        assert in_stage_2(nano, tmp_path / "b", other, **options)._step() == metrics
+    roles = ["market_analyst", "risk_analyst", "trader"]
+    told = {role: metrics[f"{role}/credit/replayed"] for role in roles if f"{role}/credit/replayed" in metrics}
+    assert set(told.values()) == ({0.0, 1.0} if "credit" in VARIANTS[name] else set())
+    if "dynamic_rounds" in VARIANTS[name]:
+        queries = store.queries(RUN, 0)
+        assert len(queries) == 4 + metrics["dynamic/queries"]
+        assert len({one.seed for one in queries}) == len(queries), "each further query has futures of its own"
+
+
+def _group(query: Query, outcomes: Sequence[float]) -> list[Rollout]:
+    """Valid rollouts of a query with these outcomes and no consultations."""
+    mask, ids, nothing = np.array([False, True]), np.array([1, 2], np.int32), TeamDecision([], [], [], [])
+    group = []
+    for number, outcome in enumerate(outcomes):
+        main = Trajectory(
+            "manager", query.key, number, 0, ids, mask, np.zeros(2, np.float32), "v", True, 1.0, None, False
+        )
+        group.append(Rollout(query, number, 0, nothing, Outcome(outcome, 0.0, 0.0, 0.0, 0.0), main, ()))
+    return group
+
+
+@pytest.mark.parametrize(
+    ("equal", "rounds", "drawn", "missing"),
+    [
+        ([False, False, False], 3, [], 0),  # nothing is missing
+        ([True, False, True, True, False, False], 3, [2, 1], 0),  # two are, then one of their replacements
+        ([True] * 20, 2, [3, 3], 3),  # nothing helps: the rounds end it
+        ([True] * 20, 0, [], 3),
+    ],
+)
+def test_dynamic_sampling_draws_what_is_missing_in_a_bounded_number_of_rounds(
+    equal: list[bool],
+    rounds: int,
+    drawn: list[int],
+    missing: int,
+    nano: Path,
+    tmp_path: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = in_stage_2(nano, tmp_path, store, queries_per_step=3, dynamic_rounds=rounds)
+    asked: list[list[str]] = []
+
+    def collected(queries: Sequence[Query]) -> list[list[Rollout]]:
+        asked.append([query.key for query in queries])
+        first = sum(len(keys) for keys in asked) - len(queries)
+        return [_group(one, (0.5, 0.5) if equal[first + i] else (0.4, 0.6)) for i, one in enumerate(queries)]
+
+    monkeypatch.setattr(trainer, "_collect", collected)
+    stage = trainer.curriculum.stage(2)
+    groups = collected(trainer.pool.draw(1, 0, 3, easy=False))
+    groups, metrics = trainer._sample_on(groups, stage)
+    assert [len(keys) for keys in asked] == [3, *drawn]
+    assert metrics == ({"dynamic/queries": float(sum(drawn)), "dynamic/missing": float(missing)} if rounds else {})
+    assert [group[0].query.key for group in groups] == [f"0-{number}" for number in range(3 + sum(drawn))]
+    credit = credit_main(groups, stage.alpha, credit_settings(trainer.config, stage))
+    if rounds:
+        assert sum(one.weight for one in credit.items) == pytest.approx(3 - missing), "the others are in no denominator"

@@ -1,0 +1,104 @@
+"""A decision's orders made again without some of what bound them: no model, the same guard, nothing else changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from cryptosentinel.guard import Guard, GuardLimits
+from cryptosentinel.llm.scripted_engine import ScriptedEngine
+from cryptosentinel.replay import replay, replayable_roles
+from cryptosentinel.team import TeamDecision
+from simulator.orders import Order
+from tests.team_scenes import (
+    SayingEngine,
+    ask,
+    codec,
+    decide,
+    execution,
+    exposure_after,
+    half_taught_policies,
+    hand_made_account,
+    hold,
+    make_team,
+    submit,
+    synthetic,
+    verdict,
+)
+
+BAR = 200
+LOOSE = GuardLimits(max_exposure=100.0, max_gross_exposure=1000.0, max_orders=1000)
+BOTH = ("risk_analyst", "trader")
+LONG = {"side": "long", "exposure": 1.0}
+
+
+def again(decision: TeamDecision, roles: tuple[str, ...], limits: GuardLimits = LOOSE) -> list[Order]:
+    view = synthetic().view(BAR)
+    return replay(make_team(), decision, view, hand_made_account(view, {}), Guard(limits), roles)
+
+
+def exposures(orders: list[Order]) -> list[float]:
+    view = synthetic().view(BAR)
+    return [exposure_after(view, hand_made_account(view, {}), orders, symbol) for symbol in view.symbols]
+
+
+def delays(orders: list[Order]) -> list[int]:
+    return [order.delay for order in orders if order.quantity != 0.0]
+
+
+@pytest.fixture
+def bound() -> TeamDecision:
+    """C1 reduced to a half and bought two bars later, C2 vetoed, C3 free; a former verdict on C1 no longer counts."""
+    manager = [
+        ask("risk_analyst", "C1", **LONG),
+        ask("risk_analyst", "C1", **LONG),
+        ask("risk_analyst", "C2", **LONG),
+        ask("trader", "C1", **LONG),
+        submit(hold("C1", "long", 1.0), hold("C2", "long", 1.0), hold("C3", "long", 1.0)),
+    ]
+    verdicts = [verdict("veto"), verdict("reduce", 0.5), verdict("veto")]
+    said = {"manager": manager, "risk_analyst": verdicts, "trader": [execution(wait=2)]}
+    return decide(SayingEngine(said), bar=BAR)
+
+
+@pytest.mark.parametrize(
+    ("roles", "held", "waits"),
+    [
+        (BOTH, [0.5, 0.0, 1.0], [2, 0]),
+        (("risk_analyst",), [0.5, 0.0, 1.0], [0, 0]),
+        (("trader",), [1.0, 1.0, 1.0], [2, 0, 0]),
+        ((), [1.0, 1.0, 1.0], [0, 0, 0]),
+    ],
+)
+def test_only_the_roles_named_bind(
+    roles: tuple[str, ...], held: list[float], waits: list[int], bound: TeamDecision
+) -> None:
+    orders = again(bound, roles)
+    assert exposures(orders) == pytest.approx(held)
+    assert delays(orders) == waits
+    if roles == BOTH:
+        assert orders == bound.orders
+
+
+def test_the_guard_reviews_a_replay_too(bound: TeamDecision) -> None:
+    tight = GuardLimits(max_exposure=0.3, max_gross_exposure=1000.0)
+    assert exposures(again(bound, (), tight)) == pytest.approx([0.3, 0.3, 0.3])
+
+
+def test_an_answer_that_was_not_valid_binds_nothing_and_without_a_decision_there_is_no_order() -> None:
+    manager = [ask("risk_analyst", "C1", **LONG), submit(hold("C1", "long", 1.0))]
+    decision = decide(SayingEngine({"manager": manager, "risk_analyst": ["no call"]}), bar=BAR)
+    assert again(decision, BOTH) == decision.orders != []
+    silent = decide(SayingEngine({"manager": [manager[0], "no call"], "risk_analyst": [verdict("veto")]}), bar=BAR)
+    assert again(silent, ()) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_with_all_roles_a_replay_is_the_decision_of_any_team(seed: int) -> None:
+    limits = GuardLimits(max_exposure=0.7, max_gross_exposure=1.2)
+    decision = decide(ScriptedEngine(codec(), half_taught_policies()), bar=BAR, seed=seed, limits=limits)
+    assert again(decision, replayable_roles(make_team()), limits) == decision.orders
+
+
+def test_advice_cannot_be_replayed() -> None:
+    assert replayable_roles(make_team()) == BOTH
+    assert replayable_roles(make_team(roles=("market_analyst",))) == ()

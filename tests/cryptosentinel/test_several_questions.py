@@ -1,0 +1,160 @@
+"""Several questions at once: they go out together, are heeded in their order, and bind as single ones do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cryptosentinel.agents.manager import ASK_SEVERAL, MAX_QUESTIONS
+from cryptosentinel.llm.engine import Completion, Request, Sampling
+from cryptosentinel.protocol import render_call
+from cryptosentinel.scheduler import run_all
+from cryptosentinel.team import Talk, TeamDecision, side_by_side
+from cryptosentinel.transcript import Transcript
+from tests.team_scenes import (
+    SayingEngine,
+    analysis,
+    ask,
+    codec,
+    decide,
+    execution,
+    exposure_after,
+    hand_made_account,
+    hold,
+    submit,
+    synthetic,
+    verdict,
+)
+
+LONG: dict[str, Any] = {"symbol": "C1", "side": "long", "exposure": 1.0}
+TURNS = st.lists(st.integers(0, 4), min_size=1, max_size=6)
+
+
+def several(*questions: dict[str, Any]) -> str:
+    return render_call(ASK_SEVERAL, {"questions": list(questions)})
+
+
+def question(role: str, **more: Any) -> dict[str, Any]:
+    return {"ask": role, "symbol": "C1", **more}
+
+
+def exposure(decision: TeamDecision) -> float:
+    view = synthetic().view(200)
+    return exposure_after(view, hand_made_account(view, {}), decision.orders, "AAAUSDT")
+
+
+def comparable(transcript: Transcript) -> tuple[Any, ...]:
+    return transcript.role, transcript.ordinal, transcript.brief, transcript.answer, transcript.ids
+
+
+def test_all_questions_go_out_in_one_batch_and_bind_as_single_ones_do() -> None:
+    sub_agents = {"market_analyst": [analysis()], "risk_analyst": [verdict("reduce", 0.5)], "trader": [execution(1, 2)]}
+    final = submit(hold("C1", "long", 1.0))
+    asked = [question("market_analyst"), question("risk_analyst", **LONG), question("trader", **LONG)]
+    engine = Batches({"manager": [several(*asked), final], **sub_agents})
+    together = decide(engine)
+    assert engine.batches == [["manager"], ["market_analyst", "risk_analyst", "trader"], ["manager"]]
+    one_by_one = [ask("market_analyst"), ask("risk_analyst", **LONG), ask("trader", **LONG), final]
+    apart = decide(SayingEngine({"manager": one_by_one, **sub_agents}))
+    assert together.orders == apart.orders and together.rulings == apart.rulings
+    assert [comparable(one) for one in together.transcripts[1:]] == [comparable(one) for one in apart.transcripts[1:]]
+    assert exposure(together) == pytest.approx(0.5)
+
+
+class Batches(SayingEngine):
+    """Keeps the roles of each batch."""
+
+    def __init__(self, texts: Any) -> None:
+        super().__init__(texts)
+        self.batches: list[list[str]] = []
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        self.batches.append([request.role for request in requests])
+        return super().generate(requests)
+
+
+def test_what_the_manager_hears_names_each_question() -> None:
+    asked = [question("market_analyst"), question("market_analyst", symbol="C2")]
+    engine = SayingEngine({"manager": [several(*asked), submit()], "market_analyst": ["No.", analysis(1.0, 0.0, 0.0)]})
+    decide(engine)
+    heard = codec().decode(engine.requests[-1].ids)
+    assert '{"answers": [{"ask": "market_analyst", "symbol": "C1", "error": "no valid answer"}, ' in heard
+    assert '{"ask": "market_analyst", "symbol": "C2", "lean": "strong up"' in heard
+
+
+def test_the_newest_verdict_is_the_last_question_s_whichever_is_answered_first() -> None:
+    # The first question's analyst looks something up first, so the second is answered before it.
+    look = render_call("get_risk", {})
+    for first, second, allowed in (("veto", "approve", 1.0), ("approve", "veto", 0.0)):
+        said = {
+            "manager": [
+                several(question("risk_analyst", **LONG), question("risk_analyst", **LONG)),
+                submit(hold("C1", "long", 1.0)),
+            ],
+            "risk_analyst": [look, verdict(second), verdict(first)],
+        }
+        decision = decide(SayingEngine(said))
+        assert [one.ordinal for one in decision.transcripts[1:]] == [0, 1]
+        assert [(one.answer or {})["verdict"] for one in decision.transcripts[1:]] == [first, second]
+        assert exposure(decision) == pytest.approx(allowed)
+
+
+@pytest.mark.parametrize(
+    ("questions", "code"),
+    [
+        ([question("market_analyst")], "bad_arguments"),  # one is no several
+        ([question("market_analyst")] * (MAX_QUESTIONS + 1), "bad_arguments"),
+        ([question("market_analyst"), question("risk_analyst")], "bad_arguments"),  # about which position?
+        ([question("market_analyst"), question("market_analyst", **LONG)], "bad_arguments"),
+        ([question("market_analyst"), question("manager")], "bad_arguments"),
+        ([question("market_analyst"), {"symbol": "C1"}], "bad_arguments"),
+        ([question("market_analyst"), "C1"], "bad_arguments"),
+        ([question("market_analyst"), question("market_analyst", symbol="C9")], "unknown_symbol"),
+    ],
+)
+def test_questions_that_cannot_be_asked_ask_nobody(questions: list[Any], code: str) -> None:
+    decision = decide(SayingEngine({"manager": [several(*questions)]}))
+    assert len(decision.transcripts) == 1 and decision.events[0].startswith(f"manager#0: {code}: ")
+
+
+def test_a_team_asks_only_its_own_roles_at_once() -> None:
+    asked = [question("market_analyst"), question("market_analyst", symbol="C2")]
+    said = {"manager": [several(*asked), submit()], "market_analyst": [analysis(), analysis()]}
+    assert decide(SayingEngine(said), roles=("market_analyst",)).events == []
+    other = [question("market_analyst"), question("trader", **LONG)]
+    refused = decide(SayingEngine({"manager": [several(*other)]}), roles=("market_analyst", "risk_analyst"))
+    assert refused.events[0].startswith("manager#0: bad_arguments: ask_several: questions.1")
+
+
+class Echo:
+    """Answers a request with its own seed."""
+
+    name = "echo"
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        return [Completion((request.seed,), (0.0,), True) for request in requests]
+
+    def policy_version(self, role: str) -> str:
+        return "1"
+
+
+@given(shape=st.lists(TURNS, max_size=4), max_batch=st.integers(1, 5))
+def test_conversations_side_by_side_hear_their_own_answers(shape: list[list[int]], max_batch: int) -> None:
+    def talk(number: int, turns: int) -> Talk[list[int]]:
+        heard = []
+        for turn in range(turns):
+            [completion] = yield [Request("manager", (1,), Sampling(), 10 * number + turn)]
+            heard.append(completion.ids[0])
+        return heard
+
+    def task(lengths: list[int]) -> Talk[list[list[int]]]:
+        return side_by_side([talk(number, turns) for number, turns in enumerate(lengths)])
+
+    results = run_all([task(lengths) for lengths in shape], Echo(), max_batch=max_batch)
+    assert results == [
+        [[10 * number + turn for turn in range(turns)] for number, turns in enumerate(lengths)] for lengths in shape
+    ]
