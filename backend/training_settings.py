@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from backend.sections import Fraction, Rate, Section
+from backend.sections import Fraction, Names, Rate, Section
 
 
 class RoleRates(Section):
@@ -96,6 +96,10 @@ class TrainingConfig(Section):
     )
     mask_truncated: bool = Field(False, description="learn nothing from conversations cut off at the token limit")
     learning_rate: RoleRates = Field(default_factory=RoleRates, description="learning rate per role")
+    freeze: Names = Field((), description="roles that keep their weights, as 'A,B': for ablations")
+    alternate: int = Field(
+        0, ge=0, le=100_000, description="the roles learn in turn, so many steps each; 0: all of them in every step"
+    )
     minibatches: int = Field(4, ge=1, le=64, description="optimiser steps a role makes on the rollouts of one step")
     warmup_steps: int = Field(5, ge=0, le=10_000, description="steps over which the learning rates rise from 0")
     max_grad_norm: float = Field(1.0, gt=0.0, le=1e6, description="the gradient of each role is clipped to this norm")
@@ -138,6 +142,12 @@ class TrainingConfig(Section):
     def _contradictions(self) -> list[str]:
         """What two keys say that cannot both be meant, each with both names."""
         found = []
+        roles = tuple(RoleRates.model_fields)
+        for role in self.freeze:
+            if role not in roles:
+                found.append(f"freeze names '{role}', which is no role; there are {', '.join(roles)}")
+        if set(self.freeze) >= set(roles):
+            found.append("freeze names every role: there is nothing to train")
         for key, read, owner in (
             ("min_group", self.group == "ordinal", "group = 'ordinal'"),
             ("constant_length", self.aggregation == "dr_grpo", "aggregation = 'dr_grpo'"),

@@ -99,11 +99,14 @@ class Purse:
     def __init__(self, ledger: Ledger, day: Spending) -> None:
         self._ledger = ledger
         self._spent = {"decision": Spending(), "day": day, "run": ledger.run}
+        limits = {span: getattr(ledger.budget, span) for span in self._spent}
+        # Looked at before each request: the spans that have no limit are not.
+        self._limits = {span: limit for span, limit in limits.items() if limit != SpendingLimits()}
 
     def refusal(self) -> str | None:
         """Why no further request may be made, as `the day has spent 12 of 12 calls`; None where one may."""
-        for span, spent in self._spent.items():
-            reached = spent.reached(getattr(self._ledger.budget, span))
+        for span, limits in self._limits.items():
+            reached = self._spent[span].reached(limits)
             if reached is not None:
                 self._ledger.exhausted += 1
                 return f"the {span} has spent {reached}"
@@ -112,12 +115,11 @@ class Purse:
     def left(self) -> dict[str, float]:
         """What the tightest limit leaves of calls, tokens, seconds and money; what has no limit is left out."""
         found: dict[str, float] = {}
-        for span, spent in self._spent.items():
-            limits = getattr(self._ledger.budget, span)
+        for span, limits in self._limits.items():
             for name in MEASURES:
                 limit = getattr(limits, name)
                 if limit:
-                    rest = max(0.0, limit - getattr(spent, name))
+                    rest = max(0.0, limit - getattr(self._spent[span], name))
                     found[name] = min(rest, found.get(name, rest))
         return found
 

@@ -66,7 +66,8 @@ class Schedule:
         self._account = account
         self._equity = account.equity
         self._closes = {symbol: view.last_close(symbol) for symbol in view.symbols}
-        self._trades = {symbol: bool(view.bars(symbol, 1).present.any()) for symbol in view.symbols}
+        self._view = view
+        self._trades: dict[str, bool] = {}  # by symbol, as it was asked for
         self._held = {
             symbol: self._exposure(account.positions.get(symbol, 0.0), self._at_close(symbol))
             for symbol in view.symbols
@@ -86,6 +87,12 @@ class Schedule:
     def close_of(self, symbol: str) -> float:
         """The last close, NaN before the first."""
         return self._closes[symbol]
+
+    def _is_traded(self, symbol: str) -> bool:
+        """Whether there is a bar of `symbol` now."""
+        if symbol not in self._trades:
+            self._trades[symbol] = bool(self._view.bars(symbol, 1).present.any())
+        return self._trades[symbol]
 
     def withdraws(self, order: Order) -> bool:
         """Whether `order` is a market order of nothing that takes back market orders from before."""
@@ -151,7 +158,7 @@ class Schedule:
             if order.delay > moment:
                 continue
             symbol, change = order.symbol, self._change(order)
-            if not self._trades[symbol]:
+            if not self._is_traded(symbol):
                 stuck[symbol] = max(stuck[symbol], abs(base[symbol]))
             base[symbol] = _filled(base[symbol], change, order.reduce_only)
             for rises in (False, True):

@@ -177,9 +177,10 @@ def _read_json(text: str, levels: int) -> Any:
 
 def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # json keeps the last of two equal keys in silence; which one the model meant cannot be known.
-    if len({key for key, _ in pairs}) != len(pairs):
+    found = dict(pairs)
+    if len(found) != len(pairs):
         raise ValueError("a key occurs twice")
-    return dict(pairs)
+    return found
 
 
 def _no_constant(name: str) -> NoReturn:

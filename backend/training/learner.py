@@ -29,7 +29,7 @@ from backend.training.policies import RolePolicies
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.shares import share_metrics
 from backend.training.trajectory import Trajectory
-from cryptosentinel.agents.registry import MANAGER
+from cryptosentinel.agents.registry import MANAGER, ROLES
 from cryptosentinel.team import derive_seed
 
 MIN_CALLS = 20  # fewer conversations of a role than these tell nothing about its format
@@ -80,9 +80,17 @@ class Learner:
         metrics |= credit_metrics(self.role, credit)
         if self.config.credit != "broadcast" and data.stage.beta[1] > 0.0 and self.role != MANAGER.key:
             metrics |= share_metrics(data.shares, {self.role: credit})
-        if not rolled_back:
+        if not rolled_back and self._learns(step):
             metrics |= self._step(credit)
         return Learnt(credit, metrics, rolled_back)
+
+    def _learns(self, step: int) -> bool:
+        """Whether the role's weights may change in this step: it is not frozen, and where roles alternate, it is its
+        turn among those that are not."""
+        free = [role for role in ROLES if role not in self.config.freeze]
+        if not self.config.alternate:
+            return self.role in free
+        return self.role == free[step // self.config.alternate % len(free)]
 
     def _spoken(self, groups: Sequence[Sequence[Attempt]], data: StepData) -> list[Trajectory]:
         """The role's conversations in `groups`; the manager's are those of the team."""

@@ -38,7 +38,7 @@ from cryptosentinel.llm.cassette_files import (
     write_call,
     write_header,
 )
-from cryptosentinel.llm.engine import Completion, Engine, Request, StreamingEngine
+from cryptosentinel.llm.engine import Completion, Engine, Request, StreamingEngine, all_answers
 from cryptosentinel.llm.tokens import ChatCodec, FastTokenizer
 from simulator.errors import RunFailed, UserError
 
@@ -162,12 +162,7 @@ class StreamingRecorder(Recorder):
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """As a recorder's, each asked as soon as the engine takes it."""
-        futures = [self.submit(request) for request in requests]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:  # only after a failure or Ctrl-C is any still under way
-                future.cancel()
+        return all_answers(self.submit, requests)
 
     def submit(self, request: Request) -> Future[Completion]:
         """Start to answer. Equal requests that are under way wait for one answer. The future raises what the engine's

@@ -5,7 +5,7 @@ Text is never re-tokenised: what an engine sampled is what is trained on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -84,6 +84,18 @@ class Completion:
 def failed(reason: str, usage: Usage = NOTHING) -> Completion:
     """The completion of a request that could not be answered."""
     return Completion((), (), False, usage, reason)
+
+
+def all_answers(submit: Callable[[Request], Future[Completion]], requests: Sequence[Request]) -> list[Completion]:
+    """The answers to all requests, in their order: `generate` of an engine that streams. Raises what `submit` or one of
+    its futures raises; what is then still under way is cancelled."""
+    futures: list[Future[Completion]] = []
+    try:
+        futures += map(submit, requests)
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:  # only after a failure or Ctrl-C is any still under way
+            future.cancel()
 
 
 class Engine(Protocol):

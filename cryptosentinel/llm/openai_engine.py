@@ -25,7 +25,7 @@ import openai
 
 from cryptosentinel.llm.chat_client import MAX_BODY_BYTES, BoundedClient, TooLarge, check_url
 from cryptosentinel.llm.chat_messages import Answer, Garbled, model_names, read_answer, to_messages
-from cryptosentinel.llm.engine import Completion, Request, Usage, failed
+from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, failed
 from cryptosentinel.llm.tokens import ChatCodec, parse_conversation
 from cryptosentinel.untrusted import clean
 from simulator.errors import RunFailed, UserError
@@ -110,12 +110,7 @@ class OpenAIEngine:
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """All answers, in the order of the requests. Raises what `submit`'s futures raise."""
-        futures = [self.submit(request) for request in requests]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:  # only after a failure or Ctrl-C is any still under way
-                future.cancel()
+        return all_answers(self.submit, requests)
 
     def submit(self, request: Request) -> Future[Completion]:
         """Start to answer. What fails for this request alone is its completion's `failure`.

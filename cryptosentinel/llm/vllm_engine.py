@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from cryptosentinel.llm.engine import Completion, Request, Usage, failed
+from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, failed
 from cryptosentinel.llm.grammar import grammar
 from cryptosentinel.llm.tokens import ChatCodec
 from cryptosentinel.llm.vllm_adapters import Adapters
@@ -132,13 +132,7 @@ class VllmEngine:
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Continue every request; the answers come in the order of the requests. Raises as `submit` and its future."""
-        futures: list[Future[Completion]] = []
-        try:
-            futures += map(self.submit, requests)
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:  # only after a failure is there one left
-                future.cancel()
+        return all_answers(self.submit, requests)
 
     def close(self) -> None:
         """Give up what is under way, take our adapters off the server if it is there, and end the connection."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backend.config import ConfigError
 from backend.store.store import Store
 from backend.training.credit import credit_main
 from backend.training.learner import credit_settings
@@ -117,3 +118,42 @@ def test_dynamic_sampling_draws_what_is_missing_in_a_bounded_number_of_rounds(
     credit = credit_main(groups, stage.alpha, credit_settings(trainer.config, stage))
     if rounds:
         assert sum(one.weight for one in credit.items) == pytest.approx(3 - missing), "the others are in no denominator"
+
+
+@pytest.mark.parametrize(
+    ("options", "moves"),
+    [
+        ({"freeze": ["market_analyst", "trader"]}, [{"manager", "risk_analyst"}] * 2),
+        ({"alternate": 1}, [{"manager"}, {"market_analyst"}]),
+        ({"alternate": 1, "freeze": ["market_analyst", "manager"]}, [{"risk_analyst"}, {"trader"}]),
+        ({"alternate": 2, "freeze": ["manager"]}, [{"market_analyst"}] * 2),
+    ],
+)
+def test_only_the_roles_whose_turn_it_is_may_move(
+    options: dict[str, Any], moves: list[set[str]], nano: Path, tmp_path: Path, store: Store
+) -> None:
+    trainer = in_stage_2(nano, tmp_path, store, validation_every=100, queries_per_step=4, warmup_steps=0, **options)
+    moved_ever: set[str] = set()
+    for allowed in moves:
+        before = {role: trainer.policies.version(role) for role in trainer.policies.roles}
+        metrics = trainer._step()
+        moved = {role for role, version in before.items() if trainer.policies.version(role) != version}
+        moved_ever |= moved
+        assert moved <= allowed
+        assert all(f"{role}/reward/mean" in metrics for role in ("manager", "market_analyst")), (
+            "the others are paid too"
+        )
+    # RiskAnalyst and Trader are asked too seldom here for one of them to have something to learn in every run.
+    assert moved_ever or not set.union(*moves) & {"manager", "market_analyst"}
+
+
+@pytest.mark.parametrize(
+    ("freeze", "said"),
+    [
+        (["analyst"], "freeze names 'analyst', which is no role"),
+        (["manager", "market_analyst", "risk_analyst", "trader"], "there is nothing to train"),
+    ],
+)
+def test_nonsense_to_freeze_is_refused(freeze: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        small_config(freeze=freeze)

