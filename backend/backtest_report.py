@@ -47,10 +47,11 @@ def tiles(played: Played) -> list[Tile]:
     start, quote = own["equity"][0], quote_of(own["symbols"])
     earned = money["net"] or 0.0
     verdict = "Yes" if earned > 0.0 else "No"
+    of_trading = " of trading" if thinking_money(own) else ""
     made = Tile(
         "Did it make money?",
         _text(metrics, "total_return", "change"),
-        f"{verdict}: {earned:+,.0f} on {start:,.0f} {quote}, after all costs",
+        f"{verdict}: {earned:+,.0f} on {start:,.0f} {quote}, after all costs{of_trading}",
     )
     against = Tile("Against holding", ABSENT, "no baseline that holds is stored")
     if hold is not None:

@@ -24,6 +24,7 @@ from backend.thought import thinking_of
 from backend.training.queries import WARM_UP_BARS
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard import GuardLimits
+from cryptosentinel.llm.cassette import Cassette
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import TeamDecision
 from simulator.backtest import BacktestResult, BacktestRun, Window, run_backtest
@@ -174,7 +175,7 @@ def backtest(
                         recorder.close()
                 results[subject.name] = episode.result
                 seen += remarks(subject.name, episode, market)
-                more = thinking_of(episode.ledger, throughput)
+                more = thinking_of(episode.ledger, throughput, isinstance(subject.engine, Cassette))
             store.add_backtest(BacktestRecord(run, subject.name, {**results[subject.name].to_dict(), **more}))
         names = [name for name in config.evaluation.baselines if name not in results]
         matched = [next(iter(results.values()))]

@@ -12,13 +12,15 @@ from cryptosentinel.scheduler import Throughput
 THINKING = "thinking"  # key beside the result's own
 
 
-def thinking_of(ledger: Ledger, throughput: Throughput) -> dict[str, Any]:
+def thinking_of(ledger: Ledger, throughput: Throughput, played: bool = False) -> dict[str, Any]:
     """What to store beside a backtest's result: spending in all and by role, conversations that ended for want of
-    budget, and how busy the engine was. Empty for a team that thinks by rules."""
+    budget, and how busy the engine was, but for one that was `played` from a cassette. Empty for a team that thinks by
+    rules."""
     if not ledger.run.tokens and not ledger.exhausted:
         return {}
     roles = {role: asdict(spent) for role, spent in ledger.roles.items()}
-    told = {**asdict(ledger.run), "roles": roles, "exhausted": ledger.exhausted, "engine": throughput.metrics()}
+    engine = {} if played else throughput.metrics()
+    told = {**asdict(ledger.run), "roles": roles, "exhausted": ledger.exhausted, "engine": engine}
     return {THINKING: told}
 
 
