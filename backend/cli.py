@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import time
@@ -25,6 +24,7 @@ from backend.cli_sft import sft
 from backend.cli_store import runs_export, runs_import, runs_upgrade
 from backend.config import Config, config_from_dict, describe, load_config, override
 from backend.console import bars, comparison_table, console, difference_line, errors, narrow_table
+from backend.failures import message_and_code
 from backend.options import (
     BaselinesOption,
     ConfigOption,
@@ -46,12 +46,6 @@ from backend.options import (
 from backend.services.parent import follow_parent
 from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.market import format_time, parse_time
-
-# A disk or a folder that cannot take what a run writes; any other OSError is a defect and shows its traceback.
-FOLDER_TROUBLE = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST,
-    errno.ENOTDIR,
-)  # fmt: skip
 
 # Libraries are imported inside the commands: torch takes seconds, and `--help` should not.
 
@@ -76,6 +70,7 @@ class Launch(StrEnum):
     """How the parts of a training are started."""
 
     PROCESSES = "processes"
+    RAY = "ray"
 
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds a folder for each run.")]
@@ -216,14 +211,26 @@ def train(
     ] = False,
     launch: Annotated[
         Launch | None,
-        typer.Option("--launch", help="processes: rollout workers and a trainer for each role apart, on this machine."),
+        typer.Option(
+            "--launch",
+            help="Rollout workers and a trainer for each role apart: processes of this machine, or actors on Ray.",
+        ),
     ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Rollout workers of --launch.")] = 1,
+    ray_address: Annotated[
+        str,
+        typer.Option(
+            "--ray-address",
+            help="HOST:PORT of a Ray cluster that this machine has joined, or auto; default: RAY_ADDRESS, else one of "
+            "our own on this machine, for as long as the run lasts.",
+        ),
+    ] = "",
 ) -> None:
     """Train a team with M-GRPO. Ctrl-C is safe: go on with --resume."""
     from backend.markets import account_of, load_market, unknown_to_training
     from backend.runs import new_run_id, recorded_run
     from backend.store.store import Store
+    from backend.training.hardware import described, moved
     from backend.training.job import train as run_training
 
     settings = with_market(load_config(config, set_ or []), data, symbols, timeframe, resample, funding, news)
@@ -235,8 +242,9 @@ def train(
 
         dry_run_once(settings)
         return
-    if launch:
+    if launch and not resume:
         cli_services.check(settings, workers)
+    cluster = cli_services.cluster_of(launch == Launch.RAY, ray_address, store)
     with ExitStack() as stack:
         address = stack.enter_context(cli_services.served_store(store, runs)) if launch else store
         opened = stack.enter_context(Store.open(address))
@@ -248,6 +256,9 @@ def train(
                 raise UserError(f"{runs / run}: no such folder, so nothing to go on from: give --runs as before")
             settings = config_from_dict(opened.run(resume).config["config"], f"the configuration of run {resume}")
             cli_services.check_resumed(runs / run, launch is not None)
+            if launch:
+                cli_services.check(settings, workers)
+            cli_services.claim(opened, run)
         market = load_market(settings.market, settings.costs)
         if resume and opened.run(resume).data_hash != market.content_hash:
             raise UserError(
@@ -258,12 +269,22 @@ def train(
         if beyond:
             console.print(f"note: training does not score {', '.join(beyond)}; `evaluate` and `backtest` do")
         how = f" --launch {launch} --workers {workers}" if launch else ""
+        how += f" --ray-address {ray_address}" if ray_address else ""
         console.print(
             f"run {run} in {runs / run}; stop with Ctrl-C and go on with: cryptosentinel train --resume {run}{how}"
         )
-        with recorded_run(opened, run, "train", settings.training.seed, market.content_hash, settings), bars() as shown:
+        hardware = described(settings.training)
+        told = moved(opened.run(run).config.get("hardware", {}), hardware) if resume else None
+        if told:
+            console.print(f"note: {told}", markup=False)
+        with (
+            recorded_run(
+                opened, run, "train", settings.training.seed, market.content_hash, settings, how, hardware=hardware
+            ),
+            bars() as shown,
+        ):
             if launch:
-                state = cli_services.launched(settings, market, address, run, runs, workers, shown)
+                state = cli_services.launched(settings, market, address, run, runs, workers, shown, cluster)
             else:
                 state = run_training(settings, market, opened, run, runs / run, shown.report, shown.trained).state
     console.print(f"done: {state.step} steps, best at step {state.best_step} (validation outcome {state.best_score})")
@@ -362,17 +383,11 @@ def main() -> None:
     follow_parent()
     try:
         app()
-    except UserError as error:
-        _fail(str(error), 2)
-    except Interrupted as error:
-        _fail(str(error), 130)
-    except RunFailed as error:
-        _fail(str(error), 1)
-    except OSError as error:
-        if error.errno not in FOLDER_TROUBLE:
+    except (UserError, Interrupted, RunFailed, OSError) as error:
+        known = message_and_code(error)
+        if known is None:
             raise
-        _fail(f"{error.filename or 'a file'} cannot be written: {error.strerror}. Free some space or choose another "
-              "folder; checkpoints and records written before are intact", 1)  # fmt: skip
+        _fail(*known)
 
 
 def _fail(message: str, code: int) -> None:

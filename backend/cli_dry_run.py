@@ -22,19 +22,25 @@ def dry_run_step(config: Config) -> None:
     """
     from backend.training.architectures import Shape, architecture_of
     from backend.training.dry_run import dry_run, project
+    from backend.training.hardware import hardware_of
     from backend.training.memory import estimate, gib, machine_memory, plan_of, server, verdict
 
     shape = Shape.of(architecture_of(config.training, config.nano))
-    plan = plan_of(config, shape)
+    hardware = hardware_of(config.training)
+    free = machine_memory(hardware.device)
+    plan = plan_of(config, shape, hardware.kind)
     expected = estimate(shape, plan)
     base = config.training.base_model or "nano"
     console.print(f"{base}: {shape.parameters / 1e9:.3g} billion parameters, {shape.layers} blocks", markup=False)
-    console.print(needs_table("memory of the trainer, estimated", expected))
-    console.print(verdict(expected, machine_memory()), markup=False)
-    less = estimate(shape, replace(plan, checkpointing=True)).of("updates")
-    console.print(
-        f"its updates take {gib(expected.of('updates'))}; with gradient checkpointing they would take {gib(less)}"
-    )
+    where = f"{hardware.device}, {hardware.precision}, gradient checkpointing {'on' if plan.checkpointing else 'off'}"
+    console.print(needs_table(f"memory of the trainer, estimated ({where})", expected))
+    console.print(verdict(expected, free), markup=False)
+    if not plan.checkpointing:
+        less = estimate(shape, replace(plan, checkpointing=True)).of("updates")
+        console.print(
+            f"its updates take {gib(expected.of('updates'))}; with training.gradient_checkpointing they would take "
+            f"{gib(less)}"
+        )
     if plan.engine == "vllm" and not plan.shared:
         console.print(needs_table("memory of the vLLM server, estimated", server(shape, plan)))
         console.print(verdict(server(shape, plan), machine_memory("cuda")), markup=False)

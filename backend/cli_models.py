@@ -93,11 +93,13 @@ def export(
     from backend.models import step_of
     from backend.teams import read_manifest, role_policies
     from backend.training.adapters import export_adapter, load_versions
+    from cryptosentinel.agents.registry import roles_of
 
     manifest = read_manifest(run)
     if manifest.adapters is None:
         raise UserError(f"the team of {run} is its base itself, so there is no adapter to export: use the base")
-    policies, _ = role_policies(run / manifest.base, manifest.config.training)
+    own = manifest.config
+    policies, _ = role_policies(run / manifest.base, own.training, roles=roles_of(own.team.roles))
     load_versions(policies, run / manifest.adapters)
     for role in policies.roles:
         step = step_of(Path(manifest.adapters)) or 0

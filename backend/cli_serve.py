@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from backend.console import console
+
+_log = logging.getLogger(__name__)
 
 serve_app = typer.Typer(
     help="The processes of a training apart: the store, the rollout workers, the trainers; and who is alive.",
@@ -33,11 +36,20 @@ def serve_store_command(
     Clients must sign in with CRYPTOSENTINEL_STORE_USER and CRYPTOSENTINEL_STORE_PASSWORD where these are set in the
     environment.
     """
+    from backend.services.logs import Place, json_lines
     from backend.store.gateway import serve_store
 
+    listens = False
+
     def say(line: str) -> None:
-        # Not wrapped at the width of a terminal, and at once: who started this may wait for the line.
+        nonlocal listens
+        if listens:
+            _log.info(line)
+            return
+        # The first line says that it listens: not wrapped at the width of a terminal, and at once for who waits.
+        listens = True
         console.print(line, soft_wrap=True, markup=False, highlight=False)
         console.file.flush()
 
-    serve_store(path, host, port, say)
+    with json_lines(Place(service="store")):
+        serve_store(path, host, port, say)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import signal
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+from rich.text import Text
 
 from backend.cli_serve import serve_app
 from backend.console import console, narrow_table
@@ -17,6 +20,7 @@ from simulator.errors import UserError
 if TYPE_CHECKING:  # the database and torch take their time
     from backend.config import Config
     from backend.console import Bars
+    from backend.store.store import Store
     from backend.training.checkpoints import TrainingState
     from simulator.market import Market
 
@@ -40,10 +44,10 @@ def serve_rollout(
     replaces: ReplacesOption = "",
 ) -> None:
     """Roll out for a training run, until it is over."""
-    from backend.services.processes import run_worker
+    with _service(run, f"rollout-{number}", None):
+        from backend.services.processes import run_worker
 
-    _end_on_sigterm()
-    run_worker(store, run, runs, number, workers, replaces)
+        run_worker(store, run, runs, number, workers, replaces)
 
 
 @serve_app.command("trainer")
@@ -55,44 +59,52 @@ def serve_trainer(
     replaces: ReplacesOption = "",
 ) -> None:
     """Train one role of a training run, until it is over."""
-    from backend.services.processes import run_role
+    with _service(run, f"trainer-{role}", role):
+        from backend.services.processes import run_role
 
-    _end_on_sigterm()
-    run_role(store, run, runs, role, replaces)
+        run_role(store, run, runs, role, replaces)
 
 
 @serve_app.command("status")
 def serve_status(
     store: ServedStoreOption = "ws://127.0.0.1:8765",
     run: Annotated[str, typer.Option("--run", help="Id of a run; default: all that have processes.")] = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For programs: a JSON list with an object for each run.")
+    ] = False,
 ) -> None:
-    """Show the processes of training runs: who is alive, at which step, how far behind, with which code."""
-    from backend.services.beacon import SILENT
+    """Show the processes of training runs: who is alive, at which step, how far behind, what waits for it, which code.
+
+    QUEUE is, of a rollout worker, the shards of its step that are not complete; of a trainer, complete steps that it
+    has not learnt. LAG is in steps: of weights behind the newest, or of learning behind the rollouts.
+    """
+    from dataclasses import asdict
+
+    from backend.services.status import processes_of
     from backend.store.store import Store
 
     with Store.open(store) as opened:
-        now = opened.now()
-        table = narrow_table(f"processes at {store}")
-        for heading in ("run", "state", "step", "behind", "heard", "code", "process", "does"):
-            table.add_column(heading)
-        for record in [opened.run(run)] if run else opened.runs():
-            services = opened.services(record.run)
-            ahead = max((one.step for one in services if one.step is not None), default=0)
-            for one in services:
-                silent = (now - one.updated_at) / 1000
-                over = one.state in ("stopped", "failed")
-                table.add_row(
-                    one.name,
-                    record.run,
-                    one.state if over or silent < SILENT else "silent",
-                    "" if one.step is None else str(one.step),
-                    "" if one.step is None else str(ahead - one.step),
-                    f"{silent:.0f} s ago",
-                    one.code_version,
-                    one.process,
-                    one.message or "",
-                )
-    console.print(table)
+        names = [run] if run else [one.run for one in opened.runs() if opened.services(one.run)]
+        found = [processes_of(opened, name) for name in names]
+    if as_json:
+        # Not through the console, which would wrap it at the width of a terminal.
+        print(json.dumps([asdict(one) for one in found], indent=2))
+        return
+    for one in found:
+        step, newest = ("-" if number is None else number for number in (one.step, one.published))
+        table = narrow_table(
+            f"run {one.run}, {one.status}: at step {step}, {one.complete} steps rolled out, weights of step {newest}"
+        )
+        for heading in ("state", "step", "lag", "queue", "heard", "weights", "code", "process", "does"):
+            table.add_column(heading, no_wrap=heading == "state")
+        for process in one.processes:
+            cells = (process.step, process.lag, process.queue, f"{process.heard:.0f} s ago", process.weights,
+                     process.code, process.process, process.does)  # fmt: skip
+            # What a process says of itself is text, not markup.
+            table.add_row(process.name, process.state, *(Text("" if cell is None else str(cell)) for cell in cells))
+        console.print(table)
+    if not found:
+        console.print(f"no run at {store} has processes")
 
 
 def check(settings: Config, workers: int) -> None:
@@ -106,6 +118,7 @@ def served_store(store: str, runs: Path) -> AbstractContextManager[str]:
     """The store as an address that several processes can open, for a block."""
     from backend.services.launch import gateway
 
+    _end_on_sigterm()  # with all that is started from here on
     return gateway(store, runs / "store.log")
 
 
@@ -114,21 +127,68 @@ def check_resumed(folder: Path, apart: bool) -> None:
     if apart and (folder / "checkpoints").exists():
         raise UserError(f"the run in {folder} was trained in one process: go on without --launch")
     if not apart and (folder / "services").exists():
-        raise UserError(f"the run in {folder} was trained in several processes: go on with --launch processes")
+        raise UserError(f"the run in {folder} was trained in several processes: go on with --launch processes or ray")
+
+
+def cluster_of(on_ray: bool, asked: str, store: str) -> str | None:
+    """The Ray cluster to launch on, None to launch without one. Raises `ConfigError` where there can be none."""
+    from backend.services.ray_cluster import cluster_address
+
+    if on_ray:
+        return cluster_address(asked, store)
+    if asked:
+        raise UserError(f"--ray-address {asked} is for --launch ray: add that, or leave the address out")
+    return None
 
 
 def launched(
-    settings: Config, market: Market, address: str, run: str, runs: Path, workers: int, shown: Bars
+    settings: Config,
+    market: Market,
+    address: str,
+    run: str,
+    runs: Path,
+    workers: int,
+    shown: Bars,
+    cluster: str | None = None,
 ) -> TrainingState:
-    """A run that has begun, by processes of its own on this machine; where it ended. Raises `RunFailed`."""
+    """A run that has begun, by processes of its own on this machine, or by actors on the Ray cluster at the address
+    `cluster`; where it ended. Raises `RunFailed`."""
     from backend.services.launch import run_processes
     from backend.services.lead import leader_state
+    from backend.services.ray_launch import run_ray
     from backend.training.job import warm_started_base
 
     warm_started_base(settings, market, runs / run, shown.report)
     total = settings.training.stage1_steps + settings.training.stage2_steps
-    run_processes(address, run, runs, workers, lambda step: shown.report("M-GRPO", step, max(step, total)))
+
+    def on_step(step: int) -> None:
+        shown.report("M-GRPO", step, max(step, total))
+
+    if cluster is None:
+        run_processes(address, run, runs, workers, on_step)
+    else:
+        run_ray(address, run, runs, workers, on_step, ray_address=cluster)
     return leader_state(runs / run)
+
+
+def claim(opened: Store, run: str) -> None:
+    """Before a run goes on: make sure that no other program is at it. Raises `StoreError`."""
+    if opened.run(run).status == "running":
+        console.print(f"run {run} is recorded as running; looking for up to a minute whether somebody is at it")
+        opened.claim(run)
+
+
+@contextmanager
+def _service(run: str, name: str, role: str | None) -> Iterator[None]:
+    """A process of a run, for the time of a block: its log is JSON lines, SIGTERM ends it as Ctrl-C does."""
+    from backend.services.logs import Ended, Place, logged
+
+    _end_on_sigterm()
+    try:
+        with logged(Place(run, name, role)):
+            yield
+    except Ended as ended:
+        raise typer.Exit(ended.code) from ended
 
 
 def _end_on_sigterm() -> None:

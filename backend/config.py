@@ -316,6 +316,10 @@ def _problem(problem: Any, source: str, overridden: dict[str, str]) -> str:
     if problem["type"] == "value_error":
         return f"{where}: {key}: {message}"
     allowed = next((entry.allowed for entry in describe() if f"{key}.".startswith(f"{entry.key}.")), "")
+    if len(location) > 3 and isinstance(
+        location[3], str
+    ):  # a key of a table's entry: these are not described one by one
+        allowed = "" if location[-1] != "[key]" else allowed
     value = json.dumps(problem["input"], default=str)
     return f"{where}: {key} = {value} is not allowed: {f'expected {allowed}' if allowed else message}"
 
@@ -332,15 +336,26 @@ def _blame(key: str, source: str, overridden: dict[str, str]) -> str:
 def _siblings(location: tuple[int | str, ...]) -> list[str]:
     """Names that would have been right at `location`."""
     model: type[Section] = Config
-    for part in location[:-1]:
-        section = _section_of(model.model_fields[str(part)])
-        assert section is not None  # pydantic descends into sections only
+    parts = [str(part) for part in location[:-1]]
+    while parts:
+        info = model.model_fields[parts.pop(0)]
+        section = _section_of(info)
+        if section is None:
+            section = _entry_of(info)
+            del parts[:1]  # the name of the entry
+        assert section is not None  # pydantic descends into sections and tables of them only
         model = section
     return list(model.model_fields)
 
 
 def _section_of(info: FieldInfo) -> type[Section] | None:
     kind = info.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def _entry_of(info: FieldInfo) -> type[Section] | None:
+    """What each entry of a table of sections is; None for a field that is no such table."""
+    kind = get_args(info.annotation)[1] if get_origin(info.annotation) is dict else None
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
@@ -353,6 +368,10 @@ def _allowed(info: FieldInfo) -> str:
     choices = getattr(info.annotation, "__args__", ())
     if choices and all(isinstance(choice, str) for choice in choices):
         return "one of " + ", ".join(f"'{choice}'" for choice in choices)
+    entry = _entry_of(info)
+    if entry is not None:
+        names = get_args(get_args(info.annotation)[0])
+        return f"table by {', '.join(names)}, each with any of {', '.join(entry.model_fields)}"
     if get_origin(info.annotation) is dict:
         width = len(get_args(get_args(info.annotation)[1]))
         return f"table, each entry a list of {width} numbers from 0 up"

@@ -17,6 +17,7 @@ from backend.runs import new_run_id, recorded_run
 from backend.store.records import EvaluationRecord
 from backend.store.store import Store
 from backend.teams import LoadedTeam, load_team, scripted_team
+from backend.training.hardware import described
 from backend.training.job import train
 from backend.training.trainer import Progress
 from simulator.errors import UserError
@@ -62,7 +63,8 @@ def run_demo(
         f"1. Market: {len(market)} bars of {market.timeframe}, {len(market.symbols)} coins whose drift is hidden but "
         "hinted at by trend, funding and news; and a twin with the same volatility in which nothing can be known."
     )
-    with recorded_run(store, run, "demo", config.training.seed, market.content_hash, config):
+    hardware = described(config.training)
+    with recorded_run(store, run, "demo", config.training.seed, market.content_hash, config, hardware=hardware):
         try:
             say("2. Warm start: a small model learns the team's language from transcripts, and little of the trade.")
             say("3. M-GRPO: stage 1, format and expert rewards; after the gate stage 2, the team's outcome.")

@@ -23,6 +23,7 @@ from simulator.errors import UserError
 OPENAI = "https://api.openai.com/v1"
 # An endpoint counts tokens of its own, we the bytes that we send. English and JSON have three to four in a token.
 BYTES_PER_TOKEN = 3
+VLLM_RANKS = (16, 32, 64, 128, 256)  # that `--max-lora-rank` of vLLM 0.32 takes, from the default on
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def served(config: EngineConfig, base: Path, rank: int = 16) -> Mind:
     url, name = config.url, config.served_model or str(base)
     more: dict[str, Any] = {}
     if not url:
-        server = _server(base.resolve(), config.python or sys.executable, config.context_tokens, max(16, rank))
+        python = config.python or sys.executable
+        server = _server(base.resolve(), python, config.context_tokens, max(16, rank), config.gpu_share)
         url, name, more = server.url, MODEL, {"trouble": server.trouble}
     engine = VllmEngine(
         codec,
@@ -75,10 +77,13 @@ def served(config: EngineConfig, base: Path, rank: int = 16) -> Mind:
 
 
 @cache
-def _server(base: Path, python: str, context_tokens: int, rank: int) -> VllmServer:
+def _server(base: Path, python: str, context_tokens: int, rank: int, gpu_share: float) -> VllmServer:
     """The server of this process for a base: teams with other adapters share it, as they must share its device."""
     log = Path(tempfile.mkdtemp(prefix="cryptosentinel-vllm-")) / "vllm.log"
-    settings = ServerSettings(context=context_tokens or None, adapters=len(ROLES), rank=rank)
+    room = ("--gpu-memory-utilization", str(gpu_share)) if gpu_share else ()
+    # The server takes ranks of a list alone.
+    allowed = next((one for one in VLLM_RANKS if one >= rank), rank)
+    settings = ServerSettings(context=context_tokens or None, adapters=len(ROLES), rank=allowed, arguments=room)
     return VllmServer(base, log, python=python, settings=settings)
 
 

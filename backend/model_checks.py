@@ -16,7 +16,7 @@ from backend.models import ADAPTERS, TEAM, adapters_of, parameters_of, role_head
 from backend.training.adapters import CONFIG as ADAPTER_CONFIG
 from backend.training.adapters import VERSION, AdapterFile, read_adapter
 from backend.training.tensor_files import fingerprint, read_tensors
-from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.agents.registry import ROLES, roles_of
 from cryptosentinel.llm.model_files import (
     CONFIG,
     EMBEDDING,
@@ -165,7 +165,7 @@ def check_run(folder: Path) -> Findings:
     if manifest is not None and manifest.adapters is None:
         findings.note("adapters", "no version passed the gate of validation: the team is the base itself")
     elif manifest is not None:
-        missing = sorted(set(ROLES) - {one.role for one in kept if one.in_team})
+        missing = sorted(set(roles_of(manifest.config.team.roles)) - {one.role for one in kept if one.in_team})
         if missing:
             told = (
                 f"{folder / (manifest.adapters or '')} holds nothing of {', '.join(missing)}: copy it from the run anew"

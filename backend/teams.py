@@ -12,12 +12,15 @@ from pydantic import ValidationError
 
 from backend.config import Config, Section, TeamConfig, TrainingConfig
 from backend.engines import Mind, mind_of, served
+from backend.training.adapter_shapes import adapter_shapes, largest_rank
 from backend.training.adapters import export_adapter, load_versions
-from backend.training.policies import LoraSettings, RolePolicies
-from cryptosentinel.agents.registry import ROLES
+from backend.training.hardware import Hardware, answering_device
+from backend.training.policies import RolePolicies
+from backend.training.shared_model import SharedPolicies
+from cryptosentinel.agents.registry import ROLES, roles_of
 from cryptosentinel.budget import Budget
 from cryptosentinel.llm.engine import Engine, Sampling
-from cryptosentinel.llm.nano import load_model
+from cryptosentinel.llm.model_files import read_tokenizer
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
 from cryptosentinel.llm.transformers_engine import TransformersEngine
@@ -81,29 +84,40 @@ def team_settings(config: TeamConfig, temperature: float, *, context_tokens: int
 
 def scripted_team(config: TeamConfig) -> LoadedTeam:
     """The team of expert rules; needs no model."""
-    engine = ScriptedEngine(make_byte_codec(), expert_policies())
+    engine = ScriptedEngine(make_byte_codec(), expert_policies(config.roles))
     team = Team(make_byte_codec(), engine.policy_version, team_settings(config, 1.0))
     return LoadedTeam(SCRIPTED, team, engine)
 
 
 def role_policies(
-    base: Path, training: TrainingConfig, *, empty_think: bool = False, roles: Sequence[str] = tuple(ROLES)
+    base: Path,
+    training: TrainingConfig,
+    *,
+    empty_think: bool = False,
+    roles: Sequence[str] = tuple(ROLES),
+    hardware: Hardware | None = None,
 ) -> tuple[RolePolicies, ChatCodec]:
-    """Base model and tokenizer in `base`, with an untrained adapter (or a copy) for each of `roles`.
+    """Base model and tokenizer in `base`, with an untrained adapter (or a copy) for each of `roles`, or one for all of
+    them as `training.models` has it.
 
-    Raises `UserError` for a base that cannot be used.
+    Who trains them gives the `hardware` that the configuration asks for (`hardware_of`); who only lets them answer has
+    them in float32, on a GPU where there is one. Raises `UserError` for a base that cannot be used.
     """
-    model, tokenizer = load_model(base)
-    lora = LoraSettings(r=training.lora_rank, alpha=2 * training.lora_rank)
-    policies = RolePolicies(model, list(roles), training.weights, lora, training.seed)
-    return policies, ChatCodec(tokenizer, empty_think=empty_think)
+    held = hardware or Hardware(answering_device(training))
+    shapes = adapter_shapes(training)
+    policies = (
+        SharedPolicies(base, list(roles), training.weights, shapes[roles[0]], training.seed, held)
+        if training.models == "shared"
+        else RolePolicies(base, list(roles), training.weights, shapes, training.seed, held)
+    )
+    return policies, ChatCodec(read_tokenizer(base), empty_think=empty_think)
 
 
 def model_team(
     name: str, policies: RolePolicies, codec: ChatCodec, config: TeamConfig, temperature: float
 ) -> LoadedTeam:
     """A team that thinks with the policies as they are now."""
-    engine = TransformersEngine(codec, policies.base_config, {})
+    engine = TransformersEngine(codec, policies.base_config, {}, device=policies.hardware.device)
     for role in policies.roles:
         engine.set_weights(role, policies.merged_state(role), policies.version(role))
     settings = team_settings(config, temperature, context_tokens=policies.base_config.max_position_embeddings)
@@ -149,10 +163,10 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
         return replace(loaded, team=team), base.resolve().name
     own = manifest.config
     asked = config.engine.model_copy(update={"empty_think": own.engine.empty_think})
-    mind = served(asked, base, own.training.lora_rank)
+    mind = served(asked, base, largest_rank(own.training))
     assert isinstance(mind.engine, VllmEngine)
     if trained and manifest.adapters is not None:
-        policies, _ = role_policies(base, own.training)
+        policies, _ = role_policies(base, own.training, roles=roles_of(own.team.roles))
         load_versions(policies, folder / manifest.adapters)
         exported = Path(tempfile.mkdtemp(prefix="cryptosentinel-adapters-"))
         for role in policies.roles:
@@ -195,7 +209,9 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedT
     folder = Path(name)
     manifest = read_manifest(folder)
     own = manifest.config
-    policies, codec = role_policies(folder / manifest.base, own.training, empty_think=own.engine.empty_think)
+    policies, codec = role_policies(
+        folder / manifest.base, own.training, empty_think=own.engine.empty_think, roles=roles_of(own.team.roles)
+    )
     if trained and manifest.adapters is not None:
         load_versions(policies, folder / manifest.adapters)
     settings = own.team.model_copy(update={"memory": config.memory})

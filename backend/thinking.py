@@ -36,6 +36,9 @@ class EngineConfig(Section):
         "OPENAI_API_KEY", description="openai_api: environment variable that holds its key; empty: it wants none"
     )
     python: str = Field("", description="vllm: the Python that has vLLM, to start a server with; empty: this one")
+    gpu_share: float = Field(
+        0.0, ge=0.0, le=0.95, description="vllm started here: share of a GPU that it reserves; 0: its default, 0.9"
+    )
     constrained: bool = Field(
         False, description="let models sample only what their tools' schemas allow; not in training"
     )
@@ -57,6 +60,11 @@ class EngineConfig(Section):
         if self.url and self.kind == "transformers":
             raise ValueError(
                 f"url = {self.url} is given, but kind = transformers runs here: set kind, or leave url out"
+            )
+        if self.gpu_share and (self.kind != "vllm" or self.url):
+            raise ValueError(
+                f"gpu_share = {self.gpu_share:g} is of a vLLM server that is started here, but "
+                f"{f'url = {self.url} names one' if self.url else f'kind = {self.kind}'}: leave gpu_share out"
             )
         return self
 

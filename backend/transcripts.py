@@ -15,7 +15,7 @@ from typing import Any
 from backend.store.records import DecisionRecord
 from backend.store.store import Store
 from cryptosentinel.agents.manager import AskSeveral
-from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
+from cryptosentinel.agents.registry import ROLES, SPEAKERS, SUB_AGENTS
 from cryptosentinel.protocol import Malformed, ToolCall, parse
 from simulator.errors import UserError
 
@@ -168,7 +168,7 @@ def _questions(call: ToolCall | Malformed) -> int:
 def _read(talk: Mapping[str, Any], others: Iterator[Mapping[str, Any]]) -> Talk:
     """One conversation; `others` are the consulted ones that have not found their place yet."""
     role = talk["role"]
-    types = ROLES[role].argument_types() if role in ROLES else {}
+    types = SPEAKERS[role].argument_types() if role in SPEAKERS else {}
     system = prompt = ""
     reading = _Reading()
     for message in talk["messages"]:

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.run [NAME]`. `bench_simulator_batch.py` holds the benchmark `simulator.batch`, `bench_engine.py`
 all of `engine`; its `run()` returns the results. NAME keeps one or a group; the other results stay in the file as they
-were.
+were. A module with `BY_NAME_ONLY = True` takes long and runs only when it is named.
 """
 
 from __future__ import annotations
@@ -98,8 +98,12 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     results: list[Result] = []
     for name, module in chosen.items():
+        benchmark = importlib.import_module(f"benchmarks.{module}")
+        if getattr(benchmark, "BY_NAME_ONLY", False) and not wanted:
+            console.print(f"left out, since it takes long: make bench ONLY={name}")
+            continue
         with console.status(name):
-            results += importlib.import_module(f"benchmarks.{module}").run()
+            results += benchmark.run()
     results = [result for result in results if within(result["name"], wanted)]
     write(results)
     console.print(table(results))

@@ -57,7 +57,9 @@ class Role:
 
 @dataclass(frozen=True, kw_only=True)
 class SubAgent(Role):
-    """A role that the manager may ask. `consult` is the call with which it does; its arguments are the question."""
+    """A role that the manager may ask. `consult` is the call with which it does; its arguments are the question.
+    `taken_over` are the tools that the manager has itself in a team without this role."""
 
     consult: Tool
+    taken_over: tuple[Tool, ...] = ()
     reply: Callable[[Any], dict[str, Any]] = _plain  # what the manager hears of the typed answer

@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
-from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
-from cryptosentinel.agents.registry import STANDARD, team_of
+from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, OfCoin, Position
+from cryptosentinel.agents.registry import STANDARD, roles_of, team_of
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.budget import Ledger, Purse
@@ -43,10 +43,10 @@ class TeamSettings:
     """How the team works. `schemas_in_prompt` puts the tools' JSON schemas into the system turn, as large models need;
     nano learns its few tools in the warm start and keeps its prompts short. `memory` is how many lessons of earlier
     decisions the manager's brief ends with in a backtest; training, which has no earlier decisions, shows none. `roles`
-    are the sub-agents that the manager may ask. `retries` is how often in a conversation a malformed turn is answered
-    with what is wrong, instead of ending it; nothing of it is repaired, and it counts as a turn. `context_tokens` is
-    how long a conversation may be with its next answer (0: any length): the oldest tool results are taken out to stay
-    below."""
+    are the sub-agents that the manager may ask; none of them: a single agent. `retries` is how often in a conversation
+    a malformed turn is answered with what is wrong, instead of ending it; nothing of it is repaired, and it counts as a
+    turn. `context_tokens` is how long a conversation may be with its next answer (0: any length): the oldest tool
+    results are taken out to stay below."""
 
     horizon_bars: int = 12
     mask_symbols: bool = True
@@ -108,13 +108,15 @@ class TeamDecision:
 
 
 class Team:
-    """The four roles over one codec. Holds no state between decisions: the same inputs give the same decision."""
+    """A manager and its sub-agents over one codec. `roles` are their keys, the manager's first. Holds no state between
+    decisions: the same inputs give the same decision."""
 
     def __init__(self, codec: ChatCodec, version_of: Callable[[str], str], settings: TeamSettings) -> None:
         self.codec = codec
         self.version_of = version_of
         self.settings = settings
         self.manager, self.sub_agents = team_of(settings.roles)
+        self.roles = roles_of(settings.roles)
 
     def decide(
         self,
@@ -309,6 +311,8 @@ class _Desk:
         named: list[str] = []
         if isinstance(arguments, AskAnalyst | AskAboutPosition):
             named = [arguments.symbol]
+        elif isinstance(arguments, OfCoin):
+            named = [arguments.symbol] if arguments.symbol else []
         elif isinstance(arguments, AskSeveral):
             named = [question.symbol for question in arguments.questions]
         elif isinstance(arguments, Decision):

@@ -1,11 +1,17 @@
 """The runner of the benchmarks."""
 
+import importlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchmarks import run as runner
+from benchmarks.bench_learning import share_interval
 from benchmarks.run import Result
 
 
@@ -34,3 +40,34 @@ def test_results_replace_their_namesakes_only(tmp_path: Path) -> None:
 def test_an_unknown_name_is_told_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner.main(["store.writ"]) == 2
     assert "no benchmark 'store.writ'; there are" in capsys.readouterr().err
+
+
+def test_what_takes_long_runs_only_when_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = SimpleNamespace(BY_NAME_ONLY=True, run=lambda: [result("slow", 1.0)])
+    quick = SimpleNamespace(run=lambda: [result("quick", 1.0)])
+    monkeypatch.setattr(runner, "benchmarks", lambda: {"quick": "bench_quick", "slow": "bench_slow"})
+    monkeypatch.setattr(
+        importlib, "import_module", lambda name: {"benchmarks.bench_slow": slow, "benchmarks.bench_quick": quick}[name]
+    )
+    written: list[list[str]] = []
+    monkeypatch.setattr(runner, "write", lambda results: written.append([one["name"] for one in results]))
+    assert runner.main([]) == 0
+    assert "make bench ONLY=slow" in capsys.readouterr().out
+    assert runner.main(["slow"]) == 0
+    assert written == [["quick"], ["slow"]]
+
+
+@given(st.integers(2, 6), st.integers(2, 12), st.integers(0, 2**31), st.floats(-1.0, 1.0), st.floats(0.01, 0.2))
+@settings(max_examples=8, deadline=None)
+def test_a_share_and_its_interval(seeds: int, windows: int, seed: int, share: float, spread: float) -> None:
+    rng = np.random.default_rng(seed)
+    oracle = rng.uniform(0.05, 0.2, (seeds, windows))
+    exact, low, high = share_interval(share * oracle, oracle)
+    assert [low, high, exact] == pytest.approx([share] * 3)  # the same share everywhere leaves no doubt
+    # Seeds that differ are doubt that more windows do not take away.
+    by_seed = share + spread * np.linspace(-1.0, 1.0, seeds)[:, None]
+    mean, low, high = share_interval(by_seed * oracle, oracle)
+    assert low < mean < high
+    assert high - low > 0.3 * spread / seeds**0.5

@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -67,14 +67,20 @@ def test_the_simulator_knows_no_model_and_no_database() -> None:
         )
 
 
+def distributions(requirements: Iterable[str]) -> set[str]:
+    """The names that requirements begin with, as they are imported."""
+    return {re.split(r"[<>=\[ ]", requirement)[0].lower().replace("-", "_") for requirement in requirements}
+
+
 def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    requirements = [*project["dependencies"], *project["optional-dependencies"]["ui"]]
-    declared = {re.split(r"[<>=\[ ]", requirement)[0].lower().replace("-", "_") for requirement in requirements}
+    extras = project["optional-dependencies"]
+    declared = distributions([*project["dependencies"], *extras["ui"]])
+    asked_for = distributions(one for name, extra in extras.items() if name not in ("dev", "ui") for one in extra)
     used = {name for path in sources(*FLOORS) for name in imported(ast.parse(path.read_text()))}
     declared = declared - {"ta_lib"} | {"talib"}  # imported by another name
     assert declared - used - {"tensorboard"} == set()  # that one is imported by torch.utils.tensorboard
-    assert used - declared - set(sys.stdlib_module_names) - set(FLOORS) == set()
+    assert used - declared - asked_for - set(sys.stdlib_module_names) - set(FLOORS) == set()
 
 
 def test_no_module_is_too_long() -> None:

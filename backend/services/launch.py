@@ -7,17 +7,20 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.services.lead import LEADER
+from backend.config import config_from_dict
+from backend.services.beacon import LEADER
+from backend.services.logs import last_words
 from backend.services.parent import PARENT
 from backend.store.errors import StoreError
 from backend.store.store import Store
-from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.agents.registry import roles_of
 from simulator.errors import RunFailed
 
 OnStep = Callable[[int], None]
@@ -44,15 +47,24 @@ def gateway(path: str, log: Path) -> Iterator[str]:
         return
     port = _free_port()
     child = _start("store", ["serve", "store", "--path", path, "--port", str(port)], log)
-    address = f"ws://127.0.0.1:{port}"
+    over = threading.Event()
+    watch = threading.Thread(target=_keep, args=(child, over), name="watch of the store", daemon=True)
     try:
         deadline = time.monotonic() + 60.0
         while not _listens(port):
             if child.process.poll() is not None or time.monotonic() > deadline:
-                raise RunFailed(f"the server of the store {path} did not start: {_last_words(log)}")
+                raise RunFailed(f"the server of the store {path} did not start: {last_words(log)}")
             time.sleep(0.05)
-        yield address
+        watch.start()
+        yield f"ws://127.0.0.1:{port}"
+    except (StoreError, RunFailed) as error:
+        if watch.ident is not None and child.process.poll() is not None:
+            raise RunFailed(f"the server of the store {path} ended: {last_words(log)}") from error
+        raise
     finally:
+        over.set()
+        if watch.ident is not None:
+            watch.join()
         _end([child])
 
 
@@ -75,7 +87,7 @@ def run_processes(
     wanted = {
         f"rollout-{number}": ["serve", "rollout", *common, "--number", str(number), "--workers", str(workers)]
         for number in range(workers)
-    } | {f"trainer-{role}": ["serve", "trainer", *common, "--role", role] for role in ROLES}
+    } | {f"trainer-{role}": ["serve", "trainer", *common, "--role", role] for role in _team(address, run)}
     children: list[_Child] = []
     try:
         for name, arguments in wanted.items():
@@ -88,6 +100,13 @@ def run_processes(
         _end(children)
 
 
+def _team(address: str, run: str) -> tuple[str, ...]:
+    """The roles of the run's team."""
+    with Store.open(address) as store:
+        config = config_from_dict(store.run(run).config["config"], f"the configuration of run {run}")
+    return roles_of(config.team.roles)
+
+
 def _watch(
     store: Store, run: str, children: list[_Child], on_step: OnStep, on_start: Callable[[str, int], None] | None
 ) -> None:
@@ -98,9 +117,11 @@ def _watch(
             if code is None:
                 continue
             if code == 0 and child.name == LEADER:
+                if (status := store.run(run).status) != "running":
+                    raise RunFailed(f"somebody else has ended run {run}: it is {status}")
                 return
             if code >= 0 or restarts == RESTARTS:
-                raise RunFailed(f"{child.name} ended with code {code}: {_last_words(child.log)}")
+                raise RunFailed(f"{child.name} ended with code {code}: {last_words(child.log)}")
             restarts += 1
             dead = str(child.process.pid)
             child.process = _start(child.name, [*child.arguments, "--replaces", dead], child.log).process
@@ -114,6 +135,14 @@ def _watch(
             seen = step
             on_step(step)
         time.sleep(_LOOK)
+
+
+def _keep(child: _Child, over: threading.Event) -> None:
+    """Start a process again whenever a signal has killed it, until `over`; its clients wait for it meanwhile."""
+    while not over.wait(_LOOK):
+        code = child.process.poll()
+        if code is not None and code < 0:
+            child.process = _start(child.name, child.arguments, child.log).process
 
 
 def _start(name: str, arguments: list[str], log: Path) -> _Child:
@@ -145,11 +174,6 @@ def _end(children: list[_Child]) -> None:
         except subprocess.TimeoutExpired:
             child.process.kill()
             child.process.wait()
-
-
-def _last_words(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines() if log.is_file() else []
-    return f"{lines[-1][:400] if lines else 'it said nothing'} (see {log})"
 
 
 def _free_port() -> int:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from backend.config import Config, ConfigError, config_from_dict
 from backend.markets import load_market
-from backend.models import resolve_base
+from backend.runs import PROGRAM, versions
 from backend.services.beacon import Beacon, RunOver
+from backend.services.files import SERVICES, RunFiles
 from backend.services.lead import Worker
 from backend.services.role_service import RoleService
+from backend.store import lease
+from backend.store.records import RunRecord
 from backend.store.store import Store
-from backend.training.job import NANO, check_trainable, made, write_team
-from cryptosentinel.agents.registry import ROLES
+from backend.training.crew import helped
+from backend.training.job import check_trainable, made, write_team
+from backend.training.wandb_mirror import require_wandb
+from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
 
+_log = logging.getLogger(__name__)
 
-def run_worker(where: str, run: str, runs: Path, number: int, workers: int, replaces: str = "") -> None:
+
+def run_worker(
+    where: str, run: str, runs: Path, number: int, workers: int, replaces: str = "", files: RunFiles | None = None
+) -> None:
     """Worker `number` of `workers` of the run, to its end; number 0 leads. `where` is the store, `runs` the folder of
-    the runs' folders. Raises `UserError`, `RunFailed`."""
+    the runs' folders, `files` where the run's files are if they are not all there. Raises `UserError`, `RunFailed`."""
     with Store.open(where) as store:
         config, folder = _of_run(store, run, runs)
         with Beacon(store, run, f"rollout-{number}", "rollout", None, replaces) as beacon:
@@ -27,10 +39,11 @@ def run_worker(where: str, run: str, runs: Path, number: int, workers: int, repl
                 raise UserError(
                     f"run {run} is trained on other data than {market.source} here: give this machine the same files"
                 )
-            base = base_of(config, folder)
+            files = files or RunFiles(folder)
+            base = files.base(config)
             journal = folder if number == 0 else folder / "services" / f"rollout-{number}"
             worker = made(Worker, config, market, store, run, folder, base, journal)
-            worker.attend(store, beacon, number, workers)
+            worker.attend(store, beacon, number, workers, files)
             try:
                 if number == 0:
                     worker.resume()
@@ -44,16 +57,21 @@ def run_worker(where: str, run: str, runs: Path, number: int, workers: int, repl
                 worker.journal.close()
 
 
-def run_role(where: str, run: str, runs: Path, role: str, replaces: str = "") -> None:
-    """The trainer of `role` of the run, to the run's end. Raises `UserError`, `RunFailed`."""
-    if role not in ROLES:
-        raise UserError(f"no role '{role}'; there are {', '.join(ROLES)}")
+def run_role(where: str, run: str, runs: Path, role: str, replaces: str = "", files: RunFiles | None = None) -> None:
+    """The trainer of `role` of the run, to the run's end; the rest as `run_worker`. Raises `UserError`, `RunFailed`."""
     with Store.open(where) as store:
         config, folder = _of_run(store, run, runs)
+        team = roles_of(config.team.roles)
+        if role not in team:
+            raise UserError(f"no role '{role}' in the team of run {run}; there are {', '.join(team)}")
         with Beacon(store, run, f"trainer-{role}", "trainer", role, replaces) as beacon:
-            service = RoleService(config, base_of(config, folder), role, store, run, folder, beacon)
+            files = files or RunFiles(folder)
+            base = files.base(config)
+            files.restore(f"{SERVICES}/{role}")
+            service = RoleService(config, base, role, store, run, folder, beacon, files)
             try:
-                service.run()
+                with helped(service.policies, base, config.training):
+                    service.run()
             except RunOver:
                 return
             finally:
@@ -63,10 +81,16 @@ def run_role(where: str, run: str, runs: Path, role: str, replaces: str = "") ->
 def check_apart(config: Config, workers: int) -> None:
     """Raise `ConfigError` for a training that cannot be divided among processes so."""
     check_trainable(config)
-    if config.training.dynamic_rounds:
+    require_wandb(config.training.wandb_project)
+    if config.training.models == "shared":
         raise ConfigError(
-            f"training.dynamic_rounds = {config.training.dynamic_rounds} draws windows by what all workers found, and "
-            "only the training in one process knows that: set it to 0, or leave --launch out"
+            "training.models = 'shared' is one model that learns from all roles, and with --launch each role learns in "
+            "a process of its own: use 'separate', or leave --launch out"
+        )
+    if config.training.collapse_margin:
+        raise ConfigError(
+            f"training.collapse_margin = {config.training.collapse_margin:g} puts back the best version of all roles "
+            "at once, and apart only its own trainer changes a role's weights: set it to 0, or leave --launch out"
         )
     if not 1 <= workers <= config.training.shards:
         raise ConfigError(
@@ -79,22 +103,38 @@ def check_apart(config: Config, workers: int) -> None:
         )
 
 
-def base_of(config: Config, folder: Path) -> Path:
-    """The base model of a run, which must be there: whoever began the run has made it."""
-    base = resolve_base(config.training.base_model) if config.training.base_model else folder / NANO
-    if not base.is_dir():
-        raise UserError(f"{base} is not there: begin the run with `cryptosentinel train --launch processes`")
-    return base
-
-
 def _of_run(store: Store, run: str, runs: Path) -> tuple[Config, Path]:
-    """The run's configuration and folder. Raises `UserError` for one that is no training, or is over."""
-    record = store.run(run)
+    """The run's configuration and folder. Raises `UserError` for one that is no training, is over, or was begun by
+    another version of this program."""
+    record = _living(store, run)
     if record.kind != "train" or record.status != "running":
         raise UserError(
             f"run {run} is a {record.kind} run that is {record.status}: only a training that runs takes processes"
         )
+    _check_code(run, record.config.get("versions", {}))
     folder = runs / run
     if not folder.is_dir():
         raise UserError(f"{folder} is not there: give --runs the folder that all processes of the run share")
     return config_from_dict(record.config["config"], f"the configuration of run {run}"), folder
+
+
+def _living(store: Store, run: str) -> RunRecord:
+    """The run; one that seems to have lost its owner is given the time in which a living one would be heard of."""
+    until = time.monotonic() + 3 * lease.INTERVAL
+    while lease.abandoned(record := store.run(run)) and time.monotonic() < until:
+        time.sleep(lease.INTERVAL / 40)
+    return record
+
+
+def _check_code(run: str, recorded: Mapping[str, str]) -> None:
+    """Raise `UserError` for another version of this program than the run's; warn of what else may change results."""
+    own = versions()
+    began = recorded.get(PROGRAM, "unknown")
+    if began != own[PROGRAM]:
+        raise UserError(
+            f"run {run} was begun by version {began} of this program, and this process has version {own[PROGRAM]}: use "
+            "the same everywhere, or stop the run and go on with all of it in this version"
+        )
+    for name, found in own.items():
+        if found != recorded.get(name, found):
+            _log.warning("the run was begun with %s %s, this process has %s", name, recorded[name], found)

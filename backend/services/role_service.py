@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from functools import partial
 from pathlib import Path
@@ -10,15 +9,20 @@ from typing import Any
 
 from backend.config import Config
 from backend.services.beacon import Beacon
+from backend.services.files import SERVICES, RunFiles, sha256
+from backend.services.marks import is_complete
 from backend.services.step_data import step_data
 from backend.store.records import PublishedRecord
 from backend.store.store import Store
 from backend.teams import role_policies
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
 from backend.training.curriculum import curriculum_of
+from backend.training.hardware import hardware_of
 from backend.training.journal import Journal
-from backend.training.learner import Learner, Learnt
+from backend.training.learner import Learner, Learnt, StepData
 from backend.training.tensor_files import write_tensors
+from cryptosentinel.agents.registry import roles_of
+from simulator.errors import RunFailed
 
 KEPT = 4  # published files beside those that a run may still need
 
@@ -31,7 +35,15 @@ class RoleService:
     """
 
     def __init__(
-        self, config: Config, base: Path, role: str, store: Store, run: str, folder: Path, beacon: Beacon
+        self,
+        config: Config,
+        base: Path,
+        role: str,
+        store: Store,
+        run: str,
+        folder: Path,
+        beacon: Beacon,
+        files: RunFiles | None = None,
     ) -> None:
         self.config = config.training
         self.role = role
@@ -39,9 +51,11 @@ class RoleService:
         self.run_id = run
         self.folder = folder
         self.beacon = beacon
+        self.files = files or RunFiles(folder)
         self.curriculum = curriculum_of(config.training)
-        self.policies, _ = role_policies(base, config.training, roles=(role,))
-        self.learner = Learner(config.training, self.policies, role)
+        held = hardware_of(config.training)
+        self.policies, _ = role_policies(base, config.training, roles=(role,), hardware=held)
+        self.learner = Learner(config.training, self.policies, role, roles_of(config.team.roles))
         self.journal = Journal(store, run, folder / "services" / role, config.team.horizon_bars)
         self.state = TrainingState()
 
@@ -54,8 +68,9 @@ class RoleService:
             self._publish(self._remembered())
         while True:
             step = self.state.step
-            self.beacon.wait(step, "for rollouts", partial(self._complete, step))
+            self.beacon.wait(step, "for rollouts", partial(is_complete, self.store, self.run_id, step, self.config))
             data = step_data(self.store, self.run_id, step, self.role, self.config, self.curriculum)
+            self._check_origin(step, data)
             learnt = self.learner.learn(step, data)
             if learnt.credit is not None:
                 self.journal.rewards(step, {self.role: learnt.credit})
@@ -65,6 +80,26 @@ class RoleService:
             self._remember(learnt)
             save_checkpoint(self._checkpoints(), self.state, self.policies, {self.role: self.learner})
             self._publish({"metrics": learnt.metrics, "rolled_back": learnt.rolled_back})
+            failure = self.learner.failure()
+            if failure is not None:
+                raise RunFailed(failure)
+
+    def _check_origin(self, step: int, data: StepData) -> None:
+        """Raise `RunFailed` for conversations that were not had with weights which this role published for the step."""
+        calls = [call for group in data.everyone for one in group for call in one.subs]
+        oldest = max(0, step - self.config.staleness)
+        known = {
+            one.version
+            for made in range(oldest, step + 1)
+            for one in self.store.published(self.run_id, made, self.role)
+        }
+        foreign = {call.policy_version for call in calls} - known
+        if foreign:
+            raise RunFailed(
+                f"step {step} holds conversations of {self.role} with weights {min(foreign)}, which its trainer did "
+                "not publish for this step: they are of another run, or of a worker with other weights. Start this "
+                "run's own workers alone, and a new run"
+            )
 
     def _publish(self, told: dict[str, Any]) -> None:
         """Write the role's weights for the step that comes, and say so."""
@@ -80,9 +115,10 @@ class RoleService:
             step=step,
             version=version,
             path=str(path.relative_to(self.folder)),
-            checksum=hashlib.sha256(path.read_bytes()).hexdigest(),
+            checksum=sha256(path),
             metrics=told,
         )
+        self.files.keep(f"{SERVICES}/{self.role}")
         self.store.add_published(record)
         for old in sorted(self._published().glob("step-*.safetensors"))[: -KEPT - self.config.staleness]:
             old.unlink()
@@ -102,9 +138,6 @@ class RoleService:
 
     def _told(self) -> Path:
         return self.folder / "services" / self.role / "told.json"
-
-    def _complete(self, step: int) -> bool | None:
-        return self.store.step_complete(self.run_id, step, self.config.shards) or None
 
     def _checkpoints(self) -> Path:
         return self.folder / "services" / self.role / "checkpoints"

@@ -13,7 +13,7 @@ from backend.store.store import Store
 from backend.training.curriculum import Curriculum
 from backend.training.learner import StepData
 from backend.training.scoring import Outcome
-from backend.training.trajectory import Trajectory
+from backend.training.trajectory import Trajectory, failure_kind
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.replay import acts_through_code
 
@@ -69,7 +69,7 @@ def step_data(store: Store, run: str, step: int, role: str, config: TrainingConf
         else:
             attempts = sorted(place for place in spoken if place[0] == number)
             practice.append([Heard(False, _NOTHING, _trajectories(spoken[place])) for place in attempts])
-    replayed = config.credit != "broadcast" and stage.beta[1] > 0.0 and acts_through_code(ROLES[role])
+    replayed = config.credit != "broadcast" and stage.pays_outcome and acts_through_code(ROLES[role])
     return StepData(stage, team, [*team, *practice], {role: shares} if replayed else {})
 
 
@@ -94,6 +94,7 @@ def _trajectories(records: list[TrajectoryRecord]) -> tuple[Trajectory, ...]:
             format_score=one.format_score or 0.0,
             expert=one.expert,
             truncated=one.truncated,
+            failure=failure_kind(one.reason),
         )
         for one in sorted(records, key=lambda one: one.ordinal)
     )

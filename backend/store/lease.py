@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from surrealdb import RecordID
 
 from backend.store.connection import Connection
 from backend.store.errors import StoreError
+from backend.store.records import RunRecord
 
 INTERVAL = 20.0  # seconds between renewals
 _ABANDONED = "its process ended without saying so"
@@ -47,6 +49,27 @@ class Leases:
             self._thread = threading.Thread(target=self._renew_all, name="leases of runs", daemon=True)
             self._thread.start()
 
+    def alive_elsewhere(self, run: str) -> bool:
+        """Whether somebody else renews a lease on the run. It is watched rather than compared with a clock, which may
+        have jumped: that takes up to two and a half intervals."""
+
+        def look() -> list[list[object]]:
+            found: list[list[object]] = self._connection.query(
+                "SELECT VALUE [owner, expires_at] FROM lease WHERE run = $run", {"run": run}
+            )
+            return found
+
+        first = look()
+        if not first or first[0][0] == self._owner:
+            return False
+        until = time.monotonic() + 2.5 * INTERVAL
+        while time.monotonic() < until:
+            time.sleep(INTERVAL / 40)
+            now = look()
+            if now != first:
+                return bool(now)  # it may have ended just now
+        return False
+
     def drop(self, run: str) -> None:
         """The run has ended, or is somebody else's."""
         self._runs.discard(run)
@@ -79,6 +102,11 @@ class Leases:
                 "abandoned": _ABANDONED,
             },
         )
+
+
+def abandoned(run: RunRecord) -> bool:
+    """Whether the run counts as interrupted only because its lease ran out; its owner, if alive, takes that back."""
+    return run.status == "interrupted" and run.message == _ABANDONED
 
 
 def mark_abandoned(connection: Connection, whole_folder: bool) -> None:

@@ -120,6 +120,14 @@ class Store:
             self._leases.take(record.run)
         self._write([record])
 
+    def claim(self, run_id: str) -> None:
+        """Make sure that nobody else is at work on a run that is recorded as running, before it is taken over. Raises
+        `StoreError` if somebody is; it takes up to a minute to see that nobody is."""
+        if self._leases.alive_elsewhere(run_id):
+            raise StoreError(
+                f"run {run_id} is being worked on by another program, which renews its lease: stop that one first"
+            )
+
     def finish_run(self, run_id: str, status: RunStatus, message: str | None = None) -> None:
         """Set how the run ended, and that it ended now. Raises `StoreError` if there is no such run."""
         ended = replace(self.run(run_id), status=status, message=message, finished_at=int(time.time() * 1000))
@@ -210,6 +218,21 @@ class Store:
             {"key": _key(record, row), **values},
         )
 
+    def beat_service(self, record: ServiceRecord, since: int) -> bool:
+        """As `report_service`, for a process whose last report had the beat `since`. False, and nothing is written,
+        where another process has reported under this name in the meantime."""
+        row = record.row()
+        values = {name: value for name, value in row.items() if name != "updated_at"}
+        fields = ", ".join(f"{name} = ${name}" for name in values)
+        # `$beat` itself is there when this is sent again because its answer was lost.
+        mine: bool = self._connection.query(
+            "IF (SELECT VALUE process = $process AND beat IN [$since, $beat] FROM ONLY $key) != false "
+            f"{{ UPSERT $key SET {fields}, updated_at = time::millis(time::now()) RETURN NONE; RETURN true }} "
+            "ELSE { RETURN false }",
+            {"key": _key(record, row), "since": since, **values},
+        )
+        return mine
+
     def put(self, records: Sequence[Record]) -> None:
         """Add records of any one kind as they are, edges too."""
         self._write(records)
@@ -273,13 +296,14 @@ class Store:
         """Markers of complete shards in order of step and shard."""
         return self._read(ShardRecord, run=run_id, step=step)
 
-    def step_complete(self, run_id: str, step: int, shards: int) -> bool:
-        """Whether the markers of all shards 0 to `shards` - 1 of a step are there.
+    def step_complete(self, run_id: str, step: int, shards: int, closing: int | None = None) -> bool:
+        """Whether the markers of all shards 0 to `shards` - 1 of a step are there, and that of number `closing` where
+        a step may have further shards and one marker says that there come no more.
 
         Raises `StoreError` if they are and the step holds another number of records than they counted.
         """
         marks = {mark.shard: mark for mark in self.shards(run_id, step)}
-        if not marks.keys() >= set(range(shards)):
+        if not marks.keys() >= {*range(shards), *(() if closing is None else (closing,))}:
             return False
         for kind, name in ((QueryRecord, "queries"), (RolloutRecord, "rollouts"), (TrajectoryRecord, "trajectories")):
             expected = sum(getattr(mark, name) for mark in marks.values())

@@ -62,7 +62,8 @@ def export_adapter(
     it was pulled from there. Raises `UserError` where roles are whole models, `RunFailed` or `OSError` when
     the disk is full.
     """
-    if policies.lora is None:
+    shape = policies.shape(role)
+    if shape is None:
         raise UserError(
             f"{role} was trained with training.weights = 'full', so it is a whole model and no adapter: train with "
             "'lora' to export adapters"
@@ -78,12 +79,12 @@ def export_adapter(
         policies.version(role),
         policies.base_fingerprint,
         name,
-        replace(policies.lora, targets=tuple(sorted(policies.lora.targets))),
+        replace(shape, targets=tuple(sorted(shape.targets))),
         _sha256((unfinished / WEIGHTS).read_bytes()),
         step,
         run,
     )
-    config = lora_config(policies.lora, name).to_dict()
+    config = lora_config(shape, name).to_dict()
     # Sets have no order, and what is loaded to answer is not trained further unless the reader says so.
     config |= {"target_modules": list(found.shape.targets), "inference_mode": True}
     _write_json(unfinished / CONFIG, config)
@@ -151,7 +152,7 @@ def save_versions(policies: RolePolicies, folder: Path, run: str, step: int) -> 
 
     Adapters become PEFT folders `{role}/`; whole models `{role}.safetensors`.
     """
-    if policies.lora is not None:
+    if policies.mode == "lora":
         kept = (export_adapter(policies, role, folder / role, run=run, step=step) for role in policies.roles)
         return {one.role: (one.weights, one.sha256) for one in kept}
     policies.save(folder)

@@ -1,28 +1,33 @@
 """Checkpoints: everything that a run needs to go on bit for bit, in one folder a step, safetensors and JSON only.
 
 A checkpoint is written beside the others under a temporary name and renamed when it is whole, so that an interrupt or
-a full disk leaves the former one usable.
+a full disk leaves the former one usable. A file that was cut short is refused: safetensors knows its length, and JSON
+its end.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from backend.training.learner import Learner
+from backend.training.learner import Learner, Past
 from backend.training.policies import RolePolicies
 from backend.training.tensor_files import read_tensors, write_tensors
-from simulator.errors import UserError
+from simulator.errors import RunFailed, UserError
 
 KEPT = 2
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass
 class TrainingState:
-    """Where a run stands: steps done, the stage and the step it began at, the best validation, what was rolled back."""
+    """Where a run stands: steps done, the stage and the step it began at, the best validation, which roles were rolled
+    back when, and after which steps the validation had collapsed."""
 
     step: int = 0
     stage: int = 1
@@ -30,6 +35,7 @@ class TrainingState:
     best_score: float | None = None
     best_step: int | None = None
     rollbacks: list[tuple[int, str]] = field(default_factory=list)
+    rejections: list[int] = field(default_factory=list)
 
 
 def save_checkpoint(
@@ -38,23 +44,46 @@ def save_checkpoint(
     policies: RolePolicies,
     learners: Mapping[str, Learner],
 ) -> Path:
-    """Write `step-N` into `folder` and drop all but the newest two: the policies, and of each role the optimiser and
-    the parameters to roll it back to."""
+    """Write `step-N` into `folder` and drop all but the newest two: the policies, and of each role the optimiser, the
+    parameters to roll it back to and what else it remembers.
+
+    Raises `RunFailed` where the disk is full: the former checkpoints are as they were, and what was begun is removed.
+    """
     target = folder / f"step-{state.step:06d}"
     partial = folder / f"{target.name}.tmp"
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    policies.save(partial / "policies")
-    for role, learner in learners.items():
-        learner.trainer.save(partial / f"trainer-{role}.safetensors")
-        if learner.good is not None:
-            write_tensors(partial / f"good-{role}.safetensors", learner.good, {"kind": "good", "role": role})
-    (partial / "state.json").write_text(json.dumps(asdict(state)))
+    with _room_for(partial):
+        partial.mkdir(parents=True)
+        policies.save(partial / "policies")
+        for role, learner in learners.items():
+            learner.trainer.save(partial / f"trainer-{role}.safetensors")
+            (partial / f"learner-{role}.json").write_text(json.dumps(learner.past.to_dict()))
+            if learner.good is not None:
+                write_tensors(partial / f"good-{role}.safetensors", learner.good, {"kind": "good", "role": role})
+        (partial / "state.json").write_text(json.dumps(asdict(state)))
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
     for old in checkpoints(folder)[:-KEPT]:
         shutil.rmtree(old)
     return target
+
+
+@contextmanager
+def _room_for(partial: Path) -> Iterator[None]:
+    """Remove `partial` where the disk cannot take it, and say so."""
+    try:
+        yield
+    except RunFailed:  # of `write_tensors`, which says it
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        shutil.rmtree(partial, ignore_errors=True)
+        raise RunFailed(
+            f"{partial.with_suffix('')} cannot be written ({error.strerror}): free some space and resume; the "
+            "checkpoint before it is intact"
+        ) from error
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -78,4 +107,17 @@ def load_checkpoint(path: Path, policies: RolePolicies, learners: Mapping[str, L
         learner.trainer.load(path / f"trainer-{role}.safetensors")
         kept = path / f"good-{role}.safetensors"
         learner.good = read_tensors(kept)[0] if kept.is_file() else None
+        learner.past = _past(path / f"learner-{role}.json")
     return state
+
+
+def _past(path: Path) -> Past:
+    """What a learner remembers; nothing in a checkpoint from before it remembered anything."""
+    if not path.is_file():
+        return Past()
+    try:
+        return Past.from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}): remove {path.parent} to go on from the one before"
+        ) from error

@@ -138,16 +138,17 @@ def credit_sub(
 ) -> RoleCredit:
     """A sub-agent's credit, from rollouts of the team or from practice.
 
-    `outcomes`: the part of the outcome that each rollout of each group credits the role with (`role_shares`); None
-    broadcasts the team's outcome.
+    `outcomes`: the part of the outcome that each rollout of the first groups credits the role with (`role_shares`); the
+    groups behind these are practice, which has no outcome. None broadcasts the team's outcome.
     """
     result = RoleCredit()
     scored: list[_Scored] = []
     for number, group in enumerate(groups):
         calls: list[Call] = []
         counts: list[int] = []
+        replayed = outcomes[number] if outcomes is not None and number < len(outcomes) else None
         for position, rollout in enumerate(group):
-            outcome = rollout.shared_outcome if outcomes is None else outcomes[number][position]
+            outcome = rollout.shared_outcome if replayed is None else replayed[position]
             count = 0
             for call in rollout.subs:
                 if call.role != role:

@@ -56,6 +56,8 @@ ROLE_ROWS = (
     ("degenerate_share", "groups without spread"),
     ("unscored", "unscored calls"),
     ("calls", "calls a rollout"),
+    ("silent_steps", "steps without a call"),
+    ("alignment/target", "d of the alignment"),
     ("calls/max", "most calls"),
     ("calls/efficiency", "effective calls"),
     ("length", "sampled tokens a call"),
@@ -64,6 +66,7 @@ ROLE_ROWS = (
     ("entropy", "entropy, nats"),
     ("kl", "KL, nats"),
     ("clip_share", "clipped"),
+    ("ratio/p99", "ratio, 99th percentile"),
     ("ratio/max", "largest ratio"),
     ("engine_gap", "engine gap, nats"),
     ("grad_norm", "gradient norm"),
@@ -83,6 +86,7 @@ TEAM_ROWS = (
     ("team/timing", "exposure with move"),
     ("team/clamps", "guard's clamps"),
     ("rollbacks", "rollbacks so far"),
+    ("rejections", "collapses put back"),
 )
 
 
@@ -280,7 +284,8 @@ def conversation_metrics(spoken: Iterable[TrajectoryRecord]) -> Steps:
 
 
 def _merge(steps: Steps, found: Mapping[int, Mapping[str, float]]) -> None:
-    """Add metrics to steps that have some; what a run stored of a step that it did not finish is left out."""
+    """Add metrics to steps that have some; what a run stored of a step that it did not finish is left out. What the run
+    itself has measured stays: it knows the weights that its schedules had."""
     for step, values in found.items():
         if step in steps:
-            steps[step].update(values)
+            steps[step] = {**values, **steps[step]}

@@ -103,7 +103,7 @@ RULES = (
         ("{role}/expert/mean", "{role}/trained"),
         f"the expert score's last third is not above its first by {of.GAIN} and one standard error, over at least "
         f"{of.TREND_POINTS} steps in which it was trained",
-        "look whether the score has room above a constant answer; more training.queries_per_step and futures_paths, a "
+        "look whether the score has room above a constant answer; training.practice_queries, more futures_paths, a "
         "higher share of the expert score in training.beta, another learning rate",
         of.not_learning,
     ),
@@ -115,7 +115,7 @@ RULES = (
         f"no conversation of the role was learnt from in {of.LONG_RUN} steps of stage 2: it is not asked, or all its "
         "rewards tie",
         "see whether the manager asks it (calls); more training.rollouts_per_query, training.entropy for the manager, "
-        "or practice in a longer stage 1",
+        "or training.practice_queries",
         of.role_silent,
     ),
     Rule(

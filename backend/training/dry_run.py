@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -29,9 +28,11 @@ from transformers import Qwen3Config
 from backend.config import Config
 from backend.markets import costs_of, limits_of
 from backend.teams import team_settings
+from backend.training.adapter_shapes import adapter_shapes, largest_rank
 from backend.training.architectures import Shape, architecture_of
 from backend.training.credit import credit_main, credit_sub
 from backend.training.curriculum import Curriculum
+from backend.training.hardware import Hardware, hardware_of
 from backend.training.memory import (
     PROMPT_TOKENS,
     RESULT_TOKENS,
@@ -41,12 +42,12 @@ from backend.training.memory import (
     machine_memory,
     require,
 )
-from backend.training.policies import LoraSettings, RolePolicies
+from backend.training.policies import RolePolicies
 from backend.training.queries import Query, QueryPool
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.rollouts import RolloutSettings, collect, practise
 from backend.training.trajectory import Trajectory
-from cryptosentinel.agents.registry import MANAGER, ROLES
+from cryptosentinel.agents.registry import MANAGER, roles_of
 from cryptosentinel.llm.engine import Request, Sampling
 from cryptosentinel.llm.nano import new_nano
 from cryptosentinel.llm.tokens import make_byte_codec
@@ -151,26 +152,28 @@ def _resident() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def dry_run(config: Config, *, sampled: int = SAMPLED, memory: int | None = None, device: str = "cpu") -> DryRun:
-    """Do one step as the module says; `sampled` tokens an answer at most, `memory` bytes instead of those free now.
+def dry_run(config: Config, *, sampled: int = SAMPLED, memory: int | None = None) -> DryRun:
+    """Do one step as the module says, on the hardware of the configuration; `sampled` tokens an answer at most,
+    `memory` bytes instead of those free now.
 
     Raises `UserError` for a base of unknown architecture, and where not even one block of it fits.
     """
     architecture = architecture_of(config.training, config.nano)
     shape = Shape.of(architecture)
-    kind: Literal["cpu", "cuda"] = "cuda" if torch.device(device).type == "cuda" else "cpu"
-    room = machine_memory(device) if memory is None else memory
-    plan = _plan(config, sampled, kind)
+    hardware = hardware_of(config.training)
+    room = machine_memory(hardware.device) if memory is None else memory
+    plan = _plan(config, sampled, hardware)
     layers = _layers_that_fit(shape, plan, room)
-    watch = _Stopwatch(torch.device(device))
+    watch = _Stopwatch(torch.device(hardware.device))
+    roles = roles_of(config.team.roles)
     with watch.part("build the model"):
         model = new_nano(config.training.seed, _cut(architecture, layers))
     with watch.part("make the policies"):
-        lora = LoraSettings(r=config.training.lora_rank, alpha=2 * config.training.lora_rank)
-        policies = RolePolicies(model, list(ROLES), config.training.weights, lora, config.training.seed, device)
+        lora = adapter_shapes(config.training)
+        policies = RolePolicies(model, list(roles), config.training.weights, lora, config.training.seed, hardware)
         del model
     codec = make_byte_codec()
-    engine = TransformersEngine(codec, policies.base_config, {}, device=device)
+    engine = TransformersEngine(codec, policies.base_config, {}, device=hardware.device)
     with watch.part("weights to the engine"):
         _publish(policies, engine)
     settings = replace(
@@ -188,7 +191,7 @@ def dry_run(config: Config, *, sampled: int = SAMPLED, memory: int | None = None
     with watch.part("credit"):
         stage = Curriculum(0, 0, 0, 0.0, config.training.alpha, config.training.beta).stage(2)
         credit_main(groups, stage.alpha)
-        for role in ROLES:
+        for role in roles:
             if role != MANAGER.key:
                 credit_sub(practice, role, stage.beta, config.training.alignment, 1, np.random.default_rng(0))
     first = [call.ids[: int(np.flatnonzero(call.mask)[0])].tolist() for call in spoken if call.role == MANAGER.key]
@@ -198,7 +201,7 @@ def dry_run(config: Config, *, sampled: int = SAMPLED, memory: int | None = None
     with watch.part("sample again"):
         answers = engine.generate([_request(ids, sampled + 1, seed) for seed, ids in enumerate(first)])
     with watch.part("optimiser steps"):
-        for role in ROLES:
+        for role in roles:
             _update(policies, role, [call for call in spoken if call.role == role], config)
     with watch.part("new weights to the engine"):
         _publish(policies, engine)
@@ -214,17 +217,21 @@ def dry_run(config: Config, *, sampled: int = SAMPLED, memory: int | None = None
     )
 
 
-def _plan(config: Config, sampled: int, kind: Literal["cpu", "cuda"]) -> MemoryPlan:
+def _plan(config: Config, sampled: int, hardware: Hardware) -> MemoryPlan:
     """What the dry run itself takes: an engine in this process, one conversation in a micro-batch."""
     return MemoryPlan(
         weights=config.training.weights,
-        rank=config.training.lora_rank,
+        rank=largest_rank(config.training),
+        precision=hardware.precision,
+        quantisation=hardware.quantisation,
+        checkpointing=hardware.checkpointing,
         micro_tokens=CONTEXT,
         micro_sampled=sampled,
-        rows=len(ROLES) * ROLLOUTS,
+        roles=len(roles_of(config.team.roles)),
+        rows=len(roles_of(config.team.roles)) * ROLLOUTS,
         context=CONTEXT,
         entropy=config.training.entropy > 0.0,
-        device=kind,
+        device=hardware.kind,
     )
 
 
@@ -263,7 +270,7 @@ def _query(config: Config) -> tuple[list[Query], RolloutSettings]:
 
 
 def _publish(policies: RolePolicies, engine: TransformersEngine) -> None:
-    for role in ROLES:
+    for role in policies.roles:
         engine.set_weights(role, policies.merged_state(role), policies.version(role))
 
 
@@ -273,10 +280,12 @@ def _request(ids: list[int], tokens: int, seed: int) -> Request:
 
 def _update(policies: RolePolicies, role: str, spoken: Sequence[Trajectory], config: Config) -> None:
     """One optimiser step of a role on its conversations, one in a micro-batch, with advantages that are made up."""
+    training = config.training.of_role(role)
     settings = RoleTrainerSettings(
-        lr=getattr(config.training.learning_rate, role),
-        kl_coef=config.training.kl,
-        entropy_coef=config.training.entropy,
+        lr=getattr(training.learning_rate, role),
+        optimiser=training.optimiser,
+        kl_coef=training.kl,
+        entropy_coef=training.entropy,
         micro_batch_tokens=1,
     )
     signs = [(-1.0) ** number for number in range(len(spoken))]
@@ -310,7 +319,7 @@ def project(found: DryRun, config: Config) -> Projection:
     has `memory.PROMPT_TOKENS`, and otherwise a token of the model's own has `TOKEN_BYTES` bytes.
     """
     training = config.training
-    conversations = training.queries_per_step * training.rollouts_per_query * len(ROLES)
+    conversations = training.queries_per_step * training.rollouts_per_query * len(roles_of(config.team.roles))
     bytes_each = found.trained / found.conversations
     prompt = PROMPT_TOKENS if config.team.schemas_in_prompt else bytes_each / TOKEN_BYTES
     read = prompt + SPOKEN_TURNS * RESULT_TOKENS

@@ -3,7 +3,7 @@ read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -14,16 +14,20 @@ from backend.markets import costs_of, limits_of, split
 from backend.models import resolve_base
 from backend.store.store import Store
 from backend.teams import TeamManifest, model_team, role_policies, team_over, team_settings, write_manifest
+from backend.training.adapter_shapes import largest_rank
 from backend.training.architectures import Shape
 from backend.training.checkpoints import TrainingState
+from backend.training.crew import helped
+from backend.training.hardware import hardware_of
 from backend.training.journal import Journal
 from backend.training.memory import estimate, machine_memory, plan_of, require
 from backend.training.queries import QueryPool
 from backend.training.rollouts import RolloutSettings
 from backend.training.sft import SftSettings
 from backend.training.trainer import Progress, Trainer
+from backend.training.wandb_mirror import require_wandb
 from backend.training.warm_start import NanoSettings, Report, make_nano
-from cryptosentinel.agents.registry import STANDARD
+from cryptosentinel.agents.registry import STANDARD, roles_of, team_of
 from cryptosentinel.llm.model_files import read_config
 from simulator.market import Market
 
@@ -76,14 +80,17 @@ def train(
     `RunFailed` where training cannot go on.
     """
     check_trainable(config)
+    require_wandb(config.training.wandb_project)
     folder.mkdir(parents=True, exist_ok=True)
     base = warm_started_base(config, market, folder, report)
     shape = Shape.of(read_config(base))
-    require(estimate(shape, plan_of(config, shape)), machine_memory())
+    hardware = hardware_of(config.training)
+    require(estimate(shape, plan_of(config, shape, hardware.kind)), machine_memory(hardware.device))
     trainer = made(Trainer, config, market, store, run, folder, base, folder)
     try:
-        trainer.resume()
-        state = trainer.run(on_progress)
+        with helped(trainer.policies, base, config.training):
+            trainer.resume()
+            state = trainer.run(on_progress)
     finally:
         trainer.journal.close()
     write_team(config, folder, base, trainer)
@@ -98,9 +105,15 @@ def made(
     training, horizon = config.training, config.team.horizon_bars
     parts = split(market, config.market, horizon)
     pools = QueryPool(market, *parts.train, horizon), QueryPool(market, *parts.validation, horizon)
-    policies, codec = role_policies(base, training, empty_think=config.engine.empty_think)
+    policies, codec = role_policies(
+        base,
+        training,
+        empty_think=config.engine.empty_think,
+        roles=roles_of(config.team.roles),
+        hardware=hardware_of(training),
+    )
     if config.engine.kind == "vllm":
-        loaded = team_over(run, served(config.engine, base, training.lora_rank), config.team, training.temperature)
+        loaded = team_over(run, served(config.engine, base, largest_rank(training)), config.team, training.temperature)
     else:
         loaded = model_team(run, policies, codec, config.team, training.temperature)
     settings = RolloutSettings(
@@ -111,7 +124,7 @@ def made(
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
     )
-    written = Journal(store, run, journal, horizon)
+    written = Journal(store, run, journal, horizon, training.wandb_project)
     return kind(training, settings, loaded.team, loaded.engine, policies, *pools, written, folder)
 
 
@@ -124,10 +137,10 @@ def write_team(config: Config, folder: Path, base: Path, trainer: Trainer) -> No
 
 
 def check_trainable(config: Config) -> None:
-    """Raise `ConfigError` for a team that is not trained, or an engine whose samples cannot be trained on."""
-    if config.team.roles != STANDARD:
-        named, standard = ", ".join(config.team.roles), ", ".join(STANDARD)
-        raise ConfigError(f"team.roles = {named}: what is trained is the team of {standard}; leave team.roles out")
+    """Raise `ConfigError` for a team that is not trained, settings about roles that are not in it, or an engine whose
+    samples cannot be trained on. Raises `UserError` for a team that cannot be."""
+    for problem in _of_the_team(config):
+        raise ConfigError(problem)
     if config.engine.kind == "openai_api":
         raise ConfigError(
             "engine.kind = openai_api gives no log-probs of what its model sampled, so it cannot be trained: use "
@@ -138,8 +151,53 @@ def check_trainable(config: Config) -> None:
             "engine.constrained = true samples from another distribution than the policy's, so it cannot be trained "
             "on: leave it out (stage 1 teaches the format)"
         )
+    if (
+        config.engine.kind == "vllm"
+        and not (config.engine.url or config.engine.gpu_share)
+        and hardware_of(config.training).kind == "cuda"
+    ):
+        raise ConfigError(
+            "engine.kind = vllm reserves nine tenths of the GPU that the training is to use, too: set "
+            "engine.gpu_share, for example to 0.4, or start the server on another GPU and name it in engine.url, or "
+            "use training.device = cpu"
+        )
     if config.engine.kind == "vllm" and config.training.weights == "full":
         raise ConfigError(
             "engine.kind = vllm takes adapters, and training.weights = full has none: use training.weights = lora, or "
             "engine.kind = transformers"
         )
+
+
+def _of_the_team(config: Config) -> Iterator[str]:
+    """What `team.roles` and the settings of the training say that cannot both be meant, each with both names.
+
+    Learning rates and practice of absent roles are not read and do no harm: presets name them.
+    """
+    training, sub_agents = config.training, config.team.roles
+    team_of(sub_agents)
+    team = roles_of(sub_agents)
+    named = f"team.roles = '{','.join(sub_agents)}'"
+    for role in sub_agents:
+        if role not in STANDARD:
+            yield (
+                f"{named}: nothing scores what {role} says, so it cannot be trained; what is trained is the manager "
+                f"with any of {', '.join(STANDARD)}"
+            )
+    for key, roles in (("freeze", training.freeze), ("per_role", tuple(training.per_role))):
+        for role in roles:
+            if role not in team:
+                yield f"training.{key} names {role}, which {named} leaves out: take it out of the one or into the other"
+    learning = [role for role in team if role not in training.freeze]
+    if not learning:
+        yield f"training.freeze names every role that {named} has: there is nothing to train"
+    if training.alternate and len(learning) == 1:
+        yield f"training.alternate = {training.alternate}, but of {named} only {learning[0]} learns: set it to 0"
+    if training.credit != "broadcast" and not {"risk_analyst", "trader"} & set(sub_agents):
+        yield (
+            f"training.credit = '{training.credit}' shares what binding answers changed, and {named} has neither "
+            "risk_analyst nor trader: use 'broadcast'"
+        )
+    if not sub_agents:
+        for key in ("alignment", "group", "beta", "beta_end"):
+            if getattr(training, key) != type(training).model_fields[key].default:
+                yield f"training.{key} is about sub-agents, and {named} is a single agent: leave training.{key} out"

@@ -16,16 +16,18 @@ from backend.training.credit import Credited, RoleCredit
 from backend.training.exposure import market_move, ordered_exposure
 from backend.training.rollouts import Practice, Rollout
 from backend.training.trajectory import Trajectory
+from backend.training.wandb_mirror import WandbMirror
 from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
 from cryptosentinel.transcript import Transcript
 
 
 class Journal:
     """The records of one run, whose decisions are judged over `horizon` bars. Writing a step twice, as after a crash,
-    leaves it once in the store."""
+    leaves it once in the store. Metrics go to the project `wandb_project` of Weights & Biases too, if there is one."""
 
-    def __init__(self, store: Store, run: str, folder: Path, horizon: int) -> None:
+    def __init__(self, store: Store, run: str, folder: Path, horizon: int, wandb_project: str = "") -> None:
         self.store = store
+        self._wandb_project = wandb_project
         self._horizon = horizon
         self.run = run
         self._jsonl = folder / "metrics.jsonl"
@@ -35,10 +37,16 @@ class Journal:
     def _tensorboard(self) -> SummaryWriter:
         return SummaryWriter(str(self._folder / "tensorboard"))
 
+    @cached_property
+    def _mirror(self) -> WandbMirror | None:
+        return WandbMirror(self._wandb_project, self.run, self._folder) if self._wandb_project else None
+
     def close(self) -> None:
-        """Write what TensorBoard has not written yet."""
+        """Write what TensorBoard and Weights & Biases have not written yet."""
         if "_tensorboard" in self.__dict__:
             self._tensorboard.close()
+        if "_mirror" in self.__dict__ and self._mirror is not None:
+            self._mirror.close()
 
     def drop_metrics_after(self, step: int) -> None:
         """Forget the lines of steps that will be done again, before a run resumes with `step` steps done."""
@@ -57,6 +65,8 @@ class Journal:
         for name, value in values.items():
             self._tensorboard.add_scalar(name, value, step)
         self.store.add_metrics(self.run, step, dict(values))
+        if self._mirror is not None:
+            self._mirror.log(step, values)
 
     def speed(self, step: int, values: Mapping[str, float]) -> None:
         """Show how fast a step was, to TensorBoard alone: what is stored of a run is the same whenever it is done."""

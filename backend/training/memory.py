@@ -3,21 +3,24 @@ at a time.
 
 Weights, adapters and optimiser states are counted exactly. Activations are what autograd keeps for the backward pass,
 counted tensor by tensor as in section 4.1 of Korthikanti et al. (arXiv 2205.05198), for Qwen3's blocks: hidden size H,
-query width Q, key width K, MLP width I, adapter rank r, N tokens of a micro-batch, 4 bytes each, per block
+query width Q, key width K, MLP width I, adapter rank r, N tokens of a micro-batch, per block
 
     lora   N (4 H + 3 Q + 3 K + 4 I + 7 r)       inputs and outputs of both norms, of query and key norms, of the
                                                  attention, of SiLU and its product, and the adapters' inner values
     full   N (6 H + 4 Q + 4 K + 4 I)             norms whose weights are trained keep their normalised input, too, and
                                                  so does the last one: N 2 H once
 
-and with gradient checkpointing N H a block and one block in full while it is computed again. The logits of a
-micro-batch's S sampled tokens stand S V times 4 bytes, in `LOGIT_COPIES` at once: logits, log-probs, and the two
-products of the entropy. The KV cache has 2 K numbers a token and block, float32 in the engine of this process.
+of 4 bytes each. With bfloat16 the inputs of norms, which compute in float32, still take 4 bytes (lora 2 H + Q + K,
+full 4 H + Q + K) and the others 2, but in `full` each linear layer keeps its input for itself, 3 H more; and there is
+a bfloat16 copy of what is trained. Gradient checkpointing keeps N H a block, and one block in full while it is computed
+again. The logits of a micro-batch's S sampled tokens stand S V times 4 bytes, in `LOGIT_COPIES` at once: logits,
+log-probs, and the two products of the entropy. The KV cache has 2 K numbers a token and block, float32 in the engine of
+this process. NF4 takes `NF4_BITS` for a number of the blocks' linear layers.
 
 Phases follow one another, so the most is what is always held and the largest phase. On the CPU, blocks below 32 MiB
 come from the C library's heap, which keeps what is freed between blocks that are not. `HEAP_SLACK` times the
-activations is what was measured of it: 1.6 to 2.1 with adapters, 1.2 with whole models. With
-MALLOC_MMAP_THRESHOLD_=1048576 in the environment it was 1.05.
+activations is what was measured of it: 1.6 to 2.1 with adapters, 1.2 with whole models; with checkpointing, where
+much is freed again and again, 3.3 to 5 and 2.4. With MALLOC_MMAP_THRESHOLD_=1048576 in the environment it was 1.05.
 """
 
 from __future__ import annotations
@@ -31,17 +34,22 @@ from typing import Literal
 import torch
 
 from backend.config import Config
+from backend.training.adapter_shapes import largest_rank
 from backend.training.architectures import Shape
-from cryptosentinel.agents.registry import ROLES
+from backend.training.hardware import DeviceKind, Precision, Quantisation, precision_on
+from cryptosentinel.agents.registry import ROLES, roles_of
 from simulator.errors import UserError
 
 Phase = Literal["always", "loading", "rollouts", "updates", "publishing"]
 GIB = 2**30
-FLOAT = 4  # bytes; what is trained, and what this process computes, is float32
+FLOAT = 4  # bytes; what is trained, and what the engine of this process computes, is float32
 LOGIT_COPIES = 4
+MOMENTS = {"adamw": 2, "sgd": 1, "adafactor": 0}  # a row and a column of a matrix are next to nothing
 ENTROPY_COPIES = 6  # with a gradient through the entropy
+NF4_BITS = 4.127  # with double quantisation (arXiv 2305.14314, section 3)
 BACKWARD_COPIES = 4  # of the MLP's width: gradients of the product, of SiLU, of gate and up
 HEAP_SLACK = {"lora": 1.8, "full": 1.25}
+HEAP_SLACK_AGAIN = {"lora": 4.0, "full": 2.2}  # with gradient checkpointing, of the one block
 DEVICE_SLACK = 1.1  # of torch's own allocator on a GPU: an allowance, not measured here
 RUNTIME = 6 * 2**27  # Python and its libraries, with room for small things: 0.75 GiB
 SERVER_RUNTIME = 3 * GIB  # vLLM's context and graphs on a device: an allowance, not measured here
@@ -57,12 +65,15 @@ TIGHT = 0.9
 class MemoryPlan:
     """What the estimate depends on beside the architecture.
 
-    base_bytes        of a number of the base's weights: 4, or 2 for bfloat16
+    rank              of the largest adapter; all are counted with it, on all linear layers
+    precision         of the frozen base and of matrix products
+    quantisation      of the base's linear layers
     micro_tokens      padded tokens of a micro-batch, N
     micro_sampled     sampled ones among them, S
     rows, context     conversations that are decoded at once, and tokens of the longest
     entropy           whether the entropy has a gradient
-    checkpointing     whether blocks are computed again in the backward pass; the trainer does not do it yet
+    moments           numbers that the optimiser keeps for each that is trained
+    checkpointing     whether blocks are computed again in the backward pass
     device            whose allocator it is
     shared            whether a vLLM server runs on the same device as the trainer
     """
@@ -70,16 +81,23 @@ class MemoryPlan:
     roles: int = len(ROLES)
     weights: Literal["lora", "full"] = "lora"
     rank: int = 16
-    base_bytes: int = FLOAT
+    precision: Precision = "float32"
+    quantisation: Quantisation = "none"
     engine: Literal["transformers", "vllm"] = "transformers"
     micro_tokens: int = 8192
     micro_sampled: int = 4096
     rows: int = DECODE_ROWS
     context: int = 4096
     entropy: bool = False
+    moments: int = 2
     checkpointing: bool = False
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: DeviceKind = "cpu"
     shared: bool = True
+
+    @property
+    def number(self) -> int:
+        """Bytes of a number where matrix products are done."""
+        return FLOAT if self.precision == "float32" else FLOAT // 2
 
 
 @dataclass(frozen=True)
@@ -118,7 +136,7 @@ class Estimate:
         return max((need for need in self.needs if need.phase in ("always", self.peak_phase)), key=lambda one: one.size)
 
 
-def plan_of(config: Config, shape: Shape, device: Literal["cpu", "cuda"] = "cpu") -> MemoryPlan:
+def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryPlan:
     """The plan of a configuration. The longest conversation is assumed to take all of a manager's turns at their
     longest; it is bound by `engine.context_tokens` and the model's positions."""
     training = config.training
@@ -129,14 +147,19 @@ def plan_of(config: Config, shape: Shape, device: Literal["cpu", "cuda"] = "cpu"
     side_by_side = config.engine.concurrency if served else DECODE_ROWS
     micro = max(training.micro_batch_tokens, context)
     return MemoryPlan(
+        roles=len(roles_of(config.team.roles)),
         weights=training.weights,
-        rank=training.lora_rank,
+        rank=largest_rank(training),
+        precision=precision_on(training, device),
+        quantisation=training.quantisation,
+        checkpointing=training.gradient_checkpointing,
         engine="vllm" if served else "transformers",
         micro_tokens=micro,
         micro_sampled=round(micro * TURNS * config.team.max_tokens / (PROMPT_TOKENS + TURNS * turn)),
         rows=min(side_by_side, training.queries_per_step * training.rollouts_per_query),
         context=context,
-        entropy=training.entropy > 0.0,
+        entropy=any(training.of_role(role).entropy > 0.0 for role in ROLES),
+        moments=MOMENTS[training.optimiser],
         device=device,
         shared=device == "cuda" or not torch.cuda.is_available(),
     )
@@ -144,17 +167,17 @@ def plan_of(config: Config, shape: Shape, device: Literal["cpu", "cuda"] = "cpu"
 
 def estimate(shape: Shape, plan: MemoryPlan) -> Estimate:
     """What a training takes on the trainer's device, with its engine unless that is a server on another one."""
-    own = shape.adapter(plan.rank) if plan.weights == "lora" else shape.parameters
-    base = shape.parameters * plan.base_bytes
+    own = _own(shape, plan)
     needs = [
         Need("program and libraries", "always", RUNTIME),
-        Need("base model", "always", base),
+        Need("base model", "always", base_bytes(shape, plan)),
         Need("policies of the roles", "always", plan.roles * own * FLOAT),
         Need("copies to roll back to", "always", plan.roles * own * FLOAT),
-        Need("optimiser: two moments", "always", plan.roles * 2 * own * FLOAT),
-        Need("second copy of the base", "loading", base),
+        Need("optimiser", "always", plan.roles * plan.moments * own * FLOAT),
         *updates(shape, plan),
     ]
+    if plan.device == "cpu":  # where models are loaded, for a GPU too
+        needs.append(Need("second copy of the base", "loading", shape.parameters * FLOAT))
     if plan.engine == "transformers":
         needs += _in_process(shape, plan)
     elif plan.shared:
@@ -164,12 +187,15 @@ def estimate(shape: Shape, plan: MemoryPlan) -> Estimate:
 
 def updates(shape: Shape, plan: MemoryPlan) -> list[Need]:
     """What one role's optimiser step takes beside weights and optimiser."""
-    own = shape.adapter(plan.rank) if plan.weights == "lora" else shape.parameters
-    slack = HEAP_SLACK[plan.weights] if plan.device == "cpu" else DEVICE_SLACK
+    own = _own(shape, plan)
+    heap = HEAP_SLACK_AGAIN if plan.checkpointing else HEAP_SLACK
+    slack = heap[plan.weights] if plan.device == "cpu" else DEVICE_SLACK
     tokens = plan.micro_tokens
     logits = plan.micro_sampled * shape.vocabulary * FLOAT * (ENTROPY_COPIES if plan.entropy else LOGIT_COPIES)
-    backward = BACKWARD_COPIES * tokens * shape.intermediate * FLOAT
+    backward = BACKWARD_COPIES * tokens * shape.intermediate * plan.number
+    shortened = [] if plan.number == FLOAT else [Need("what is trained, in bfloat16", "updates", own * plan.number)]
     return [
+        *shortened,
         Need("gradients of one role", "updates", own * FLOAT),
         Need("activations of a micro-batch", "updates", round(slack * activations(shape, plan))),
         # The head's pass forward and a block's pass backward are not at the same time.
@@ -179,13 +205,31 @@ def updates(shape: Shape, plan: MemoryPlan) -> list[Need]:
 
 def activations(shape: Shape, plan: MemoryPlan) -> int:
     """Bytes that are kept of a micro-batch for its backward pass, logits apart."""
-    wide, last = 4 * shape.intermediate, 0
+    hidden, heads, wide = shape.hidden, shape.queries + shape.keys, 4 * shape.intermediate
     if plan.weights == "lora":
-        block = 4 * shape.hidden + 3 * shape.queries + 3 * shape.keys + wide + len(shape.linears) * plan.rank
+        in_float = 2 * hidden + heads
+        short = 2 * hidden + 2 * heads + wide + len(shape.linears) * plan.rank
+        last = 0
     else:
-        block, last = 6 * shape.hidden + 4 * shape.queries + 4 * shape.keys + wide, 2 * shape.hidden
-    kept = shape.layers * shape.hidden + block if plan.checkpointing else shape.layers * block
-    return plan.micro_tokens * (kept + last) * FLOAT
+        in_float = 4 * hidden + heads
+        short = (2 if plan.number == FLOAT else 5) * hidden + 3 * heads + wide
+        last = 2 * hidden * FLOAT
+    block = in_float * FLOAT + short * plan.number
+    kept = shape.layers * hidden * plan.number + block if plan.checkpointing else shape.layers * block
+    return plan.micro_tokens * (kept + last)
+
+
+def base_bytes(shape: Shape, plan: MemoryPlan) -> int:
+    """Bytes of the frozen base."""
+    if plan.quantisation == "none":
+        return shape.parameters * plan.number
+    linears = shape.layers * sum(a * b for a, b in shape.linears.values())
+    return round(linears * NF4_BITS / 8) + (shape.parameters - linears) * plan.number
+
+
+def _own(shape: Shape, plan: MemoryPlan) -> int:
+    """Numbers that one role trains."""
+    return shape.adapter(plan.rank) if plan.weights == "lora" else shape.parameters
 
 
 def _in_process(shape: Shape, plan: MemoryPlan) -> list[Need]:
@@ -272,7 +316,10 @@ def _advice(part: str) -> str:
     if part.startswith("engine: merged"):
         return "Serve the roles by vLLM (engine.kind), which holds the base once, or take a smaller base"
     if part.startswith(("activations", "logits")):
-        return "Lower team.max_tokens or engine.context_tokens, or take a smaller base"
+        return (
+            "Set training.gradient_checkpointing = true, lower team.max_tokens or engine.context_tokens, or take a "
+            "smaller base"
+        )
     if "KV cache" in part:
         return "Lower engine.context_tokens, team.max_tokens or training.rollouts_per_query"
     if part.startswith(("policies", "copies", "optimiser", "gradients")):

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
 from backend.store.records import RolloutRecord
-from backend.training.credit import RoleCredit
+from backend.training.credit import Credited, RoleCredit
 from backend.training.rollouts import Practice, Rollout
 from backend.training.trajectory import Trajectory
 
@@ -44,29 +45,73 @@ def team_metrics(rollouts: Sequence[RolloutRecord]) -> dict[str, float]:
 
 
 def spoken_metrics(role: str, spoken: Sequence[Trajectory], rollouts: int) -> dict[str, float]:
-    """Share of valid answers among a role's conversations in rollouts of the team, and how many there were in each.
-    Empty where it was never asked."""
+    """What a role's conversations in so many rollouts of the team were like. Empty where it was never asked.
+
+    valid, truncated      share that ended in a valid answer, at the token limit
+    calls, calls/max      conversations in a rollout, mean and largest
+    length                sampled tokens of a conversation, mean
+    failed/{kind}         share that ended with that reason, as `bad_json` (`protocol.Malformed`)
+    """
     if not spoken:
         return {}
-    return {
-        f"{role}/valid": sum(call.valid for call in spoken) / len(spoken),
-        f"{role}/calls": len(spoken) / rollouts,
+    number = len(spoken)
+    calls = Counter((one.query, one.rollout) for one in spoken)
+    failed = Counter(one.failure for one in spoken if one.failure is not None)
+    metrics = {
+        "valid": sum(call.valid for call in spoken) / number,
+        "calls": number / rollouts,
+        "calls/max": float(max(calls.values())),
+        "length": float(np.mean([one.mask.sum() for one in spoken])),
+        "truncated": sum(call.truncated for call in spoken) / number,
     }
+    metrics |= {f"failed/{kind}": count / number for kind, count in sorted(failed.items())}
+    return {f"{role}/{name}": value for name, value in metrics.items()}
 
 
-def credit_metrics(role: str, credit: RoleCredit) -> dict[str, float]:
-    """What a role was paid. Absent where it has no scored trajectory."""
-    rewards = [item.reward for item in credit.items if item.reward is not None]
+def credit_metrics(role: str, credit: RoleCredit, coefficients: Sequence[float]) -> dict[str, float]:
+    """What a role was paid. All but `unscored` is absent where it has no scored trajectory.
+
+    `coefficients` are the weights of format, outcome and, of a sub-agent, expert score in its reward. The parts' means,
+    as `format/mean`, and their shares of the reward, as `reward/format_share`, are those of valid conversations: an
+    invalid one is paid nothing, whatever the outcome. `calls/efficiency` is the effective number of calls, (sum w)^2 /
+    sum w^2 inside a query (Kish 1965) by the alignment's weights, by the number of calls: 1 where all count alike.
+    """
+    paid = [item for item in credit.items if item.reward is not None]
     metrics = {f"{role}/unscored": float(credit.unscored)}
-    if not rewards:
+    if not paid:
         return metrics
+    rewards = [item.reward for item in paid if item.reward is not None]
     metrics[f"{role}/reward/mean"] = float(np.mean(rewards))
     metrics[f"{role}/reward/std"] = float(np.std(rewards))
     metrics[f"{role}/degenerate_share"] = credit.degenerate / credit.groups
+    metrics[f"{role}/calls/efficiency"] = _efficiency(paid)
     experts = [item.parts.expert for item in credit.items if item.parts.expert is not None]
     if experts:
         metrics[f"{role}/expert/mean"] = float(np.mean(experts))
+    valid = [item.parts.terms() for item in paid if item.parts.valid]
+    if valid:
+        means = np.mean(valid, axis=0)[: len(coefficients)]  # the penalty for length is no part that is paid
+        parts = means * np.asarray(coefficients)
+        metrics |= {
+            f"{role}/{name}/mean": float(value) for name, value in zip(("format", "outcome"), means, strict=False)
+        }
+        if parts.sum() > 0.0:
+            names = ("format", "outcome", "expert")
+            shares = zip(names, parts / parts.sum(), strict=False)
+            metrics |= {f"{role}/reward/{name}_share": float(share) for name, share in shares}
     return metrics
+
+
+def _efficiency(paid: Sequence[Credited]) -> float:
+    weights: dict[str, list[float]] = defaultdict(list)
+    for item in paid:
+        weights[item.trajectory.query].append(item.weight)
+    effective = 0.0
+    for group in weights.values():
+        row = np.array(group)
+        if row.any():  # dynamic sampling leaves degenerate groups out
+            effective += float(row.sum() ** 2 / (row**2).sum())
+    return effective / len(paid)
 
 
 def format_counts(groups: Sequence[Sequence[Rollout | Practice]]) -> dict[str, tuple[int, int]]:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -20,9 +20,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from backend.adapter_settings import LINEARS
+from backend.training.hardware import Hardware, base_state
+from backend.training.shared_prefixes import pick, sampled_states
 from backend.training.tensor_files import fingerprint, read_tensors, write_tensors
 from cryptosentinel.llm.nano import load_model
 from simulator.errors import UserError
+
+if TYPE_CHECKING:  # it trains policies
+    from backend.training.crew import Crew
 
 PolicyMode = Literal["lora", "full"]
 
@@ -33,7 +39,7 @@ class LoraSettings:
 
     r: int = 16
     alpha: int = 32
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    targets: tuple[str, ...] = LINEARS
 
 
 def token_logps(
@@ -43,21 +49,29 @@ def token_logps(
 
     ids (B, T) int64 padded on the right, mask (B, T) bool with column 0 False. Both are those of the distribution
     scaled by `temperature`, as the engine samples. Logits exist only at sampled positions, (sampled, vocabulary): the
-    hidden states are gathered before the output layer. The entropy carries a gradient only when asked to.
+    hidden states are gathered before the output layer. The entropy carries a gradient only when asked to. What the
+    rows have in common is computed once, where that saves enough (`shared_prefixes`).
     """
     if temperature <= 0.0:
         raise ValueError(f"log-probs need a temperature above 0, not {temperature}")
     mask = mask.to(ids.device)
-    # No attention mask: attention is causal and the padding is on the right.
-    hidden = model.get_decoder()(input_ids=ids[:, :-1], use_cache=False).last_hidden_state  # (B, T - 1, H)
-    picked = mask[:, 1:]
-    logits = model.get_output_embeddings()(hidden[picked]).float()  # (sampled, V)
+    shared = sampled_states(model, ids, mask)
+    if shared is None:
+        # No attention mask: attention is causal and the padding is on the right.
+        hidden = model.get_decoder()(input_ids=ids[:, :-1], use_cache=False).last_hidden_state  # (B, T - 1, H)
+        picked = mask[:, 1:]
+        states, targets = hidden[picked], ids[:, 1:][picked]
+    else:
+        states, targets = shared.states, shared.targets
+    logits = model.get_output_embeddings()(states).float()  # (sampled, V)
     if temperature != 1.0:  # the logits are the largest tensor here: no pass over them for nothing
         logits = logits / temperature
     log_probs = functional.log_softmax(logits, -1)
-    logps = log_probs.gather(-1, ids[:, 1:][picked].unsqueeze(-1)).squeeze(-1)
+    logps = log_probs.gather(-1, targets.unsqueeze(-1))
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy = -(log_probs.exp() * log_probs).sum(-1)
+        entropy = -(log_probs.exp() * log_probs).sum(-1, keepdim=True)
+    if shared is not None:
+        logps, entropy = pick(logps, shared.index), pick(entropy, shared.index)
     blank = torch.zeros(ids.shape, device=ids.device)
     return blank.masked_scatter(mask, logps), blank.masked_scatter(mask, entropy)
 
@@ -75,25 +89,36 @@ class RolePolicies:
         base: Path | Qwen3ForCausalLM,
         roles: Sequence[str],
         mode: PolicyMode = "lora",
-        lora: LoraSettings | None = None,
+        lora: LoraSettings | Mapping[str, LoraSettings] | None = None,
         seed: int = 0,
-        device: str = "cpu",
+        hardware: Hardware | None = None,
     ) -> None:
         if not roles or len(set(roles)) != len(roles):
             raise ValueError(f"roles must be distinct, and at least one: {list(roles)}")
         model = load_model(base)[0] if isinstance(base, Path) else copy.deepcopy(base)
-        model.requires_grad_(False).eval().to(torch.device(device))
+        model.requires_grad_(False).eval()
         self.roles = tuple(roles)
         self.mode: PolicyMode = mode
-        self.lora = (lora or LoraSettings()) if mode == "lora" else None
+        self.hardware = hardware or Hardware()
+        self._adapter_shapes = _shape_of_each(roles, lora) if mode == "lora" else {}
+        # Of the weights as they were read: a base in other numbers is the same base, and takes the same adapters.
         self.base_fingerprint = fingerprint(model.state_dict())
+        self.crew: Crew | None = None  # other processes that compute gradients of these policies
         self._base = model
         self._peft: PeftModel | None = None
         self._copies: dict[str, Qwen3ForCausalLM] = {}
-        if self.lora is None:
+        if mode == "full":
             self._copies = {role: copy.deepcopy(model).requires_grad_(True) for role in roles}
+            for trained in self._copies.values():
+                self.hardware.carry(trained)
+            self.hardware.place(model)
         else:
-            self._peft = _with_adapters(model, roles, self.lora, seed)
+            # In this order the adapters begin alike on all hardware: drawn in float32, on the CPU.
+            self.hardware.pack(model)
+            self._peft = _with_adapters(model, self._adapter_shapes, seed)
+            self.hardware.place(model)
+        for trained in self._copies.values() if self._copies else [model]:
+            self.hardware.prepare(trained)
         self._parameters = {role: self._named_parameters(role) for role in roles}
 
     @property
@@ -105,6 +130,10 @@ class RolePolicies:
     def device(self) -> torch.device:
         """Where the parameters are."""
         return self._base.device
+
+    def shape(self, role: str) -> LoraSettings | None:
+        """The shape of the role's adapter; None where roles are whole models."""
+        return self._adapter_shapes.get(role)
 
     def trainable(self, role: str) -> list[nn.Parameter]:
         """The parameters that this role alone owns, always in the same order."""
@@ -121,11 +150,12 @@ class RolePolicies:
         self, role: str, ids: Tensor, mask: Tensor, temperature: float = 1.0, entropy_gradient: bool = False
     ) -> tuple[Tensor, Tensor]:
         """`token_logps` under the role's policy: log-probs and entropies, (B, T) each."""
-        return token_logps(self.activate(role), ids, mask, temperature, entropy_gradient)
+        with self.hardware.computing():
+            return token_logps(self.activate(role), ids, mask, temperature, entropy_gradient)
 
     def reference_logps(self, ids: Tensor, mask: Tensor, temperature: float = 1.0) -> Tensor:
         """Log-probs (B, T) under the base (adapters off), without gradient; the same for every role."""
-        with torch.no_grad():
+        with torch.no_grad(), self.hardware.computing():
             if self._peft is None:
                 return token_logps(self._base, ids, mask, temperature)[0]
             with self._peft.disable_adapter():
@@ -137,13 +167,14 @@ class RolePolicies:
         W + (alpha / r) B A is computed in fp32; neither base nor adapter changes.
         """
         with torch.no_grad():
-            if self.lora is None:
+            shape = self.shape(role)
+            if shape is None:
                 state = self._copies[role].state_dict()
                 return {name: tensor.to(torch.float32, copy=True) for name, tensor in state.items()}
-            scaling = self.lora.alpha / self.lora.r
+            scaling = shape.alpha / shape.r
             merged = {
                 name.replace(".base_layer.", "."): tensor.to(torch.float32, copy=True)
-                for name, tensor in self._base.state_dict().items()
+                for name, tensor in base_state(self._base).items()
                 if ".lora_" not in name
             }
             own = self._parameters[role]
@@ -203,8 +234,9 @@ class RolePolicies:
 
     def header(self, role: str) -> dict[str, Any]:
         """What a file of the role's parameters says that it is: role, mode, shape of the adapter, hash of the base."""
-        shape = None if self.lora is None else {**asdict(self.lora), "targets": list(self.lora.targets)}
-        return {"kind": "policy", "role": role, "mode": self.mode, "lora": shape, "base": self.base_fingerprint}
+        shape = self.shape(role)
+        told = None if shape is None else {**asdict(shape), "targets": list(shape.targets)}
+        return {"kind": "policy", "role": role, "mode": self.mode, "lora": told, "base": self.base_fingerprint}
 
     def _named_parameters(self, role: str) -> dict[str, nn.Parameter]:
         if self._peft is None:
@@ -235,15 +267,23 @@ def lora_config(lora: LoraSettings, base_name: str | None = None) -> LoraConfig:
     )
 
 
-def _with_adapters(model: Qwen3ForCausalLM, roles: Sequence[str], lora: LoraSettings, seed: int) -> PeftModel:
+def _shape_of_each(
+    roles: Sequence[str], lora: LoraSettings | Mapping[str, LoraSettings] | None
+) -> dict[str, LoraSettings]:
+    if isinstance(lora, Mapping):
+        return {role: lora[role] for role in roles}
+    return dict.fromkeys(roles, lora or LoraSettings())
+
+
+def _with_adapters(model: Qwen3ForCausalLM, shapes: Mapping[str, LoraSettings], seed: int) -> PeftModel:
     """Put one adapter per role into `model`; the caller's random state is left alone.
 
     A role's first weights depend on `seed` and its name only, so a process that trains one role starts from the same.
     """
-    config = lora_config(lora)
     wrapped: PeftModel | None = None
     with torch.random.fork_rng(devices=[]):
-        for role in roles:
+        for role, shape in shapes.items():
+            config = lora_config(shape)
             torch.manual_seed(zlib.crc32(f"{seed} {role}".encode()))
             if wrapped is None:
                 wrapped = get_peft_model(model, config, adapter_name=role)

@@ -33,10 +33,14 @@ from backend.training.objective import (
     masked_mean,
     normaliser,
 )
+from backend.training.optimisers import OptimiserName, make_optimiser, optimiser_state, restore_optimiser
 from backend.training.policies import RolePolicies
+from backend.training.shared_prefixes import sortable
 from backend.training.tensor_files import read_tensors, write_tensors
 from backend.training.trajectory import PaddedBatch, Trajectory, pad_trajectories
 from simulator.errors import UserError
+
+TAILS = (0.01, 0.99)  # of the ratios: one token that moved far says less than a hundredth of them
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,10 @@ class RoleTrainerSettings:
     """How one role is trained. One call of `step` makes `epochs * minibatches` optimiser steps."""
 
     lr: float = 2e-4
-    warmup_steps: int = 10  # optimiser steps until the learning rate is reached, linearly; constant afterwards
+    warmup_steps: int = 10  # optimiser steps until the learning rate is reached, linearly; `step` has what comes then
+    optimiser: OptimiserName = "adamw"
     weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
     eps_low: float = 0.2
     eps_high: float = 0.2
     ratio: RatioKind = "token"
@@ -65,8 +70,19 @@ class RoleTrainerSettings:
     seed: int = 0  # of the minibatches
 
 
+@dataclass(frozen=True)
+class Batch:
+    """A batch of one role, divided into its updates: the rows of each, and the denominator that they are divided by."""
+
+    updates: Sequence[tuple[Sequence[Row], float]]
+    rows: Sequence[Row]
+    temperature: float
+    truncated: int
+    watch: Watch
+
+
 class RoleTrainer:
-    """Trains one role's policy with AdamW. Nothing of another role is read or written."""
+    """Trains one role's policy. Nothing of another role is read or written."""
 
     def __init__(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> None:
         self.policies = policies
@@ -75,8 +91,8 @@ class RoleTrainer:
         self.updates = 0  # optimiser steps taken
         self.batches = 0  # calls of `step`
         self._parameters = policies.trainable(role)
-        self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
+        self._optimizer = make_optimiser(
+            self._parameters, settings.optimiser, settings.lr, settings.betas, settings.weight_decay
         )
 
     def step(
@@ -85,25 +101,39 @@ class RoleTrainer:
         advantages: npt.ArrayLike,
         weights: npt.ArrayLike,
         temperature: float = 1.0,
+        rate: float = 1.0,
     ) -> dict[str, float]:
         """Learn from one batch; advantages and weights (B,) belong to the trajectories in their order.
 
         The weights of each group sum to 1 (`alignment.align`), so their total is the batch's number of groups and, with
         the aggregation grpo, its denominator (`objective.normaliser` has the others'). Calls without a gradient are in
         it. One of several updates a batch has its share of the batch's denominator; with bnpo it has that of its own
-        calls. `temperature` is the one the engine sampled at. A batch without any signal (all advantages 0, no KL and
-        no entropy term) takes no optimiser step: momentum alone is no reason to move. An update whose loss or gradient
-        is not finite is skipped and counted. Raises ValueError for another role's trajectory or bad lengths.
+        calls. `temperature` is the one the engine sampled at, `rate` the factor of a schedule on the learning rate. A
+        batch without any signal (all advantages 0, no KL and no entropy term) takes no optimiser step: momentum alone
+        is no reason to move. An update whose loss or gradient is not finite is skipped and counted. Raises ValueError
+        for another role's trajectory or bad lengths.
 
         With `mask_truncated` a conversation that was cut off is in the denominator as a call without a token (overlong
         filtering, DAPO, arXiv 2503.14476): grpo and dr_grpo count its weight, the means over tokens do not see it.
 
         Metrics, named `{role}/...`: loss, grad_norm, kl (when it has a coefficient), entropy, clip_share, ratio/mean,
-        ratio/max, importance/mean, importance/cut_share (sampled tokens whose importance weight was truncated or
-        masked), engine_gap (largest |log pi_trainer - log pi_engine| of a sampled token), lr (of the last update),
-        updates, skipped_updates, masked (conversations that `mask_truncated` left out), trained (trajectories that
-        carried a gradient), tokens (sampled ones among theirs). What nothing was seen of is left out.
+        ratio/max, ratio/p01 and ratio/p99 (quantiles of the entries of `objective.ClipStats`), importance/mean,
+        importance/cut_share (sampled tokens whose importance weight was truncated or masked), engine_gap (largest
+        |log pi_trainer - log pi_engine| of a sampled token), lr (of the last update), updates, skipped_updates, masked
+        (conversations that `mask_truncated` left out), trained (trajectories that carried a gradient), tokens (sampled
+        ones among theirs). What nothing was seen of is left out.
         """
+        return self.learn(self.begin(trajectories, advantages, weights, temperature), rate)
+
+    def begin(
+        self,
+        trajectories: Sequence[Trajectory],
+        advantages: npt.ArrayLike,
+        weights: npt.ArrayLike,
+        temperature: float = 1.0,
+    ) -> Batch:
+        """Divide a batch into its updates, as `step` says, and change nothing yet. The gradient of the first one is to
+        be taken before anything moves."""
         advantage, weight = np.asarray(advantages, np.float64), np.asarray(weights, np.float64)
         self._check(trajectories, advantage, weight)
         settings = self.settings
@@ -113,47 +143,64 @@ class RoleTrainer:
         # A call without a gradient stands in the denominator of its own update only where updates have one each.
         by_update = settings.aggregation == "bnpo"
         chosen = np.flatnonzero((tokens > 0) & (weight > 0.0)) if by_update else np.flatnonzero(learns)
-        rows = {
-            i: _Row(trajectories[i], float(advantage[i]), float(weight[i])) for i in np.flatnonzero(learns).tolist()
-        }
+        rows = {i: Row(trajectories[i], float(advantage[i]), float(weight[i])) for i in np.flatnonzero(learns).tolist()}
         plan = self._plan(len(chosen))
         if len(plan) > 1:
-            self._remember_proximal(list(rows.values()), temperature)
-        watch = _Watch(settings.importance_cap)
+            # Rows of the first update alone see the policy before it has moved: their log-probs are at hand there.
+            first = set(chosen[plan[0]].tolist()) if settings.epochs == 1 else set()
+            self._remember_proximal([row for i, row in rows.items() if i not in first], temperature)
+        updates: list[tuple[list[Row], float]] = []
         how, length = settings.aggregation, settings.constant_length
         total = normaliser(weight, tokens, how, length) / settings.minibatches
         for part in plan:
             members = chosen[part]
             if by_update:
                 total = normaliser(weight[members], tokens[members], how)
-            self._update([rows[i] for i in members.tolist() if i in rows], total, temperature, watch)
+            updates.append(([rows[i] for i in members.tolist() if i in rows], total))
         self.batches += 1
-        found = watch.metrics(list(rows.values()))
-        if settings.mask_truncated:
-            found["masked"] = float(sum(one.truncated for one in trajectories))
+        truncated = sum(one.truncated for one in trajectories)
+        return Batch(updates, list(rows.values()), temperature, truncated, self.watch())
+
+    def learn(self, batch: Batch, rate: float = 1.0) -> dict[str, float]:
+        """Make the updates of a batch; its metrics."""
+        for number in range(len(batch.updates)):
+            loss = self.gradient(batch, number)
+            if loss is not None:
+                self.apply([(loss, batch.watch)], rate)
+        return self.end(batch)
+
+    def end(self, batch: Batch) -> dict[str, float]:
+        """The metrics of a batch whose updates are made, as `step` names them."""
+        found = batch.watch.metrics(batch.rows)
+        if self.settings.mask_truncated:
+            found["masked"] = float(batch.truncated)
         return {f"{self.role}/{name}": value for name, value in found.items()}
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors of the optimiser and a JSON-safe header with the counters (which are also the scheduler's state)."""
-        state = self._optimizer.state_dict()["state"]
-        tensors = {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
-        return tensors, {"kind": "trainer", "role": self.role, "updates": self.updates, "batches": self.batches}
+        tensors, numbers = optimiser_state(self._optimizer)
+        header = {"kind": "trainer", "role": self.role, "updates": self.updates, "batches": self.batches}
+        return tensors, {**header, "optimiser": self.settings.optimiser, "numbers": numbers}
 
     def load_state_dict(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Continue from `state_dict`. Raises UserError for another role's state or one of other parameters."""
+        """Continue from `state_dict`. Raises UserError for the state of another role, optimiser or model."""
         if header.get("kind") != "trainer" or header.get("role") != self.role:
             raise UserError(
                 f"this is the state of {header.get('role')}'s {header.get('kind')}, not {self.role}'s trainer"
             )
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in tensors.items():
-            index, name = key.split(".")
-            state.setdefault(int(index), {})[name] = tensor
-        shapes = {index: entry["exp_avg"].shape for index, entry in state.items()}
-        if state and shapes != {index: parameter.shape for index, parameter in enumerate(self._parameters)}:
-            raise UserError(f"the trainer state of {self.role} belongs to other parameters: resume with the same model")
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        # Written before there was a choice, it is AdamW's.
+        kind, numbers = header.get("optimiser", "adamw"), header.get("numbers", {})
+        if kind != self.settings.optimiser:
+            raise UserError(
+                f"the trainer state of {self.role} is that of {kind}: resume with training.optimiser = {kind}, not "
+                f"{self.settings.optimiser}"
+            )
+        try:
+            restore_optimiser(self._optimizer, self._parameters, tensors, numbers)
+        except ValueError as error:
+            raise UserError(
+                f"the trainer state of {self.role} belongs to other parameters ({error}): resume with the same model"
+            ) from error
         self.updates, self.batches = header["updates"], header["batches"]
 
     def save(self, path: Path) -> None:
@@ -187,37 +234,76 @@ class RoleTrainer:
         rng = np.random.default_rng([self.settings.seed, self.batches])
         return [part for _ in range(epochs) for part in np.array_split(rng.permutation(rows), parts)]
 
-    def _remember_proximal(self, rows: Sequence[_Row], temperature: float) -> None:
-        """Log-probs before the first of several updates. A single update has them at hand: they are its own."""
+    def _remember_proximal(self, rows: Sequence[Row], temperature: float) -> None:
+        """Log-probs before the first of several updates."""
+        batches, crew = self._batches(rows), self.policies.crew
+        if crew is None:
+            found = list(zip(batches, self.logps_of(batches, temperature), strict=True))
+        else:
+            found = crew.logps(self, batches, temperature)
+        for members, lines in found:
+            for row, line in zip(members, lines, strict=True):
+                row.proximal = line
+
+    def logps_of(self, batches: Sequence[MicroBatch], temperature: float) -> list[list[Tensor]]:
+        """Log-probs (length,) of each row of some micro-batches, without gradient."""
+        found = []
         with torch.no_grad():
-            for members in _micro_batches(rows, self.settings.micro_batch_tokens):
+            for members in batches:
                 batch = pad_trajectories([row.trajectory for row in members]).to(self.policies.device)
                 logps, _ = self.policies.logps(self.role, batch.ids, batch.mask, temperature)
-                for row, line in zip(members, logps, strict=True):
-                    row.proximal = line[: row.length]
+                found.append([line[: row.length] for row, line in zip(members, logps, strict=True)])
+        return found
 
-    def _update(self, rows: Sequence[_Row], total: float, temperature: float, watch: _Watch) -> None:
-        """One optimiser step on `rows`, whose part of the denominator is in `total`."""
+    def _batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
+        """The rows in micro-batches, as many as there are processes to compute them, where that can be."""
+        budget, crew = self.settings.micro_batch_tokens, self.policies.crew
+        if crew is not None:
+            budget = crew.budget(budget, sum(row.length for row in rows))
+        return list(_micro_batches(rows, budget))
+
+    def gradient(self, batch: Batch, number: int) -> float | None:
+        """Add the gradient of update `number` of the batch to the parameters' own; its loss, None without a row."""
+        rows, total = batch.updates[number]
         if not rows:
-            return
-        loss = 0.0
-        for members in _micro_batches(rows, self.settings.micro_batch_tokens):
-            part = self._loss(members, total, temperature, watch)
-            part.backward()
-            loss += part.item()
+            return None
+        batches, crew = self._batches(rows), self.policies.crew
+        if crew is None:
+            return self.accumulate(batches, total, batch.temperature, batch.watch)
+        return crew.gradient(self, batches, total, batch.temperature, batch.watch)
+
+    def apply(self, losses: Sequence[tuple[float, Watch]], rate: float = 1.0) -> None:
+        """One optimiser step along the gradients that were added, by `gradient` of this trainer or of others over the
+        same parameters; `losses` are theirs. Nothing moves where one of them, or the gradient, is not finite."""
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_grad_norm).item()
-        if math.isfinite(loss) and math.isfinite(norm):
-            lr = self.settings.lr * min(1.0, (self.updates + 1) / max(1, self.settings.warmup_steps))
+        finite = math.isfinite(norm) and all(math.isfinite(loss) for loss, _ in losses)
+        lr = self.settings.lr * min(1.0, (self.updates + 1) / max(1, self.settings.warmup_steps)) * rate
+        if finite:
             for group in self._optimizer.param_groups:
                 group["lr"] = lr
             self._optimizer.step()
             self.updates += 1
-            watch.add_update(loss, norm, lr)
-        else:
-            watch.skipped_updates += 1
+        for loss, watch in losses:
+            if finite:
+                watch.add_update(loss, norm, lr)
+            else:
+                watch.skipped_updates += 1
         self._optimizer.zero_grad()
 
-    def _loss(self, members: Sequence[_Row], total: float, temperature: float, watch: _Watch) -> Tensor:
+    def accumulate(self, batches: Sequence[MicroBatch], total: float, temperature: float, watch: Watch) -> float:
+        """Add the gradient of some micro-batches of an update to the parameters' own; their part of its loss."""
+        loss = 0.0
+        for members in batches:
+            part = self._loss(members, total, temperature, watch)
+            part.backward()
+            loss += part.item()
+        return loss
+
+    def watch(self) -> Watch:
+        """An empty record of a step."""
+        return Watch(self.settings.importance_cap)
+
+    def _loss(self, members: Sequence[Row], total: float, temperature: float, watch: Watch) -> Tensor:
         """-(J - kl_coef KL + entropy_coef H) of a micro-batch, a scalar with gradient."""
         settings, device = self.settings, self.policies.device
         batch = pad_trajectories([row.trajectory for row in members]).to(device)
@@ -261,8 +347,9 @@ class RoleTrainer:
 
 
 @dataclass
-class _Row:
-    """A trajectory that is learnt from; `proximal` (length,) its log-probs before the first of several updates."""
+class Row:
+    """A trajectory that is learnt from; `proximal` (length,) its log-probs before the first of several updates, None
+    where that is the only one that it is in."""
 
     trajectory: Trajectory
     advantage: float
@@ -275,19 +362,36 @@ class _Row:
         return int(np.flatnonzero(self.trajectory.mask)[-1]) + 1
 
 
-def _micro_batches(rows: Sequence[_Row], budget: int) -> Iterator[list[_Row]]:
-    """Rows of similar length together, at most `budget` padded tokens at once (or a single longer row)."""
-    members: list[_Row] = []
-    for row in sorted(rows, key=lambda row: row.length):  # ascending: the newest row is the longest
-        if members and (len(members) + 1) * row.length > budget:
+MicroBatch = list[Row]
+
+
+def _micro_batches(rows: Sequence[Row], budget: int) -> Iterator[list[Row]]:
+    """At most `budget` padded tokens at once (or a single longer row).
+
+    Rows that begin alike are neighbours, so that what they share is computed once (`shared_prefixes`): those of a query
+    together, in the order of their tokens. Queries of similar length follow each other: there is little padding.
+    """
+    longest: dict[str, int] = {}
+    for row in rows:
+        longest[row.trajectory.query] = max(longest.get(row.trajectory.query, 0), row.length)
+
+    def place(row: Row) -> tuple[int, str, bytes]:
+        query = row.trajectory.query
+        return longest[query], query, sortable(row.trajectory.ids[: row.length])
+
+    members: list[Row] = []
+    most = 0
+    for row in sorted(rows, key=place):
+        most = max(most, row.length)
+        if members and (len(members) + 1) * most > budget:
             yield members
-            members = []
+            members, most = [], row.length
         members.append(row)
     if members:
         yield members
 
 
-class _Watch:
+class Watch:
     """Sums over the micro-batches of one `step`."""
 
     def __init__(self, importance_cap: float) -> None:
@@ -299,6 +403,15 @@ class _Watch:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, float] = {}
         self._largest = {"ratio/max": 0.0, "engine_gap": 0.0}
+        self._ratios: list[Tensor] = []
+
+    def join(self, other: Watch) -> None:
+        """Add what another process has seen of the same step."""
+        for name, total in other._sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + total
+            self._counts[name] = self._counts.get(name, 0.0) + other._counts[name]
+        self._largest = {name: max(value, other._largest[name]) for name, value in self._largest.items()}
+        self._ratios += other._ratios
 
     def add_update(self, loss: float, norm: float, lr: float) -> None:
         """Record an optimiser step that was taken; norm before clipping."""
@@ -316,6 +429,7 @@ class _Watch:
         """Record a micro-batch: entropy, importance (sampled,), old_logps (B, T)."""
         self._add("clip_share", stats.clipped.sum(), stats.clipped.numel())
         self._add("ratio/mean", stats.ratio.sum(), stats.ratio.numel())
+        self._ratios.append(stats.ratio.float().cpu())
         self._add("entropy", entropy.sum(), entropy.numel())
         self._add("importance/mean", importance.sum(), importance.numel())
         self._add("importance/cut_share", importance_cut(importance, self._importance_cap).sum(), importance.numel())
@@ -323,7 +437,7 @@ class _Watch:
         for name, value in (("ratio/max", stats.ratio.max()), ("engine_gap", gap)):
             self._largest[name] = max(self._largest[name], value.item())
 
-    def metrics(self, rows: Sequence[_Row]) -> dict[str, float]:
+    def metrics(self, rows: Sequence[Row]) -> dict[str, float]:
         """Everything by name; means are left out where nothing was seen."""
         found = {
             "updates": float(len(self._losses)),
@@ -337,6 +451,8 @@ class _Watch:
             found["grad_norm"] = sum(self._norms) / len(self._norms)
         if self._counts:
             found |= {name: total / self._counts[name] for name, total in self._sums.items()} | self._largest
+            low, high = np.quantile(torch.cat(self._ratios).numpy(), TAILS)
+            found |= {"ratio/p01": float(low), "ratio/p99": float(high)}
         return found
 
     def _add(self, name: str, total: Tensor, count: float) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from backend.training.queries import Query
 from backend.training.scoring import Judge, Outcome
-from backend.training.trajectory import Trajectory
+from backend.training.trajectory import Trajectory, failure_kind
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Side
-from cryptosentinel.agents.registry import SUB_AGENTS
 from cryptosentinel.guard import Guard, GuardLimits
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import Throughput, run_all
@@ -94,9 +93,15 @@ def practise(
     settings: RolloutSettings,
     seed: int,
     throughput: Throughput | None = None,
+    roles: Callable[[Query], Collection[str]] | None = None,
 ) -> list[list[Practice]]:
-    """K times the same question to every sub-agent about each query, as one list a query."""
-    asked = [(query, tool, _question(query, tool)) for query in queries for tool in SUB_AGENTS]
+    """K times the same question to every sub-agent of the team about each query, as one list a query; with `roles`, to
+    those of them alone that it names for the query."""
+    tools = [
+        [tool for tool, sub_agent in team.sub_agents.items() if roles is None or sub_agent.key in roles(query)]
+        for query in queries
+    ]
+    asked = [(query, tool, _question(query, tool)) for query, row in zip(queries, tools, strict=True) for tool in row]
     tasks = [
         team.consult(
             tool, question, query.view(), query.account(), derive_seed(seed, "practice", query.key, tool, number)
@@ -104,14 +109,14 @@ def practise(
         for query, tool, question in asked
         for number in range(settings.group_size)
     ]
-    transcripts = run_all(tasks, engine, throughput=throughput)
+    answered = iter(run_all(tasks, engine, throughput=throughput))
     groups: list[list[Practice]] = []
-    for position, query in enumerate(queries):
+    for query, row in zip(queries, tools, strict=True):
         judge = Judge(query, settings.paths, settings.horizon, settings.costs, settings.max_leverage)
-        first = position * len(SUB_AGENTS) * settings.group_size
+        by_tool = [[next(answered) for _ in range(settings.group_size)] for _ in row]
         groups.append([])
         for number in range(settings.group_size):
-            spoken = tuple(transcripts[first + tool * settings.group_size + number] for tool in range(len(SUB_AGENTS)))
+            spoken = tuple(answers[number] for answers in by_tool)
             subs = tuple(_trajectory(query, number, one, judge.expert_score(one)) for one in spoken)
             groups[-1].append(Practice(query, number, spoken, subs))
     return groups
@@ -156,4 +161,5 @@ def _trajectory(query: Query, rollout: int, transcript: Transcript, expert: floa
         format_score=1.0 / (1 + transcript.retries) if transcript.valid else 0.0,
         expert=expert,
         truncated=transcript.truncated,
+        failure=failure_kind(transcript.reason),
     )

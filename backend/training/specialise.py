@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.config import Config, config_from_dict
+from backend.config import Config, ConfigError, config_from_dict
 from backend.markets import costs_of, limits_of, split
 from backend.runs import versions
 from backend.teams import LoadedTeam, TeamManifest, model_team, role_policies, scripted_team, write_manifest
@@ -34,6 +34,7 @@ from backend.training.datasets import (
     select,
     write_data_set,
 )
+from backend.training.hardware import hardware_of
 from backend.training.job import NANO, warm_started_base
 from backend.training.policies import RolePolicies
 from backend.training.queries import QueryPool
@@ -42,7 +43,7 @@ from backend.training.rollouts import RolloutSettings
 from backend.training.sft import Example, SftSettings, SupervisedTrainer, pad_examples
 from backend.training.tensor_files import read_tensors, write_tensors
 from backend.training.warm_start import Report
-from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.agents.registry import ROLES, STANDARD
 from cryptosentinel.llm.tokens import ChatCodec
 from cryptosentinel.team import derive_seed
 from simulator.errors import DataError, RunFailed, UserError
@@ -73,13 +74,20 @@ def specialise(config: Config, market: Market, sources: Sequence[str], folder: P
     `sources` are the teams that are listened to, as `collection.sources_of` takes them. Raises `UserError` for sources,
     a folder or a configuration that cannot be used, `RunFailed` where training cannot go on.
     """
+    if config.team.roles != STANDARD:
+        raise ConfigError(
+            f"team.roles = '{','.join(config.team.roles)}': what is specialised is the team of {', '.join(STANDARD)}; "
+            "leave team.roles out"
+        )
+    if config.training.models == "shared":
+        raise ConfigError("training.models = 'shared': each role is specialised apart; use 'separate'")
     if not sources or len(set(sources)) < len(sources):
         raise UserError(f"the sources are {', '.join(sources) or 'missing'}: name at least one team, each once")
     _claim(folder, {"config": config.to_dict(), "sources": list(sources), "data_hash": market.content_hash})
     if (folder / SCORES).is_file():
         return _finished(folder)
     base = warm_started_base(config, market, folder, report)
-    policies, codec = role_policies(base, config.training)
+    policies, codec = role_policies(base, config.training, hardware=hardware_of(config.training))
     manifest = _data_set(config, market, sources, folder, policies, codec, report)
     losses: dict[str, Sequence[float] | None] = {
         role: _train_role(config, folder, role, policies, codec, report) for role in ROLES

@@ -6,31 +6,36 @@ objective, optimiser step. New weights go to the engine before the next step, so
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from backend.config import TrainingConfig
 from backend.store.records import AdapterRecord
+from backend.training import dynamic
 from backend.training.adapters import load_versions, save_versions
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
-from backend.training.credit import RoleCredit, credit_main
+from backend.training.credit import RoleCredit
 from backend.training.curriculum import Stage, curriculum_of
 from backend.training.doctor_rulebook import should_stop
 from backend.training.journal import Journal
-from backend.training.learner import Learner, StepData, credit_settings
+from backend.training.learner import SILENT_STEPS, Learner, Learnt, StepData
 from backend.training.metrics import team_metrics
 from backend.training.policies import RolePolicies
 from backend.training.publishing import publisher
 from backend.training.queries import Query, QueryPool
 from backend.training.rollouts import Rollout, RolloutSettings, collect
-from backend.training.sharding import Shard, roll_out
+from backend.training.sharding import Shard, part, roll_out
+from backend.training.shared_model import learn_together
 from backend.training.shares import role_shares
-from backend.training.validation import validate
+from backend.training.validation import Validation, validate
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import FILLING, SPEED, Throughput
 from cryptosentinel.team import Team, derive_seed
 from simulator.errors import RunFailed
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Trainer:
         self.journal = journal
         self.folder = folder
         self.curriculum = curriculum_of(config)
-        self.learners = {role: Learner(config, policies, role) for role in policies.roles}
+        self.learners = {role: Learner(config, policies, role, team.roles) for role in policies.roles}
         self.state = TrainingState()
         self.throughput = Throughput()  # of the rollouts of the step
         self.validation_queries = validation_pool.draw(
@@ -116,23 +121,43 @@ class Trainer:
     def _step(self) -> dict[str, float]:
         self.throughput = Throughput()
         state = self.state
-        data, metrics = self._roll_out(self.curriculum.stage(state.stage))
+        data, metrics = self._roll_out(self.curriculum.stage(state.stage, state.step - state.stage_began))
         metrics |= self._learn(data)
         state.step += 1
         if state.step % self.config.validation_every == 0 or state.step == self._total():
             self._validate(metrics)
         metrics["rollbacks"] = float(len(state.rollbacks))
+        if self.config.collapse_margin:
+            metrics["rejections"] = float(len(state.rejections))
         engine = self.throughput.metrics()
         metrics |= {f"engine/{name}": engine[name] for name in FILLING if name in engine}
         self.journal.metrics(state.step, metrics)
         self.journal.speed(state.step, {f"engine/{name}": engine[name] for name in SPEED if name in engine})
         self._save()
-        if self.config.auto_stop:
-            self._examine()
+        self._check(metrics)
         return metrics
 
-    def _examine(self) -> None:
-        """Raise `RunFailed` where the run cannot recover from what its metrics show."""
+    def _check(self, metrics: Mapping[str, float]) -> None:
+        """Say which roles have fallen silent. Raise `RunFailed` where the run cannot recover from what its metrics
+        show; the checkpoint of the step is written."""
+        silent = [role for role in self.policies.roles if metrics.get(f"{role}/silent_steps", 0.0) >= SILENT_STEPS]
+        for role in silent:
+            if metrics[f"{role}/silent_steps"] == SILENT_STEPS:
+                _log.warning(
+                    "run %s: %s had no conversation in %d steps, so it learns nothing; see whether the manager asks it",
+                    self.journal.run, role, SILENT_STEPS,
+                )  # fmt: skip
+        for learner in self.learners.values():
+            failure = learner.failure()
+            if failure is not None:
+                raise RunFailed(failure)
+        if not self.config.auto_stop:
+            return
+        if silent:
+            raise RunFailed(
+                f"stopped by training.auto_stop: {', '.join(silent)} had no conversation in {SILENT_STEPS} steps; "
+                "train with a higher training.per_role.manager.entropy or a longer stage 1, or without auto_stop"
+            )
         records = self.journal.store.metrics(self.journal.run)
         finding = should_stop([(record.step, record.values) for record in records])
         if finding is not None:
@@ -143,11 +168,11 @@ class Trainer:
         shards = [self._shard(stage, number) for number in range(self.config.shards)]
         team = [group for shard in shards for group in shard.team]
         practice = [group for shard in shards for group in shard.practice]
-        team, dynamic = self._sample_on(team, stage)
-        method = self.config.credit if stage.beta[1] > 0.0 else "broadcast"  # stage 1 pays for no outcome
+        team, sampled = self._sample_on(team, stage)
+        method = self.config.credit if stage.pays_outcome else "broadcast"  # stage 1 pays for no outcome
         shares = role_shares(self.team, team, self.rollout_settings, method)
         records = self.journal.rollouts(self.state.step, stage.number, team, practice, shares)
-        metrics = {"stage": float(stage.number), **team_metrics(records), **dynamic}
+        metrics = {"stage": float(stage.number), **team_metrics(records), **sampled}
         return StepData(stage, team, [*team, *practice], shares), metrics
 
     def _shard(self, stage: Stage, number: int) -> Shard:
@@ -160,45 +185,45 @@ class Trainer:
         )  # fmt: skip
 
     def _collect(self, queries: Sequence[Query]) -> list[list[Rollout]]:
+        """Rollouts of further queries of the step, as a shard of their own."""
+        self.publisher.forget()
         seed = derive_seed(self.config.seed, "step", self.state.step)
         return collect(self.team, self.engine, queries, self.rollout_settings, seed, throughput=self.throughput)
 
     def _sample_on(self, groups: list[list[Rollout]], stage: Stage) -> tuple[list[list[Rollout]], dict[str, float]]:
-        """Roll out further queries in place of those that teach the manager nothing, and say how many.
-
-        Dynamic sampling (DAPO, arXiv 2503.14476) in at most `dynamic_rounds` rounds, each drawn by the run's seed, the
-        step and the round. Degenerate groups stay in the step, for the sub-agents may differ in them by their expert
-        scores; of the manager's denominator they are left out.
-        """
+        """Roll out further queries in place of those that teach the manager nothing (`dynamic`), and say how many."""
         config, step = self.config, self.state.step
-        if stage.number == 1 or not config.dynamic_rounds:
+        if not dynamic.samples_on(config, stage):
             return groups, {}
-        missing = 0
-        for number in range(config.dynamic_rounds + 1):
-            degenerate = credit_main(groups, stage.alpha, credit_settings(config, stage)).degenerate
-            missing = config.queries_per_step - (len(groups) - degenerate)
-            if missing == 0 or number == config.dynamic_rounds:
+        lacking = dynamic.missing(config, stage, groups)
+        for number in range(config.dynamic_rounds):
+            if not lacking:
                 break
-            drawn = self.pool.draw(derive_seed(config.seed, "dynamic", number), step, missing, stage.easy)
-            queries = [replace(query, key=f"{step}-{len(groups) + i}") for i, query in enumerate(drawn)]
-            groups = [*groups, *self._collect(queries)]
-        further = len(groups) - config.queries_per_step
-        return groups, {"dynamic/queries": float(further), "dynamic/missing": float(missing)}
+            queries = dynamic.further(self.pool, config, step, stage, number, len(groups), lacking)
+            shards = [part(queries, shard, config.shards) for shard in range(config.shards)]
+            groups = [*groups, *(group for shard in shards for group in self._collect(shard))]
+            lacking = dynamic.missing(config, stage, groups)
+        return groups, dynamic.told(config, len(groups), lacking)
 
     def _learn(self, data: StepData) -> dict[str, float]:
         """Let every role learn from the step's rollouts; the engine answers with what they became."""
         metrics: dict[str, float] = {}
         credits: dict[str, RoleCredit] = {}
-        for role, learner in self.learners.items():
-            learnt = learner.learn(self.state.step, data)
+        for role, learnt in self._learnt(data).items():
             metrics |= learnt.metrics
             if learnt.rolled_back:
                 self.state.rollbacks.append((self.state.step, role))
             if learnt.credit is not None:
                 credits[role] = learnt.credit
         self.journal.rewards(self.state.step, credits)
-        self.publisher.publish(credits)
+        self.publisher.publish(self.policies.roles if self.config.models == "shared" else credits)
         return metrics
+
+    def _learnt(self, data: StepData) -> dict[str, Learnt]:
+        """What came of the step for each role."""
+        if self.config.models == "shared":
+            return learn_together(self.learners, self.state.step, data)
+        return {role: learner.learn(self.state.step, data) for role, learner in self.learners.items()}
 
     def _save(self) -> None:
         """A checkpoint of everything."""
@@ -207,13 +232,18 @@ class Trainer:
     # -- stages and validation --------------------------------------------------------------------------------------
 
     def _validate(self, metrics: dict[str, float]) -> None:
-        """Measure the team, keep it if it is the best so far, and open the gate when stage 1 has done its work."""
+        """Measure the team, keep it if it is the best so far, put the best back if it has collapsed, and open the gate
+        when stage 1 has done its work."""
         state, curriculum = self.state, self.curriculum
         result = validate(self.team, self.engine, self.validation_queries, self.rollout_settings, self.config.seed)
         metrics |= result.metrics()
+        if "team/outcome" in metrics:
+            metrics["team/train_gap"] = metrics["team/outcome"] - result.outcome
         if curriculum.gate_passed(result.valid) and (state.best_score is None or result.outcome > state.best_score):
             state.best_score, state.best_step = result.outcome, state.step
             self._keep()
+        elif self._collapsed(result):
+            self._reject()
         if state.stage == 1 and state.step >= curriculum.min_steps:
             if curriculum.gate_passed(result.valid):
                 state.stage, state.stage_began = 2, state.step
@@ -222,6 +252,26 @@ class Trainer:
                     f"stage 1 did not reach {curriculum.gate:.0%} valid answers in {state.step} steps "
                     f"({curriculum.failed_roles(result.valid)}): give the warm start more steps, or lower the rates"
                 )
+
+    def _collapsed(self, result: Validation) -> bool:
+        """Whether the outcome is `collapse_margin` or more below the best, or a role lost its format.
+
+        The format is lost below `rollback_format`, not below the gate: a few malformed answers are no collapse.
+        """
+        margin, best = self.config.collapse_margin, self.state.best_score
+        if not margin or best is None:
+            return False
+        lost = any(share < self.config.rollback_format for share in result.valid.values())
+        return lost or result.outcome <= best - margin
+
+    def _reject(self) -> None:
+        """Put the best version of every role back, each with a fresh optimiser; later steps draw other states."""
+        assert self.state.best_step is not None  # there is a best score
+        load_versions(self.policies, self.adapters(self.state.best_step))
+        for learner in self.learners.values():
+            learner.restart()
+        self.state.rejections.append(self.state.step)
+        self.publisher.publish(self.policies.roles)
 
     def _keep(self) -> None:
         """Write the policies as a version of their own and record it."""

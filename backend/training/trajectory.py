@@ -23,6 +23,7 @@ class Trajectory:
     sampled_logps  (L,) float32  log-prob under the engine that sampled it, temperature included; 0 where not `mask`
     expert         the expert's score in [0, 1], None where there is none
     ordinal        0 for the role's first call in this rollout, 1 for the second, ...
+    failure        kind of what ended it without a valid answer, as `bad_json`; None for a valid one
     """
 
     role: str
@@ -37,6 +38,7 @@ class Trajectory:
     format_score: float
     expert: float | None
     truncated: bool
+    failure: str | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError on arrays or numbers that cannot be a trajectory."""
@@ -56,6 +58,11 @@ class Trajectory:
             raise ValueError(f"{where}: format_score {self.format_score} is outside [0, 1]")
         if self.expert is not None and not 0.0 <= self.expert <= 1.0:
             raise ValueError(f"{where}: expert {self.expert} is outside [0, 1]")
+
+
+def failure_kind(reason: str | None) -> str | None:
+    """The kind in a transcript's reason, which is `kind: what exactly`; None for None."""
+    return None if reason is None else reason.partition(":")[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,7 +48,8 @@ def transcribe(
     experts = round(decisions * expert_share)
     queries = pool.draw(derive_seed(seed, "transcripts"), 0, decisions, easy=False)
     results: list[TeamDecision] = []
-    for policies, part in ((expert_policies(), queries[:experts]), (novice_policies(), queries[experts:])):
+    roles = team_settings.roles
+    for policies, part in ((expert_policies(roles), queries[:experts]), (novice_policies(roles), queries[experts:])):
         engine = ScriptedEngine(codec, policies)
         team = Team(codec, engine.policy_version, team_settings)
         tasks = [

@@ -1,7 +1,8 @@
 """The roles there are: the manager, and each sub-agent that has a file in this folder.
 
 A further sub-agent is one new file with a `ROLE` in it. Whoever `team.roles` names takes part: the manager can ask
-those and no others. Training is of the standard team.
+those and no others, and looks up itself what the standard sub-agents that are not there would have looked up. Without
+any sub-agent it is a single agent. What is trained is the manager with any of the standard ones.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ _FOUND = discover()
 SUB_AGENTS: dict[str, SubAgent] = {role.consult.name: role for role in _FOUND.values()}
 MANAGER: Role = manager.role_over([_FOUND[key] for key in STANDARD])
 ROLES: dict[str, Role] = {role.key: role for role in (MANAGER, *SUB_AGENTS.values())}
+# The roles with all that they may call in whichever team, for who reads a conversation and does not know its team.
+SPEAKERS: dict[str, Role] = ROLES | {
+    MANAGER.key: manager.role_over(list(_FOUND.values()), [_FOUND[key] for key in STANDARD])
+}
 
 
 def team_of(keys: Sequence[str]) -> tuple[Role, dict[str, SubAgent]]:
@@ -48,4 +53,12 @@ def team_of(keys: Sequence[str]) -> tuple[Role, dict[str, SubAgent]]:
         if role.consult.name in chosen:
             raise UserError(f"the role '{key}' is named twice")
         chosen[role.consult.name] = role
-    return (MANAGER if tuple(keys) == STANDARD else manager.role_over(list(chosen.values()))), chosen
+    if tuple(keys) == STANDARD:
+        return MANAGER, chosen
+    absent = [_FOUND[key] for key in STANDARD if key not in keys]
+    return manager.role_over(list(chosen.values()), absent), chosen
+
+
+def roles_of(keys: Sequence[str]) -> tuple[str, ...]:
+    """The keys of all roles of a team of the sub-agents `keys`, the manager first."""
+    return MANAGER.key, *keys

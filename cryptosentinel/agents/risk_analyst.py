@@ -45,6 +45,17 @@ def brief(context: ToolContext) -> str:
     )
 
 
+ON_THE_ACCOUNT = (
+    Tool(
+        "get_loss_quantiles",
+        "VaR and shortfall of the account with the position.",
+        portfolio.WhatIf,
+        portfolio.loss_quantiles,
+    ),
+    Tool("get_stress", "Losses of the account in shocks.", portfolio.WhatIf, portfolio.stress),
+    Tool("what_if", "The account with the position: leverage, liquidation.", portfolio.WhatIf, portfolio.what_if),
+)
+
 ROLE = SubAgent(
     key="risk_analyst",
     title="RiskAnalyst",
@@ -55,14 +66,12 @@ ROLE = SubAgent(
     tools=(
         Tool("get_risk", "Volatility and loss quantiles over the horizon, and the drawdown.", NoArguments, risk.risk),
         Tool("get_account", "Positions, gross and net exposure, drawdown, loss today.", NoArguments, portfolio.account),
-        Tool(
-            "get_loss_quantiles",
-            "VaR and shortfall of the account with the position.",
-            portfolio.WhatIf,
-            portfolio.loss_quantiles,
-        ),
-        Tool("get_stress", "Losses of the account in shocks.", portfolio.WhatIf, portfolio.stress),
-        Tool("what_if", "The account with the position: leverage, liquidation.", portfolio.WhatIf, portfolio.what_if),
+        *ON_THE_ACCOUNT,
+    ),
+    # Without the account: `get_limits` tells the manager of it.
+    taken_over=(
+        Tool("get_risk", "Volatility and loss quantiles over the horizon, of a side.", risk.RiskOf, risk.risk_of),
+        *ON_THE_ACCOUNT,
     ),
     answer=Tool("submit_verdict", "Approve, reduce to an exposure, or veto; and the 95 % loss quantile.", Verdict),
     max_turns=8,

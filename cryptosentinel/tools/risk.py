@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 
-from cryptosentinel.protocol import NoArguments
+from cryptosentinel.protocol import Arguments, NoArguments
 from cryptosentinel.tools.context import ToolContext, horizon_volatility
 
 
@@ -26,3 +27,14 @@ def risk(context: ToolContext, _: NoArguments) -> dict[str, Any]:
         losses = -moves if context.side == "long" else moves
         result["historical"] = round(100 * max(0.0, float(np.quantile(losses, 0.95))), 1)
     return result
+
+
+class RiskOf(Arguments):
+    """The side of the position whose losses are meant, for who has not been asked about one."""
+
+    side: Literal["long", "short"] = "long"
+
+
+def risk_of(context: ToolContext, asked: RiskOf) -> dict[str, Any]:
+    """`risk` of a position on the side that is named."""
+    return risk(replace(context, side=asked.side), NoArguments())

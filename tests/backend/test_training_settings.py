@@ -32,7 +32,7 @@ def test_choices_are_those_of_the_formulas(key: str) -> None:
 def test_every_key_is_read_somewhere() -> None:
     backend = Path(__file__).parents[2] / "backend"
     text = "\n".join(path.read_text() for path in backend.rglob("*.py") if path.name != "training_settings.py")
-    unread = [key for key in TrainingConfig.model_fields if not re.search(rf"(config|training)\.{key}\b", text)]
+    unread = [key for key in TrainingConfig.model_fields if not re.search(rf"(config|training|own)\.{key}\b", text)]
     assert unread == []
 
 
@@ -60,6 +60,25 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, str]], ...] = (
     (["credit=shapley", "beta=[0.5, 0.0, 0.5]"], ("credit", "beta")),
     (["credit=counterfactual", "beta=[0.5, 0.0, 0.5]"], ("credit", "beta")),
     (["dynamic_rounds=2", "stage2_steps=0"], ("dynamic_rounds", "stage2_steps")),
+    (["practice_queries=0", "practice_roles=trader"], ("practice_roles", "practice_queries")),
+    (["practice_queries=4", "practice_roles=manager"], ("practice_roles", "manager")),
+    (["freeze=nobody"], ("freeze", "nobody")),
+    (["alignment_target=3"], ("alignment_target", "alignment")),
+    (["alignment_window=3"], ("alignment_window", "alignment")),
+    (
+        ["alignment=duplicate_drop", "alignment_target=3", "alignment_window=2"],
+        ("alignment_window", "alignment_target"),
+    ),
+    (["per_role.trader.alignment_target=3"], ("alignment_target", "alignment")),
+    (["per_role.manager.beta=[0.1, 0.4, 0.5]"], ("beta", "manager")),
+    (["per_role.trader.beta=[0.1, 0.4, 0.6]"], ("beta", "per_role")),
+    (["optimiser=sgd", "adam_betas=[0.9, 0.99]"], ("adam_betas", "optimiser")),
+    (["lr_end=0.1"], ("lr_end", "schedule")),
+    (["schedule=linear", "stage2_steps=0"], ("schedule", "stage2_steps")),
+    (["beta_end=[0.1, 0.5, 0.4]", "stage2_steps=1"], ("beta_end", "stage2_steps")),
+    (["per_role.trader.beta_end=[0.1, 0.5, 0.4]", "stage2_steps=1"], ("beta_end", "stage2_steps")),
+    (["beta_end=[0.5, 0.5]"], ("beta_end", "beta")),
+    (["alpha_end=[0.5, 0.4]"], ("alpha_end", "sum")),
 )
 
 
@@ -82,6 +101,12 @@ VARIANTS: tuple[list[str], ...] = (
     ["importance=none"],
     ["reward_aggregation=normalize_then_sum"],
     ["credit=shapley", "mask_truncated=true"],
+    ["alignment=duplicate_drop", "alignment_window=8", "per_role.trader.alignment_target=2"],
+    ["per_role.manager.clip_high=0.28", "per_role.manager.kl=0.01", "per_role.trader.entropy=0.001"],
+    ["optimiser=adafactor", "weight_decay=0.01", "schedule=cosine", "lr_end=0.1"],
+    ["beta_end=[0.1, 0.9, 0.0]", "alpha_end=[0.0, 1.0]", "adam_betas=[0.9, 0.999]"],
+    ["credit=shapley", "beta=[0.5, 0.0, 0.5]", "beta_end=[0.1, 0.9, 0.0]"],
+    ["credit=shapley", "per_role.market_analyst.beta=[0.5, 0.0, 0.5]"],
 )
 
 

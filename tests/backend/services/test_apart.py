@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
-from backend.config import Config
+from backend.config import Config, ConfigError
+from backend.failures import message_and_code
 from backend.services.lead import leader_state
+from backend.services.processes import check_apart
+from backend.store.records import TrajectoryRecord
 from backend.store.store import Store
+from backend.training import tensor_files
 from backend.training.job import made
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
+from simulator.errors import RunFailed
 from tests.backend.services.worlds import Mortal, begin, last_parameters, lives, play
 from tests.small_world import RUN, small_config, small_market
 
@@ -25,6 +33,8 @@ STEPS = 3  # one of stage 1, two of stage 2
 
 def config_of(nano: Path, **training: Any) -> Config:
     options = {"base_model": str(nano), "stage1_max_steps": 1, "stage2_steps": STEPS - 1, "shards": 2}
+    # What a role's trainer must remember from step to step, and what changes from step to step.
+    options |= {"alignment": "duplicate_drop", "alignment_window": 2, "schedule": "cosine", "beta_end": [0.1, 0.6, 0.3]}
     return small_config(**options | training)
 
 
@@ -85,6 +95,23 @@ def test_five_processes_end_where_one_does(
     assert {one.state for one in store.services(RUN)} == {"stopped"}
 
 
+def test_a_role_whose_updates_are_never_finite_ends_the_run(
+    nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(nano, max_skipped=1)
+    begin(store, config)
+    nothing = torch.tensor(float("nan"))
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, norm: nothing)
+    with pytest.raises(RunFailed, match=r"every update of \w+ was skipped in 1 steps in a row"):
+        play(store, lives(config, nano, tmp_path))
+    assert store.run(RUN).status == "failed"
+
+
+def test_a_collapse_cannot_be_put_back_apart(nano: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training\.collapse_margin = 0\.1 .* leave --launch out"):
+        check_apart(config_of(nano, collapse_margin=0.1), 1)
+
+
 def test_two_workers_share_the_shards_and_change_nothing(
     joint: tuple[Path, Trainer, list[Any]], nano: Path, tmp_path: Path, store: Store
 ) -> None:
@@ -113,3 +140,66 @@ def test_a_hundred_deaths_change_nothing(
     deaths = play(store, lives(config, nano, tmp_path), opened)
     assert sum(deaths.values()) >= 50 and min(deaths.values()) >= 3, "too few died for this to mean anything"
     assert_equal_to(joint, tmp_path, store)
+
+
+class FullDisk:
+    """A disk that is full for files whose path holds `part`, as the operating system and safetensors tell it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.part: str | None = None
+        for owner, name in ((Path, "open"), (Path, "write_text"), (tensor_files, "save_file")):
+            monkeypatch.setattr(owner, name, self._failing(getattr(owner, name), name))
+
+    def _failing(self, write: Any, name: str) -> Any:
+        def failing(*args: Any, **named: Any) -> Any:
+            path = str(args[1] if name == "save_file" else args[0])
+            mode = args[1] if name == "open" and len(args) > 1 else "w" if name != "open" else "r"
+            if self.part is not None and self.part in path and mode != "r":
+                if name == "save_file":
+                    raise SafetensorError("I/O error: No space left on device (os error 28)")
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+            return write(*args, **named)
+
+        return failing
+
+
+# In the order in which a run of three steps still has such files to write.
+FULL_FOR = (
+    "adapters/", "metrics.jsonl", "manager/checkpoints/", "trader/published/", "risk_analyst/told", "services/leader",
+)  # fmt: skip
+
+
+def test_a_full_disk_ends_the_run_and_it_goes_on_when_there_is_room(
+    joint: tuple[Path, Trainer, list[Any]], nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run meets a full disk at each kind of file that its processes write; the others notice and end too."""
+    config, disk = config_of(nano), FullDisk(monkeypatch)
+    for part in FULL_FOR:
+        begin(store, config)
+        disk.part = part
+        with pytest.raises((OSError, RunFailed), match=part) as told:
+            play(store, lives(config, nano, tmp_path))
+        known = message_and_code(told.value)
+        assert known is not None and known[1] == 1, f"{part}: told as a defect, not as a full disk"
+        assert "ree some space" in known[0]
+        assert store.run(RUN).status == "failed"
+    begin(store, config)
+    disk.part = None
+    play(store, lives(config, nano, tmp_path))
+    assert_equal_to(joint, tmp_path, store)
+
+
+def test_conversations_with_other_weights_are_refused(nano: Path, tmp_path: Path, store: Store) -> None:
+    """As a worker of another run would write them under this one's name."""
+
+    class Foreign(Mortal):
+        def add_trajectories(self, records: list[TrajectoryRecord]) -> None:
+            store.add_trajectories([replace(one, policy_version="other") for one in records])
+
+    config = config_of(nano)
+    begin(store, config)
+    with pytest.raises(
+        RunFailed, match=r"step 0 holds conversations of .* with weights other, which its trainer did not"
+    ):
+        play(store, lives(config, nano, tmp_path), lambda one, name: cast("Store", Foreign(one, 10**6)))
+    assert not store.rewards(RUN), "something was learnt from them"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 
 from backend import cli_services
 from backend.markets import load_market
 from backend.runs import recorded_run
+from backend.services import launch
 from backend.services.launch import gateway, run_processes
 from backend.services.lead import leader_state
 from backend.store.store import Store
@@ -22,7 +25,7 @@ from backend.training.job import made
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.archive import write_market
-from simulator.errors import RunFailed, UserError
+from simulator.errors import Interrupted, RunFailed, UserError
 from tests.backend.services.worlds import begin, last_parameters
 from tests.small_world import RUN, small_config, small_market
 
@@ -102,3 +105,63 @@ def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
         cli_services.check_resumed(tmp_path / "b", False)
     cli_services.check_resumed(tmp_path / "a", False)
     cli_services.check_resumed(tmp_path / "b", True)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[launch._Child]:
+    """The processes that are started from here on."""
+    children: list[launch._Child] = []
+    start = launch._start
+
+    def noted(name: str, arguments: list[str], log: Path) -> launch._Child:
+        children.append(start(name, arguments, log))
+        return children[-1]
+
+    monkeypatch.setattr(launch, "_start", noted)
+    return children
+
+
+def test_a_gateway_that_is_killed_is_started_again_at_its_address(started: list[launch._Child], tmp_path: Path) -> None:
+    with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
+        begin(store, small_config())
+        started[0].process.kill()
+        store.add_metrics(RUN, 0, {"loss": 1.0})
+        assert [one.run for one in store.runs()] == [RUN] and len(started) == 2
+    with Store.open(tmp_path / "store") as store:  # it ended when told to, and let the folder go
+        assert store.metrics(RUN)[0].values == {"loss": 1.0}
+
+
+def test_a_gateway_that_ends_says_why(started: list[launch._Child], tmp_path: Path) -> None:
+    log = tmp_path / "store.log"
+    with (
+        pytest.raises(RunFailed, match=r"the server of the store .* ended: the disk is full \(see "),
+        gateway(str(tmp_path / "store"), log) as address,
+        Store.open(address, patience=0.5) as store,
+    ):
+        started[0].process.terminate()  # as on a full disk, it ends by itself
+        started[0].process.wait()
+        log.write_text(json.dumps({"message": "the disk is full"}))
+        store.runs()
+
+
+def test_sigterm_ends_a_service_as_ctrl_c_does(capsys: pytest.CaptureFixture[str]) -> None:
+    former = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(typer.Exit) as ended, cli_services._service(RUN, "rollout-0", None):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert ended.value.exit_code == 130
+    assert json.loads(capsys.readouterr().err)["message"].startswith("stopped by a signal")
+
+
+def test_an_interrupted_run_says_how_it_goes_on(tmp_path: Path) -> None:
+    how = " --launch processes --workers 2"
+    with Store.open("mem://") as store:
+        with (
+            pytest.raises(Interrupted, match=rf"go on with: cryptosentinel train --resume {RUN}{how}$"),
+            recorded_run(store, RUN, "train", 1, "hash", small_config(), how),
+        ):
+            raise KeyboardInterrupt
+        assert store.run(RUN).status == "interrupted"

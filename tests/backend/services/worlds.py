@@ -21,7 +21,7 @@ from backend.training.adapters import load_versions
 from backend.training.checkpoints import checkpoints
 from backend.training.job import made
 from backend.training.tensor_files import read_tensors
-from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.agents.registry import ROLES, roles_of
 from tests.small_world import RUN, small_market
 
 Life = Callable[[Store], None]
@@ -72,7 +72,7 @@ def lives(config: Config, nano: Path, folder: Path, workers: int = 1) -> dict[st
         return live
 
     found = {f"rollout-{number}": worker(number) for number in range(workers)}
-    return found | {f"trainer-{role}": trainer(role) for role in ROLES}
+    return found | {f"trainer-{role}": trainer(role) for role in roles_of(config.team.roles)}
 
 
 def play(store: Store, all_lives: Mapping[str, Life], opened: Opened = lambda store, name: store) -> dict[str, int]:

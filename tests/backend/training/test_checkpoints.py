@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors import SafetensorError
 
 from backend.config import TrainingConfig
 from backend.teams import role_policies
 from backend.training import tensor_files
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
-from backend.training.learner import Learner
+from backend.training.learner import Learner, Past
 from backend.training.policies import RolePolicies
 from simulator.errors import RunFailed, UserError
 from tests.small_world import tree
@@ -97,3 +103,61 @@ def test_a_full_disk_fails_the_run_and_leaves_the_former_checkpoint(
         save_checkpoint(tmp_path, TrainingState(2), policies, learners)
     assert checkpoints(tmp_path) == [former]
     assert load_checkpoint(former, policies, learners_of(policies)).step == 1
+
+
+@contextmanager
+def _files_up_to(size: int) -> Iterator[None]:
+    """No file may become larger than `size` bytes, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
+def test_wherever_the_disk_is_full_the_former_checkpoint_is_intact(
+    share: float, policies: RolePolicies, tmp_path: Path
+) -> None:
+    learners = learners_of(policies)
+    learners["trader"].past.histograms = [dict.fromkeys(range(5000), 1)]  # a JSON file of some size, too
+    former = save_checkpoint(tmp_path, TrainingState(1), policies, learners)
+    before = tree(tmp_path)
+    largest = max(len(content) for content in before.values())
+    with _files_up_to(int(share * largest)), pytest.raises(RunFailed, match=r"cannot be written.*free some space"):
+        save_checkpoint(tmp_path, TrainingState(2), policies, learners)
+    assert tree(tmp_path) == before, "what was begun is removed, to make room"
+    assert list(tmp_path.iterdir()) == [former], "its folders too"
+    assert checkpoints(tmp_path) == [former]
+    again = learners_of(policies)
+    assert load_checkpoint(former, policies, again).step == 1
+    assert again["trader"].past == learners["trader"].past
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(["policies/trader.safetensors", "learner-trader.json", "state.json"]), share=st.floats(0, 1)
+)
+def test_a_file_cut_short_anywhere_is_refused(name: str, share: float, policies: RolePolicies, tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path, TrainingState(1), policies, learners_of(policies))
+    before = {role: policies.version(role) for role in policies.roles}
+    content = (path / name).read_bytes()
+    (path / name).write_bytes(content[: int(share * (len(content) - 1))])
+    with pytest.raises(UserError, match=r"(damaged|cannot be read)"):
+        load_checkpoint(path, policies, learners_of(policies))
+    assert {role: policies.version(role) for role in policies.roles} == before
+
+
+def test_a_checkpoint_from_before_learners_remembered_anything_loads(policies: RolePolicies, tmp_path: Path) -> None:
+    learners = learners_of(policies)
+    for learner in learners.values():
+        learner.past = Past(3, 2, 1, [{0: 1}])
+    path = save_checkpoint(tmp_path, TrainingState(1), policies, learners)
+    for file in path.glob("learner-*.json"):
+        file.unlink()
+    state = json.loads((path / "state.json").read_text())
+    del state["rejections"]
+    (path / "state.json").write_text(json.dumps(state))
+    assert load_checkpoint(path, policies, learners) == TrainingState(1)
+    assert all(learner.past == Past() for learner in learners.values())

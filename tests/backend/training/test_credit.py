@@ -243,3 +243,13 @@ def test_an_outcome_of_its_own_takes_the_place_of_the_teams() -> None:
     found = credit_sub(rolled, "trader", BETA, "fractional", 2, np.random.default_rng(1), outcomes=[[0.3, 0.5]])
     assert [one.parts.outcome for one in found.items] == [0.3, 0.5]
     assert [one.reward for one in found.items] == pytest.approx([0.1 + 0.12 + 0.25, 0.1 + 0.2 + 0.25])
+
+
+def test_practice_behind_the_rollouts_has_no_outcome_of_its_own() -> None:
+    """The team's groups come first; what is behind them was said to no team and is paid by its expert scores."""
+    rolled = build(
+        [[(True, 0.9, [(True, 0.5)]), (True, 0.9, [(True, 0.5)])], [(False, 0.0, [(True, 0.2), (True, 0.8)])]]
+    )
+    found = credit_sub(rolled, "trader", BETA, "fractional", 2, np.random.default_rng(1), outcomes=[[0.3, 0.5]])
+    assert [one.parts.outcome for one in found.items] == [0.3, 0.5, 0.0, 0.0]
+    assert [one.advantage for one in found.items] == pytest.approx([-1.0, 1.0, -1.0, 1.0], abs=1e-6)

@@ -19,6 +19,7 @@ from backend.store.errors import StoreError
 from backend.store.records import RewardRecord, RolloutRecord, RunRecord, TrajectoryRecord
 from backend.store.store import Store
 from backend.training.doctor import (
+    _merge,
     call_metrics,
     conversation_metrics,
     examine,
@@ -118,6 +119,12 @@ def test_validity_share_is_a_share(groups: list[list[tuple[float, bool]]]) -> No
     ]
     share = validity_share(records)
     assert share is None or -1e-9 <= share <= 1.0 + 1e-9
+
+
+def test_what_a_run_has_measured_itself_stands() -> None:
+    steps = {1: {"trader/length": 7.0}}
+    _merge(steps, {1: {"trader/length": 9.0, "trader/stale": 0.5}, 2: {"trader/stale": 1.0}})
+    assert steps == {1: {"trader/length": 7.0, "trader/stale": 0.5}}, "and of step 2 the run has no metrics yet"
 
 
 def test_validity_share_has_its_extremes() -> None:

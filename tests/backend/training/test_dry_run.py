@@ -15,6 +15,7 @@ from backend.config import Config, load_config
 from backend.console import console
 from backend.training import dry_run as module
 from backend.training.dry_run import DryRun, Part, dry_run, project
+from backend.training.hardware import Hardware
 from backend.training.memory import GIB
 from backend.training.policies import RolePolicies
 from cryptosentinel.agents.registry import ROLES
@@ -73,7 +74,7 @@ def test_every_role_makes_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_real_model_is_cut_to_what_fits() -> None:
     real = load_config("qwen3_4b")
     shape = module.Shape.of(module.architecture_of(real.training, real.nano))
-    plan = module._plan(real, 8, "cpu")
+    plan = module._plan(real, 8, Hardware())
     layers = [module._layers_that_fit(shape, plan, room * GIB) for room in (16, 24, 32, 64, 400)]
     assert layers == sorted(layers) and layers[0] >= 1 and layers[-1] == shape.layers > layers[1]
     cut = module._cut(module.architecture_of(real.training, real.nano), 2)

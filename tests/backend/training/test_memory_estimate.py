@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +18,14 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from backend.config import NanoConfig, load_config
 from backend.training.architectures import KNOWN, Shape, architecture_of, qwen3_config
+from backend.training.hardware import Hardware, Precision
 from backend.training.memory import (
     GIB,
     Estimate,
     MemoryPlan,
     Need,
     activations,
+    base_bytes,
     estimate,
     gib,
     machine_memory,
@@ -46,19 +49,22 @@ import json, sys
 import numpy as np, torch
 torch.set_num_threads(1)
 from backend.training.architectures import qwen3_config
+from backend.training.hardware import Hardware
 from backend.training.policies import LoraSettings, RolePolicies
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.trajectory import Trajectory
 from cryptosentinel.llm.nano import nano_config, new_nano
 
-name, mode, count, length, sampled = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+name, mode, precision, again = sys.argv[1:5]
+count, length, sampled = map(int, sys.argv[5:])
 # Not getrusage: its peak begins with that of the process that forked this one.
 status = lambda name: next(
     int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name + ":")
 )
 before = status("VmRSS")
 config = nano_config(1280) if name == "nano" else qwen3_config("Qwen3-0.6B", layers=2)
-policies = RolePolicies(new_nano(0, config), ["manager"], mode, LoraSettings())
+hardware = Hardware("cpu", precision, again == "True")
+policies = RolePolicies(new_nano(0, config), ["manager"], mode, LoraSettings(), hardware=hardware)
 built = status("VmHWM") - before
 trainer = RoleTrainer(policies, "manager", RoleTrainerSettings())
 rng = np.random.default_rng(0)
@@ -111,11 +117,15 @@ def test_parameters_and_adapters_are_counted_exactly(hidden: int, layers: int, t
     assert shape.adapter(rank) == sum(one.numel() for one in policies.trainable("manager"))
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("mode", ["lora", "full"])
 @pytest.mark.parametrize(("layers", "length"), [(1, 65), (3, 129)])
-def test_activations_are_what_autograd_keeps(mode: Literal["lora", "full"], layers: int, length: int) -> None:
+def test_activations_are_what_autograd_keeps(
+    mode: Literal["lora", "full"], layers: int, length: int, precision: Precision
+) -> None:
     config, batch, sampled = small(layers), 4, 20
-    policies = RolePolicies(new_nano(0, config), ["manager"], mode, LoraSettings(r=16))
+    hardware = Hardware(precision=precision)
+    policies = RolePolicies(new_nano(0, config), ["manager"], mode, LoraSettings(r=16), hardware=hardware)
     own = {one.untyped_storage().data_ptr() for one in policies.activate("manager").parameters()}
     kept: dict[int, tuple[int, torch.Tensor]] = {}
 
@@ -129,10 +139,24 @@ def test_activations_are_what_autograd_keeps(mode: Literal["lora", "full"], laye
     mask = torch.arange(length).expand(batch, -1) >= length - sampled
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         policies.logps("manager", ids, mask)
-    plan = MemoryPlan(weights=mode, micro_tokens=batch * (length - 1), micro_sampled=batch * sampled)
+    plan = MemoryPlan(
+        weights=mode, micro_tokens=batch * (length - 1), micro_sampled=batch * sampled, precision=precision
+    )
     logits = plan.micro_sampled * config.vocab_size * 4
     held = sum(size for size, _ in kept.values()) - logits
-    assert activations(Shape.of(config), plan) == pytest.approx(held, rel=0.07)
+    shape = Shape.of(config)
+    shortened = [need.size for need in updates(shape, plan) if need.part == "what is trained, in bfloat16"]
+    assert len(shortened) == (precision == "bfloat16")
+    assert activations(shape, plan) + sum(shortened) == pytest.approx(held, rel=0.07)
+
+
+def test_checkpointing_keeps_the_inputs_of_blocks_and_one_block() -> None:
+    shape = Shape.of(small(layers=20))
+    sizes: dict[Precision, int] = {"float32": 4, "bfloat16": 2}
+    for precision, size in sizes.items():
+        plan = MemoryPlan(micro_tokens=100, precision=precision, checkpointing=True)
+        one = activations(replace(shape, layers=1), replace(plan, checkpointing=False))
+        assert activations(shape, plan) == one + 20 * 100 * shape.hidden * size
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -185,22 +209,30 @@ def measured(*arguments: Any) -> tuple[float, float]:
     not Path("/proc/self/status").is_file(), reason="a process's peak of memory is read from Linux's /proc"
 )
 @pytest.mark.parametrize(
-    ("name", "mode", "count", "length", "sampled"),
+    ("name", "mode", "precision", "again", "count", "length", "sampled"),
     [
-        ("nano", "lora", 16, 512, 128),
-        ("nano", "full", 16, 512, 128),
-        ("nano", "lora", 32, 128, 64),
-        ("qwen", "lora", 4, 256, 100),
+        ("nano", "lora", "float32", False, 16, 512, 128),
+        ("nano", "full", "float32", False, 16, 512, 128),
+        ("nano", "lora", "float32", False, 32, 128, 64),
+        ("qwen", "lora", "float32", False, 4, 256, 100),
+        ("nano", "lora", "float32", True, 16, 512, 16),
+        ("nano", "lora", "bfloat16", False, 16, 512, 16),
     ],
 )
 def test_a_real_step_takes_what_was_estimated(
-    name: str, mode: Literal["lora", "full"], count: int, length: int, sampled: int
+    name: str, mode: Literal["lora", "full"], precision: Precision, again: bool, count: int, length: int, sampled: int
 ) -> None:
-    built, stepped = measured(name, mode, count, length, sampled)
+    built, stepped = measured(name, mode, precision, again, count, length, sampled)
     shape = Shape.of(nano_config(1280) if name == "nano" else qwen3_config("Qwen3-0.6B", layers=2))
-    plan = MemoryPlan(weights=mode, micro_tokens=count * length, micro_sampled=count * sampled)
+    plan = MemoryPlan(
+        weights=mode,
+        precision=precision,
+        checkpointing=again,
+        micro_tokens=count * length,
+        micro_sampled=count * sampled,
+    )
     own = shape.adapter(plan.rank) if mode == "lora" else shape.parameters
-    held = 4 * (shape.parameters + 3 * own)  # base, the role's own, two moments
+    held = base_bytes(shape, plan) + 4 * 3 * own  # base, the role's own, two moments
     assert held + sum(need.size for need in updates(shape, plan)) == pytest.approx(stepped, rel=0.3)
     if name == "qwen":
         assert 4 * (2 * shape.parameters + own) == pytest.approx(built, rel=0.05)  # the second copy of the base
@@ -239,8 +271,14 @@ def test_more_of_anything_takes_no_less(plan: MemoryPlan) -> None:
         assert estimate(shape, more).total >= before
     again = MemoryPlan(**{**plan.__dict__, "checkpointing": True})
     assert estimate(shape, again).of("updates") <= estimate(shape, plan).of("updates")
-    half = MemoryPlan(**{**plan.__dict__, "base_bytes": 2})
-    assert estimate(shape, half).total < before
+    half = replace(plan, precision="bfloat16")
+    assert estimate(shape, half).of("always") < estimate(shape, plan).of("always")
+    for phase in ("loading", "rollouts", "updates", "publishing"):
+        short, long = estimate(shape, half).of(phase), estimate(shape, plan).of(phase)
+        # What is trained is copied in bfloat16, which outweighs activations of a few tokens.
+        assert short <= long + (2 * shape.parameters if phase == "updates" else 0)
+    quarter = replace(half, quantisation="nf4")
+    assert base_bytes(shape, quarter) < base_bytes(shape, half) < base_bytes(shape, plan)
 
 
 def test_what_cannot_fit_is_refused_with_advice() -> None:

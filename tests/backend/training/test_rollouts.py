@@ -118,7 +118,7 @@ def test_metrics_are_means_over_the_rollouts(store: Store, tmp_path: Path) -> No
     assert metrics["team/tokens"] == sum(len(c.ids) for one in every for c in (one.main, *one.subs))
     assert team_metrics([]) == {} and spoken_metrics("trader", [], 4) == {}
     credit = credit_main(groups, (0.1, 0.9))
-    paid = credit_metrics("manager", credit)
+    paid = credit_metrics("manager", credit, (0.1, 0.9))
     assert paid["manager/reward/mean"] == pytest.approx(0.1 + 0.9 * metrics["team/outcome"])
     assert paid["manager/degenerate_share"] == credit.degenerate / 6
 

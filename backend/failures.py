@@ -1,0 +1,31 @@
+"""How an error is told to the user, and with which exit code a command ends after it."""
+
+from __future__ import annotations
+
+import errno
+
+from simulator.errors import Interrupted, RunFailed, UserError
+
+# A disk or a folder that cannot take what a run writes; any other OSError is a defect and shows its traceback.
+FOLDER_TROUBLE = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST,
+    errno.ENOTDIR,
+)  # fmt: skip
+INTERRUPTED = 130
+
+
+def message_and_code(error: BaseException) -> tuple[str, int] | None:
+    """The message and the exit code of an error that a user can understand; None for a defect."""
+    match error:
+        case UserError():
+            return str(error), 2
+        case Interrupted():
+            return str(error), INTERRUPTED
+        case RunFailed():
+            return str(error), 1
+        case OSError() if error.errno in FOLDER_TROUBLE:
+            return (
+                f"{error.filename or 'a file'} cannot be written: {error.strerror}. Free some space or choose another "
+                "folder; checkpoints and records written before are intact"
+            ), 1
+    return None

@@ -1,0 +1,102 @@
+"""The metrics of a run at Weights & Biases as well, where `training.wandb_project` names a project.
+
+What goes there is the name of the run and its metrics, and nothing else: no configuration, code, console output or
+facts about the machine. The key is that of the environment (`WANDB_API_KEY`), which wandb reads itself; with
+`WANDB_MODE=offline` the files stay in the run's folder. A mirror that fails says so once and is silent from then on:
+the run's own record is complete without it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import UserError
+
+OFFLINE = ("offline", "dryrun", "disabled")  # values of WANDB_MODE that need no key
+_log = logging.getLogger(__name__)
+
+
+def require_wandb(project: str) -> None:
+    """Raise `UserError` where there is a project, but no package or no key for it: before anything is trained."""
+    if not project:
+        return
+    if importlib.util.find_spec("wandb") is None:
+        raise UserError(
+            f"training.wandb_project = {project!r}, and wandb is not installed: pip install 'cryptosentinel[wandb]' or "
+            "leave the setting out"
+        )
+    if os.environ.get("WANDB_MODE") not in OFFLINE and not os.environ.get("WANDB_API_KEY"):
+        raise UserError(
+            f"training.wandb_project = {project!r}, and there is no key: set WANDB_API_KEY in the environment, or "
+            "WANDB_MODE=offline to keep the files in the run's folder"
+        )
+
+
+class WandbMirror:
+    """Sends the metrics of `run` to `project`; files lie in `folder`/wandb."""
+
+    def __init__(self, project: str, run: str, folder: Path) -> None:
+        self._run: Any = None
+        self._failed = False
+        self._try(lambda: self._begin(project, _id(run), folder))
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Send the metrics of a step."""
+        self._try(lambda: self._run.log({"step": step, **{plain(name): value for name, value in values.items()}}))
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._try(lambda: self._run.finish())
+
+    def _begin(self, project: str, run: str, folder: Path) -> None:
+        import wandb
+
+        settings = wandb.Settings(
+            console="off",
+            silent=True,
+            symlink=False,
+            disable_code=True,
+            disable_git=True,
+            disable_job_creation=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+        )
+        self._run = wandb.init(project=project, id=run, name=run, dir=str(folder), resume="allow", settings=settings)
+        # A resumed run does steps again, and wandb's own count of steps only rises.
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def _try(self, act: Callable[[], object]) -> None:
+        """Do `act`; the first failure is said and ends the mirror."""
+        if self._failed:
+            return
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - wandb's errors share no base, and none of them may end a training
+            self._failed = True
+            # Its text is from outside: a line of it, without what a terminal would obey.
+            said = ascii(str(error)[:200])
+            _log.warning(
+                "Weights & Biases failed (%s: %s). The run goes on; metrics.jsonl, TensorBoard and the store have all "
+                "its metrics",
+                type(error).__name__,
+                said,
+            )
+
+
+def plain(name: str) -> str:
+    """The name of a metric with `_` in place of all but letters, digits and - . / _."""
+    return re.sub(r"[^A-Za-z0-9_./-]", "_", name)
+
+
+def _id(run: str) -> str:
+    """The name of a run as wandb takes it: `plain`, and without `/`."""
+    return plain(run).replace("/", "_")

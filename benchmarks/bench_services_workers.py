@@ -1,0 +1,160 @@
+"""What a second rollout worker brings: rollouts a second of two worker processes against one, as `train --launch
+processes` starts them: one thread each, around a gateway, every record written.
+
+What is measured is rolling out. The trainers are played by this process: as soon as a step is complete it publishes the
+same weights for the next one, so that no optimiser competes for the cores and none is waited for. A step's time is from
+one completion to the next: it holds the loading of the weights, generation, scoring, all writes, the wait of the
+faster worker for the slower one, and the wait until everybody has noticed. It holds no validation, which is the
+leader's alone and has no second worker. Both numbers of workers do the same steps with the same seeds, turn by turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+from backend.config import Config, load_config
+from backend.markets import load_market
+from backend.runs import recorded_run
+from backend.services.launch import gateway
+from backend.store.records import PublishedRecord, RolloutRecord, TrajectoryRecord
+from backend.store.store import Store
+from backend.teams import role_policies
+from backend.training.job import warm_started_base
+from backend.training.tensor_files import write_tensors
+from benchmarks.run import Result
+
+STEPS = 6  # the first warms up
+ROUNDS = 2
+TARGET = 1.7
+LOOK = 0.05  # seconds between two looks of those who play the trainers
+SETTINGS = (
+    "training.queries_per_step=64", "training.rollouts_per_query=8", "training.shards=2", "training.stage1_steps=0",
+    "training.stage1_max_steps=0", f"training.stage2_steps={STEPS}", "training.validation_every=1000",
+    "training.validation_queries=2", "training.futures_paths=16",
+)  # fmt: skip
+_SILENT: Callable[[str, int, int], None] = lambda what, done, total: None  # noqa: E731  # of no interest here
+
+
+def run() -> list[Result]:
+    """The row `services.workers`; the value is the rollouts a second of two workers."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        rates, digests = _measured()
+    finally:
+        torch.set_num_threads(threads)
+    if len(digests) > 1:
+        raise AssertionError("one and two workers left other records of the same steps")
+    one, two = (statistics.median(rates[workers]) for workers in (1, 2))
+    return [
+        {
+            "name": "services.workers",
+            "value": two,
+            "unit": "rollouts/s",
+            "against": f"one worker, {one:.1f} rollouts/s: same steps and seeds, same records, one thread each",
+            "ratio": two / one,
+            "target": TARGET,
+            "met": two >= TARGET * one,
+        }
+    ]
+
+
+def _measured() -> tuple[dict[int, list[float]], set[str]]:
+    """Rollouts a second of each steady step by the number of workers; and digests of what was stored."""
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    digests: set[str] = set()
+    with tempfile.TemporaryDirectory() as scratch:
+        config = load_config("quick", SETTINGS)
+        base = warm_started_base(config, load_market(config.market, config.costs), Path(scratch), _SILENT)
+        config = load_config("quick", (*SETTINGS, f"training.base_model={base}"))
+        for turn in range(ROUNDS):
+            for workers in rates:
+                folder = Path(scratch) / f"{turn}-{workers}"
+                folder.mkdir()
+                with gateway(str(folder / "store"), folder / "store.log") as address, Store.open(address) as store:
+                    times = _times(config, store, address, folder, workers)
+                    rollouts = config.training.queries_per_step * config.training.rollouts_per_query
+                    rates[workers] += [rollouts / (b - a) for a, b in pairwise(times)]
+                    digests.add(_digest(store))
+    return rates, digests
+
+
+def _times(config: Config, store: Store, address: str, runs: Path, workers: int) -> list[float]:
+    """When each step of the run was complete."""
+    market = load_market(config.market, config.costs)
+    (runs / "bench").mkdir()
+    weights = _weights(config, runs / "bench")
+    times = []
+    with (
+        recorded_run(store, "bench", "train", 1, market.content_hash, config),
+        _workers(address, runs, workers) as alive,
+    ):
+        for step in range(STEPS):
+            for record in weights:
+                store.add_published(record(step))
+            while not store.step_complete("bench", step, config.training.shards):
+                alive()
+                time.sleep(LOOK)
+            times.append(time.perf_counter())
+    return times
+
+
+def _weights(config: Config, folder: Path) -> Sequence[Callable[[int], PublishedRecord]]:
+    """Of each role the record that publishes its untrained weights for a step."""
+
+    def publishing(role: str) -> Callable[[int], PublishedRecord]:
+        path = folder / f"{role}.safetensors"
+        write_tensors(path, policies.role_state(role), policies.header(role))
+        version, checksum = policies.version(role), hashlib.sha256(path.read_bytes()).hexdigest()
+        told = {"metrics": {}, "rolled_back": False}
+        return lambda step: PublishedRecord("bench", role, step, version, path.name, checksum, told)
+
+    policies, _ = role_policies(Path(config.training.base_model), config.training)
+    return [publishing(role) for role in policies.roles]
+
+
+@contextmanager
+def _workers(address: str, runs: Path, workers: int) -> Iterator[Callable[[], None]]:
+    """Worker processes for a block; what it gets raises if one of them has ended."""
+    own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    common = ["serve", "rollout", "--store", address, "--run", "bench", "--runs", str(runs), "--workers", str(workers)]
+    logs = [runs / f"rollout-{number}.log" for number in range(workers)]
+    children = []
+    for number, log in enumerate(logs):
+        with log.open("wb") as output:
+            command = [sys.executable, "-m", "backend.cli", *common, "--number", str(number)]
+            children.append(subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | own))
+
+    def alive() -> None:
+        for child, log in zip(children, logs, strict=True):
+            if child.poll() is not None:
+                raise RuntimeError(f"a worker ended with code {child.returncode}: {log.read_text()[-2000:]}")
+
+    try:
+        yield alive
+    finally:
+        for child in children:
+            child.terminate()
+        for child in children:
+            child.wait(60)
+
+
+def _digest(store: Store) -> str:
+    """Of all rollouts and conversations."""
+    digest = hashlib.sha256()
+    for kind in (RolloutRecord, TrajectoryRecord):
+        for record in store.each(kind, "bench"):
+            digest.update(repr(record).encode())
+    return digest.hexdigest()

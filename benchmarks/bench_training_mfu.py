@@ -1,0 +1,105 @@
+"""Model FLOP utilisation of the training step for Qwen3-0.6B's architecture on a GPU.
+
+Random weights, a LoRA adapter, bfloat16, one optimiser step on full micro-batches, with gradient checkpointing off and
+on. FLOPs are those of the model (`backend/training/flops.py`), so what checkpointing computes again does not count as
+work. The peak is that of the data sheet for dense bfloat16. Without a GPU there is nothing to measure, and the rows say
+so.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+import torch
+
+from backend.training.architectures import Shape, qwen3_config
+from backend.training.flops import PEAKS, training_flops
+from backend.training.hardware import Hardware
+from backend.training.policies import LoraSettings, RolePolicies
+from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.trajectory import Trajectory
+from benchmarks.run import Result
+from cryptosentinel.llm.nano import new_nano
+
+MODEL = "Qwen3-0.6B"
+ROLE = "manager"
+LENGTH, SAMPLED, ROWS = 2048, 1024, 32  # tokens of a conversation, sampled ones among them, conversations of a step
+MICRO_TOKENS = 8192
+WARM_UP, STEPS = 2, 5
+TARGET = 0.35  # where others are with models of this size and without fused kernels
+
+
+def run() -> list[Result]:
+    """The rows `training.mfu` and `training.mfu.checkpointing`; the value is tokens a second."""
+    return [_row("training.mfu", False), _row("training.mfu.checkpointing", True)]
+
+
+def _row(name: str, checkpointing: bool) -> Result:
+    if not torch.cuda.is_available():
+        return _unmeasured(name, "no GPU: not measured")
+    card = torch.cuda.get_device_name()
+    peak = next((flops for known, flops in PEAKS.items() if known in card), None)
+    if peak is None:
+        return _unmeasured(name, f"the peak of {card} is not known: not measured")
+    seconds = _seconds(checkpointing)
+    tokens = ROWS * LENGTH
+    rate = ROWS * training_flops(Shape.of(qwen3_config(MODEL)), LENGTH, SAMPLED, LoraSettings().r) / seconds
+    return {
+        "name": name,
+        "value": tokens / seconds,
+        "unit": "tokens/s",
+        "against": f"the peak of {card}, {peak / 1e12:.0f} TFLOP/s in dense bfloat16: {MODEL}, LoRA, {ROWS} of "
+        f"{LENGTH} tokens, {SAMPLED} sampled",
+        "ratio": rate / peak,
+        "target": f">= {TARGET}",
+        "met": rate >= TARGET * peak,
+    }
+
+
+def _unmeasured(name: str, why: str) -> Result:
+    return {
+        "name": name,
+        "value": 0.0,
+        "unit": "tokens/s",
+        "against": why,
+        "ratio": None,
+        "target": f">= {TARGET}",
+        "met": False,
+    }
+
+
+def _seconds(checkpointing: bool) -> float:
+    """Median seconds of a step."""
+    hardware = Hardware("cuda", "bfloat16", checkpointing)
+    policies = RolePolicies(new_nano(0, qwen3_config(MODEL)), [ROLE], "lora", LoraSettings(), hardware=hardware)
+    trainer = RoleTrainer(policies, ROLE, RoleTrainerSettings(micro_batch_tokens=MICRO_TOKENS))
+    rng = np.random.default_rng(0)
+    mask = np.arange(LENGTH) >= LENGTH - SAMPLED
+    talks = [
+        Trajectory(
+            role=ROLE,
+            query="q",
+            rollout=number,
+            ordinal=0,
+            ids=rng.integers(0, 150_000, LENGTH).astype(np.int32),  # nothing in common, so nothing is computed once
+            mask=mask,
+            sampled_logps=np.where(mask, -12.0, 0.0).astype(np.float32),
+            policy_version="v",
+            valid=True,
+            format_score=1.0,
+            expert=None,
+            truncated=False,
+        )
+        for number in range(ROWS)
+    ]
+    signs = [(-1.0) ** number for number in range(ROWS)]
+    taken = []
+    for _ in range(WARM_UP + STEPS):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        trainer.step(talks, signs, [1.0 / ROWS] * ROWS)
+        torch.cuda.synchronize()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken[WARM_UP:])

@@ -1,0 +1,75 @@
+"""Neither side runs ahead: rollouts wait for weights, trainers for rollouts, both no longer than the staleness says."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from backend.store.store import Store
+from cryptosentinel.agents.registry import ROLES
+from tests.backend.services.worlds import begin, lives, play
+from tests.small_world import RUN, small_config
+
+STEPS, SHARDS = 4, 2
+
+
+class Slow:
+    """A store that notes in which order work begins and ends. Trader's trainer is as slow as it may be: it publishes
+    only when the rollouts have gone as far as they may without that."""
+
+    def __init__(self, store: Store, events: list[tuple[str, int, object]], staleness: int) -> None:
+        self._store, self._events, self._staleness = store, events, staleness
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def clear_shard(self, run: str, step: int, shard: int, queries: list[int]) -> None:
+        self._events.append(("begins", step, shard))
+        self._store.clear_shard(run, step, shard, queries)
+
+    def add_shard(self, record: Any) -> None:
+        self._store.add_shard(record)
+        self._events.append(("rolled out", record.step, record.shard))
+
+    def add_published(self, record: Any) -> None:
+        last = min(STEPS - 1, record.step - 1 + self._staleness)
+        deadline = time.monotonic() + 60
+        while record.role == "trader" and record.step and time.monotonic() < deadline:
+            if any(what == "begins" and step >= last for what, step, _ in tuple(self._events)):
+                break
+            time.sleep(0.01)
+        self._events.append(("published", record.step, record.role))
+        self._store.add_published(record)
+
+
+@pytest.mark.parametrize(("staleness", "unsynchronised"), [(0, False), (2, True)])
+def test_nobody_runs_ahead(staleness: int, unsynchronised: bool, nano: Path, tmp_path: Path) -> None:
+    config = small_config(
+        base_model=str(nano), stage1_max_steps=1, stage2_steps=STEPS - 1, shards=SHARDS, staleness=staleness,
+        unsynchronised=unsynchronised, queries_per_step=2, rollouts_per_query=2,
+    )  # fmt: skip
+    events: list[tuple[str, int, object]] = []
+    with Store.open("mem://") as store:
+        begin(store, config)
+        play(store, lives(config, nano, tmp_path, 2), lambda one, name: cast("Store", Slow(one, events, staleness)))
+        assert {one.step for one in store.shards(RUN)} == set(range(STEPS))
+    published = dict.fromkeys(ROLES, -1)
+    rolled: dict[int, set[object]] = {step: set() for step in range(STEPS)}
+    ahead = 0
+    for what, step, who in events:
+        if what == "begins":
+            oldest = min(published.values())
+            assert step - oldest <= staleness, f"step {step} began with weights of step {oldest}"
+            ahead = max(ahead, step - oldest)
+        elif what == "rolled out":
+            rolled[step].add(who)
+        else:
+            assert step == 0 or len(rolled[step - 1]) == SHARDS, (
+                f"{who} learnt from step {step - 1} before it was whole"
+            )
+            assert step == published[str(who)] + 1
+            published[str(who)] = step
+    assert ahead == staleness, "rollouts waited for a slow trainer longer than they had to"

@@ -1,0 +1,110 @@
+"""What `train --launch ray` says before it starts anything: no Ray, no cluster, no room, other code."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend import cli_services
+from backend.config import Config, ConfigError, config_from_dict
+from backend.services import ray_cluster
+from backend.services.ray_actors import look
+from backend.services.ray_cluster import LOCAL, cluster, cluster_address
+from backend.services.ray_room import CPU_SHARES, GPU_SHARES, Capacity, rooms
+from simulator.errors import UserError
+
+
+def config_of(kind: str, url: str, device: str) -> Config:
+    engine = {"kind": kind, "url": url} if url else {"kind": kind}
+    return config_from_dict({"engine": engine, "training": {"device": device}}, "test")
+
+
+@given(
+    machines=st.lists(
+        st.builds(Capacity, st.integers(0, 90).map(lambda tenths: tenths / 10), st.integers(0, 4).map(float)),
+        max_size=5,
+    ),
+    workers=st.integers(1, 8),
+    roles=st.integers(1, 4),
+    engine=st.sampled_from([("transformers", ""), ("vllm", ""), ("vllm", "http://127.0.0.1:8000")]),
+    device=st.sampled_from(["auto", "cpu", "cuda"]),
+)
+def test_what_is_given_out_is_there(
+    machines: list[Capacity], workers: int, roles: int, engine: tuple[str, str], device: str
+) -> None:
+    """Each resource by itself: all processes can be put on the machines; who is refused would not have fitted."""
+    config = config_of(*engine, device)
+    try:
+        rollout, trainer = rooms(machines, config, workers, roles)
+    except ConfigError as error:
+        servers = engine == ("vllm", "") and sum(int(one.gpus) for one in machines) < workers
+        assert servers or sum(int(one.cpus / CPU_SHARES[-1]) for one in machines) < workers + roles, str(error)
+        return
+    for left, shares in (
+        ([one.cpus for one in machines], [rollout.cpus] * workers + [trainer.cpus] * roles),
+        ([one.gpus for one in machines], [rollout.gpus] * workers + [trainer.gpus] * roles),
+    ):
+        for share in sorted(shares, reverse=True):
+            place = left.index(max(left))
+            left[place] -= share
+            assert left[place] >= -1e-9
+    assert min(rollout.cpus, trainer.cpus) > 0.0
+    assert trainer.gpus in (0.0, *GPU_SHARES) and (device != "cpu" or trainer.gpus == 0.0)
+    has_gpus = sum(one.gpus for one in machines) > 0
+    assert (rollout.gpus == 1.0) or engine != ("vllm", "") or not has_gpus, "a server without a GPU of its own"
+
+
+def test_a_room_too_small_is_told_in_numbers() -> None:
+    config = config_of("transformers", "", "auto")
+    with pytest.raises(ConfigError, match=r"9 rollout workers and 4 trainers need 0.25 CPUs each.* have 1, 2: lower"):
+        rooms([Capacity(1.0, 0.0), Capacity(2.0, 0.0)], config, 9, 4)
+    with pytest.raises(ConfigError, match=r"each of the 2 rollout workers.* have 1: lower --workers, or .*engine.url"):
+        rooms([Capacity(8.0, 1.0)], config_of("vllm", "", "auto"), 2, 4)
+    several = config.model_copy(update={"training": config.training.model_copy(update={"data_parallel": 2})})
+    with pytest.raises(ConfigError, match=r"training.data_parallel = 2, but with --launch ray"):
+        rooms([Capacity(8.0, 8.0)], several, 1, 4)
+
+
+def test_the_address_is_checked_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ray_cluster.ADDRESS, raising=False)
+    assert cluster_address("", "runs/store") == LOCAL
+    assert cluster_address("10.0.0.1:6379", "ws://10.0.0.1:8765") == "10.0.0.1:6379"
+    for wrong in ("ray://10.0.0.1:10001", "10.0.0.1", "head"):
+        with pytest.raises(ConfigError, match=f"--ray-address {wrong}: give HOST:PORT"):
+            cluster_address(wrong, "ws://10.0.0.1:8765")
+    with pytest.raises(ConfigError, match=r"cannot open the folder --store runs/store: start .*serve store"):
+        cluster_address("auto", "runs/store")
+    monkeypatch.setenv(ray_cluster.ADDRESS, "10.0.0.2:6379")
+    assert cluster_address("", "wss://store") == "10.0.0.2:6379"
+    with pytest.raises(UserError, match="--ray-address auto is for --launch ray"):
+        cli_services.cluster_of(False, "auto", "runs/store")
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"--launch ray needs Ray, .*cryptosentinel\[ray\]"):
+        cli_services.cluster_of(True, "", "runs/store")
+
+
+def test_who_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"no Ray cluster answers at {address}"), cluster(address):
+            pass
+        nobody.listen(5)  # and from here on somebody takes calls and never says a word
+        monkeypatch.setattr(ray_cluster, "_ANSWER", 2.0)
+        with pytest.raises(UserError, match=f"at {address} "), cluster(address):
+            pass
+
+
+def test_a_machine_tells_whether_it_sees_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("abc")
+    assert look("n", str(tmp_path / "token"), "abc").shared
+    assert not look("n", str(tmp_path / "token"), "abd").shared
+    assert not look("n", str(tmp_path / "elsewhere"), "abc").shared
