@@ -9,6 +9,9 @@ weight, and so copies no work either; that this weight and copies are the same s
 How often sub-agents are called is that of the novice team, whose decisions nano learns from: 0 to 4 consultations at
 random in a rollout; steps are as large as those of the preset `demo`. Both train the same model (a nano with its own
 tokenizer) on the same rollouts. What is saved depends on the calls: where everybody calls once, it is nothing.
+
+Both make the plain pass, in which every item goes through the model: a pass over shared beginnings
+(`shared_prefixes.py`) computes equal items once, so with it the copies would cost memory and little time.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from backend.training import shared_prefixes
 from backend.training.alignment import target_count
 from backend.training.credit import calls_histogram, credit_sub
 from backend.training.policies import RolePolicies
@@ -152,6 +156,10 @@ def _check(policies: RolePolicies, role: str, drawn: _Batch, copied: _Batch) -> 
 def _step(policies: RolePolicies, role: str, batch: _Batch) -> tuple[float, dict[str, float]]:
     """Processor time and metrics of one step of a new trainer on a copy of the policies."""
     trainer = RoleTrainer(copy.deepcopy(policies), role, SETTINGS)
-    start = time.process_time()
-    metrics = trainer.step(batch.trajectories, batch.advantages, batch.weights)
-    return time.process_time() - start, metrics
+    worthwhile, shared_prefixes.WORTHWHILE = shared_prefixes.WORTHWHILE, 0.0
+    try:
+        start = time.process_time()
+        metrics = trainer.step(batch.trajectories, batch.advantages, batch.weights)
+        return time.process_time() - start, metrics
+    finally:
+        shared_prefixes.WORTHWHILE = worthwhile
