@@ -231,6 +231,7 @@ def train(
     from backend.runs import new_run_id, recorded_run
     from backend.store.store import Store
     from backend.training.hardware import described, moved
+    from backend.training.job import check_ready
     from backend.training.job import train as run_training
 
     settings = with_market(load_config(config, set_ or []), data, symbols, timeframe, resample, funding, news)
@@ -244,6 +245,8 @@ def train(
         return
     if launch and not resume:
         cli_services.check(settings, workers)
+    elif not resume:
+        check_ready(settings)  # before anything is recorded
     cluster = cli_services.cluster_of(launch == Launch.RAY, ray_address, store)
     with ExitStack() as stack:
         address = stack.enter_context(cli_services.served_store(store, runs)) if launch else store

@@ -304,7 +304,9 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 
 def _problem(problem: Any, source: str, overridden: dict[str, str]) -> str:
     """One line: where, which key, which value, what is allowed."""
-    location = problem["loc"]
+    *location, last = problem["loc"]
+    of_name = last == "[key]"  # pydantic's word for the name of a table's entry
+    location = tuple(location) if of_name else (*location, last)
     key = _dotted(location)
     where = _blame(key, source, overridden)
     if problem["type"] == "extra_forbidden":
@@ -316,10 +318,10 @@ def _problem(problem: Any, source: str, overridden: dict[str, str]) -> str:
     if problem["type"] == "value_error":
         return f"{where}: {key}: {message}"
     allowed = next((entry.allowed for entry in describe() if f"{key}.".startswith(f"{entry.key}.")), "")
-    if len(location) > 3 and isinstance(
-        location[3], str
-    ):  # a key of a table's entry: these are not described one by one
-        allowed = "" if location[-1] != "[key]" else allowed
+    if len(location) > 3 and isinstance(location[3], str):  # a key of an entry: these are not described one by one
+        allowed = ""
+    if of_name:
+        return f"{where}: {key} is not allowed: expected {allowed}"
     value = json.dumps(problem["input"], default=str)
     return f"{where}: {key} = {value} is not allowed: {f'expected {allowed}' if allowed else message}"
 

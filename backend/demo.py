@@ -18,7 +18,7 @@ from backend.store.records import EvaluationRecord
 from backend.store.store import Store
 from backend.teams import LoadedTeam, load_team, scripted_team
 from backend.training.hardware import described
-from backend.training.job import train
+from backend.training.job import check_ready, train
 from backend.training.trainer import Progress
 from simulator.errors import UserError
 
@@ -57,6 +57,7 @@ def run_demo(
     started = time.monotonic()
     market = load_market(config.market, config.costs)
     account_of(config, market)  # what is wrong with the venue is said now, not after the training
+    check_ready(config)
     run, spent = _begin(config, folder)
     twin = load_market(config.market.model_copy(update={"edge": False}), config.costs)
     say(

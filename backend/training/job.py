@@ -79,8 +79,7 @@ def train(
     Raises `UserError` for a configuration or data that cannot be used or a model that this machine has no room for,
     `RunFailed` where training cannot go on.
     """
-    check_trainable(config)
-    require_wandb(config.training.wandb_project)
+    check_ready(config)
     folder.mkdir(parents=True, exist_ok=True)
     base = warm_started_base(config, market, folder, report)
     shape = Shape.of(read_config(base))
@@ -134,6 +133,13 @@ def write_team(config: Config, folder: Path, base: Path, trainer: Trainer) -> No
     adapters = None if best is None else str(trainer.adapters(best).relative_to(folder))
     base_name = NANO if base == folder / NANO else str(base.resolve())
     write_manifest(folder, TeamManifest(base=base_name, adapters=adapters, config=config))
+
+
+def check_ready(config: Config) -> None:
+    """Raise `UserError` for a training that cannot be done as it is configured, or not on this machine."""
+    check_trainable(config)
+    require_wandb(config.training.wandb_project)
+    hardware_of(config.training)
 
 
 def check_trainable(config: Config) -> None:

@@ -285,6 +285,25 @@ def test_runs_in_place_of_a_folder_is_a_clear_message(command: Run, tmp_path: Pa
     assert "choose another folder" in result.err
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["training.device=cuda"], "training.device = cuda, but torch"),  # apart, other machines may have one
+        (["team.roles=nobody"], "no role 'nobody'"),
+        (["team.roles=nobody", "--launch", "processes"], "no role 'nobody'"),
+        (["engine.constrained=true"], "engine.constrained = true samples from another distribution"),
+        (["training.collapse_margin=0.1", "--launch", "processes"], "set it to 0, or leave --launch out"),
+    ],
+)
+def test_what_cannot_be_trained_is_told_before_anything_is_stored(
+    options: list[str], said: str, command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    failed = command("train", *SMALL_OPTIONS, "--set", *options)
+    assert failed.code == 2 and said in failed.err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_help_needs_no_heavy_library() -> None:
     code = (
         "import sys\nfrom backend import cli\nsys.argv = ['cryptosentinel', 'train', '--help']\n"
