@@ -38,9 +38,10 @@ class RunOver(Exception):
 class Beacon:
     """The sign of life of the process `name` of a run, in a `with` block.
 
-    `replaces` is the id of a dead process whose place this one takes at once. Another process of that name is dead if
-    it was not heard of for `SILENT` seconds by the database's clock and then its beat stands still: that clock may have
-    jumped. Raises `UserError` for one that is alive, also later, should that one have been taken for dead in error.
+    `replaces` are ids of dead processes, with commas, whose place this one takes at once. Another of that name is dead
+    if it was not heard of for `SILENT` seconds by the database's clock and then its beat stands still: that clock may
+    have jumped. Raises `UserError` for one that is alive, also later, should that one have been taken for dead in
+    error.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Beacon:
         self.run = run
         others = store.services(run)
         found = next((one for one in others if one.name == name), None)
-        if found is not None and found.process != replaces:
+        if found is not None and found.process not in replaces.split(","):
             self._refuse_the_living(found)
         # Of a former life of the run: those who failed then have to start again, not to end this one.
         self._failed_before = {(one.name, one.process, one.beat) for one in others if one.state == "failed"}

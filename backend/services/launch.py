@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from backend.config import config_from_dict
@@ -31,12 +31,13 @@ _GRACE = 20.0  # seconds to end in after being asked to
 
 @dataclass
 class _Child:
-    """A process, and how it is started again."""
+    """A process, and how it is started again; `dead` are the ids of those that were it before."""
 
     name: str
     arguments: list[str]
     log: Path
     process: subprocess.Popen[bytes]
+    dead: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -123,8 +124,10 @@ def _watch(
             if code >= 0 or restarts == RESTARTS:
                 raise RunFailed(f"{child.name} ended with code {code}: {last_words(child.log)}")
             restarts += 1
-            dead = str(child.process.pid)
-            child.process = _start(child.name, [*child.arguments, "--replaces", dead], child.log).process
+            # All that died by this name: the last may not have lived long enough to put its own into the store.
+            child.dead.append(str(child.process.pid))
+            replaces = ["--replaces", ",".join(child.dead)]
+            child.process = _start(child.name, [*child.arguments, *replaces], child.log).process
             if on_start is not None:
                 on_start(child.name, child.process.pid)
         try:

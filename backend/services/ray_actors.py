@@ -39,7 +39,7 @@ class Life:
     """What an actor does until it ends: worker `number` of `workers`, or the trainer of `role`.
 
     `where` is the store, `runs` the folder of the runs and `folder` the working directory, both as the driver has
-    them; `replaces` is the id of the dead process whose place it takes; `shared` is `Machine.shared`.
+    them; `replaces` are the ids of the dead ones whose place it takes; `shared` is `Machine.shared`.
     """
 
     name: str

@@ -126,7 +126,8 @@ class _Crew:
         import ray
 
         ray.kill(post.actor)  # it may only have been out of reach
-        post.life = replace(post.life, replaces=str(post.process))
+        # All that died in this place: the last may not have lived long enough to put its own into the store.
+        post.life = replace(post.life, replaces=f"{post.life.replaces},{post.process}")
         post.actor = self._actor(post)
         self._begin(post, on_start)
 

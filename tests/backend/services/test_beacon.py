@@ -74,7 +74,9 @@ def test_whoever_died_a_moment_ago_is_waited_for_unless_it_is_named(store: Store
     made(store)._store.report_service(replace(made(store)._record, process="4711"))
     with pytest.raises(UserError, match="process 4711, heard of 0 s ago"):
         made(store)
-    with made(store, replaces="4711"):
+    with pytest.raises(UserError, match="process 4711"):
+        made(store, replaces="471,47110")
+    with made(store, replaces="12,4711,13"):  # 13 died before it could say that it was there
         pass
 
 

@@ -29,7 +29,8 @@ from simulator.errors import Interrupted, RunFailed, UserError
 from tests.backend.services.worlds import begin, last_parameters
 from tests.small_world import RUN, small_config, small_market
 
-KILLS = 12
+KILLS = 100
+STEPS = 24  # enough that the run outlives the killer
 
 
 class Killer(threading.Thread):
@@ -49,7 +50,7 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         while self.left:
-            time.sleep(self.rng.uniform(0.5, 4.0))
+            time.sleep(self.rng.uniform(0.2, 3.0))  # some in their first second, some in the middle of a write
             name = self.rng.choice(sorted(self.alive))
             try:
                 os.kill(self.alive[name], signal.SIGKILL)
@@ -62,7 +63,7 @@ class Killer(threading.Thread):
 @pytest.mark.slow
 def test_processes_that_are_killed_end_where_one_loop_does(nano: Path, tmp_path: Path) -> None:
     write_market(small_market(), tmp_path / "market")
-    config = small_config(base_model=str(nano), stage1_max_steps=1, stage2_steps=3, queries_per_step=4)
+    config = small_config(base_model=str(nano), stage1_max_steps=1, stage2_steps=STEPS - 1, queries_per_step=4)
     data = config.market.model_copy(update={"data": str(tmp_path / "market")})
     config = config.model_copy(update={"market": data})
     market = load_market(config.market, config.costs)  # as the processes load it
@@ -76,8 +77,9 @@ def test_processes_that_are_killed_end_where_one_loop_does(nano: Path, tmp_path:
     with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
         with recorded_run(store, RUN, "train", 1, market.content_hash, config):
             run_processes(address, RUN, apart, 1, lambda step: None, killer.started)
-        assert {one.step for one in store.published(RUN)} == set(range(5))
-    assert len(killer.killed) >= KILLS // 2, "the run was over before it was disturbed"
+        assert {one.step for one in store.published(RUN)} == set(range(STEPS + 1))
+    assert len(killer.killed) == KILLS, "the run was over before it was disturbed enough"
+    assert set(killer.killed) == set(killer.alive), "some process was never killed"
     for role in ROLES:
         mine, theirs = last_parameters(apart / RUN, role), last_parameters(joint, role)
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs), f"{role} has become another"
