@@ -130,14 +130,19 @@ def _watch(
             child.process = _start(child.name, [*child.arguments, *replaces], child.log).process
             if on_start is not None:
                 on_start(child.name, child.process.pid)
-        try:
-            step = next((one.step for one in store.services(run) if one.name == LEADER), None)
-        except StoreError as error:
-            raise RunFailed(f"the store is gone: {error}") from error
+        step = leader_step(store, run)
         if step is not None and step != seen:
             seen = step
             on_step(step)
         time.sleep(_LOOK)
+
+
+def leader_step(store: Store, run: str) -> int | None:
+    """The step that the leader of a run is at, None before it has said so. Raises `RunFailed` without a store."""
+    try:
+        return next((one.step for one in store.services(run) if one.name == LEADER), None)
+    except StoreError as error:
+        raise RunFailed(f"the store is gone: {error}") from error
 
 
 def _keep(child: _Child, over: threading.Event) -> None:

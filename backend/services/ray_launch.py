@@ -20,11 +20,10 @@ from backend.config import Config, ConfigError, config_from_dict
 from backend.runs import code_version
 from backend.services.beacon import LEADER
 from backend.services.files import SERVICES, RunFiles
-from backend.services.launch import RESTARTS, OnStep
+from backend.services.launch import RESTARTS, OnStep, leader_step
 from backend.services.ray_actors import Keeper, Life, Machine, Member, look
 from backend.services.ray_cluster import LOCAL, cluster, require_alive
 from backend.services.ray_room import Capacity, Room, rooms
-from backend.store.errors import StoreError
 from backend.store.store import Store
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import RunFailed, UserError
@@ -251,10 +250,7 @@ def _watch(store: Store, run: str, crew: _Crew, on_step: OnStep, on_start: OnSta
         if time.monotonic() - looked > _ALIVE:
             require_alive()
             looked = time.monotonic()
-        try:
-            step = next((one.step for one in store.services(run) if one.name == LEADER), None)
-        except StoreError as error:
-            raise RunFailed(f"the store is gone: {error}") from error
+        step = leader_step(store, run)
         if step is not None and step != seen:
             seen = step
             on_step(step)
