@@ -54,7 +54,7 @@ class TrainingConfig(Section):
     )
     stage1_steps: int = Field(20, ge=0, le=100_000, description="steps on format, with expert rewards, easy windows")
     stage1_max_steps: int = Field(60, ge=0, le=100_000, description="stage 1 goes on up to so many steps for its gate")
-    stage2_steps: int = Field(40, ge=0, le=100_000, description="steps on collaboration, hard windows")
+    stage2_steps: int = Field(40, ge=0, le=100_000, description="steps on collaboration, all windows")
     queries_per_step: int = Field(16, ge=1, le=4096, description="market windows per step")
     practice_queries: int = Field(
         0, ge=0, le=4096, description="further windows per step on which sub-agents practise alone, in both stages"
@@ -76,6 +76,9 @@ class TrainingConfig(Section):
         ge=0,
         le=16,
         description="stage 2: rounds of further windows for those that teach the manager nothing; 0: none",
+    )
+    hard_share: Fraction = Field(
+        0.0, description="stage 2: share of the windows drawn from situations that the team handles badly"
     )
     rollouts_per_query: int = Field(8, ge=2, le=256, description="K: rollouts of each window from the same state")
     futures_paths: int = Field(
@@ -327,6 +330,8 @@ class TrainingConfig(Section):
                     )
         if self.dynamic_rounds and self.stage2_steps == 0:
             found.append(f"dynamic_rounds = {self.dynamic_rounds} is of stage 2, and stage2_steps is 0")
+        if self.hard_share and self.stage2_steps == 0:
+            found.append(f"hard_share = {self.hard_share} is of stage 2, and stage2_steps is 0")
         return found
 
     def _schedules(self) -> list[str]:

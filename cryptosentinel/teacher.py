@@ -158,9 +158,9 @@ def _expert_analyst(messages: Messages) -> str:
 
 def _level(heard: dict[str, dict[str, Any]]) -> int:
     """Which of `_LEVELS` trend, news and funding speak for."""
-    score = 0.8 * _TREND.get(str(heard["get_trend"].get("trend")), 0.0)
-    score += _TONE.get(str(heard["get_news"].get("tone")), 0.0)
-    score += {"longs pay": 0.5, "shorts pay": -0.5}.get(str(heard["get_funding"].get("funding")), 0.0)
+    score = 0.9 * _TREND.get(str(heard["get_trend"].get("trend")), 0.0)
+    score += 0.7 * _TONE.get(str(heard["get_news"].get("tone")), 0.0)
+    score += {"longs pay": 0.9, "shorts pay": -0.9}.get(str(heard["get_funding"].get("funding")), 0.0)
     return 4 if score > 2.0 else 3 if score > 0.7 else 0 if score < -2.0 else 1 if score < -0.7 else 2
 
 

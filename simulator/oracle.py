@@ -46,11 +46,18 @@ class OraclePolicy:
     def exposure(self, index: int, column: int, current_exposure: float) -> float:
         """The exposure to hold from the close of bar `index` on, given the one held now. One of the levels, or the
         present exposure left as it is where no change pays for its costs."""
+        known = np.zeros(3)
+        known[int(self.truth.regime[index, column]) + 1] = 1.0
+        return self.believing(known, index, column, current_exposure)
+
+    def believing(self, belief: FloatArray, index: int, column: int, current_exposure: float) -> float:
+        """The exposure to hold for one who has probabilities (bear, range, bull) for the regime: the best expected
+        value, as if the regime were known from the next decision on (QMDP, Littman, Cassandra and Kaelbling 1995)."""
         truth = self.truth
-        law, regime = truth.law, int(truth.regime[index, column])
+        law = truth.law
         left = int(truth.spike_left[index, column])
         choices = np.append(self.levels, current_exposure)
-        ahead = self.ahead[column, regime + 1, left]
+        ahead = belief @ self.ahead[column, :, left]
         kept = np.interp(current_exposure, self.levels, ahead)
         spread = _next_spread(law, float(truth.spike_height[index, column]) if left else None)
         variance = float(truth.vol[index, column]) ** 2 * self.decide_every

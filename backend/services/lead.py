@@ -126,7 +126,7 @@ class Worker(Trainer):
             said = _STAGE.match(one.message or "")
             if one.name == LEADER and one.step is not None and one.step > after and said is not None:
                 self._doing = said[0]
-                return one.step, self.curriculum.stage(int(said[1]), int(said[2]))
+                return one.step, self._stage(one.step, int(said[1]), int(said[2]))
         return None
 
     def _do_shards(self, step: int, stage: Stage) -> None:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
 
 from backend.config import TrainingConfig
+from backend.training.hard_windows import Hard
 
 Schedule = Literal["constant", "linear", "cosine"]
 Weights = TypeVar("Weights", tuple[float, float], tuple[float, float, float])
@@ -32,7 +33,8 @@ Weights = TypeVar("Weights", tuple[float, float], tuple[float, float, float])
 class Stage:
     """What a stage trains on and pays for: the weights of `rewards.main_reward` and `rewards.sub_reward`.
 
-    `pays_outcome`: whether some sub-agent is paid for the outcome at some time of the stage.
+    `pays_outcome`: whether some sub-agent is paid for the outcome at some time of the stage. `hard`: how its windows
+    are drawn, all alike without.
     """
 
     number: int
@@ -40,6 +42,7 @@ class Stage:
     alpha: tuple[float, float]
     beta: tuple[float, float, float]
     pays_outcome: bool = True
+    hard: Hard | None = None
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def further(
     pool: QueryPool, config: TrainingConfig, step: int, stage: Stage, number: int, known: int, lacking: int
 ) -> list[Query]:
     """The `lacking` queries of round `number` of a step that has `known` of them already."""
-    drawn = pool.draw(derive_seed(config.seed, "dynamic", number), step, lacking, stage.easy)
+    drawn = pool.draw(derive_seed(config.seed, "dynamic", number), step, lacking, stage.easy, stage.hard)
     return [replace(query, key=f"{step}-{known + i}") for i, query in enumerate(drawn)]
 
 

@@ -7,10 +7,12 @@ Queries come from a window of bars and are drawn by seed, so that step t of a ru
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from backend.training.hard_windows import Hard, cells_of
 from cryptosentinel.team import derive_seed
 from cryptosentinel.tools.context import horizon_volatility
 from simulator.errors import DataError
@@ -73,8 +75,19 @@ class QueryPool:
         self._bars = np.arange(first, last)
         self._clarity = np.stack([_clarity(one, self._bars, horizon) for one in self._markets])  # (S, bars)
 
-    def draw(self, seed: int, step: int, count: int, easy: bool) -> list[Query]:
-        """`count` queries for a step. Easy ones are drawn from the half of the states whose trend is clearest."""
+    def cell_of(self, symbol: str, bar: int) -> int:
+        """The cell of `hard_windows` that a coin's bar is in, -1 for none."""
+        [row] = [row for row, market in enumerate(self._markets) if market.symbols == (symbol,)]
+        return int(self._cells[row, bar - self._bars[0]])
+
+    @cached_property
+    def _cells(self) -> npt.NDArray[np.int64]:
+        """(S, bars); computed only for those who draw by it."""
+        return cells_of(self._markets, self._bars)
+
+    def draw(self, seed: int, step: int, count: int, easy: bool, hard: Hard | None = None) -> list[Query]:
+        """`count` queries for a step. Easy ones are drawn from the half of the states whose trend is clearest; with
+        `hard` some are drawn by what the team leaves lying in states like them."""
         rng = np.random.default_rng(derive_seed(seed, "queries", step))
         usable = ~np.isnan(self._clarity)
         if easy:
@@ -82,7 +95,10 @@ class QueryPool:
         states = np.argwhere(usable)
         if len(states) == 0:
             raise DataError("no state to train on: every bar of the window lacks its history or its horizon")
-        chosen = states[rng.integers(len(states), size=count)]
+        if hard is None:
+            chosen = states[rng.integers(len(states), size=count)]
+        else:
+            chosen = states[rng.choice(len(states), size=count, p=hard.chances(self._cells[usable]))]
         exposures = rng.choice(HELD, size=count)
         queries: list[Query] = []
         for number, ((column, row), exposure) in enumerate(zip(chosen, exposures, strict=True)):

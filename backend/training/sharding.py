@@ -61,7 +61,7 @@ def step_queries(
     they come: a forecast that was learnt where the trend is clearest is too sure of itself. Who is frozen does not
     practise, and a single agent has nobody who could.
     """
-    queries = pool.draw(config.seed, step, config.queries_per_step, stage.easy)
+    queries = pool.draw(config.seed, step, config.queries_per_step, stage.easy, stage.hard)
     if not team.sub_agents:
         return queries, []
     teams = -(-len(queries) // 4) if stage.number == 1 else len(queries)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backend.config import TrainingConfig
@@ -19,6 +19,7 @@ from backend.training.checkpoints import TrainingState, checkpoints, load_checkp
 from backend.training.credit import RoleCredit
 from backend.training.curriculum import Stage, curriculum_of
 from backend.training.doctor_rulebook import should_stop
+from backend.training.hard_windows import Gaps, Hard
 from backend.training.journal import Journal
 from backend.training.learner import SILENT_STEPS, Learner, Learnt, StepData
 from backend.training.metrics import team_metrics
@@ -81,6 +82,7 @@ class Trainer:
         self.learners = {role: Learner(config, policies, role, team.roles) for role in policies.roles}
         self.state = TrainingState()
         self.throughput = Throughput()  # of the rollouts of the step
+        self.gaps = Gaps(journal.store, journal.run, pool.cell_of)
         self.validation_queries = validation_pool.draw(
             derive_seed(config.seed, "validation"), 0, config.validation_queries, easy=False
         )
@@ -121,8 +123,11 @@ class Trainer:
     def _step(self) -> dict[str, float]:
         self.throughput = Throughput()
         state = self.state
-        data, metrics = self._roll_out(self.curriculum.stage(state.stage, state.step - state.stage_began))
+        stage = self._stage(state.step, state.stage, state.step - state.stage_began)
+        data, metrics = self._roll_out(stage)
         metrics |= self._learn(data)
+        if stage.hard is not None:
+            metrics |= stage.hard.metrics()
         state.step += 1
         if state.step % self.config.validation_every == 0 or state.step == self._total():
             self._validate(metrics)
@@ -136,6 +141,14 @@ class Trainer:
         self._save()
         self._check(metrics)
         return metrics
+
+    def _stage(self, step: int, number: int, done: int) -> Stage:
+        """The stage of a step, with `done` steps of it behind, and how its windows are drawn."""
+        stage = self.curriculum.stage(number, done)
+        if number == 1 or not self.config.hard_share:
+            return stage
+        gaps = self.gaps.before(step)
+        return replace(stage, hard=Hard(self.config.hard_share, gaps)) if gaps else stage
 
     def _check(self, metrics: Mapping[str, float]) -> None:
         """Say which roles have fallen silent. Raise `RunFailed` where the run cannot recover from what its metrics

@@ -78,7 +78,7 @@ def reply(answer: Analysis) -> dict[str, float | str]:
 
 
 TOOLS = (
-    Tool("get_trend", "Returns over 6, 18 and 60 bars in units of volatility.", NoArguments, market.trend),
+    Tool("get_trend", "Which way the price drifts, from -1 to 1.", NoArguments, market.trend),
     Tool("get_news", "The newest headlines with their age in days.", NoArguments, market.news),
     Tool("get_funding", "Mean funding rate of the last three days.", NoArguments, market.funding),
     Tool("get_bars", "Bars of a timeframe, the last close at 100.", technical.BarsOf, technical.bars),

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 
 from cryptosentinel.protocol import NoArguments
-from cryptosentinel.tools.context import DAY_MS, ToolContext, bar_volatility
+from cryptosentinel.tools.context import DAY_MS, ToolContext
 from cryptosentinel.tools.sentiment import tone
 from cryptosentinel.untrusted import clean
+from simulator.switching import FILTER_BARS, drift_belief
 
-TREND_BARS = (6, 18, 60)
+# Beliefs in a drift from which the trend is called one, and a strong one.
+CLEAR_DRIFT = 0.15
+STRONG_DRIFT = 0.4
 NEWS_COUNT = 6
 NEWS_SHOWN = 2
 NEWS_MAX_AGE = 8 * DAY_MS
@@ -20,29 +23,20 @@ TONE_CHARS = 400  # of a headline that its tone is told by
 
 
 def trend(context: ToolContext, _: NoArguments) -> dict[str, Any]:
-    """The mean of the returns over 6, 18 and 60 bars, each in units of its own volatility, as a number and a word."""
-    sigma = bar_volatility(context.view, context.symbol)
-    close = context.view.bars(context.symbol, max(TREND_BARS) + 1).close
-    if not sigma or len(close) <= max(TREND_BARS):
+    """Which way the price drifts, from -1 (surely down) to 1 (surely up) by `simulator.switching`, as a word and a
+    number."""
+    close = context.view.bars(context.symbol, FILTER_BARS + 1).close
+    drift = drift_belief(np.diff(np.log(close)))
+    if np.isnan(drift):
         return {"trend": "not available"}
-    scores = [float(np.log(close[-1] / close[-1 - bars])) / (sigma * float(np.sqrt(bars))) for bars in TREND_BARS]
-    known = [score for score in scores if not np.isnan(score)]
-    if not known:
-        return {"trend": "not available"}
-    score = float(np.mean(known))
-    return {"trend": _word(score), "z": round(score, 1)}
+    return {"trend": _word(drift), "drift": round(drift, 1)}
 
 
-def _word(score: float) -> str:
-    if score > 1.2:
-        return "strong up"
-    if score > 0.4:
-        return "up"
-    if score < -1.2:
-        return "strong down"
-    if score < -0.4:
-        return "down"
-    return "mixed"
+def _word(drift: float) -> str:
+    if abs(drift) < CLEAR_DRIFT:
+        return "mixed"
+    size = "strong " if abs(drift) >= STRONG_DRIFT else ""
+    return f"{size}up" if drift > 0 else f"{size}down"
 
 
 def news(context: ToolContext, _: NoArguments) -> dict[str, Any]:

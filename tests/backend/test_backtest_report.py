@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -203,7 +204,10 @@ def test_the_document_holds_the_same_numbers(summary: RunSummary) -> None:
         assert sides["all"]["trades"] == sides["long"]["trades"] + sides["short"]["trades"]
     assert len(found["by_name"]["scripted"]["rolling_sharpe"]["times"]) > 50
     assert found["trades"][0]["mae"] <= 0.0 <= found["trades"][0]["mfe"]
-    assert found["withheld"] == [] and found["withheld_problem"] is None
+    assert found["withheld_problem"] is None
+    clamps = [clamp.rule for _, decision in episode().decisions for clamp in decision.clamps]
+    told = {one["rule"]: one["count"] for one in found["withheld"] if one["by"] == "guard"}
+    assert told == Counter(clamps) and clamps
 
 
 def test_what_was_withheld_stands_in_page_and_document(summary: RunSummary) -> None:

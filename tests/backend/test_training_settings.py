@@ -60,6 +60,7 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, str]], ...] = (
     (["credit=shapley", "beta=[0.5, 0.0, 0.5]"], ("credit", "beta")),
     (["credit=counterfactual", "beta=[0.5, 0.0, 0.5]"], ("credit", "beta")),
     (["dynamic_rounds=2", "stage2_steps=0"], ("dynamic_rounds", "stage2_steps")),
+    (["hard_share=0.5", "stage2_steps=0"], ("hard_share", "stage2_steps")),
     (["practice_queries=0", "practice_roles=trader"], ("practice_roles", "practice_queries")),
     (["practice_queries=4", "practice_roles=manager"], ("practice_roles", "manager")),
     (["freeze=nobody"], ("freeze", "nobody")),

@@ -253,7 +253,7 @@ def test_by_default_no_token_knows_of_a_memory() -> None:
     for _, decision in episode.decisions:
         for transcript in decision.transcripts:
             said.update(codec().decode(transcript.ids).encode())
-    assert said.hexdigest() == "7b85a7e19dad3bef0b79910f4c2204cc8cb0e98694a4c2f029fa100bdddc924c"
+    assert said.hexdigest() == "d6d41eeea09cdfebada4b4ffd673230beb557d90a6ebf5e5692b2891e3407b4c"
 
 
 def test_lessons_are_what_the_account_made_and_come_when_they_are_known() -> None:

@@ -32,7 +32,7 @@ HORIZON = 18
 WORDS = st.sampled_from(["strong up", "up", "mixed", "down", "very good", "bad", "none", "not available", "", "wide"])
 # Results as tools and sub-agents give them, and what else a tool might say one day.
 RESULTS: st.SearchStrategy[dict[str, Any]] = st.one_of(
-    st.fixed_dictionaries({"trend": WORDS, "z": st.floats(-9, 9)}),
+    st.fixed_dictionaries({"trend": WORDS, "drift": st.floats(-1, 1)}),
     st.fixed_dictionaries({"tone": WORDS | st.integers(-6, 6), "news": WORDS | st.lists(st.integers(), max_size=2)}),
     st.fixed_dictionaries({"funding": WORDS | st.sampled_from(["longs pay", "shorts pay"])}),
     st.fixed_dictionaries(

@@ -83,7 +83,7 @@ def test_data_that_is_gone_is_explained_and_found_again(here: Path) -> None:
     shutil.move(here / "data", here / "away")
     app = opened()
     said = words(app)
-    assert said.count("no such folder") == 2  # regimes and candles
+    assert said.count("no such folder") == 3  # regimes, candles and what the guard withheld
     assert "Months" in said and "Costs in money" in said
     shutil.move(here / "away", here / "data")
     assert "no such folder" not in words(app.run())

@@ -28,7 +28,7 @@ def config_of(nano: Path) -> Config:
     # Two rollouts a window are often alike, so that windows are missing in most steps.
     return small_config(
         base_model=str(nano), stage1_max_steps=1, stage2_steps=STEPS - 1, shards=2, dynamic_rounds=2,
-        rollouts_per_query=2, queries_per_step=3, alpha=(1.0, 0.0),
+        rollouts_per_query=2, queries_per_step=3, alpha=(1.0, 0.0), hard_share=0.7,
     )  # fmt: skip
 
 
@@ -68,6 +68,7 @@ def test_further_windows_are_those_of_a_loop(
     play(store, lives(config, nano, tmp_path, workers))
     assert_equal(joint, tmp_path, store)
     assert max(further for further, _ in sampled(joint[2])) > 0, "no window was missing, so nothing was tested"
+    assert any("hard/gap/max" in one for one in joint[2]), "no window was drawn by what the team leaves lying"
 
 
 @pytest.mark.slow

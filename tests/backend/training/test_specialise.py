@@ -94,7 +94,9 @@ def test_interrupted_anywhere_it_comes_to_the_same(
 
 
 def test_more_steps_imitate_better(nano: Path, tmp_path: Path) -> None:
-    result = run(settings(nano, {"lora_rank": 8}, steps=40, learning_rate=1e-2, score_states=2), tmp_path / "sft")
+    # Of the expert alone: what waverers say has hardly anything in it that a few states could teach.
+    options = {"steps": 40, "learning_rate": 5e-3, "score_states": 2, "waver": 0.0}
+    result = run(settings(nano, {"lora_rank": 8}, **options), tmp_path / "sft")
     better = [losses[1] < losses[0] for losses in result.losses.values() if losses is not None]
     assert better == [True] * len(ROLES)
 
