@@ -84,6 +84,9 @@ class TrainingConfig(Section):
     futures_paths: int = Field(
         16, ge=1, le=1024, description="synthetic markets: simulated futures over which the outcome is averaged"
     )
+    outcome_scale: float = Field(
+        1.0, gt=0.0, le=100.0, description="volatilities of net return that the outcome is squashed by; large: linear"
+    )
     alignment: Literal["fractional", "duplicate_drop", "none"] = Field(
         "fractional", description="how different numbers of sub-agent calls are made comparable"
     )

@@ -265,6 +265,7 @@ def _query(config: Config) -> tuple[list[Query], RolloutSettings]:
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
+        outcome_scale=config.training.outcome_scale,
     )
     return queries, settings
 

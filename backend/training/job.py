@@ -122,6 +122,7 @@ def made(
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
+        outcome_scale=training.outcome_scale,
     )
     written = Journal(store, run, journal, horizon, training.wandb_project)
     return kind(training, settings, loaded.team, loaded.engine, policies, *pools, written, folder)

@@ -50,7 +50,8 @@ class Practice:
 
 @dataclass(frozen=True)
 class RolloutSettings:
-    """`group_size` is K, `paths` the simulated futures of a query, `horizon` their length in bars."""
+    """`group_size` is K, `paths` the simulated futures of a query, `horizon` their length in bars; `outcome_scale` is
+    `Judge`'s."""
 
     group_size: int
     paths: int
@@ -58,6 +59,11 @@ class RolloutSettings:
     costs: Costs
     max_leverage: float
     limits: GuardLimits
+    outcome_scale: float = 1.0
+
+    def judge(self, query: Query) -> Judge:
+        """Who scores what is said and done about a query."""
+        return Judge(query, self.paths, self.horizon, self.costs, self.max_leverage, self.outcome_scale)
 
 
 def collect(
@@ -81,7 +87,7 @@ def collect(
     decisions = iter(run_all(tasks, engine, on_finished=on_finished, throughput=throughput))
     groups: list[list[Rollout]] = []
     for query, row in zip(queries, seeds, strict=True):
-        judge = Judge(query, settings.paths, settings.horizon, settings.costs, settings.max_leverage)
+        judge = settings.judge(query)
         groups.append([_scored(judge, number, one, next(decisions)) for number, one in enumerate(row)])
     return groups
 
@@ -112,7 +118,7 @@ def practise(
     answered = iter(run_all(tasks, engine, throughput=throughput))
     groups: list[list[Practice]] = []
     for query, row in zip(queries, tools, strict=True):
-        judge = Judge(query, settings.paths, settings.horizon, settings.costs, settings.max_leverage)
+        judge = settings.judge(query)
         by_tool = [[next(answered) for _ in range(settings.group_size)] for _ in row]
         groups.append([])
         for number in range(settings.group_size):

@@ -42,10 +42,19 @@ class Outcome:
 
 class Judge:
     """Scores everything that was said and done about one query. Holds the query's futures; equal orders are simulated
-    once."""
+    once.
 
-    def __init__(self, query: Query, paths: int, horizon: int, costs: Costs, max_leverage: float) -> None:
+    A net return of `outcome_scale` volatilities is squashed to (1 + tanh 1) / 2. With 1 a decision is judged as if the
+    account held this coin alone and a large gain were worth little more than a fair one, so that the last half of an
+    exposure must earn several times its costs. Where several coins share an account their noise cancels in part, and a
+    larger scale, which is nearer to the return itself, is nearer to what the account earns.
+    """
+
+    def __init__(
+        self, query: Query, paths: int, horizon: int, costs: Costs, max_leverage: float, outcome_scale: float = 1.0
+    ) -> None:
         self.query = query
+        self._outcome_scale = outcome_scale
         self._futures = query.futures(paths, horizon)
         self._costs = costs
         self._max_leverage = max_leverage
@@ -59,7 +68,7 @@ class Judge:
         """What the orders earn over the horizon, marked at its end, net of all costs."""
         result = self._simulate(orders)
         return Outcome(
-            score=outcome_score(result.net_return, self.query.volatility),
+            score=outcome_score(result.net_return, self._outcome_scale * self.query.volatility),
             net_return=float(np.mean(result.net_return)),
             fees=float(np.mean(result.fees)),
             spread=float(np.mean(result.spread)),

@@ -64,7 +64,7 @@ def role_shares(
     shares: dict[str, list[list[float]]] = {role: [] for role in roles}
     for group in groups:
         query = group[0].query
-        judge = Judge(query, settings.paths, settings.horizon, settings.costs, settings.max_leverage)
+        judge = settings.judge(query)
         found = [
             share(_value(team, judge, rollout, settings), _players(rollout, roles)) if rollout.main.valid else {}
             for rollout in group

@@ -332,6 +332,7 @@ def _rollouts(config: Config) -> RolloutSettings:
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
+        outcome_scale=config.training.outcome_scale,
     )
 
 

@@ -177,3 +177,18 @@ def test_doing_nothing_from_flat_is_worth_one_half() -> None:
     )
     assert better.score > worse.score
     assert worse.score < 0.5
+
+
+@settings(max_examples=20, deadline=None)
+@given(queries, st.sampled_from([1.0, 0.5, -1.0]))
+def test_a_large_scale_makes_the_outcome_the_mean_return(query: Query, exposure: float) -> None:
+    """(1 + tanh x) / 2 is 1 / 2 + x / 2 for small x; and a scale of 2 is a volatility twice as large."""
+    orders = [Order("AAAUSDT", exposure * 10_000.0 / query.view().last_close("AAAUSDT"))]
+
+    def scored(scale: float) -> float:
+        return Judge(query, PATHS, HORIZON, Costs(), 1.0, scale).outcome(orders).score
+
+    net = judge(query).outcome(orders).net_return
+    assert (scored(1000.0) - 0.5) * 1000.0 == pytest.approx(net / query.volatility / 2, rel=1e-4, abs=1e-6)
+    twice = replace(query, volatility=2.0 * query.volatility)
+    assert scored(2.0) == pytest.approx(Judge(twice, PATHS, HORIZON, Costs(), 1.0).outcome(orders).score)
