@@ -64,7 +64,8 @@ def cells(variants: Sequence[str]) -> list[list[dict[str, Any]]]:
 
 def config_of(seed: int, variant: str) -> Config:
     """The configuration of a cell; who does not learn is frozen."""
-    changed = [f"market.seed={seed}", f"training.seed={seed}", f"nano.seed={seed}", "training.stage2_steps=40"]
+    changed = [f"{section}.seed={seed}" for section in ("market", "training", "nano")]
+    changed += ["training.stage2_steps=40", "training.practice_queries=96"]  # the demo has less time
     if variant != EVERYBODY:
         frozen = ",".join(role for role in ROLES if role != variant)
         changed.append(f"training.freeze={frozen}")
