@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 
 from backend.services.beacon import LEADER, Beacon
-from backend.services.files import RunFiles
+from backend.services.files import SERVICES, RunFiles
 from backend.services.marks import closing_shard, is_complete
+from backend.services.put_back import PUT_BACK, put_back, trained
 from backend.services.step_data import step_data
 from backend.store.records import PublishedRecord, ShardRecord
 from backend.store.store import Store
@@ -29,6 +30,7 @@ from backend.training.metrics import team_metrics
 from backend.training.queries import Query
 from backend.training.sharding import Shard, part, step_queries
 from backend.training.shares import role_shares
+from backend.training.tensor_files import write_tensors
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import MANAGER
 from simulator.errors import RunFailed, UserError
@@ -86,13 +88,28 @@ class Worker(Trainer):
     def _learn(self, data: StepData) -> dict[str, float]:
         step = self.state.step + 1
         metrics: dict[str, float] = {}
-        for record in self._take(step):
+        for record in self._take(step, as_trained=True):
             learnt = record.metrics
             metrics |= learnt["metrics"]
             if learnt["rolled_back"]:
                 self.state.rollbacks.append((record.step - 1, record.role))
             metrics[f"{record.role}/staleness"] = float(step - record.step)
         return metrics
+
+    def _reject(self) -> None:
+        """Put the best version of every role in the place of what its trainer published. The trainers find it there
+        before they learn from the step that comes, and the other workers before they roll it out."""
+        super()._reject()
+        step = self.state.step
+        for record in self.store.published(self.journal.run, step):
+            if PUT_BACK in record.metrics:  # a former life of this process did it
+                continue
+            path = self.folder / SERVICES / "put_back" / record.role / f"step-{step:06d}.safetensors"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".tmp")
+            write_tensors(partial, self.policies.role_state(record.role), self.policies.header(record.role))
+            partial.replace(path)
+            self.store.add_published(put_back(record, self.policies.version(record.role), path, self.folder))
 
     def _save(self) -> None:
         path = self.folder / STATE
@@ -111,7 +128,8 @@ class Worker(Trainer):
         step = loaded = -1
         while True:
             step, stage = self.beacon.wait(step + 1, "for the leader", partial(self._announced, step))
-            if loaded != step:
+            # The leader has validated since then, and may have put former weights back.
+            if loaded != step or any(PUT_BACK in one.metrics for one in self._published(step) or ()):
                 self._take(step)
             self._do_shards(step, stage)
             self._do_further(step, stage)
@@ -196,10 +214,13 @@ class Worker(Trainer):
         """The shards of a step that are complete."""
         return {mark.shard for mark in self.store.shards(self.journal.run, step)}
 
-    def _take(self, step: int) -> list[PublishedRecord]:
+    def _take(self, step: int, as_trained: bool = False) -> list[PublishedRecord]:
         """Wait for the weights that roll out `step`, and answer with them: those of `staleness` steps before, or in an
-        unsynchronised run each role's newest since then."""
+        unsynchronised run each role's newest since then. With `as_trained`, also where others were put in their
+        place."""
         records = self.beacon.wait(step, "for the trainers", lambda: self._published(step))
+        if as_trained:
+            records = [trained(record) for record in records]
         files = {record.role: self.files.fetch(record.path, record.checksum) for record in records}
         self.policies.load_files(files)
         for record in records:

@@ -87,10 +87,11 @@ def check_apart(config: Config, workers: int) -> None:
             "training.models = 'shared' is one model that learns from all roles, and with --launch each role learns in "
             "a process of its own: use 'separate', or leave --launch out"
         )
-    if config.training.collapse_margin:
+    if config.training.collapse_margin and config.training.staleness:
         raise ConfigError(
-            f"training.collapse_margin = {config.training.collapse_margin:g} puts back the best version of all roles "
-            "at once, and apart only its own trainer changes a role's weights: set it to 0, or leave --launch out"
+            f"training.collapse_margin = {config.training.collapse_margin:g} puts back the best version before the "
+            f"next step is rolled out, and with training.staleness = {config.training.staleness} it is under way by "
+            "then: set one of them to 0"
         )
     if not 1 <= workers <= config.training.shards:
         raise ConfigError(

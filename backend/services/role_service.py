@@ -11,6 +11,7 @@ from backend.config import Config
 from backend.services.beacon import Beacon
 from backend.services.files import SERVICES, RunFiles, sha256
 from backend.services.marks import is_complete
+from backend.services.put_back import PUT_BACK
 from backend.services.step_data import step_data
 from backend.store.records import PublishedRecord
 from backend.store.store import Store
@@ -70,6 +71,7 @@ class RoleService:
             step = self.state.step
             self.beacon.wait(step, "for rollouts", partial(is_complete, self.store, self.run_id, step, self.config))
             data = step_data(self.store, self.run_id, step, self.role, self.config, self.curriculum)
+            self._put_back(step)
             self._check_origin(step, data)
             learnt = self.learner.learn(step, data)
             if learnt.credit is not None:
@@ -83,6 +85,14 @@ class RoleService:
             failure = self.learner.failure()
             if failure is not None:
                 raise RunFailed(failure)
+
+    def _put_back(self, step: int) -> None:
+        """Go to the best version, with a fresh optimiser, if the leader has put it in the place of this role's weights
+        for the step. It does so before the step is rolled out, so it is there when the step is complete."""
+        [record] = self.store.published(self.run_id, step, self.role)
+        if PUT_BACK in record.metrics:
+            self.policies.load_files({self.role: self.files.fetch(record.path, record.checksum)})
+            self.learner.restart()
 
     def _check_origin(self, step: int, data: StepData) -> None:
         """Raise `RunFailed` for conversations that were not had with weights which this role published for the step."""

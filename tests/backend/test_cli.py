@@ -292,7 +292,7 @@ def test_runs_in_place_of_a_folder_is_a_clear_message(command: Run, tmp_path: Pa
         (["team.roles=nobody"], "no role 'nobody'"),
         (["team.roles=nobody", "--launch", "processes"], "no role 'nobody'"),
         (["engine.constrained=true"], "engine.constrained = true samples from another distribution"),
-        (["training.collapse_margin=0.1", "--launch", "processes"], "set it to 0, or leave --launch out"),
+        (["training.collapse_margin=0.1", "training.staleness=1", "--launch", "processes"], "set one of them to 0"),
     ],
 )
 def test_what_cannot_be_trained_is_told_before_anything_is_stored(

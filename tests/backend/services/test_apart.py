@@ -107,9 +107,9 @@ def test_a_role_whose_updates_are_never_finite_ends_the_run(
     assert store.run(RUN).status == "failed"
 
 
-def test_a_collapse_cannot_be_put_back_apart(nano: Path) -> None:
-    with pytest.raises(ConfigError, match=r"training\.collapse_margin = 0\.1 .* leave --launch out"):
-        check_apart(config_of(nano, collapse_margin=0.1), 1)
+def test_no_collapse_is_put_back_while_later_steps_are_under_way(nano: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training\.collapse_margin = 0\.1 .* training\.staleness = 2"):
+        check_apart(config_of(nano, collapse_margin=0.1, staleness=2), 1)
 
 
 def test_two_workers_share_the_shards_and_change_nothing(

@@ -1,0 +1,152 @@
+"""A validation that has collapsed, apart: all go back to the best version, as a loop in one process does."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from backend.config import Config
+from backend.services.beacon import LEADER
+from backend.services.lead import leader_state
+from backend.store.records import PublishedRecord
+from backend.store.store import Store
+from backend.training import trainer as trainer_module
+from backend.training.job import made
+from backend.training.trainer import Trainer
+from backend.training.validation import Validation
+from cryptosentinel.agents.registry import ROLES
+from tests.backend.services.worlds import Crash, Mortal, begin, last_parameters, lives, play
+from tests.small_world import RUN, small_config, small_market
+
+OUTCOMES = (0.5, 0.6, 0.5, 0.4, 0.58)  # of the validations after so many steps; two have collapsed
+STEPS = len(OUTCOMES) - 1
+
+
+def config_of(nano: Path) -> Config:
+    return small_config(
+        base_model=str(nano), stage1_max_steps=1, stage2_steps=STEPS - 1, shards=2, rollouts_per_query=2,
+        queries_per_step=3, validation_every=1, collapse_margin=0.05, schedule="linear",
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validations find `OUTCOMES`, whoever makes them and however often."""
+    validate = Trainer._validate
+
+    def planned_validate(self: Trainer, metrics: dict[str, float]) -> None:
+        found = Validation(OUTCOMES[self.state.step], 0.0, 0.0, valid=dict.fromkeys(ROLES, 1.0), expert={})
+        monkeypatch.setattr(trainer_module, "validate", lambda *_: found)
+        validate(self, metrics)
+
+    monkeypatch.setattr(Trainer, "_validate", planned_validate)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.open("mem://") as opened:
+        yield opened
+
+
+Joint = tuple[Path, list[Any], list[dict[str, float]]]
+
+
+@pytest.fixture
+def joint(planned: None, nano: Path, tmp_path: Path) -> Joint:
+    folder, config = tmp_path / "joint", config_of(nano)
+    with Store.open("mem://") as opened:
+        begin(opened, config)
+        folder.mkdir()
+        trainer = made(Trainer, config, small_market(), opened, RUN, folder, nano, folder)
+        trainer.run()
+        assert (trainer.state.rejections, trainer.state.best_step) == ([2, 3], 1)
+        return folder, records(opened), counted(opened)
+
+
+def records(store: Store) -> list[Any]:
+    read = (store.queries, store.rollouts, store.trajectories, store.rewards)
+    return [record for step in range(STEPS) for kind in read for record in kind(RUN, step)]
+
+
+def counted(store: Store) -> list[dict[str, float]]:
+    names = ("rejections", "validation/outcome", "manager/loss", "market_analyst/lr", "trader/grad_norm")
+    return [{name: one.values[name] for name in names if name in one.values} for one in store.metrics(RUN)]
+
+
+def assert_equal(joint: Joint, folder: Path, store: Store) -> None:
+    assert leader_state(folder).rejections == [2, 3]
+    assert records(store) == joint[1]
+    assert counted(store) == joint[2]
+    for role in ROLES:
+        mine, theirs = last_parameters(folder, role), last_parameters(joint[0], role)
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs), f"{role} has become another"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_collapse_is_put_back_as_in_a_loop(
+    workers: int, joint: Joint, nano: Path, tmp_path: Path, store: Store
+) -> None:
+    config = config_of(nano)
+    begin(store, config)
+    play(store, lives(config, nano, tmp_path, workers))
+    assert_equal(joint, tmp_path, store)
+
+
+class DiesReplacing:
+    """The leader's store, which kills it after it has replaced so many records; nobody else of its name publishes."""
+
+    def __init__(self, store: Store, replaced: int) -> None:
+        self._store, self._left = store, replaced
+
+    def __getattr__(self, name: str) -> Any:
+        if self._left < 0:
+            raise Crash
+        if name != "add_published":
+            return getattr(self._store, name)
+
+        def add(record: PublishedRecord) -> None:
+            self._left -= 1
+            if self._left < 0:
+                raise Crash
+            self._store.add_published(record)
+
+        return add
+
+
+@pytest.mark.parametrize("replaced", [[0, 2], [1, 3], [4, 0]])  # in its first lives, of four roles in two collapses
+def test_a_leader_that_dies_while_it_puts_back_does_it_again(
+    replaced: list[int], joint: Joint, nano: Path, tmp_path: Path, store: Store
+) -> None:
+    config, left = config_of(nano), list(replaced)
+    begin(store, config)
+
+    def opened(one: Store, name: str) -> Store:
+        return cast("Store", DiesReplacing(one, left.pop(0))) if name == LEADER and left else one
+
+    deaths = play(store, lives(config, nano, tmp_path, 2), opened)
+    assert deaths[LEADER] == len(replaced)
+    assert_equal(joint, tmp_path, store)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [5, 6, 7])
+def test_deaths_change_nothing(seed: int, joint: Joint, nano: Path, tmp_path: Path, store: Store) -> None:
+    """Everybody dies at points drawn by a seed."""
+    config, rng = config_of(nano), random.Random(seed)
+    everybody = lives(config, nano, tmp_path, 2)
+    left = Counter({LEADER: 12} | {name: 3 for name in everybody if name != LEADER})
+    begin(store, config)
+
+    def opened(one: Store, name: str) -> Store:
+        left[name] -= 1
+        return cast("Store", Mortal(one, rng.randrange(20))) if left[name] >= 0 else one
+
+    deaths = play(store, everybody, opened)
+    assert deaths[LEADER] >= 3 and sum(deaths.values()) >= 8, "too few died for this to mean anything"
+    assert_equal(joint, tmp_path, store)
