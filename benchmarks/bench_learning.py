@@ -65,7 +65,7 @@ def cells(variants: Sequence[str]) -> list[list[dict[str, Any]]]:
 def config_of(seed: int, variant: str) -> Config:
     """The configuration of a cell; who does not learn is frozen."""
     changed = [f"{section}.seed={seed}" for section in ("market", "training", "nano")]
-    changed += ["training.stage2_steps=40", "training.practice_queries=96"]  # the demo has less time
+    changed.append("training.stage2_steps=60")  # the demo has less time
     if variant != EVERYBODY:
         frozen = ",".join(role for role in ROLES if role != variant)
         changed.append(f"training.freeze={frozen}")
@@ -131,7 +131,7 @@ def share_interval(mine: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64
 
 def _returns(config: Config, market: Market, folder: Path, warm: bool) -> Returns:
     """Returns of the held-out windows by row: the trained team, sampled and greedy, and the oracle; with `warm` also
-    the warm start and the scripted team that nano's language comes from."""
+    the warm start, likewise, and the scripted team that nano's language comes from."""
     evaluation, account = config.evaluation, account_of(config, market)
     held_out = split(market, config.market, config.team.horizon_bars).held_out
     windows = split_windows(
@@ -140,7 +140,8 @@ def _returns(config: Config, market: Market, folder: Path, warm: bool) -> Return
     trained = load_team(str(folder), config.team)
     teams: list[LoadedTeam] = [trained.renamed("trained"), trained.at_temperature(0.0).renamed("trained, greedy")]
     if warm:
-        teams.append(load_team(str(folder), config.team, trained=False).renamed("warm_started"))
+        begun = load_team(str(folder), config.team, trained=False)
+        teams += [begun.renamed("warm_started"), begun.at_temperature(0.0).renamed("warm_started, greedy")]
         teams.append(scripted_team(config.team))
     played = {
         one.name: [
@@ -167,7 +168,8 @@ def gains(documents: Sequence[dict[str, Any]], everybody: Sequence[dict[str, Any
 def _share(name: str, documents: Sequence[dict[str, Any]], row: str) -> Result:
     oracle = _rows(documents, "oracle")
     share, low, high = share_interval(_rows(documents, row), oracle)
-    begun, taught = (share_interval(_rows(documents, row), oracle)[0] for row in ("warm_started", "scripted"))
+    alike = row.replace("trained", "warm_started")  # sampled or greedy, as `row` is
+    begun, taught = (share_interval(_rows(documents, one), oracle)[0] for one in (alike, "scripted"))
     each = ", ".join(f"{one:.0%}" for one in _rows(documents, row).sum(1) / oracle.sum(1))
     rollouts = ", ".join(str(document["rollouts"]) for document in documents)
     minutes = sum(document["seconds"] for document in documents) / 60 / len(documents)
@@ -176,7 +178,7 @@ def _share(name: str, documents: Sequence[dict[str, Any]], row: str) -> Result:
         value=100 * share,
         unit="% of the oracle's earnings",
         against=f"oracle, {100 * oracle.mean():+.2f} % a window of {oracle.shape[1]}; 95 % interval {low:.0%} to "
-        f"{high:.0%}, seeds {each}; sampled warm start {begun:.0%}, scripted team {taught:.0%}; "
+        f"{high:.0%}, seeds {each}; warm start decided alike {begun:.0%}, scripted team {taught:.0%}; "
         f"{rollouts} rollouts, {minutes:.0f} minutes a seed",
         ratio=share,
         target=TARGET,
