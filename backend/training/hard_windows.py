@@ -36,6 +36,7 @@ from simulator.switching import FILTER_BARS, drift_belief
 MEMORY = 10  # steps back
 SHRUNK = 16.0  # rollouts whose worth of 0 is added to those of a choice
 DRIFTS = (-0.4, -0.15, 0.15, 0.4)  # between the grades of the believed drift
+VOLATILITY_BARS = 60
 VOLATILITIES = 3  # grades, with equally many windows each
 CELLS = (len(DRIFTS) + 1) * VOLATILITIES
 FLAT = 0.1  # |exposure| up to which a rollout chose to be flat
@@ -52,10 +53,13 @@ def cells_of(markets: Sequence[Market], bars: IntArray) -> IntArray:
         returns = np.diff(np.log(market.close[:, 0]), prepend=np.nan)
         for place, bar in enumerate(bars):
             seen = returns[max(0, bar + 1 - FILTER_BARS) : bar + 1]
-            drift[row, place] = drift_belief(seen)
-            volatility[row, place] = np.sqrt(np.mean(seen[~np.isnan(seen)][-60:] ** 2)) if len(seen) > 1 else np.nan
+            lately = seen[~np.isnan(seen)][-VOLATILITY_BARS:]
+            if len(lately):
+                drift[row, place] = drift_belief(seen)
+                volatility[row, place] = np.sqrt(np.mean(lately**2))
         # A coin is calm or wild by its own standards, so the grades differ in nothing but the time.
-        volatility[row] /= np.nanmedian(volatility[row])
+        if not np.isnan(volatility[row]).all():
+            volatility[row] /= np.nanmedian(volatility[row])
     known = ~(np.isnan(drift) | np.isnan(volatility))
     bounds = np.quantile(volatility[known], np.arange(1, VOLATILITIES) / VOLATILITIES) if known.any() else []
     cells = np.digitize(drift, DRIFTS) * VOLATILITIES + np.digitize(volatility, bounds)

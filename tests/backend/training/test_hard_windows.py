@@ -78,6 +78,15 @@ def test_cells_know_nothing_of_later_bars() -> None:
     assert (drift[:, ~known] != changed[:, ~known]).any()
 
 
+def test_states_with_too_little_history_have_no_cell() -> None:
+    close = COINS[0].close.copy()
+    close[:700] = np.nan
+    gone = replace(COINS[1], close=np.full_like(close, np.nan))
+    cells = cells_of([replace(COINS[0], close=close), gone], BARS)
+    assert (cells[0, BARS < 720] == -1).all() and (cells[0, BARS >= 721] >= 0).all()
+    assert (cells[1] == -1).all()
+
+
 def test_cells_differ_in_what_is_believed_and_grade_volatility_evenly() -> None:
     assert MARKET.truth is not None
     cells = cells_of(COINS, BARS)
