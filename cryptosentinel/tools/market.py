@@ -29,7 +29,7 @@ def trend(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     drift = drift_belief(np.diff(np.log(close)))
     if np.isnan(drift):
         return {"trend": "not available"}
-    return {"trend": _word(drift), "drift": round(drift, 1)}
+    return {"trend": _word(drift), "drift": round(drift, 1) + 0.0}  # no -0.0
 
 
 def _word(drift: float) -> str:

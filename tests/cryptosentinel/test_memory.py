@@ -253,7 +253,7 @@ def test_by_default_no_token_knows_of_a_memory() -> None:
     for _, decision in episode.decisions:
         for transcript in decision.transcripts:
             said.update(codec().decode(transcript.ids).encode())
-    assert said.hexdigest() == "d6d41eeea09cdfebada4b4ffd673230beb557d90a6ebf5e5692b2891e3407b4c"
+    assert said.hexdigest() == "5a01fe0040619d5e45b69f3154d7626a93b680982a3f642d2c601a2f76727e72"
 
 
 def test_lessons_are_what_the_account_made_and_come_when_they_are_known() -> None:

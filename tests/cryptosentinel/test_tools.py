@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.masking import Mask
 from cryptosentinel.protocol import NoArguments
+from cryptosentinel.tools import market as trends
 from cryptosentinel.tools import portfolio, surroundings, technical, trading
 from cryptosentinel.tools.context import MISSING, ToolContext, percentile_of
 from cryptosentinel.tools.technical import BarsOf, IndicatorsOf
@@ -102,6 +103,18 @@ def test_without_data_it_is_not_available() -> None:
     )  # fmt: skip
     for tool, arguments, key in table:
         assert tool(context, arguments)[key] == MISSING
+
+
+@given(seed=st.integers(0, 2**32 - 1), slope=st.sampled_from([-0.004, 0.0, 0.004]))
+def test_a_trend_and_its_mirror_image_are_told_alike(seed: int, slope: float) -> None:
+    close = walk(200, 1, seed) * np.exp(slope * np.arange(200))[:, None]
+    told, mirrored = (trends.trend(context_at(market_of(one)), NONE) for one in (close, 1.0 / close))
+    swapped = {"up": "down", "down": "up"}
+    assert mirrored["trend"] == " ".join(swapped.get(word, word) for word in told["trend"].split())
+    assert mirrored["drift"] == -told["drift"]
+    assert ("up" in told["trend"]) == (told["drift"] >= 0.15) or abs(told["drift"]) in (0.1, 0.2)  # it is rounded
+    if slope:
+        assert told["trend"].endswith("up" if slope > 0 else "down")
 
 
 def test_bars_are_rescaled_and_coarser_ones_are_complete() -> None:
