@@ -1,11 +1,11 @@
 """How much of the oracle's earnings the evidence allows: `make bench ONLY=learning.evidence`.
 
-The oracle of `bench_learning.py` knows the hidden regimes; nobody who sees prices, headlines and funding alone can earn
-as much. What can be earned by sight is found with the filter (Hamilton 1989) of the market's own law. It knows the
+The oracle of `learning.oracle_share` knows the hidden regimes; nobody who sees prices, headlines and funding alone can
+earn as much. What can be earned by sight is found with the filter (Hamilton 1989) of the market's own law. It knows the
 law's numbers and the volatility of every bar, and of the regimes what the public data of all coins tell; exactly so but
 for headlines that are read a bar after they were written. From its beliefs it acts as the oracle does, by the expected
-value of each exposure, on the markets and windows of `bench_learning.py`. A team that reaches this share has nothing
-left to learn.
+value of each exposure, on the markets and windows of that benchmark. A team that reaches this share has nothing left to
+learn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from backend.evaluation.compare import ORACLE_LEVELS, baselines, split_windows
 from backend.markets import account_of, load_market, split
-from benchmarks.bench_learning import EVERYBODY, SEEDS, TARGET, config_of, share_interval
+from benchmarks.bench_learning_oracle_share import EVERYBODY, SEEDS, TARGET, config_of, share_interval
 from benchmarks.run import Result
 from simulator.backtest import orders_for_target, run_backtest
 from simulator.headlines import NEGATIVE, POSITIVE

@@ -1,7 +1,7 @@
 """What one role's learning is worth while the others stay as they began: `make bench ONLY=learning.only`.
 
-The markets, warm starts, windows and settings of `bench_learning.py`, with every role frozen but one. The value is the
-gain over the warm start in percentage points of return a window, its interval the same bootstrap over seeds and
+The markets, warm starts, windows and settings of `learning.oracle_share`, with every role frozen but one. The value is
+the gain over the warm start in percentage points of return a window, its interval the same bootstrap over seeds and
 windows, its ratio the part of the gain that training all roles brings.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.bench_learning import EVERYBODY, cells, gains, share_interval
+from benchmarks.bench_learning_oracle_share import EVERYBODY, cells, gains, share_interval
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import ROLES
 
-BY_NAME_ONLY = True  # four trainings for each of `bench_learning.py`
+BY_NAME_ONLY = True  # four trainings for each of `bench_learning_oracle_share.py`
 
 
 def run() -> list[Result]:

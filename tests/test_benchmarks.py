@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import run as runner
-from benchmarks.bench_learning import share_interval
 from benchmarks.bench_learning_evidence import beliefs
+from benchmarks.bench_learning_oracle_share import share_interval
 from benchmarks.run import Result
 from simulator.synthetic import SyntheticConfig, generate
 
