@@ -2,8 +2,8 @@
 
 Hamilton (1989): a hidden chain of down, none and up, of which each return tells a little. Unlike a return over a fixed
 number of bars it weighs what came since the last turn, wherever that was. The constants are round numbers for crypto
-markets in general, no fit to any one of them; twice or half of each changes what the filter earns on the synthetic
-markets by a few percent.
+markets in general, no fit to any one of them: on five synthetic markets a drift of 0.1 to 0.25, a mean length of 40 to
+90 bars and 120 bars to look back on made little difference to what could be earned by it.
 """
 
 from __future__ import annotations

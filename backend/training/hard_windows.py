@@ -45,7 +45,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def cells_of(markets: Sequence[Market], bars: IntArray) -> IntArray:
-    """The cell of each state, (S, bars); -1 where the filter or the volatility is not known yet. Takes 10 ms for a
+    """The cell of each state, (S, bars); -1 where the filter or the volatility is not known yet. Takes 30 ms for a
     thousand states."""
     drift = np.full((len(markets), len(bars)), np.nan)
     volatility = np.full_like(drift, np.nan)
