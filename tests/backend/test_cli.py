@@ -292,7 +292,10 @@ def test_runs_in_place_of_a_folder_is_a_clear_message(command: Run, tmp_path: Pa
         (["team.roles=nobody"], "no role 'nobody'"),
         (["team.roles=nobody", "--launch", "processes"], "no role 'nobody'"),
         (["engine.constrained=true"], "engine.constrained = true samples from another distribution"),
-        (["training.collapse_margin=0.1", "training.staleness=1", "--launch", "processes"], "set one of them to 0"),
+        (
+            ["training.collapse_margin=0.1", "--set", "training.staleness=1", "--launch", "processes"],
+            "set one of them to 0",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_told_before_anything_is_stored(
@@ -434,7 +437,11 @@ def test_a_training_that_was_killed_goes_on_to_the_same_parameters(
     resumed = command("train", "--resume", folder.name)
     assert resumed.code == 0, resumed.err
     [calm] = tmp_path.glob("calm/train-*")
-    assert tree(folder) == tree(calm)
+    whole, disturbed = (
+        {name: content.replace(one.name.encode(), b"the run") for name, content in tree(one).items()}
+        for one in (calm, folder)
+    )
+    assert disturbed == whole
 
 
 @pytest.mark.slow

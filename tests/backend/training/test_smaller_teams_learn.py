@@ -81,7 +81,7 @@ def test_a_training_of_the_team_resumes_and_works(
     loaded = load_team(str(folder), config_of(STANDARD).team)
     assert loaded.team.roles == team, "it works as it was trained, whatever team is configured now"
     assert loaded.team.settings.horizon_bars == HORIZON
-    queries = QueryPool(small_market(), *VALIDATION, HORIZON).draw(1, 0, 2, easy=False)
+    queries = QueryPool(small_market(), *VALIDATION, HORIZON).draw(1, 0, 8, easy=False)
     decided = collect(loaded.team, loaded.engine, queries, rollout_settings(config), 1)
     talks = [talk for group in decided for one in group for talk in one.decision.transcripts]
     assert any(talk.valid for talk in talks)
