@@ -31,7 +31,7 @@ from simulator.records import AccountView
 
 FloatArray = npt.NDArray[np.float64]
 
-BY_NAME_ONLY = True  # three minutes
+BY_NAME_ONLY = True  # it says something of the market, not of the code
 
 
 def run() -> list[Result]:

@@ -30,12 +30,13 @@ import numpy.typing as npt
 
 from backend.store.records import QueryRecord, RolloutRecord
 from backend.store.store import Store
+from cryptosentinel.tools.market import CLEAR_DRIFT, STRONG_DRIFT
 from simulator.market import Market
 from simulator.switching import FILTER_BARS, drift_belief
 
 MEMORY = 10  # steps back
 SHRUNK = 16.0  # rollouts whose worth of 0 is added to those of a choice
-DRIFTS = (-0.4, -0.15, 0.15, 0.4)  # between the grades of the believed drift
+DRIFTS = (-STRONG_DRIFT, -CLEAR_DRIFT, CLEAR_DRIFT, STRONG_DRIFT)  # the grades are those that the analyst is told
 VOLATILITY_BARS = 60
 VOLATILITIES = 3  # grades, with equally many windows each
 CELLS = (len(DRIFTS) + 1) * VOLATILITIES
