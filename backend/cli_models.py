@@ -96,13 +96,14 @@ def export(
     from cryptosentinel.agents.registry import roles_of
 
     manifest = read_manifest(run)
-    if manifest.adapters is None:
+    weights = manifest.weights()
+    if weights is None:
         raise UserError(f"the team of {run} is its base itself, so there is no adapter to export: use the base")
     own = manifest.config
     policies, _ = role_policies(run / manifest.base, own.training, roles=roles_of(own.team.roles))
-    load_versions(policies, run / manifest.adapters)
+    load_versions(policies, run / weights)
     for role in policies.roles:
-        step = step_of(Path(manifest.adapters)) or 0
+        step = step_of(Path(weights)) or 0
         one = export_adapter(policies, role, to / role, run=run.resolve().name, step=step)
         console.print(f"{one.version}: {one.folder}", markup=False)
 

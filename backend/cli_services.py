@@ -156,9 +156,9 @@ def launched(
     from backend.services.launch import run_processes
     from backend.services.lead import leader_state
     from backend.services.ray_launch import run_ray
-    from backend.training.job import warm_started_base
+    from backend.training.origin import begin
 
-    warm_started_base(settings, market, runs / run, shown.report)
+    begin(settings, market, runs / run, shown.report)
     total = settings.training.stage1_steps + settings.training.stage2_steps
 
     def on_step(step: int) -> None:

@@ -162,14 +162,13 @@ def check_run(folder: Path) -> Findings:
     for one in kept:
         where = str(one.folder.relative_to(folder))
         findings.look(where, partial(_version, one.folder, findings.fingerprint, base))
-    if manifest is not None and manifest.adapters is None:
+    if manifest is not None and manifest.weights() is None:
         findings.note("adapters", "no version passed the gate of validation: the team is the base itself")
     elif manifest is not None:
         missing = sorted(set(roles_of(manifest.config.team.roles)) - {one.role for one in kept if one.in_team})
         if missing:
-            told = (
-                f"{folder / (manifest.adapters or '')} holds nothing of {', '.join(missing)}: copy it from the run anew"
-            )
+            kept_in = folder / (manifest.weights() or "")
+            told = f"{kept_in} holds nothing of {', '.join(missing)}: copy it from the run anew"
             findings.found.append(Finding("roles", "wrong", told))
     return findings
 

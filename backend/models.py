@@ -30,6 +30,7 @@ from simulator.errors import UserError
 
 MODELS = Path("models")  # where pulled models lie
 TEAM, ADAPTERS = "team.json", "adapters"
+START = "start"  # the folder in `ADAPTERS` of what a run began with
 _UNFINISHED = ".tmp"  # what an interrupt may leave
 _HUB_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*\w)?/[A-Za-z0-9](?:[\w.-]*\w)?", re.ASCII)
 
@@ -146,7 +147,7 @@ def adapters_of(run: Path) -> list[AdapterInfo]:
     if not kept.is_dir():
         return []
     found = []
-    for place in (kept, *(path for path in _folders(kept) if path.name.startswith("step-"))):
+    for place in (kept, *(path for path in _folders(kept) if path.name == START or path.name.startswith("step-"))):
         step = step_of(place)
         in_team = team is not None and (run / team).resolve() == place.resolve()
         for path in sorted(path for path in place.iterdir() if path.suffix != _UNFINISHED):
@@ -197,8 +198,9 @@ def _plain(run: str, path: Path, step: int | None, in_team: bool) -> AdapterInfo
 def _team_adapters(run: Path) -> str | None:
     """Which folder of weights the run's team answers with, if it says so."""
     try:
-        adapters = json.loads((run / TEAM).read_text(encoding="utf-8"))["adapters"]
-    except (OSError, ValueError, TypeError, KeyError):
+        document = json.loads((run / TEAM).read_text(encoding="utf-8"))
+        adapters = document["adapters"] or document.get("start")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None  # an unfinished run has none; what a damaged one means, loading it says
     return adapters if isinstance(adapters, str) else None
 

@@ -36,11 +36,19 @@ UNMASKED = ", unmasked"  # behind the name of a team that is also shown what the
 
 
 class TeamManifest(Section):
-    """What `team.json` says: where base model and adapters are, relative to it, and the configuration of the run."""
+    """What `team.json` says: where base model and adapters are, relative to it, and the configuration of the run.
+
+    `adapters` is None where no version was kept, `start` where the run began with the base alone.
+    """
 
     base: str
     adapters: str | None
+    start: str | None = None
     config: Config
+
+    def weights(self, *, trained: bool = True) -> str | None:
+        """The weights that the team answers with, or with `trained` False did when its run began; None: the base's."""
+        return self.adapters or self.start if trained else self.start
 
 
 @dataclass(frozen=True)
@@ -96,9 +104,10 @@ def role_policies(
     empty_think: bool = False,
     roles: Sequence[str] = tuple(ROLES),
     hardware: Hardware | None = None,
+    start: Path | None = None,
 ) -> tuple[RolePolicies, ChatCodec]:
     """Base model and tokenizer in `base`, with an untrained adapter (or a copy) for each of `roles`, or one for all of
-    them as `training.models` has it.
+    them as `training.models` has it. With `start` they begin with the weights in that folder, to which the KL is then.
 
     Who trains them gives the `hardware` that the configuration asks for (`hardware_of`); who only lets them answer has
     them in float32, on a GPU where there is one. Raises `UserError` for a base that cannot be used.
@@ -110,6 +119,10 @@ def role_policies(
         if training.models == "shared"
         else RolePolicies(base, list(roles), training.weights, shapes, training.seed, held)
     )
+    if start is not None:
+        load_versions(policies, start)
+        if training.anchors():
+            policies.anchor()
     return policies, ChatCodec(read_tokenizer(base), empty_think=empty_think)
 
 
@@ -165,9 +178,10 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
     asked = config.engine.model_copy(update={"empty_think": own.engine.empty_think})
     mind = served(asked, base, largest_rank(own.training))
     assert isinstance(mind.engine, VllmEngine)
-    if trained and manifest.adapters is not None:
+    weights = manifest.weights(trained=trained)
+    if weights is not None:
         policies, _ = role_policies(base, own.training, roles=roles_of(own.team.roles))
-        load_versions(policies, folder / manifest.adapters)
+        load_versions(policies, folder / weights)
         exported = Path(tempfile.mkdtemp(prefix="cryptosentinel-adapters-"))
         for role in policies.roles:
             adapter = export_adapter(policies, role, exported / policies.version(role))
@@ -199,7 +213,7 @@ def read_manifest(folder: Path) -> TeamManifest:
 
 
 def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedTeam:
-    """`scripted`, or the folder of a training run; with `trained` False the team as the run began, without adapters.
+    """`scripted`, or the folder of a training run; with `trained` False the team as the run began.
 
     `config` is used by the scripted team; a trained one works as it was trained, but for its memory, which training
     never uses. Raises `UserError` for a folder that holds no team.
@@ -212,7 +226,8 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedT
     policies, codec = role_policies(
         folder / manifest.base, own.training, empty_think=own.engine.empty_think, roles=roles_of(own.team.roles)
     )
-    if trained and manifest.adapters is not None:
-        load_versions(policies, folder / manifest.adapters)
+    weights = manifest.weights(trained=trained)
+    if weights is not None:
+        load_versions(policies, folder / weights)
     settings = own.team.model_copy(update={"memory": config.memory})
     return model_team(_label(folder, trained), policies, codec, settings, own.training.temperature)

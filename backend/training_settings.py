@@ -52,6 +52,9 @@ class TrainingConfig(Section):
     base_model: str = Field(
         "", description="folder of a Qwen3 model to train, or name of a pulled one; empty: make nano"
     )
+    start_from: str = Field(
+        "", description="folder of a team of `sft` or `train` whose base and weights to go on from; empty: the base"
+    )
     stage1_steps: int = Field(20, ge=0, le=100_000, description="steps on format, with expert rewards, easy windows")
     stage1_max_steps: int = Field(60, ge=0, le=100_000, description="stage 1 goes on up to so many steps for its gate")
     stage2_steps: int = Field(40, ge=0, le=100_000, description="steps on collaboration, all windows")
@@ -185,7 +188,7 @@ class TrainingConfig(Section):
     data_parallel: int = Field(
         1, ge=1, le=64, description="processes of this machine, each with a GPU, that share every optimiser step"
     )
-    kl: float = Field(0.0, ge=0.0, le=10.0, description="weight of the KL (k3) to the warm-started model")
+    kl: float = Field(0.0, ge=0.0, le=10.0, description="weight of the KL (k3) to the model that the run began with")
     entropy: float = Field(0.0, ge=0.0, le=1.0, description="weight of the entropy bonus")
     temperature: float = Field(1.0, gt=0.0, le=5.0, description="sampling temperature of the rollouts")
     validation_every: int = Field(5, ge=1, le=100_000, description="steps between two validations")
@@ -238,6 +241,10 @@ class TrainingConfig(Section):
         }
         return self.model_copy(update={**own, "per_role": {}})
 
+    def anchors(self) -> bool:
+        """Whether any role is held to what it began with."""
+        return any(self.of_role(role).kl > 0.0 for role in RoleRates.model_fields)
+
     def _shared_models(self) -> list[str]:
         """What cannot be meant of one model for all roles."""
         if self.models == "separate":
@@ -264,6 +271,11 @@ class TrainingConfig(Section):
         found += [*self._schedules(), *self._roles_own()]
         if found:  # what follows relies on weights that are right
             return found
+        if self.start_from and self.base_model:
+            found.append(
+                f"start_from = {self.start_from} has a base of its own and base_model = {self.base_model} names one: "
+                "leave one of them out"
+            )
         roles = tuple(RoleRates.model_fields)
         for key, listed, known in (("freeze", self.freeze, roles), ("practice_roles", self.practice_roles, roles[1:])):
             for role in sorted(set(listed) - set(known)):

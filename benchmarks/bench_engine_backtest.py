@@ -18,7 +18,7 @@ import torch
 from backend.config import Config, load_config
 from backend.markets import account_of, limits_of, load_market, split
 from backend.teams import LoadedTeam, model_team, role_policies
-from backend.training.job import warm_started_base
+from backend.training.origin import begin
 from benchmarks.run import Result
 from cryptosentinel.episode import play
 from cryptosentinel.llm.transformers_engine import TransformersEngine
@@ -53,7 +53,7 @@ def run() -> list[Result]:
         with tempfile.TemporaryDirectory() as folder:
             config = load_config("demo", SETTINGS)
             market = load_market(config.market, config.costs)
-            base = warm_started_base(config, market, Path(folder), lambda what, done, total: None)
+            base = begin(config, market, Path(folder), lambda what, done, total: None)
             policies, codec = role_policies(base, config.training)
             loaded = model_team("nano", policies, codec, config.team, config.training.temperature)
         runs = [_measure(config, market, loaded, seed) for seed in range(REPETITIONS + 1)][1:]  # the first warms up

@@ -29,7 +29,8 @@ from backend.markets import account_of, limits_of, load_market, split
 from backend.runs import recorded_run
 from backend.store.store import Store
 from backend.teams import LoadedTeam, load_team, scripted_team
-from backend.training.job import train, warm_started_base
+from backend.training.job import train
+from backend.training.origin import begin
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import ROLES
 from simulator.market import Market
@@ -77,7 +78,7 @@ def make_base(seed: int) -> Path:
     config = config_of(seed, EVERYBODY)
     folder = FOLDER / f"seed-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    return warm_started_base(config, load_market(config.market, config.costs), folder, _silent)
+    return begin(config, load_market(config.market, config.costs), folder, _silent)
 
 
 def measured(seed: int, variant: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from backend.services.launch import gateway
 from backend.store.records import PublishedRecord, RolloutRecord, TrajectoryRecord
 from backend.store.store import Store
 from backend.teams import role_policies
-from backend.training.job import warm_started_base
+from backend.training.origin import begin
 from backend.training.tensor_files import write_tensors
 from benchmarks.run import Result
 
@@ -77,7 +77,7 @@ def _measured() -> tuple[dict[int, list[float]], set[str]]:
     digests: set[str] = set()
     with tempfile.TemporaryDirectory() as scratch:
         config = load_config("quick", SETTINGS)
-        base = warm_started_base(config, load_market(config.market, config.costs), Path(scratch), _SILENT)
+        base = begin(config, load_market(config.market, config.costs), Path(scratch), _SILENT)
         config = load_config("quick", (*SETTINGS, f"training.base_model={base}"))
         for turn in range(ROUNDS):
             for workers in rates:

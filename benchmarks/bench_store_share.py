@@ -19,7 +19,8 @@ from backend.config import load_config
 from backend.markets import load_market
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from backend.training.job import made, warm_started_base
+from backend.training.job import made
+from backend.training.origin import begin
 from backend.training.trainer import Progress, Trainer
 from benchmarks.run import Result
 
@@ -86,7 +87,7 @@ def _shares() -> list[float]:
         folder.mkdir()
         store.add_run(RunRecord("bench", "train", 1, market.content_hash, 1, {}))
         timed: Any = _Timed(store)
-        base = warm_started_base(config, market, folder, silent)
+        base = begin(config, market, folder, silent)
         trainer = made(Trainer, config, market, timed, "bench", folder, base, folder)
         trainer.state.stage = 2
         last = time.perf_counter()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # torch takes its time, and who only carries files does not n
 Call = Callable[..., Any]  # of a method of a `Library` elsewhere: its name, then its arguments
 
 BASE = "base"  # under this name a library gives the base model, wherever it lies
+WEIGHTS = "adapters"  # and what a run began with, below this one
 SERVICES = "services"  # the one folder that a library takes files into
 _PIECE = 32 * 2**20  # bytes of a file in one message
 _ARRIVING = ".arriving"
@@ -36,10 +37,9 @@ class RunFiles:
 
     def base(self, config: Config) -> Path:
         """The base model, which must be there: whoever began the run has made it. Raises `UserError`."""
-        from backend.models import resolve_base
-        from backend.training.job import NANO
+        from backend.training.origin import base_of
 
-        base = resolve_base(config.training.base_model) if config.training.base_model else self.folder / NANO
+        base = base_of(config.training, self.folder)
         if not base.is_dir():
             raise UserError(f"{base} is not there: begin the run with `cryptosentinel train --launch processes`")
         return base
@@ -112,7 +112,7 @@ class Library:
     def _place(self, name: str) -> Path:
         """Where a file or folder of that name lies. Raises `UserError` for one that is not for others."""
         first, _, rest = name.partition("/")
-        top = {BASE: self._base, SERVICES: self._folder / SERVICES}.get(first)
+        top = {BASE: self._base, WEIGHTS: self._folder / WEIGHTS, SERVICES: self._folder / SERVICES}.get(first)
         if top is not None and (path := (top / rest).resolve()).is_relative_to(top.resolve()):
             return path
         raise UserError(f"'{name}' is no file of a run that its processes read")

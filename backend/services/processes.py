@@ -9,6 +9,7 @@ from pathlib import Path
 
 from backend.config import Config, ConfigError, config_from_dict
 from backend.markets import load_market
+from backend.models import ADAPTERS, START
 from backend.runs import PROGRAM, versions
 from backend.services.beacon import Beacon, RunOver
 from backend.services.files import SERVICES, RunFiles
@@ -19,6 +20,7 @@ from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training.crew import helped
 from backend.training.job import check_trainable, made, write_team
+from backend.training.origin import start_of
 from backend.training.wandb_mirror import require_wandb
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
@@ -40,7 +42,7 @@ def run_worker(
                     f"run {run} is trained on other data than {market.source} here: give this machine the same files"
                 )
             files = files or RunFiles(folder)
-            base = files.base(config)
+            base = _origin(config, files)
             journal = folder if number == 0 else folder / "services" / f"rollout-{number}"
             worker = made(Worker, config, market, store, run, folder, base, journal)
             worker.attend(store, beacon, number, workers, files)
@@ -66,16 +68,23 @@ def run_role(where: str, run: str, runs: Path, role: str, replaces: str = "", fi
             raise UserError(f"no role '{role}' in the team of run {run}; there are {', '.join(team)}")
         with Beacon(store, run, f"trainer-{role}", "trainer", role, replaces) as beacon:
             files = files or RunFiles(folder)
-            base = files.base(config)
+            base = _origin(config, files)
             files.restore(f"{SERVICES}/{role}")
             service = RoleService(config, base, role, store, run, folder, beacon, files)
             try:
-                with helped(service.policies, base, config.training):
+                with helped(service.policies, base, config.training, start_of(config.training, folder)):
                     service.run()
             except RunOver:
                 return
             finally:
                 service.journal.close()
+
+
+def _origin(config: Config, files: RunFiles) -> Path:
+    """The base model; the weights that the run begins with are brought here as well."""
+    if config.training.start_from:
+        files.restore(f"{ADAPTERS}/{START}")
+    return files.base(config)
 
 
 def check_apart(config: Config, workers: int) -> None:

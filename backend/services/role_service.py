@@ -21,6 +21,7 @@ from backend.training.curriculum import curriculum_of
 from backend.training.hardware import hardware_of
 from backend.training.journal import Journal
 from backend.training.learner import Learner, Learnt, StepData
+from backend.training.origin import start_of
 from backend.training.tensor_files import write_tensors
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import RunFailed
@@ -55,7 +56,8 @@ class RoleService:
         self.files = files or RunFiles(folder)
         self.curriculum = curriculum_of(config.training)
         held = hardware_of(config.training)
-        self.policies, _ = role_policies(base, config.training, roles=(role,), hardware=held)
+        start = start_of(config.training, folder)
+        self.policies, _ = role_policies(base, config.training, roles=(role,), hardware=held, start=start)
         self.learner = Learner(config.training, self.policies, role, roles_of(config.team.roles))
         self.journal = Journal(store, run, folder / "services" / role, config.team.horizon_bars)
         self.state = TrainingState()

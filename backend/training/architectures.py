@@ -14,6 +14,7 @@ from transformers import Qwen3Config
 
 from backend.config import NanoConfig, TrainingConfig
 from backend.models import hub_folder, is_hub_name
+from backend.teams import read_manifest
 from cryptosentinel.llm.model_files import CONFIG, read_config
 from cryptosentinel.llm.nano import nano_config
 from simulator.errors import UserError
@@ -137,8 +138,12 @@ def qwen3_config(name: str, layers: int | None = None) -> Qwen3Config:
 
 
 def architecture_of(training: TrainingConfig, nano: NanoConfig) -> Qwen3Config:
-    """The architecture that a configuration trains: of the folder or of the pulled model where it is there, or else
-    known by its name; nano where no base is named. Raises `UserError` for a base that is neither."""
+    """The architecture that a configuration trains: that of the team it starts from, of the folder or of the pulled
+    model where it is there, or else known by its name; nano where no base is named. Raises `UserError` for a base that
+    is none of them."""
+    if training.start_from:
+        team = Path(training.start_from)
+        return read_config(team / read_manifest(team).base)
     if not training.base_model:
         return nano_config(
             nano.vocab_size, hidden_size=nano.hidden, layers=nano.layers, intermediate_size=nano.intermediate

@@ -57,8 +57,8 @@ class _Task:
 class Crew:
     """The leader's side. `close` ends the others, and so does the end of this process."""
 
-    def __init__(self, base: Path, training: TrainingConfig, roles: Sequence[str]) -> None:
-        """Start `training.data_parallel - 1` processes over the base model in `base`.
+    def __init__(self, base: Path, training: TrainingConfig, roles: Sequence[str], start: Path | None = None) -> None:
+        """Start `training.data_parallel - 1` processes over the base model in `base` and the weights in `start`.
 
         Raises `ConfigError` where this machine has fewer GPUs, `RunFailed` where a process does not start.
         """
@@ -70,7 +70,7 @@ class Crew:
         self._members: list[tuple[SpawnProcess, Connection]] = []
         for rank in range(1, self.size):
             ours, theirs = context.Pipe()
-            arguments = (rank, meeting, base, training, tuple(roles), torch.get_num_threads(), theirs)
+            arguments = (rank, meeting, base, start, training, tuple(roles), torch.get_num_threads(), theirs)
             process = context.Process(target=_follow, args=arguments, name=f"crew-{rank}", daemon=True)
             process.start()
             theirs.close()  # theirs alone, so that their end shows here
@@ -172,12 +172,13 @@ class Crew:
 
 
 @contextmanager
-def helped(policies: RolePolicies, base: Path, training: TrainingConfig) -> Iterator[None]:
-    """Let `training.data_parallel - 1` other processes help to train the policies in a block. Raises as `Crew`."""
+def helped(policies: RolePolicies, base: Path, training: TrainingConfig, start: Path | None) -> Iterator[None]:
+    """Let `training.data_parallel - 1` other processes help to train the policies in a block; `base` and `start` are
+    what the policies were made of. Raises as `Crew`."""
     if training.data_parallel == 1:
         yield
         return
-    policies.crew = Crew(base, training, policies.roles)
+    policies.crew = Crew(base, training, policies.roles, start)
     try:
         yield
     finally:
@@ -207,6 +208,7 @@ def _follow(
     rank: int,
     meeting: str,
     base: Path,
+    start: Path | None,
     training: TrainingConfig,
     roles: tuple[str, ...],
     threads: int,
@@ -219,7 +221,7 @@ def _follow(
         from backend.teams import role_policies  # which imports most of the program
 
         hardware = hardware_of(training, rank)
-        policies, _ = role_policies(base, training, roles=roles, hardware=hardware)
+        policies, _ = role_policies(base, training, roles=roles, hardware=hardware, start=start)
         device = torch.device(hardware.device)
         pipe.send_bytes(_packed((False, None)))
         _meet(rank, training.data_parallel, meeting, device)

@@ -11,9 +11,9 @@ from typing import TypeVar
 from backend.config import Config, ConfigError
 from backend.engines import served
 from backend.markets import costs_of, limits_of, split
-from backend.models import resolve_base
+from backend.models import ADAPTERS, START
 from backend.store.store import Store
-from backend.teams import TeamManifest, model_team, role_policies, team_over, team_settings, write_manifest
+from backend.teams import TeamManifest, model_team, role_policies, team_over, write_manifest
 from backend.training.adapter_shapes import largest_rank
 from backend.training.architectures import Shape
 from backend.training.checkpoints import TrainingState
@@ -21,17 +21,16 @@ from backend.training.crew import helped
 from backend.training.hardware import hardware_of
 from backend.training.journal import Journal
 from backend.training.memory import estimate, machine_memory, plan_of, require
+from backend.training.origin import NANO, begin, start_of
 from backend.training.queries import QueryPool
 from backend.training.rollouts import RolloutSettings
-from backend.training.sft import SftSettings
 from backend.training.trainer import Progress, Trainer
 from backend.training.wandb_mirror import require_wandb
-from backend.training.warm_start import NanoSettings, Report, make_nano
+from backend.training.warm_start import Report
 from cryptosentinel.agents.registry import STANDARD, roles_of, team_of
 from cryptosentinel.llm.model_files import read_config
 from simulator.market import Market
 
-NANO = "nano"
 T = TypeVar("T", bound=Trainer)
 
 
@@ -41,28 +40,6 @@ class TrainingResult:
 
     folder: Path
     state: TrainingState
-
-
-def warm_started_base(config: Config, market: Market, folder: Path, report: Report) -> Path:
-    """The base model of a run: that of `config.training.base_model`, a folder or a pulled model's name on the hub, or
-    nano, made in `folder` unless it is there already. Raises `UserError` where there is none."""
-    if config.training.base_model:
-        return resolve_base(config.training.base_model)
-    base = folder / NANO
-    if not base.is_dir():
-        horizon, nano = config.team.horizon_bars, config.nano
-        pool = QueryPool(market, *split(market, config.market, horizon).train, horizon)
-        settings = NanoSettings(
-            vocab_size=nano.vocab_size,
-            hidden_size=nano.hidden,
-            layers=nano.layers,
-            intermediate_size=nano.intermediate,
-            decisions=nano.decisions,
-            expert_share=nano.teacher_share,
-            sft=SftSettings(steps=nano.steps, batch_tokens=nano.batch_tokens, lr=nano.learning_rate, seed=nano.seed),
-        )
-        make_nano(base, pool, team_settings(config.team, 1.0), settings, nano.seed, report)
-    return base
 
 
 def train(
@@ -81,13 +58,13 @@ def train(
     """
     check_ready(config)
     folder.mkdir(parents=True, exist_ok=True)
-    base = warm_started_base(config, market, folder, report)
+    base = begin(config, market, folder, report)
     shape = Shape.of(read_config(base))
     hardware = hardware_of(config.training)
     require(estimate(shape, plan_of(config, shape, hardware.kind)), machine_memory(hardware.device))
     trainer = made(Trainer, config, market, store, run, folder, base, folder)
     try:
-        with helped(trainer.policies, base, config.training):
+        with helped(trainer.policies, base, config.training, start_of(config.training, folder)):
             trainer.resume()
             state = trainer.run(on_progress)
     finally:
@@ -99,8 +76,8 @@ def train(
 def made(
     kind: type[T], config: Config, market: Market, store: Store, run: str, folder: Path, base: Path, journal: Path
 ) -> T:
-    """A trainer of this kind over the base model in `base`, as it begins; its journal writes into the folder
-    `journal`."""
+    """A trainer of this kind over the base model in `base`, as it begins in the run's `folder`; its journal writes into
+    the folder `journal`."""
     training, horizon = config.training, config.team.horizon_bars
     parts = split(market, config.market, horizon)
     pools = QueryPool(market, *parts.train, horizon), QueryPool(market, *parts.validation, horizon)
@@ -110,6 +87,7 @@ def made(
         empty_think=config.engine.empty_think,
         roles=roles_of(config.team.roles),
         hardware=hardware_of(training),
+        start=start_of(training, folder),
     )
     if config.engine.kind == "vllm":
         loaded = team_over(run, served(config.engine, base, largest_rank(training)), config.team, training.temperature)
@@ -133,7 +111,8 @@ def write_team(config: Config, folder: Path, base: Path, trainer: Trainer) -> No
     best = trainer.state.best_step
     adapters = None if best is None else str(trainer.adapters(best).relative_to(folder))
     base_name = NANO if base == folder / NANO else str(base.resolve())
-    write_manifest(folder, TeamManifest(base=base_name, adapters=adapters, config=config))
+    start = f"{ADAPTERS}/{START}" if config.training.start_from else None
+    write_manifest(folder, TeamManifest(base=base_name, adapters=adapters, start=start, config=config))
 
 
 def check_ready(config: Config) -> None:

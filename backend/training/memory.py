@@ -74,6 +74,7 @@ class MemoryPlan:
     entropy           whether the entropy has a gradient
     moments           numbers that the optimiser keeps for each that is trained
     checkpointing     whether blocks are computed again in the backward pass
+    anchored          whether the weights that the run began with are kept for the KL, which is else to the base
     device            whose allocator it is
     shared            whether a vLLM server runs on the same device as the trainer
     """
@@ -91,6 +92,7 @@ class MemoryPlan:
     entropy: bool = False
     moments: int = 2
     checkpointing: bool = False
+    anchored: bool = False
     device: DeviceKind = "cpu"
     shared: bool = True
 
@@ -160,6 +162,7 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
         context=context,
         entropy=any(training.of_role(role).entropy > 0.0 for role in ROLES),
         moments=MOMENTS[training.optimiser],
+        anchored=bool(training.start_from) and training.anchors(),
         device=device,
         shared=device == "cuda" or not torch.cuda.is_available(),
     )
@@ -176,6 +179,9 @@ def estimate(shape: Shape, plan: MemoryPlan) -> Estimate:
         Need("optimiser", "always", plan.roles * plan.moments * own * FLOAT),
         *updates(shape, plan),
     ]
+    if plan.anchored:
+        needs.append(Need("what the roles began with", "always", plan.roles * own * FLOAT))
+        needs.append(Need("a role's weights while its start answers", "updates", own * FLOAT))
     if plan.device == "cpu":  # where models are loaded, for a GPU too
         needs.append(Need("second copy of the base", "loading", shape.parameters * FLOAT))
     if plan.engine == "transformers":

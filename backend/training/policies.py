@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -106,6 +107,7 @@ class RolePolicies:
         self.crew: Crew | None = None  # other processes that compute gradients of these policies
         self._base = model
         self._peft: PeftModel | None = None
+        self._anchors: dict[str, dict[str, Tensor]] = {}  # by role, where the reference is not the base
         self._copies: dict[str, Qwen3ForCausalLM] = {}
         if mode == "full":
             self._copies = {role: copy.deepcopy(model).requires_grad_(True) for role in roles}
@@ -153,9 +155,20 @@ class RolePolicies:
         with self.hardware.computing():
             return token_logps(self.activate(role), ids, mask, temperature, entropy_gradient)
 
-    def reference_logps(self, ids: Tensor, mask: Tensor, temperature: float = 1.0) -> Tensor:
-        """Log-probs (B, T) under the base (adapters off), without gradient; the same for every role."""
+    def anchor(self) -> None:
+        """From here on, the reference of every role is its policy as it is now, no longer the base."""
+        self._anchors = {role: self.role_state(role) for role in self.roles}
+
+    def reference_logps(self, role: str, ids: Tensor, mask: Tensor, temperature: float = 1.0) -> Tensor:
+        """Log-probs (B, T) without gradient under the role's reference: the base (adapters off), or its `anchor`.
+
+        An anchor's parameters stand in for the role's while it answers, so no pass that is yet to be differentiated
+        may be open.
+        """
         with torch.no_grad(), self.hardware.computing():
+            if role in self._anchors:
+                with self._anchored(role) as model:
+                    return token_logps(model, ids, mask, temperature)[0]
             if self._peft is None:
                 return token_logps(self._base, ids, mask, temperature)[0]
             with self._peft.disable_adapter():
@@ -237,6 +250,16 @@ class RolePolicies:
         shape = self.shape(role)
         told = None if shape is None else {**asdict(shape), "targets": list(shape.targets)}
         return {"kind": "policy", "role": role, "mode": self.mode, "lora": told, "base": self.base_fingerprint}
+
+    @contextmanager
+    def _anchored(self, role: str) -> Iterator[Qwen3ForCausalLM]:
+        """The model that answers for `role`, with the parameters of its anchor for the time of a block."""
+        own = self.role_state(role)
+        self.load_role_state(role, self._anchors[role])
+        try:
+            yield self.activate(role)
+        finally:
+            self.load_role_state(role, own)
 
     def _named_parameters(self, role: str) -> dict[str, nn.Parameter]:
         if self._peft is None:

@@ -311,8 +311,8 @@ class RoleTrainer:
         weights = torch.tensor([row.weight for row in members], device=device)
         with_entropy = settings.entropy_coef != 0.0
         reference = None
-        if settings.kl_coef != 0.0:  # before the pass that is learnt from: it switches the adapters off and on again
-            reference = self.policies.reference_logps(batch.ids, batch.mask, temperature)
+        if settings.kl_coef != 0.0:  # before the pass that is learnt from: it changes what answers for a while
+            reference = self.policies.reference_logps(self.role, batch.ids, batch.mask, temperature)
         new, entropy = self.policies.logps(self.role, batch.ids, batch.mask, temperature, with_entropy)
         remembered = [row.proximal for row in members if row.proximal is not None]
         old = pad_sequence(remembered, batch_first=True) if remembered else new.detach()

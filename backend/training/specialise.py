@@ -21,6 +21,7 @@ from backend.config import Config, ConfigError, config_from_dict
 from backend.markets import costs_of, limits_of, split
 from backend.runs import versions
 from backend.teams import LoadedTeam, TeamManifest, model_team, role_policies, scripted_team, write_manifest
+from backend.training.adapters import save_versions
 from backend.training.collection import Said, listen, sources_of
 from backend.training.conversations import encode
 from backend.training.datasets import (
@@ -35,7 +36,7 @@ from backend.training.datasets import (
     write_data_set,
 )
 from backend.training.hardware import hardware_of
-from backend.training.job import NANO, warm_started_base
+from backend.training.origin import NANO, begin
 from backend.training.policies import RolePolicies
 from backend.training.queries import QueryPool
 from backend.training.role_scores import compare_roles, score_roles
@@ -79,6 +80,11 @@ def specialise(config: Config, market: Market, sources: Sequence[str], folder: P
             f"team.roles = '{','.join(config.team.roles)}': what is specialised is the team of {', '.join(STANDARD)}; "
             "leave team.roles out"
         )
+    if config.training.start_from:
+        raise ConfigError(
+            f"training.start_from = {config.training.start_from} is where a training begins, and `sft` begins with a "
+            "base: leave it out, and name the folder that `sft` makes there"
+        )
     if config.training.models == "shared":
         raise ConfigError("training.models = 'shared': each role is specialised apart; use 'separate'")
     if not sources or len(set(sources)) < len(sources):
@@ -86,13 +92,13 @@ def specialise(config: Config, market: Market, sources: Sequence[str], folder: P
     _claim(folder, {"config": config.to_dict(), "sources": list(sources), "data_hash": market.content_hash})
     if (folder / SCORES).is_file():
         return _finished(folder)
-    base = warm_started_base(config, market, folder, report)
+    base = begin(config, market, folder, report)
     policies, codec = role_policies(base, config.training, hardware=hardware_of(config.training))
     manifest = _data_set(config, market, sources, folder, policies, codec, report)
     losses: dict[str, Sequence[float] | None] = {
         role: _train_role(config, folder, role, policies, codec, report) for role in ROLES
     }
-    policies.save(folder / ADAPTERS)
+    save_versions(policies, folder / ADAPTERS, folder.resolve().name, config.specialise.steps)
     base_name = NANO if base == folder / NANO else os.path.relpath(base.resolve(), folder.resolve())
     write_manifest(folder, TeamManifest(base=base_name, adapters=ADAPTERS, config=config))
     scores = _scores(config, market, base, folder, policies, codec, report)

@@ -24,7 +24,7 @@ from backend.model_checks import Findings, check_path, decoding_memory, fingerpr
 from backend.models import describe_base, hub_folder, is_hub_name, list_adapters, list_bases, resolve_base
 from backend.teams import TeamManifest, load_team, role_policies, write_manifest
 from backend.training.adapters import VERSION, WEIGHTS, export_adapter, hub_name, save_versions
-from backend.training.job import warm_started_base
+from backend.training.origin import begin
 from backend.training.policies import RolePolicies
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.nano import load_model, nano_config, new_nano
@@ -85,7 +85,7 @@ def test_a_base_is_found_by_folder_and_by_its_name_on_the_hub(models: Path, monk
     assert resolve_base("Qwen/Qwen3-tiny") == Path("models/Qwen--Qwen3-tiny")
     assert resolve_base("Qwen/Qwen3-tiny", models) == models / "Qwen--Qwen3-tiny"
     config = small_config(base_model="Qwen/Qwen3-tiny")
-    base = warm_started_base(config, small_market(), models.parent / "run", lambda what, done, total: None)
+    base = begin(config, small_market(), models.parent / "run", lambda what, done, total: None)
     assert base == Path("models/Qwen--Qwen3-tiny")
 
 

@@ -64,6 +64,7 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, str]], ...] = (
     (["practice_queries=0", "practice_roles=trader"], ("practice_roles", "practice_queries")),
     (["practice_queries=4", "practice_roles=manager"], ("practice_roles", "manager")),
     (["freeze=nobody"], ("freeze", "nobody")),
+    (["start_from=runs/sft", "base_model=models/Qwen3"], ("start_from", "base_model")),
     (["alignment_target=3"], ("alignment_target", "alignment")),
     (["alignment_window=3"], ("alignment_window", "alignment")),
     (

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from backend.config import TrainingConfig
 from backend.teams import role_policies
 from backend.training import crew as module
+from backend.training.adapters import save_versions
 from backend.training.crew import Crew, balanced
 from backend.training.policies import RolePolicies
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings, Row
@@ -27,7 +28,7 @@ from simulator.errors import RunFailed
 
 Make = Callable[..., Trajectory]
 ROLES = ("manager", "trader")
-TRAINING = TrainingConfig(data_parallel=2, lora_rank=4, device="cpu")
+TRAINING = TrainingConfig(data_parallel=2, lora_rank=4, device="cpu", kl=0.1)
 # Several updates a step (so log-probs are remembered), an anchor and an entropy bonus: all that a process computes.
 SETTINGS = RoleTrainerSettings(
     lr=2e-3, warmup_steps=1, minibatches=2, kl_coef=0.1, entropy_coef=0.01, micro_batch_tokens=64
@@ -43,9 +44,22 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def start(base: Path) -> Path:
+    """Weights to begin with, which the KL is to: those of an adapter that has moved."""
+    policies, _ = role_policies(base, TRAINING, roles=ROLES)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for role in ROLES:
+            for parameter in policies.trainable(role):
+                parameter.add_(0.05 * torch.randn_like(parameter))
+    save_versions(policies, base.parent / "start", "first", 1)
+    return base.parent / "start"
+
+
 @pytest.fixture
-def crew(base: Path) -> Iterator[Crew]:
-    made = Crew(base, TRAINING, ROLES)
+def crew(base: Path, start: Path) -> Iterator[Crew]:
+    made = Crew(base, TRAINING, ROLES, start)
     yield made
     made.close()
 
@@ -58,8 +72,10 @@ def steps(policies: RolePolicies, make: Make) -> list[dict[str, float]]:
     return [trainer.step(batch, advantages, [0.25] * 12) for _ in range(2)]
 
 
-def test_two_processes_take_the_steps_of_one_and_a_dead_one_ends_the_run(base: Path, crew: Crew, make: Make) -> None:
-    alone, together = (role_policies(base, TRAINING, roles=ROLES)[0] for _ in range(2))
+def test_two_processes_take_the_steps_of_one_and_a_dead_one_ends_the_run(
+    base: Path, start: Path, crew: Crew, make: Make
+) -> None:
+    alone, together = (role_policies(base, TRAINING, roles=ROLES, start=start)[0] for _ in range(2))
     before = together.role_state("manager")
     together.crew = crew
     expected, found = steps(alone, make), steps(together, make)

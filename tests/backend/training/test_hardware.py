@@ -106,7 +106,7 @@ def test_bfloat16_is_of_the_base_and_its_products_alone(tiny: Qwen3ForCausalLM, 
     # Two roundings to eight bits, in some ten products one behind another.
     assert (flat(near) - flat(gradients)).norm() < 0.1 * flat(gradients).norm()
     assert less < 0.8 * kept
-    reference = short.reference_logps(*batch())
+    reference = short.reference_logps("manager", *batch())
     assert reference.dtype == torch.float32
 
 

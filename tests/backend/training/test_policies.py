@@ -69,7 +69,7 @@ def test_roles_start_as_the_base_and_move_apart(tiny: Qwen3ForCausalLM, make: Ma
     disturb(policies, "trader")
     trader = policies.logps("trader", ids, mask)[0].detach()
     assert (trader - base).abs().max() > 0.01
-    torch.testing.assert_close(policies.reference_logps(ids, mask), base)
+    torch.testing.assert_close(policies.reference_logps("trader", ids, mask), base)
     assert torch.equal(policies.logps("trader", ids, mask)[0], trader), "the reference pass leaves no trace"
     assert torch.equal(policies.logps("manager", ids, mask)[0], before)
 
@@ -79,7 +79,7 @@ def test_a_gradient_reaches_one_role_only(tiny: Qwen3ForCausalLM, make: Make, mo
     policies = RolePolicies(tiny, ROLES, mode)
     for role in ROLES:
         disturb(policies, role)
-    policies.reference_logps(*tokens(make))
+    policies.reference_logps("trader", *tokens(make))
     policies.logps("trader", *tokens(make))[0].sum().backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in policies.trainable("trader"))
     assert all(parameter.grad is None for parameter in policies.trainable("manager"))
@@ -103,7 +103,7 @@ def test_merging_gives_the_adapted_model_and_leaves_base_and_adapter(
     policies = RolePolicies(tiny, ROLES, mode)
     disturb(policies, "trader")
     adapted = policies.logps("trader", ids, mask)[0].detach()
-    base, version = policies.reference_logps(ids, mask), policies.version("trader")
+    base, version = policies.reference_logps("trader", ids, mask), policies.version("trader")
     merged = policies.merged_state("trader")
     assert merged.keys() == tiny.state_dict().keys()
     assert all(tensor.dtype == torch.float32 for tensor in merged.values())
@@ -113,7 +113,7 @@ def test_merging_gives_the_adapted_model_and_leaves_base_and_adapter(
     for tensor in merged.values():
         tensor.zero_()
     assert torch.equal(policies.logps("trader", ids, mask)[0], adapted)
-    assert torch.equal(policies.reference_logps(ids, mask), base)
+    assert torch.equal(policies.reference_logps("trader", ids, mask), base)
     assert policies.version("trader") == version
 
 
