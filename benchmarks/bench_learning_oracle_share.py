@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backend.config import Config, load_config
+from backend.config import Config, config_from_dict, load_config
 from backend.evaluation.compare import baselines, play_windows, split_windows
 from backend.markets import account_of, limits_of, load_market, split
 from backend.runs import recorded_run
@@ -88,7 +88,7 @@ def measured(seed: int, variant: str) -> dict[str, Any]:
     kept = folder / "measured.json"
     if kept.is_file():
         document: dict[str, Any] = json.loads(kept.read_text())
-        if document["config"] == config.to_dict():
+        if config_from_dict(document["config"]) == config:
             return document
         raise RuntimeError(f"{kept} is of another configuration: move {FOLDER} away")
     began = time.monotonic()
@@ -157,21 +157,22 @@ def _returns(config: Config, market: Market, folder: Path, warm: bool) -> Return
     return {name: [one.metrics["total_return"] for one in runs] for name, runs in played.items()}
 
 
-def _rows(documents: Sequence[dict[str, Any]], name: str) -> npt.NDArray[np.float64]:
+def rows_of(documents: Sequence[dict[str, Any]], name: str) -> npt.NDArray[np.float64]:
+    """Returns of the row `name`, (seeds, windows)."""
     return np.array([document["returns"][name] for document in documents])
 
 
 def gains(documents: Sequence[dict[str, Any]], everybody: Sequence[dict[str, Any]]) -> npt.NDArray[np.float64]:
     """Returns above the warm start's, (seeds, windows)."""
-    return _rows(documents, "trained") - _rows(everybody, "warm_started")
+    return rows_of(documents, "trained") - rows_of(everybody, "warm_started")
 
 
 def _share(name: str, documents: Sequence[dict[str, Any]], row: str) -> Result:
-    oracle = _rows(documents, "oracle")
-    share, low, high = share_interval(_rows(documents, row), oracle)
+    oracle = rows_of(documents, "oracle")
+    share, low, high = share_interval(rows_of(documents, row), oracle)
     alike = row.replace("trained", "warm_started")  # sampled or greedy, as `row` is
-    begun, taught = (share_interval(_rows(documents, one), oracle)[0] for one in (alike, "scripted"))
-    each = ", ".join(f"{one:.0%}" for one in _rows(documents, row).sum(1) / oracle.sum(1))
+    begun, taught = (share_interval(rows_of(documents, one), oracle)[0] for one in (alike, "scripted"))
+    each = ", ".join(f"{one:.0%}" for one in rows_of(documents, row).sum(1) / oracle.sum(1))
     rollouts = ", ".join(str(document["rollouts"]) for document in documents)
     minutes = sum(document["seconds"] for document in documents) / 60 / len(documents)
     return Result(
