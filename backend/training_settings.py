@@ -87,6 +87,12 @@ class TrainingConfig(Section):
     futures_paths: int = Field(
         16, ge=1, le=1024, description="synthetic markets: simulated futures over which the outcome is averaged"
     )
+    futures_from: Literal["truth", "beliefs"] = Field(
+        "truth", description="synthetic markets: futures of the hidden regime, or of those that public data allow"
+    )
+    detrend: bool = Field(
+        False, description="futures lose their part's mean drift, so that being always long or short earns nothing"
+    )
     outcome_scale: float = Field(
         1.0, gt=0.0, le=100.0, description="volatilities of net return that the outcome is squashed by; large: linear"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,3 +46,12 @@ class FuturePaths:
         """``(paths, bars, symbols)``."""
         paths, bars, symbols = self.open.shape
         return paths, bars, symbols
+
+    def without_drift(self, drift: float) -> FuturePaths:
+        """The same futures, whose prices grow by `drift` less a bar (a fraction), the first bar's included.
+
+        All prices of a bar move together, so that highs stay the highest; funding and spreads stay as they are.
+        """
+        less = (1.0 + drift) ** -np.arange(1.0, self.open.shape[1] + 1.0)[None, :, None]
+        prices = {name: getattr(self, name) * less for name in ("open", "high", "low", "close")}
+        return replace(self, **prices)

@@ -83,23 +83,37 @@ class Truth:
         arrays = {name: np.ascontiguousarray(getattr(self, name)[rows][:, columns]) for name in STATE_COLUMNS}
         return Truth(self.config, symbols, self.open_time[rows], storm=self.storm[rows], **arrays)
 
-    def futures(self, market: Market, index: int, paths: int, bars: int, seed: int) -> FuturePaths:
+    def futures(
+        self,
+        market: Market,
+        index: int,
+        paths: int,
+        bars: int,
+        seed: int,
+        belief: npt.ArrayLike | None = None,
+    ) -> FuturePaths:
         """`paths` independent continuations of `market` over the `bars` bars after bar `index`.
 
         They start from the hidden state and the close of bar `index`; the same arguments give the same paths. `market`
-        may hold some of the symbols only. Settlements inside one bar are added up in its funding rate.
+        may hold some of the symbols only. Settlements inside one bar are added up in its funding rate. With `belief`,
+        (S, 3) probabilities of bear, range and bull in the order of `market`, the paths' first regimes are spread by
+        it (systematic resampling, Kitagawa 1996), each coin's alone, in place of the one that was there.
         Raises `DataError` when `market` is not the one that this truth is about.
         """
         if market.symbols != self.symbols:
-            return self.select(market.symbols).futures(market, index, paths, bars, seed)
+            return self.select(market.symbols).futures(market, index, paths, bars, seed, belief)
         interval = interval_of(self.config.timeframe)
         inside = 0 <= index < min(len(market), len(self.open_time))
         if market.interval != interval or not inside or market.open_time[index] != self.open_time[index]:
             raise DataError(f"{market.source}: bar {index} is not one that the truth is about")
 
+        regime, signal = _repeat(self.regime[index], paths), _repeat(self.signal[index], paths)
+        if belief is not None:
+            regime = _spread(np.asarray(belief, np.float64), paths, np.random.default_rng((seed, index, 1)))
+            signal = regime if self.config.edge else signal
         state = State(
-            regime=_repeat(self.regime[index], paths),
-            signal=_repeat(self.signal[index], paths),
+            regime=regime,
+            signal=signal,
             storm=np.repeat(self.storm[index : index + 1], paths),
             variance=_repeat(self.variance[index], paths),
             funding=_repeat(self.funding[index], paths),
@@ -139,3 +153,13 @@ class Truth:
 def _repeat(row: npt.NDArray[Scalar], paths: int) -> npt.NDArray[Scalar]:
     """`(S,)` -> `(paths, S)`."""
     return np.repeat(row[None], paths, axis=0)
+
+
+def _spread(belief: FloatArray, paths: int, rng: np.random.Generator) -> Int8Array:
+    """(P, S) regimes, of each coin as many of each kind as its belief (S, 3) says, in random order."""
+    found = np.empty((paths, len(belief)), np.int8)
+    for column, chances in enumerate(belief):
+        at = (np.arange(paths) + rng.random()) / paths
+        kind = np.searchsorted(np.cumsum(chances / chances.sum())[:-1], at, side="right")
+        found[:, column] = rng.permutation(kind - 1)
+    return found

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import run as runner
-from benchmarks.bench_learning_evidence import beliefs
 from benchmarks.bench_learning_oracle_share import share_interval
 from benchmarks.run import Result
-from simulator.synthetic import SyntheticConfig, generate
 
 
 def result(name: str, value: float) -> Result:
@@ -74,20 +71,3 @@ def test_a_share_and_its_interval(seeds: int, windows: int, seed: int, share: fl
     mean, low, high = share_interval(by_seed * oracle, oracle)
     assert low < mean < high
     assert high - low > 0.3 * spread / seeds**0.5
-
-
-def test_beliefs_are_those_of_the_law() -> None:
-    """Calibrated, as only what follows from the law is: of the bars with a belief of about p in a bull market a share
-    of about p are in one. And nothing later is known: a longer history changes none of them."""
-    config = SyntheticConfig(bars=40_000, seed=4, symbols=("AAAUSDT", "BBBUSDT"), drift_ratio=0.45, news_accuracy=0.85)
-    market = generate(config)
-    believed = beliefs(market)
-    assert believed.sum(axis=2) == pytest.approx(1.0)
-    shorter = generate(replace(config, bars=500))
-    assert beliefs(shorter)[:-1] == pytest.approx(believed[:499], abs=1e-9)
-    assert market.truth is not None
-    for place, sign in enumerate((-1, 0, 1)):
-        belief, came = believed[200:, :, place].ravel(), (market.truth.regime[200:] == sign).ravel()
-        for low in (0.0, 0.2, 0.4, 0.6, 0.8):
-            near = (belief >= low) & (belief < low + 0.2)
-            assert came[near].mean() == pytest.approx(belief[near].mean(), abs=0.05), (sign, low)

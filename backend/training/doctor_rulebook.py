@@ -60,8 +60,8 @@ RULES = (
         ("team/net_exposure", "team/exposure", "team/market_move", "team/timing"),
         f"over {of.LONG_RUN} steps |net| is {of.ONE_SIDED:.0%} of gross exposure, on the side of the market's drift, "
         f"and exposure and move correlate below {of.TIMING}: it earns what holding earns",
-        "compare with `hold` and with the twin without edge in `evaluate`; train on more coins and on windows of other "
-        "regimes",
+        "set training.detrend; compare with `hold` and with the twin without edge in `evaluate`; train on more coins "
+        "and on windows of other regimes",
         of.copies_drift,
     ),
     Rule(

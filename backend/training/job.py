@@ -22,7 +22,7 @@ from backend.training.hardware import hardware_of
 from backend.training.journal import Journal
 from backend.training.memory import estimate, machine_memory, plan_of, require
 from backend.training.origin import NANO, begin, start_of
-from backend.training.queries import QueryPool
+from backend.training.queries import pools_of
 from backend.training.rollouts import RolloutSettings
 from backend.training.trainer import Progress, Trainer
 from backend.training.wandb_mirror import require_wandb
@@ -80,7 +80,7 @@ def made(
     the folder `journal`."""
     training, horizon = config.training, config.team.horizon_bars
     parts = split(market, config.market, horizon)
-    pools = QueryPool(market, *parts.train, horizon), QueryPool(market, *parts.validation, horizon)
+    pool, validation_pool = pools_of(training, market, (parts.train, parts.validation), horizon)
     policies, codec = role_policies(
         base,
         training,
@@ -103,7 +103,7 @@ def made(
         outcome_scale=training.outcome_scale,
     )
     written = Journal(store, run, journal, horizon, training.wandb_project)
-    return kind(training, settings, loaded.team, loaded.engine, policies, *pools, written, folder)
+    return kind(training, settings, loaded.team, loaded.engine, policies, pool, validation_pool, written, folder)
 
 
 def write_team(config: Config, folder: Path, base: Path, trainer: Trainer) -> None:
@@ -127,6 +127,11 @@ def check_trainable(config: Config) -> None:
     samples cannot be trained on. Raises `UserError` for a team that cannot be."""
     for problem in _of_the_team(config):
         raise ConfigError(problem)
+    if config.training.futures_from == "beliefs" and config.market.data:
+        raise ConfigError(
+            "training.futures_from = 'beliefs' needs the law of a market, and that of market.data = "
+            f"{config.market.data} is not known: use 'truth', which takes what was recorded, or leave market.data out"
+        )
     if config.engine.kind == "openai_api":
         raise ConfigError(
             "engine.kind = openai_api gives no log-probs of what its model sampled, so it cannot be trained: use "

@@ -6,6 +6,7 @@ Queries come from a window of bars and are drawn by seed, so that step t of a ru
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.training.hard_windows import Hard, cells_of
+from backend.training_settings import TrainingConfig
 from cryptosentinel.team import derive_seed
 from cryptosentinel.tools.context import horizon_volatility
+from simulator.beliefs import regime_beliefs
 from simulator.errors import DataError
 from simulator.futures import recorded_path
 from simulator.market import Market, MarketView
@@ -29,7 +32,8 @@ HELD = (0.0, 0.0, 0.0, 0.5, -0.5, 1.0, -1.0)  # exposures that queries start fro
 @dataclass(frozen=True)
 class Query:
     """One state. `market` holds the one coin that is decided on; `volatility` is that of the horizon, known at
-    `bar`."""
+    `bar`; `drift` is what the futures grow less by, a bar; `belief`, if there is one, the chances of bear, range and
+    bull that they begin with in place of the hidden regime."""
 
     key: str
     market: Market
@@ -38,6 +42,8 @@ class Query:
     exposure: float
     volatility: float
     seed: int
+    drift: float = 0.0
+    belief: tuple[float, ...] | None = None
 
     @property
     def number(self) -> int:
@@ -55,14 +61,36 @@ class Query:
         """Simulated futures of the state where the market's truth is known, the recorded one (a single path)
         otherwise."""
         if self.market.truth is None:
-            return recorded_path(self.market, self.bar, bars)
-        return self.market.truth.futures(self.market, self.bar, paths, bars, self.seed)
+            found = recorded_path(self.market, self.bar, bars)
+        else:
+            belief = None if self.belief is None else [self.belief]
+            found = self.market.truth.futures(self.market, self.bar, paths, bars, self.seed, belief)
+        return found.without_drift(self.drift) if self.drift else found
 
 
 class QueryPool:
-    """All states in the bars [start, stop) of a market, and the draws from them."""
+    """All states in the bars [start, stop) of a market, and the draws from them.
 
-    def __init__(self, market: Market, start: int, stop: int, horizon: int) -> None:
+    With `detrend` each coin's futures lose what the coin drifts by on average over these bars, so that to be always
+    long or short earns nothing and only timing does (Aronson 2006, Evidence-Based Technical Analysis, chapter 1).
+
+    With `beliefs` (T, S, 3) the futures of a state begin with the regimes that could be believed in, where they else
+    begin with the hidden one. What an agent sees is a part of the public data D, so by the tower property
+
+        E[outcome | what it sees] = E[ E[outcome | D] | what it sees ]
+
+    is the same, and what is left out is noise to it: which regime it happened to be (Rao-Blackwell).
+    """
+
+    def __init__(
+        self,
+        market: Market,
+        start: int,
+        stop: int,
+        horizon: int,
+        detrend: bool = False,
+        beliefs: npt.NDArray[np.float64] | None = None,
+    ) -> None:
         """Raises `DataError` if no bar has enough history before it and a whole horizon after it."""
         self.horizon = horizon
         self._markets = [market.select((symbol,)) for symbol in market.symbols]
@@ -74,6 +102,8 @@ class QueryPool:
             )
         self._bars = np.arange(first, last)
         self._clarity = np.stack([_clarity(one, self._bars, horizon) for one in self._markets])  # (S, bars)
+        self._beliefs = beliefs
+        self._drifts = [_drift(one, self._bars, horizon) if detrend else 0.0 for one in self._markets]
 
     def cell_of(self, symbol: str, bar: int) -> int:
         """The cell of `hard_windows` that a coin's bar is in, -1 for none."""
@@ -115,9 +145,19 @@ class QueryPool:
                     exposure=float(exposure),
                     volatility=volatility,
                     seed=derive_seed(seed, "futures", step, number),
+                    drift=self._drifts[column],
+                    belief=None if self._beliefs is None else tuple(map(float, self._beliefs[bar, column])),
                 )
             )
         return queries
+
+
+def pools_of(
+    training: TrainingConfig, market: Market, parts: Sequence[tuple[int, int]], horizon: int
+) -> list[QueryPool]:
+    """The pools of some parts of a market, with futures as the training wants them."""
+    beliefs = regime_beliefs(market) if training.futures_from == "beliefs" else None
+    return [QueryPool(market, *part, horizon, training.detrend, beliefs) for part in parts]
 
 
 def account_holding(view: MarketView, symbol: str, exposure: float, cash: float = CASH) -> AccountView:
@@ -159,3 +199,13 @@ def _clarity(market: Market, bars: npt.NDArray[np.int64], horizon: int) -> npt.N
     with np.errstate(divide="ignore", invalid="ignore"):
         clarity = np.abs(move) / (sigma[bars] * np.sqrt(horizon))
     return np.where(np.isfinite(clarity) & (sigma[bars] > 0), clarity, np.nan)
+
+
+def _drift(market: Market, bars: npt.NDArray[np.int64], horizon: int) -> float:
+    """Mean simple return of a bar over the futures of `bars`: by the law where it is known, otherwise as recorded."""
+    if market.truth is not None:
+        return float(np.mean(market.truth.drift[bars, 0]))
+    close = market.close[bars[0] : bars[-1] + horizon + 1, 0]
+    returns = close[1:] / close[:-1] - 1.0
+    known = returns[~np.isnan(returns)]
+    return float(np.mean(known)) if len(known) else 0.0  # not listed yet

@@ -38,7 +38,7 @@ from backend.training.datasets import (
 from backend.training.hardware import hardware_of
 from backend.training.origin import NANO, begin
 from backend.training.policies import RolePolicies
-from backend.training.queries import QueryPool
+from backend.training.queries import QueryPool, pools_of
 from backend.training.role_scores import compare_roles, score_roles
 from backend.training.rollouts import RolloutSettings
 from backend.training.sft import Example, SftSettings, SupervisedTrainer, pad_examples
@@ -189,7 +189,7 @@ def _collect(
 ) -> list[Said]:
     """All conversations of all sources about the same states of the training part, chunk by chunk."""
     settings, horizon = config.specialise, config.team.horizon_bars
-    pool = QueryPool(market, *split(market, config.market, horizon).train, horizon)
+    [pool] = pools_of(config.training, market, [split(market, config.market, horizon).train], horizon)
     queries = pool.draw(derive_seed(settings.seed, "states"), 0, settings.states, easy=False)
     teams = sources_of(sources, config, policies, codec)
     (folder / COLLECTED).mkdir(exist_ok=True)

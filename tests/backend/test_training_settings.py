@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from backend.config import Config, ConfigError, config_from_dict, load_config
 from backend.training.alignment import AlignmentMethod
 from backend.training.credit import GroupKey
+from backend.training.job import check_trainable
 from backend.training.objective import Aggregation, ImportanceKind, PolicyLoss, RatioKind
 from backend.training.shares import CreditMethod
 from backend.training_settings import TrainingConfig
@@ -143,3 +144,10 @@ def test_any_combination_is_taken_or_refused_with_a_sentence(values: dict[str, A
     assert made.ratio == "token" or (made.aggregation, made.policy_loss) == ("grpo", "clip")
     assert (made.aggregation == "dr_grpo") == (made.constant_length > 0)
     assert made.overlong_buffer <= made.overlong_length and (made.overlong_buffer > 0) == (made.overlong_length > 0)
+
+
+def test_beliefs_in_a_market_without_a_law_are_refused_by_name() -> None:
+    settings = ["training.futures_from=beliefs"]
+    check_trainable(load_config("demo", settings))
+    with pytest.raises(ConfigError, match=r"training\.futures_from = 'beliefs' .* market\.data = bars is not known"):
+        check_trainable(load_config("demo", [*settings, "market.data=bars"]))

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from backend.config import MarketConfig
 from backend.markets import split
-from backend.training.queries import HELD, WARM_UP_BARS, QueryPool, account_holding
+from backend.training.queries import HELD, WARM_UP_BARS, QueryPool, account_holding, pools_of
+from backend.training_settings import TrainingConfig
+from simulator.beliefs import regime_beliefs
 from simulator.errors import DataError
 from simulator.market import Market
 from simulator.synthetic import SyntheticConfig, generate
@@ -83,6 +85,63 @@ def test_the_futures_of_a_query_are_its_own() -> None:
     first, second = QueryPool(WITH_TRUTH, 0, 400, 6).draw(1, 0, 2, easy=False)
     assert np.array_equal(first.futures(4, 6).close, first.futures(4, 6).close)
     assert not np.array_equal(first.futures(4, 6).close, replace(first, seed=second.seed).futures(4, 6).close)
+
+
+@pytest.mark.parametrize("coin", COINS)
+def test_without_its_drift_holding_a_coin_earns_nothing_over_the_part(coin: str) -> None:
+    """Exactly so over all bars of a recorded part, one bar ahead; the market itself drifted."""
+    drifting = RECORDED.close * np.exp(0.002 * np.arange(len(RECORDED)))[:, None]
+    scale = drifting / RECORDED.close
+    arrays = {name: getattr(RECORDED, name) * scale for name in ("open", "high", "low")}
+    market = replace(RECORDED, close=drifting, **arrays)
+    plain, flat = (
+        {
+            one.bar: float(one.futures(1, 1).close[0, 0, 0] / one.view().last_close(coin) - 1.0)
+            for one in QueryPool(market, 130, 400, 1, detrend).draw(1, 0, 6000, easy=False)
+            if one.symbol == coin
+        }
+        for detrend in (False, True)
+    )
+    assert plain.keys() == flat.keys() == set(range(130, 400))
+    assert np.mean(list(plain.values())) > 1e-3
+    assert np.mean(list(flat.values())) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_where_the_law_is_known_its_drift_is_taken_and_not_the_luck_of_the_path() -> None:
+    first, *_ = QueryPool(WITH_TRUTH, 130, 400, 6, True).draw(1, 0, 8, easy=False)
+    truth = WITH_TRUTH.truth
+    assert truth is not None
+    [column] = [number for number, coin in enumerate(COINS) if coin == first.symbol]
+    assert first.drift == pytest.approx(float(truth.drift[130:400, column].mean()), rel=1e-12)
+    plain, flat = replace(first, drift=0.0).futures(4, 6), first.futures(4, 6)
+    growth = (1.0 + first.drift) ** np.arange(1.0, 7.0)
+    for name in ("open", "high", "low", "close"):
+        np.testing.assert_allclose(getattr(flat, name) * growth[None, :, None], getattr(plain, name), rtol=1e-12)
+    assert np.array_equal(flat.funding_rate, plain.funding_rate)
+    assert np.all((flat.low <= np.minimum(flat.open, flat.close)) & (flat.high >= np.maximum(flat.open, flat.close)))
+
+
+def test_futures_can_begin_with_what_could_be_believed_in() -> None:
+    """Of the bar and the coin that the query is about; a recorded market has no law to believe in."""
+    training = TrainingConfig(futures_from="beliefs")
+    plain, pool = (pools_of(one, WITH_TRUTH, [(130, 400)], 6)[0] for one in (TrainingConfig(), training))
+    believed = regime_beliefs(WITH_TRUTH)
+    for one, other in zip(plain.draw(1, 0, 20, easy=False), pool.draw(1, 0, 20, easy=False), strict=True):
+        assert (one.bar, one.symbol, one.seed, one.belief) == (other.bar, other.symbol, other.seed, None)
+        assert other.belief == tuple(believed[other.bar, COINS.index(other.symbol)])
+        assert WITH_TRUTH.truth is not None
+        sure = replace(other, belief=tuple(np.eye(3)[WITH_TRUTH.truth.regime[one.bar, COINS.index(one.symbol)] + 1]))
+        assert np.array_equal(sure.futures(4, 6).close, one.futures(4, 6).close)
+    with pytest.raises(DataError, match="the law of its regimes is not known"):
+        pools_of(training, RECORDED, [(130, 400)], 6)
+
+
+def test_a_coin_that_is_not_listed_yet_has_no_drift() -> None:
+    arrays = {name: getattr(RECORDED, name).copy() for name in ("open", "high", "low", "close")}
+    for one in arrays.values():
+        one[:420, 1] = np.nan
+    drawn = QueryPool(replace(RECORDED, **arrays), 130, 400, 6, True).draw(1, 0, 20, easy=False)
+    assert {one.symbol for one in drawn} == {COINS[0]}
 
 
 def _recorded_move(market: Market, bar: int, symbol: str, horizon: int) -> float:
