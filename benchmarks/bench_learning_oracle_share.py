@@ -31,6 +31,7 @@ from backend.store.store import Store
 from backend.teams import LoadedTeam, load_team, scripted_team
 from backend.training.job import train
 from backend.training.origin import begin
+from backend.training.specialise import specialise
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import ROLES
 from simulator.market import Market
@@ -38,6 +39,7 @@ from simulator.market import Market
 BY_NAME_ONLY = True  # it takes too long for `make bench`
 SEEDS = (1, 2, 3, 4, 5)
 EVERYBODY = "everybody"
+SPECIALISED = "specialised"  # everybody learns, and begins as `sft` leaves the warm start
 TARGET = 0.6
 SAMPLES = 10_000
 FOLDER = Path("runs/learning")
@@ -48,14 +50,14 @@ def run() -> list[Result]:
     """The rows `learning.oracle_share` (sampled as in training) and `learning.oracle_share.greedy`."""
     [everybody] = cells([EVERYBODY])
     return [
-        _share("learning.oracle_share", everybody, "trained"),
-        _share("learning.oracle_share.greedy", everybody, "trained, greedy"),
+        share_row("learning.oracle_share", everybody, "trained"),
+        share_row("learning.oracle_share.greedy", everybody, "trained, greedy"),
     ]
 
 
 def cells(variants: Sequence[str]) -> list[list[dict[str, Any]]]:
-    """What was measured of each seed, for each variant: EVERYBODY, or the one role that learns. As many at once as
-    there are cores."""
+    """What was measured of each seed, for each variant: EVERYBODY, SPECIALISED, or the one role that learns. As many at
+    once as there are cores."""
     pairs = [(seed, variant) for variant in variants for seed in SEEDS]
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(make_base, SEEDS))
@@ -67,7 +69,11 @@ def config_of(seed: int, variant: str) -> Config:
     """The configuration of a cell; who does not learn is frozen."""
     changed = [f"{section}.seed={seed}" for section in ("market", "training", "nano")]
     changed.append("training.stage2_steps=60")  # the demo has less time
-    if variant != EVERYBODY:
+    if variant == SPECIALISED:
+        changed.append("training.stage1_steps=0")  # the format is there
+        changed.append("training.futures_from=beliefs")  # else the luck of the windows takes away what was imitated
+        changed += ["specialise.score_states=32", "specialise.score_samples=2"]  # its windows are measured instead
+    elif variant != EVERYBODY:
         frozen = ",".join(role for role in ROLES if role != variant)
         changed.append(f"training.freeze={frozen}")
     return load_config("demo", changed)
@@ -93,9 +99,10 @@ def measured(seed: int, variant: str) -> dict[str, Any]:
         raise RuntimeError(f"{kept} is of another configuration: move {FOLDER} away")
     began = time.monotonic()
     market = load_market(config.market, config.costs)
-    based = config.model_copy(
-        update={"training": config.training.model_copy(update={"base_model": str(make_base(seed).resolve())})}
-    )
+    based = _over(config, base_model=str(make_base(seed).resolve()))
+    if variant == SPECIALISED:
+        specialise(based, market, ["scripted"], folder / "sft", _silent)
+        based = _over(config, start_from=str((folder / "sft").resolve()))
     folder.mkdir(parents=True, exist_ok=True)
     name = f"learning-{seed}-{variant}"
     with (
@@ -106,7 +113,7 @@ def measured(seed: int, variant: str) -> dict[str, Any]:
         learnt_from = sum(len(store.rollouts(name, step)) for step in range(state.best_step or 0))
     document = {
         "config": config.to_dict(),
-        "returns": _returns(based, market, folder, warm=variant == EVERYBODY),
+        "returns": _returns(based, market, folder, warm=variant in (EVERYBODY, SPECIALISED)),
         "steps": state.step,
         "best_step": state.best_step,
         "rollouts": learnt_from,  # of the team, that the chosen version has learnt from
@@ -117,6 +124,11 @@ def measured(seed: int, variant: str) -> dict[str, Any]:
     partial.replace(kept)
     print(f"{name}: {document['steps']} steps, {document['seconds']:.0f} s", flush=True)
     return document
+
+
+def _over(config: Config, **training: str) -> Config:
+    """The configuration with other settings of its training."""
+    return config.model_copy(update={"training": config.training.model_copy(update=training)})
 
 
 def share_interval(mine: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]) -> tuple[float, float, float]:
@@ -132,7 +144,7 @@ def share_interval(mine: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64
 
 def _returns(config: Config, market: Market, folder: Path, warm: bool) -> Returns:
     """Returns of the held-out windows by row: the trained team, sampled and greedy, and the oracle; with `warm` also
-    the warm start, likewise, and the scripted team that nano's language comes from."""
+    the team that the training began with, likewise, and the scripted team that nano's language comes from."""
     evaluation, account = config.evaluation, account_of(config, market)
     held_out = split(market, config.market, config.team.horizon_bars).held_out
     windows = split_windows(
@@ -167,7 +179,8 @@ def gains(documents: Sequence[dict[str, Any]], everybody: Sequence[dict[str, Any
     return rows_of(documents, "trained") - rows_of(everybody, "warm_started")
 
 
-def _share(name: str, documents: Sequence[dict[str, Any]], row: str) -> Result:
+def share_row(name: str, documents: Sequence[dict[str, Any]], row: str) -> Result:
+    """The row `name` of a benchmark: the share of `row` of the cells."""
     oracle = rows_of(documents, "oracle")
     share, low, high = share_interval(rows_of(documents, row), oracle)
     alike = row.replace("trained", "warm_started")  # sampled or greedy, as `row` is
@@ -180,7 +193,7 @@ def _share(name: str, documents: Sequence[dict[str, Any]], row: str) -> Result:
         value=100 * share,
         unit="% of the oracle's earnings",
         against=f"oracle, {100 * oracle.mean():+.2f} % a window of {oracle.shape[1]}; 95 % interval {low:.0%} to "
-        f"{high:.0%}, seeds {each}; warm start decided alike {begun:.0%}, scripted team {taught:.0%}; "
+        f"{high:.0%}, seeds {each}; begun with {begun:.0%}, decided alike, scripted team {taught:.0%}; "
         f"{rollouts} rollouts, {minutes:.0f} minutes a seed",
         ratio=share,
         target=TARGET,

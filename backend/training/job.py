@@ -29,6 +29,7 @@ from backend.training.wandb_mirror import require_wandb
 from backend.training.warm_start import Report
 from cryptosentinel.agents.registry import STANDARD, roles_of, team_of
 from cryptosentinel.llm.model_files import read_config
+from simulator.beliefs import MOST_COINS
 from simulator.market import Market
 
 T = TypeVar("T", bound=Trainer)
@@ -127,10 +128,10 @@ def check_trainable(config: Config) -> None:
     samples cannot be trained on. Raises `UserError` for a team that cannot be."""
     for problem in _of_the_team(config):
         raise ConfigError(problem)
-    if config.training.futures_from == "beliefs" and config.market.data:
+    if config.training.futures_from == "beliefs" and not config.market.data and config.market.coins > MOST_COINS:
         raise ConfigError(
-            "training.futures_from = 'beliefs' needs the law of a market, and that of market.data = "
-            f"{config.market.data} is not known: use 'truth', which takes what was recorded, or leave market.data out"
+            f"training.futures_from = 'beliefs' is for {MOST_COINS} coins at most, and market.coins = "
+            f"{config.market.coins}: use 'truth', or fewer coins"
         )
     if config.engine.kind == "openai_api":
         raise ConfigError(

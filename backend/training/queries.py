@@ -155,8 +155,8 @@ class QueryPool:
 def pools_of(
     training: TrainingConfig, market: Market, parts: Sequence[tuple[int, int]], horizon: int
 ) -> list[QueryPool]:
-    """The pools of some parts of a market, with futures as the training wants them."""
-    beliefs = regime_beliefs(market) if training.futures_from == "beliefs" else None
+    """The pools of some parts of a market, with futures as the training wants them. Recorded markets have but one."""
+    beliefs = regime_beliefs(market) if training.futures_from == "beliefs" and market.truth is not None else None
     return [QueryPool(market, *part, horizon, training.detrend, beliefs) for part in parts]
 
 

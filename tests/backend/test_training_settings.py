@@ -146,8 +146,8 @@ def test_any_combination_is_taken_or_refused_with_a_sentence(values: dict[str, A
     assert made.overlong_buffer <= made.overlong_length and (made.overlong_buffer > 0) == (made.overlong_length > 0)
 
 
-def test_beliefs_in_a_market_without_a_law_are_refused_by_name() -> None:
-    settings = ["training.futures_from=beliefs"]
-    check_trainable(load_config("demo", settings))
-    with pytest.raises(ConfigError, match=r"training\.futures_from = 'beliefs' .* market\.data = bars is not known"):
-        check_trainable(load_config("demo", [*settings, "market.data=bars"]))
+def test_beliefs_about_too_many_coins_are_refused_by_name() -> None:
+    settings = ["training.futures_from=beliefs", "market.coins=7"]
+    check_trainable(load_config("demo", [*settings, "market.data=bars"]))
+    with pytest.raises(ConfigError, match=r"training\.futures_from = 'beliefs' is for 6 coins .* market\.coins = 7"):
+        check_trainable(load_config("demo", settings))
