@@ -80,6 +80,8 @@ def test_processes_write_at_once_and_nothing_is_lost_or_doubled(tmp_path: Path, 
     gateway = GatewayProcess(tmp_path, port)
     writers = [writer(gateway.url, kind, steps) for kind in KINDS]
     try:
+        for process in writers:
+            said(process, "0")  # a store that was never reached is not waited for
         for death in range(deaths):
             said(writers[2], str((death + 1) * steps // (deaths + 2)))
             gateway.kill()  # in the middle of whatever it does
