@@ -30,7 +30,7 @@ from simulator.errors import UserError
 
 MODELS = Path("models")  # where pulled models lie
 TEAM, ADAPTERS = "team.json", "adapters"
-START = "start"  # the folder in `ADAPTERS` of what a run began with
+START = f"{ADAPTERS}/start"  # what a run began with
 _UNFINISHED = ".tmp"  # what an interrupt may leave
 _HUB_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*\w)?/[A-Za-z0-9](?:[\w.-]*\w)?", re.ASCII)
 
@@ -147,7 +147,7 @@ def adapters_of(run: Path) -> list[AdapterInfo]:
     if not kept.is_dir():
         return []
     found = []
-    for place in (kept, *(path for path in _folders(kept) if path.name == START or path.name.startswith("step-"))):
+    for place in (kept, *(path for path in _folders(kept) if path == run / START or path.name.startswith("step-"))):
         step = step_of(place)
         in_team = team is not None and (run / team).resolve() == place.resolve()
         for path in sorted(path for path in place.iterdir() if path.suffix != _UNFINISHED):

@@ -120,7 +120,10 @@ def role_policies(
         else RolePolicies(base, list(roles), training.weights, shapes, training.seed, held)
     )
     if start is not None:
-        load_versions(policies, start)
+        try:
+            load_versions(policies, start)
+        except UserError as error:
+            raise UserError(f"training.start_from = {training.start_from} cannot be gone on from: {error}") from error
         if training.anchors():
             policies.anchor()
     return policies, ChatCodec(read_tokenizer(base), empty_think=empty_think)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backend.config import Config, ConfigError, config_from_dict
 from backend.markets import load_market
-from backend.models import ADAPTERS, START
+from backend.models import START
 from backend.runs import PROGRAM, versions
 from backend.services.beacon import Beacon, RunOver
 from backend.services.files import SERVICES, RunFiles
@@ -83,7 +83,7 @@ def run_role(where: str, run: str, runs: Path, role: str, replaces: str = "", fi
 def _origin(config: Config, files: RunFiles) -> Path:
     """The base model; the weights that the run begins with are brought here as well."""
     if config.training.start_from:
-        files.restore(f"{ADAPTERS}/{START}")
+        files.restore(START)
     return files.base(config)
 
 

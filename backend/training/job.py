@@ -11,7 +11,7 @@ from typing import TypeVar
 from backend.config import Config, ConfigError
 from backend.engines import served
 from backend.markets import costs_of, limits_of, split
-from backend.models import ADAPTERS, START
+from backend.models import START
 from backend.store.store import Store
 from backend.teams import TeamManifest, model_team, role_policies, team_over, write_manifest
 from backend.training.adapter_shapes import largest_rank
@@ -112,7 +112,7 @@ def write_team(config: Config, folder: Path, base: Path, trainer: Trainer) -> No
     best = trainer.state.best_step
     adapters = None if best is None else str(trainer.adapters(best).relative_to(folder))
     base_name = NANO if base == folder / NANO else str(base.resolve())
-    start = f"{ADAPTERS}/{START}" if config.training.start_from else None
+    start = START if config.training.start_from else None
     write_manifest(folder, TeamManifest(base=base_name, adapters=adapters, start=start, config=config))
 
 

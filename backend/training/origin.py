@@ -12,7 +12,7 @@ from pathlib import Path
 
 from backend.config import Config, ConfigError, MarketConfig
 from backend.markets import split
-from backend.models import ADAPTERS, START, resolve_base
+from backend.models import START, resolve_base
 from backend.teams import MANIFEST, TeamManifest, read_manifest, team_settings, write_manifest
 from backend.training.queries import QueryPool
 from backend.training.sft import SftSettings
@@ -50,13 +50,13 @@ def base_of(training: TrainingConfig, folder: Path) -> Path:
 
 def start_of(training: TrainingConfig, folder: Path) -> Path | None:
     """The weights that the run in `folder` begins with; None where it is the base alone."""
-    return folder / ADAPTERS / START if training.start_from else None
+    return folder / START if training.start_from else None
 
 
 def _take_over(config: Config, folder: Path) -> None:
     """Copy weights, and a base of its own, from the team that the run starts from. The copy is a team as well."""
     team = Path(config.training.start_from)
-    kept = folder / ADAPTERS / START
+    kept = folder / START
     if kept.is_dir():  # whole, since it was renamed
         return
     if not (team / MANIFEST).is_file():

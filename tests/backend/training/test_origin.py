@@ -247,7 +247,10 @@ def test_a_team_that_is_no_start_is_refused_and_nothing_is_left_of_it(team: Path
 
 def test_other_shapes_and_roles_are_refused_by_name(team: Path, nano: Path, tmp_path: Path) -> None:
     start = team / "adapters" / "step-000007"
-    with pytest.raises(UserError, match=r"its lora is .*'r': 2.*, here it is .*'r': 4"):
+    with pytest.raises(
+        UserError,
+        match=r"training\.start_from = .*first cannot be gone on from: .* its lora is .*'r': 2.*, here it is .*'r': 4",
+    ):
         role_policies(nano, small_config(start_from=str(team), lora_rank=4).training, start=start)
     with pytest.raises(UserError, match=r"training\.models = 'shared' has one model"):
         role_policies(nano, small_config(start_from=str(team), models="shared").training, start=start)
