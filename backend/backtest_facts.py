@@ -10,13 +10,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from backend import performance
-from backend.config import CostsConfig
 from backend.interventions import RuleWorth, by_rule, interventions
 from backend.performance import Month, RollingSharpe
+from backend.sections import CostsConfig
 from backend.summary import Played
 from backend.traded_market import Recalled
 from simulator.errors import DataError
-from simulator.market import format_time
+from simulator.market.timeframes import format_time
 
 TRADES_LISTED = 200
 

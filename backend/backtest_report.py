@@ -32,7 +32,7 @@ from backend.summary import Played
 from backend.thought import return_after_thinking, thinking_money
 from backend.traded_market import Recalled
 from backend.trading_chapters import costs_chapter, trades_chapter, withheld_part
-from simulator.regimes import UNKNOWN
+from simulator.backtest.regimes import UNKNOWN
 
 _REGIME_TITLES = {"trend": "Trend", "volatility": "Volatility", "truth": "Hidden regime"}
 _UNFAIR = "oracle"  # it knows what nobody can, so it is no yardstick

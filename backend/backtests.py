@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from backend.cassettes import is_cassette, played, recording
-from backend.config import Config, load_config, suggestion
+from backend.config import Config, load_config
 from backend.evaluation.compare import baselines
 from backend.markets import Account, account_of, is_recorded, limits_of, load_market, other_costs, recorded
 from backend.masking import cutoff_note, masking_note
 from backend.report import write_report
 from backend.runs import new_run_id, recorded_run
+from backend.sections import suggestion
 from backend.store.records import BacktestRecord
 from backend.store.store import Store
 from backend.stories import episode_records, remarks
@@ -27,10 +28,11 @@ from cryptosentinel.guard import GuardLimits
 from cryptosentinel.llm.cassette import Cassette
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import TeamDecision
-from simulator.backtest import BacktestResult, BacktestRun, Window, run_backtest
+from simulator.backtest.run import BacktestResult, BacktestRun, Window, run_backtest
 from simulator.errors import DataError, UserError
-from simulator.market import TIMEFRAMES, Market, format_time, parse_time
-from simulator.validation import gaps
+from simulator.market.market import Market
+from simulator.market.timeframes import TIMEFRAMES, format_time, parse_time
+from simulator.market.validation import gaps
 
 RECORDED, SYNTHETIC = "recorded", "demo"  # presets
 DEFAULT_DAYS = 90

@@ -7,8 +7,8 @@ from cryptosentinel.episode import play
 from cryptosentinel.guard import GuardLimits
 from cryptosentinel.llm.transformers_engine import TransformersEngine
 from cryptosentinel.scheduler import run_all
-from simulator.backtest import BacktestRun
-from simulator.lookahead import Drive
+from simulator.backtest.run import BacktestRun
+from simulator.checks.lookahead import Drive
 
 
 def team_drive(loaded: LoadedTeam, limits: GuardLimits, seed: int) -> Drive:

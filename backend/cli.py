@@ -45,7 +45,7 @@ from backend.options import (
 )
 from backend.services.parent import follow_parent
 from simulator.errors import Interrupted, RunFailed, UserError
-from simulator.market import format_time, parse_time
+from simulator.market.timeframes import format_time, parse_time
 
 # Libraries are imported inside the commands: torch takes seconds, and `--help` should not.
 
@@ -123,7 +123,7 @@ def backtest(
     from backend.store.store import Store
     from backend.teams import LoadedTeam
     from backend.thought import thinking_line
-    from simulator.validation import gaps
+    from simulator.market.validation import gaps
 
     settings = settings_for(config, set_ or [], data)
     if data is None and not settings.market.data:

@@ -27,12 +27,12 @@ from backend.options import (
     with_market,
 )
 from simulator.errors import UserError
-from simulator.market import format_time
+from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # imported inside the commands: torch takes seconds, and `--help` should not
-    from simulator.backtest import Window
-    from simulator.lookahead import Drive, Finding
-    from simulator.market import Market
+    from simulator.backtest.run import Window
+    from simulator.checks.lookahead import Drive, Finding
+    from simulator.market.market import Market
 
 SHOWN = 10  # findings in the table; the file has all
 LONGEST = 60  # characters of a value in the table
@@ -96,7 +96,7 @@ def lookahead(
     out: OutOption = None,
 ) -> None:
     """Decide on markets that end, or become another one, after a time: nothing decided up to it may change."""
-    from simulator.lookahead import check_lookahead
+    from simulator.checks.lookahead import check_lookahead
 
     _check_out(out)
     case = _case(
@@ -152,8 +152,8 @@ def recursion(
 ) -> None:
     """Decide with histories that begin later: from how many bars on does more history change nothing?"""
     from backend.training.queries import WARM_UP_BARS
-    from simulator.backtest import Window
-    from simulator.recursion import check_recursion
+    from simulator.backtest.run import Window
+    from simulator.checks.recursion import check_recursion
 
     lengths = _lengths(warm_up)
     _check_out(out)
@@ -230,7 +230,7 @@ def _case(
     from backend.markets import account_of, limits_of, load_market
     from backend.strategies import strategy_maker
     from backend.teams import configured_team
-    from simulator.lookahead import driven_by
+    from simulator.checks.lookahead import driven_by
 
     if bool(strategy) == bool(team):
         raise UserError("say what to check: either --strategy NAME (or module:Class) or --team scripted (or a folder)")

@@ -11,7 +11,7 @@ from rich.table import Table
 from backend.cli_download import download
 from backend.console import bars, console
 from simulator.errors import DataError
-from simulator.market import format_time
+from simulator.market.timeframes import format_time
 
 data_app = typer.Typer(help="Make, list, check and import market data.", no_args_is_help=True)
 data_app.command("download")(download)
@@ -29,7 +29,7 @@ def data_sample(
     ] = None,
 ) -> None:
     """Write the synthetic sample and its no-edge twin, exactly as they are shipped in data/."""
-    from simulator.archive import SAMPLE_SEED, write_sample
+    from simulator.data.archive import SAMPLE_SEED, write_sample
 
     for path in write_sample(out, SAMPLE_SEED if seed is None else seed):
         console.print(f"wrote {path}")
@@ -38,7 +38,7 @@ def data_sample(
 @data_app.command("list")
 def data_list(data: Annotated[Path, typer.Argument(help="Folder of Parquet files.")] = Path("data/synthetic")) -> None:
     """List the series in a folder."""
-    from simulator.catalog import Catalog
+    from simulator.data.catalog import Catalog
 
     table = Table("symbol", "timeframe", "bars", "first (UTC)", "last (UTC)", title=str(data), title_justify="left")
     for info in Catalog(data).series():
@@ -53,7 +53,7 @@ def data_check(
     timeframe: Annotated[str, typer.Option("--timeframe", help="Check only these bars.")] = "",
 ) -> None:
     """Check bars and what stands beside them: order, gaps, impossible and unlikely values. Exit code 2 if unusable."""
-    from simulator.catalog import Catalog
+    from simulator.data.catalog import Catalog
 
     issues = Catalog(data).check(names(symbols) or None, timeframe or None)
     for issue in issues:
@@ -71,7 +71,7 @@ def data_import(
     symbols: Annotated[str, typer.Option("--symbols", help="Only these symbols: BTCUSDT,ETHUSDT. Default: all.")] = "",
 ) -> None:
     """Make catalogs of recorded bars, funding, books, news and series. Exit code 2 if nothing could be used."""
-    from simulator.importing import import_tree
+    from simulator.data.importing import import_tree
 
     with bars() as shown:
         report = import_tree(

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from backend.console import bars, console, narrow_table
-from simulator.market import format_time, parse_time
+from simulator.market.timeframes import format_time, parse_time
 
 
 def download(
@@ -25,9 +25,9 @@ def download(
 
     --symbols and --timeframe take several, with commas. Ctrl-C is safe.
     """
-    from simulator.download import DownloadRequest
-    from simulator.download import download as run_download
-    from simulator.download_client import MarketType
+    from simulator.data.download import DownloadRequest
+    from simulator.data.download import download as run_download
+    from simulator.data.download_client import MarketType
 
     request = DownloadRequest(
         exchange=exchange,

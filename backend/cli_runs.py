@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from backend.console import comparison_table, console, difference_line, narrow_table
 from simulator.errors import UserError
-from simulator.market import format_time
+from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # the database takes its time
     from backend.store.store import Store

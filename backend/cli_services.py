@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the database and torch take their time
     from backend.console import Bars
     from backend.store.store import Store
     from backend.training.checkpoints import TrainingState
-    from simulator.market import Market
+    from simulator.market.market import Market
 
 ServedStoreOption = Annotated[
     str, typer.Option("--store", help="ws:// of the store that all processes of the run share.")

@@ -16,18 +16,11 @@ from typing import Any, Literal, Self, get_args, get_origin
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from backend.sections import CostsConfig as CostsConfig
-from backend.sections import Fraction, Names, Rate
-from backend.sections import MarketConfig as MarketConfig
-from backend.sections import Section as Section
-from backend.sections import VenueConfig as VenueConfig
-from backend.sections import suggestion as suggestion
-from backend.thinking import BudgetConfig as BudgetConfig
-from backend.thinking import EngineConfig as EngineConfig
-from backend.training_settings import RoleRates as RoleRates
-from backend.training_settings import TrainingConfig as TrainingConfig
+from backend.sections import CostsConfig, Fraction, MarketConfig, Names, Rate, Section, VenueConfig, suggestion
+from backend.thinking import BudgetConfig, EngineConfig
+from backend.training_settings import TrainingConfig
 from simulator.errors import UserError
-from simulator.market import parse_time
+from simulator.market.timeframes import parse_time
 
 PRESETS = Path(__file__).resolve().parents[1] / "configs"
 # What teams can be measured against: the strategies of `simulator.strategies`, by name, and two that are made for the

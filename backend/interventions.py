@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from backend.store.records import DecisionRecord
-from simulator.costs import Costs
-from simulator.futures import recorded_path, simulate_futures
-from simulator.market import Market
-from simulator.orders import Order
-from simulator.paths import FuturePaths
-from simulator.records import AccountView
+from simulator.backtest.scenarios import recorded_path, simulate_futures
+from simulator.exchange.costs import Costs
+from simulator.exchange.orders import Order
+from simulator.exchange.records import AccountView
+from simulator.market.market import Market
+from simulator.market.price_paths import FuturePaths
 
 GUARD, RISK_ANALYST = "guard", "risk_analyst"
 VETO, REDUCE = "veto", "reduce"

@@ -13,17 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from backend.config import Config, CostsConfig, GuardConfig, MarketConfig
-from backend.sections import NONE
+from backend.config import Config, GuardConfig
+from backend.sections import NONE, CostsConfig, MarketConfig
 from cryptosentinel.guard import GuardLimits
-from simulator.archive import MANIFEST
-from simulator.catalog import Catalog
-from simulator.costs import Costs, Venue
+from simulator.data.archive import MANIFEST
+from simulator.data.catalog import Catalog
+from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import DataError
-from simulator.market import Market, interval_of, parse_time
-from simulator.rules import SymbolRules
-from simulator.synthetic import SyntheticConfig, generate
-from simulator.venue import RULES_FILE, read_rules
+from simulator.exchange.costs import Costs
+from simulator.exchange.rules import SymbolRules
+from simulator.exchange.venue import Venue
+from simulator.market.market import Market
+from simulator.market.timeframes import interval_of, parse_time
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 MARK_FOLDER = "mark"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from backend.evaluation.bootstrap import mean_interval
-from simulator.backtest import BacktestResult
-from simulator.market import format_time, parse_time
+from simulator.backtest.run import BacktestResult
+from simulator.market.timeframes import format_time, parse_time
 
 PARTS = 24  # of a window, for an interval; fewer where it has fewer bars
 SAMPLES = 5_000

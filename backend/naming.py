@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cryptosentinel.agents.registry import ROLES
-from simulator.market import format_time
+from simulator.market.timeframes import format_time
 
 ABSENT = "not available"
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator import metrics
-from simulator.backtest import BacktestResult
-from simulator.market import Market
-from simulator.records import Fill
-from simulator.regimes import by_regime
-from simulator.trade_stats import COST_KEYS, cost_split, trade_statistics
-from simulator.trades import Trade
+from simulator.backtest import metrics
+from simulator.backtest.regimes import by_regime
+from simulator.backtest.run import BacktestResult
+from simulator.backtest.trade_stats import COST_KEYS, cost_split, trade_statistics
+from simulator.backtest.trades import Trade
+from simulator.exchange.records import Fill
+from simulator.market.market import Market
 
 Result = Mapping[str, Any]  # of `BacktestResult.to_dict`
 

@@ -28,7 +28,7 @@ from backend.telling import headline, tell
 from backend.traded_market import Recalled, recall
 from backend.trading_chapters import candles_chapter
 from simulator.errors import UserError
-from simulator.market import format_time
+from simulator.market.timeframes import format_time
 
 NOT_NEEDED = Recalled(None, "only a backtest needs its market again")
 _DECISIONS_SHOWN = 5  # before the largest gains, and as many before the largest losses

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from simulator.costs import Costs, FeeTier
 from simulator.errors import DataError
-from simulator.market import TIMEFRAMES
+from simulator.exchange.costs import Costs, FeeTier
+from simulator.market.timeframes import TIMEFRAMES
 
 NONE = "none"  # in place of a path: not even what stands beside the bars
 _ISOLATED = re.compile(r"([^:]+):(\d+(?:\.\d+)?)")

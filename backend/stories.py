@@ -15,7 +15,8 @@ from cryptosentinel.episode import EpisodeResult
 from cryptosentinel.llm.tokens import ChatCodec, parse_conversation
 from cryptosentinel.team import TeamDecision
 from cryptosentinel.transcript import Transcript
-from simulator.market import Market, format_time
+from simulator.market.market import Market
+from simulator.market.timeframes import format_time
 
 
 def decision_story(codec: ChatCodec, decision: TeamDecision) -> dict[str, Any]:

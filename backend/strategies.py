@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from backend.config import suggestion
+from backend.sections import suggestion
 from simulator import strategies
-from simulator.backtest import Strategy
+from simulator.backtest.run import Strategy
 from simulator.errors import UserError
-from simulator.market import Market
+from simulator.market.market import Market
 
 Make = Callable[[Market], Strategy]
 

@@ -14,7 +14,7 @@ from backend.store.records import BacktestRecord, DecisionRecord, EvaluationReco
 from backend.store.store import Store
 from backend.thought import return_after_thinking, thinking_money
 from cryptosentinel.agents.registry import MANAGER, ROLES
-from simulator.market import format_time
+from simulator.market.timeframes import format_time
 
 Series = dict[str, tuple[list[int], list[float]]]  # name -> steps, values
 

@@ -10,13 +10,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from backend.config import Config, Section, TeamConfig, TrainingConfig
+from backend.config import Config, TeamConfig
 from backend.engines import Mind, mind_of, served
+from backend.sections import Section
 from backend.training.adapter_shapes import adapter_shapes, largest_rank
 from backend.training.adapters import export_adapter, load_versions
 from backend.training.hardware import Hardware, answering_device
 from backend.training.policies import RolePolicies
 from backend.training.shared_model import SharedPolicies
+from backend.training_settings import TrainingConfig
 from cryptosentinel.agents.registry import ROLES, roles_of
 from cryptosentinel.budget import Budget
 from cryptosentinel.llm.engine import Engine, Sampling

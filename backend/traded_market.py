@@ -11,8 +11,9 @@ from backend.config import config_from_dict
 from backend.markets import load_market
 from backend.store.records import RunRecord
 from simulator.errors import DataError, UserError
-from simulator.market import BAR_COLUMNS, TIMEFRAMES, Bars, Market, format_time
-from simulator.resample import resample_arrays
+from simulator.market.market import Bars, Market
+from simulator.market.resample import resample_arrays
+from simulator.market.timeframes import BAR_COLUMNS, TIMEFRAMES, format_time
 
 MOST_CANDLES = 600
 DAY_MS = TIMEFRAMES["1d"]

@@ -19,9 +19,9 @@ from backend.performance import by_side, cost_summary, trade_summary, traded_not
 from backend.summary import Played
 from backend.thought import THINKING, return_after_thinking, thinking_line
 from backend.traded_market import Recalled, candles
+from simulator.backtest.trades import Trade
 from simulator.errors import DataError
-from simulator.market import Market
-from simulator.trades import Trade
+from simulator.market.market import Market
 
 _FEW_TRADES = 12  # a longer list is opened by a click
 CANDLES_SHOWN = 6  # figures in the report: the symbols that were traded most

@@ -26,8 +26,8 @@ from backend.charts import (
 )
 from backend.naming import COST_TITLES, title_of
 from backend.performance import RollingSharpe, trade_return
-from simulator.market import Bars
-from simulator.trades import Trade
+from simulator.backtest.trades import Trade
+from simulator.market.market import Bars
 
 MOST_TRADES = 400  # drawn in one figure
 

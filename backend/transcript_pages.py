@@ -16,7 +16,7 @@ from backend.telling import consequences, real_names
 from backend.transcripts import DecisionTree, Talk, Turn, visible
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.protocol import Malformed
-from simulator.market import format_time
+from simulator.market.timeframes import format_time
 
 
 def text_tree(decision: DecisionTree) -> Tree:

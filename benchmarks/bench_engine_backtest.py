@@ -23,8 +23,8 @@ from benchmarks.run import Result
 from cryptosentinel.episode import play
 from cryptosentinel.llm.transformers_engine import TransformersEngine
 from cryptosentinel.scheduler import Throughput, run_all
-from simulator.backtest import BacktestRun, Window
-from simulator.market import Market
+from simulator.backtest.run import BacktestRun, Window
+from simulator.market.market import Market
 
 REPETITIONS = 3
 EPISODES = 32

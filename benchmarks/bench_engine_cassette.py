@@ -23,8 +23,9 @@ from cryptosentinel.llm.cassette import Cassette, record
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import Team
-from simulator.backtest import BacktestRun, Window
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.backtest.run import BacktestRun, Window
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 REPETITIONS = 5
 LEAST_DECISIONS = 500.0  # a second

@@ -1,9 +1,9 @@
 """How much of the oracle's earnings the evidence allows: `make bench ONLY=learning.evidence`.
 
 The oracle of `learning.oracle_share` knows the hidden regimes; nobody who sees prices, headlines and funding alone can
-earn as much. What can be earned by sight is found with the filter of the market's own law (`simulator.beliefs`). From
-its beliefs it acts as the oracle does, by the expected value of each exposure, on the markets and windows of that
-benchmark. A team that reaches this share has nothing left to learn.
+earn as much. What can be earned by sight is found with the filter of the market's own law
+(`simulator.synthetic.beliefs`). From its beliefs it acts as the oracle does, by the expected value of each exposure,
+on the markets and windows of that benchmark. A team that reaches this share has nothing left to learn.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from backend.evaluation.compare import ORACLE_LEVELS, baselines, split_windows
 from backend.markets import account_of, load_market, split
 from benchmarks.bench_learning_oracle_share import EVERYBODY, SEEDS, TARGET, config_of, share_interval
 from benchmarks.run import Result
-from simulator.backtest import orders_for_target, run_backtest
-from simulator.beliefs import regime_beliefs
-from simulator.market import MarketView
-from simulator.oracle import OraclePolicy
-from simulator.orders import Order
-from simulator.records import AccountView
+from simulator.backtest.run import orders_for_target, run_backtest
+from simulator.exchange.orders import Order
+from simulator.exchange.records import AccountView
+from simulator.market.market import MarketView
+from simulator.synthetic.beliefs import regime_beliefs
+from simulator.synthetic.oracle import OraclePolicy
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -34,7 +34,7 @@ from backend.training.origin import begin
 from backend.training.specialise import specialise
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import ROLES
-from simulator.market import Market
+from simulator.market.market import Market
 
 BY_NAME_ONLY = True  # it takes too long for `make bench`
 SEEDS = (1, 2, 3, 4, 5)

@@ -23,11 +23,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from benchmarks.run import Result
-from simulator.costs import Costs
-from simulator.env import EnvConfig, TradingVectorEnv
-from simulator.market import Market
-from simulator.observations import prepare
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.env.observations import prepare
+from simulator.env.trading_env import EnvConfig, TradingVectorEnv
+from simulator.exchange.costs import Costs
+from simulator.market.market import Market
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 PEERS = Path(".venv-peers/bin/python")  # in the root of the repository
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,13 +21,14 @@ import numpy as np
 
 from benchmarks.run import Result
 from benchmarks.sma_cross import CASH, FAST, FEE, REPETITIONS, SLOW, Peer, market_of, mean_of, year
-from simulator.backtest import Window, run_backtest
-from simulator.costs import Costs, Venue
-from simulator.layout import FloatArray
-from simulator.market import Bars, Market, MarketView
-from simulator.orders import Target
-from simulator.records import AccountView
-from simulator.rules import SymbolRules
+from simulator.arrays import FloatArray
+from simulator.backtest.run import Window, run_backtest
+from simulator.exchange.costs import Costs
+from simulator.exchange.orders import Target
+from simulator.exchange.records import AccountView
+from simulator.exchange.rules import SymbolRules
+from simulator.exchange.venue import Venue
+from simulator.market.market import Bars, Market, MarketView
 
 TARGET = 3.0
 LOT = 1e-8

@@ -20,11 +20,11 @@ import numpy as np
 
 from benchmarks.run import Result
 from benchmarks.sma_cross import ONE_THREAD, ROOT, market_of, year
-from simulator.archive import write_market
-from simulator.costs import Costs
-from simulator.exchange import Exchange
-from simulator.market import Market
-from simulator.orders import Order
+from simulator.data.archive import write_market
+from simulator.exchange.costs import Costs
+from simulator.exchange.exchange import Exchange
+from simulator.exchange.orders import Order
+from simulator.market.market import Market
 
 REPETITIONS = 5
 BARS, SYMBOLS, RESTING = 17_520, 15, 20

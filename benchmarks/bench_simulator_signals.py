@@ -30,11 +30,11 @@ from numba import njit
 
 from benchmarks.run import Result
 from benchmarks.sma_cross import CASH, FEE, REPETITIONS, Peer, market_of, signals_of, year
-from simulator import layout as at
-from simulator.costs import Costs
-from simulator.layout import FloatArray
-from simulator.market import Market
-from simulator.signals import run_signals
+from simulator.arrays import FloatArray
+from simulator.backtest.from_signals import run_signals
+from simulator.exchange.costs import Costs
+from simulator.kernel import layout as at
+from simulator.market.market import Market
 
 PEER_TARGET, FLOOR_TARGET = 1.0, 0.1
 

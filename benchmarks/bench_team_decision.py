@@ -24,8 +24,9 @@ from cryptosentinel.guard import Guard, GuardLimits
 from cryptosentinel.llm.engine import Completion, Engine, Request
 from cryptosentinel.roles import Role, Tool
 from cryptosentinel.scheduler import run_all
-from simulator.backtest import BacktestRun, Window
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.backtest.run import BacktestRun, Window
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 REPETITIONS = 5
 MOST_SECONDS = 0.005

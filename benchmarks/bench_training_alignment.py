@@ -40,8 +40,9 @@ from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
 from cryptosentinel.teacher import novice_policies
 from cryptosentinel.team import Team, TeamSettings
-from simulator.costs import Costs
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.exchange.costs import Costs
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 REPETITIONS = 5
 STEPS = 4

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.market import Market
+from simulator.market.market import Market
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = Path(".venv-peers/bin/python")  # in the root of the repository

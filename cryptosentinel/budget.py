@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cryptosentinel.llm.engine import Usage
-from simulator.market import TIMEFRAMES
+from simulator.market.timeframes import TIMEFRAMES
 
 _DAY_MS = TIMEFRAMES["1d"]
 _MILLION = 1e6

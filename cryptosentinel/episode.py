@@ -13,10 +13,10 @@ from cryptosentinel.guard import Guard, GuardLimits
 from cryptosentinel.masking import Mask
 from cryptosentinel.memory import Lean, Memory, Stance, lean_of
 from cryptosentinel.team import Talk, Team, TeamDecision, derive_seed
-from simulator.backtest import BacktestResult, BacktestRun
-from simulator.market import MarketView
-from simulator.orders import Cancel, Order
-from simulator.records import AccountView
+from simulator.backtest.run import BacktestResult, BacktestRun
+from simulator.exchange.orders import Cancel, Order
+from simulator.exchange.records import AccountView
+from simulator.market.market import MarketView
 
 
 @dataclass(frozen=True)

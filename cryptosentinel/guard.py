@@ -15,10 +15,10 @@ from typing import Any
 from cryptosentinel.guard_schedule import Holding, Schedule, is_certain
 from cryptosentinel.guard_state import GuardState, state_from_json
 from simulator.errors import DataError
-from simulator.market import MarketView
-from simulator.orders import Cancel, Order, Request
-from simulator.records import AccountView
-from simulator.rules import SymbolRules, down_to
+from simulator.exchange.orders import Cancel, Order, Request
+from simulator.exchange.records import AccountView
+from simulator.exchange.rules import SymbolRules, down_to
+from simulator.market.market import MarketView
 
 HOUR_MS = 3_600_000
 _ROUNDING = 1e-12  # of exposures

@@ -15,9 +15,9 @@ from cryptosentinel.agents.trader import Execution
 from cryptosentinel.guard import Guard
 from cryptosentinel.roles import Role
 from cryptosentinel.team import Team, TeamDecision
-from simulator.market import MarketView
-from simulator.orders import Order
-from simulator.records import AccountView
+from simulator.exchange.orders import Order
+from simulator.exchange.records import AccountView
+from simulator.market.market import MarketView
 
 
 def replayable_roles(team: Team) -> tuple[str, ...]:

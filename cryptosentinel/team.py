@@ -26,11 +26,11 @@ from cryptosentinel.protocol import Arguments, Malformed, ToolCall, parse
 from cryptosentinel.roles import Role
 from cryptosentinel.tools.context import ToolContext
 from cryptosentinel.transcript import Conversation, Transcript
-from simulator.backtest import orders_for_target
-from simulator.market import MarketView
-from simulator.orders import Order
-from simulator.records import AccountView
-from simulator.rules import SymbolRules
+from simulator.backtest.run import orders_for_target
+from simulator.exchange.orders import Order
+from simulator.exchange.records import AccountView
+from simulator.exchange.rules import SymbolRules
+from simulator.market.market import MarketView
 
 T = TypeVar("T")
 # Yields what models must say, all at once; is resumed with what they said.

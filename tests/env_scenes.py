@@ -9,9 +9,10 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from simulator.env import EnvConfig, TradingEnv
-from simulator.market import FundingEvent, Market
-from simulator.observations import columns
+from simulator.env.observations import columns
+from simulator.env.trading_env import EnvConfig, TradingEnv
+from simulator.market.events import FundingEvent
+from simulator.market.market import Market
 
 HOUR = 3_600_000
 NAMES = ("A", "B", "C")

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from simulator import strategies
-from simulator.backtest import orders_for_target
-from simulator.market import BAR_COLUMNS, Market, MarketView
-from simulator.orders import Order
-from simulator.records import AccountView
-from simulator.series import Books, Series
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.backtest.run import orders_for_target
+from simulator.exchange.orders import Order
+from simulator.exchange.records import AccountView
+from simulator.market.market import Market, MarketView
+from simulator.market.series import Books, Series
+from simulator.market.timeframes import BAR_COLUMNS
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 BARS = 320
 

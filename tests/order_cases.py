@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.costs import Costs, Venue
-from simulator.exchange import Exchange
-from simulator.market import FundingEvent, Market
-from simulator.orders import Order, Request
-from simulator.rules import MarginTier, SymbolRules
+from simulator.exchange.costs import Costs
+from simulator.exchange.exchange import Exchange
+from simulator.exchange.orders import Order, Request
+from simulator.exchange.rules import MarginTier, SymbolRules
+from simulator.exchange.venue import Venue
+from simulator.market.events import FundingEvent
+from simulator.market.market import Market
 
 Candle = tuple[float, float, float, float]
 

@@ -18,9 +18,10 @@ from backend.training.trainer import Trainer
 from backend.training.warm_start import NanoSettings, make_nano
 from cryptosentinel.guard import GuardLimits
 from cryptosentinel.llm.transformers_engine import TransformersEngine
-from simulator.costs import Costs
-from simulator.market import Market
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.exchange.costs import Costs
+from simulator.market.market import Market
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 HORIZON = 6
 TRAIN, VALIDATION = (0, 280), (286, 394)

@@ -22,10 +22,11 @@ from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import expert_policies
 from cryptosentinel.team import Team, TeamSettings
-from simulator.backtest import BacktestRun, Window, run_backtest
-from simulator.market import Market
+from simulator.backtest.run import BacktestRun, Window, run_backtest
+from simulator.market.market import Market
 from simulator.strategies import Flat, Hold
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 SYMBOLS = ("AAAUSDT", "BBBUSDT")
 WINDOW = Window(180, 359, 6)  # the last 30 days, one decision a day

@@ -17,12 +17,13 @@ from cryptosentinel.protocol import render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import Messages, Policy, expert_policies, novice_policies
 from cryptosentinel.team import Team, TeamDecision, TeamSettings
-from simulator.exchange import Exchange
-from simulator.market import Market, MarketView
-from simulator.orders import Order
-from simulator.records import AccountView
-from simulator.rules import SymbolRules
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.exchange.exchange import Exchange
+from simulator.exchange.orders import Order
+from simulator.exchange.records import AccountView
+from simulator.exchange.rules import SymbolRules
+from simulator.market.market import Market, MarketView
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 COINS = ("AAAUSDT", "BBBUSDT", "CCCUSDT")
 

@@ -13,10 +13,10 @@ from backend.markets import is_recorded
 from backend.naming import title_of
 from backend.strategies import named_strategies
 from backend.teams import MANIFEST, SCRIPTED
-from simulator.catalog import Catalog, SeriesInfo
+from simulator.data.catalog import Catalog, SeriesInfo
+from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import UserError
-from simulator.market import TIMEFRAMES
-from simulator.venue import RULES_FILE, read_rules
+from simulator.market.timeframes import TIMEFRAMES
 from ui.access import mistakes_explained, open_store, plain, read_run
 from ui.run_view import show_run
 

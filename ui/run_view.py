@@ -21,7 +21,8 @@ from backend.traded_market import Recalled, market_of, recall
 from backend.trading_chapters import candles_part
 from backend.transcript_pages import page
 from backend.transcripts import tree_from
-from simulator.market import Market, format_time
+from simulator.market.market import Market
+from simulator.market.timeframes import format_time
 from ui.access import plain, store_name
 
 MOMENT = st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm")

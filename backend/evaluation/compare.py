@@ -20,11 +20,11 @@ from cryptosentinel.guard import GuardLimits
 from cryptosentinel.llm.transformers_engine import TransformersEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import derive_seed
-from simulator.backtest import BacktestResult, BacktestRun, Strategy, Window, run_backtest
+from simulator.backtest.run import BacktestResult, BacktestRun, Strategy, Window, run_backtest
 from simulator.errors import DataError
-from simulator.market import Market
-from simulator.oracle import OraclePolicy
+from simulator.market.market import Market
 from simulator.strategies import MatchedRandom, Oracle
+from simulator.synthetic.oracle import OraclePolicy
 
 Report = Callable[[str, int, int], None]  # what is being played, windows done, of how many
 METRICS = ("total_return", "sharpe", "max_drawdown", "exposure", "trades", "long_share", "turnover", "hit_rate")

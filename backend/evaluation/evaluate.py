@@ -23,8 +23,8 @@ from backend.store.records import BacktestRecord, DecisionRecord, EvaluationReco
 from backend.store.store import Store
 from backend.stories import episode_records
 from backend.teams import LoadedTeam
-from simulator.backtest import BacktestResult
-from simulator.market import Market
+from simulator.backtest.run import BacktestResult
+from simulator.market.market import Market
 
 TRAINED, WARM_STARTED = "trained", "warm_started"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backend.config import TrainingConfig
 from backend.training.policies import LoraSettings
+from backend.training_settings import TrainingConfig
 from cryptosentinel.agents.registry import ROLES
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from transformers import Qwen3Config
 
-from backend.config import NanoConfig, TrainingConfig
+from backend.config import NanoConfig
 from backend.models import hub_folder, is_hub_name
 from backend.teams import read_manifest
+from backend.training_settings import TrainingConfig
 from cryptosentinel.llm.model_files import CONFIG, read_config
 from cryptosentinel.llm.nano import nano_config
 from simulator.errors import UserError

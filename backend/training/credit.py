@@ -15,15 +15,14 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from backend.training.advantages import batch_scaled, decoupled_advantages, group_advantages
 from backend.training.alignment import AlignmentMethod, align
 from backend.training.rewards import RewardParts, main_reward, overlong_penalty, sub_reward
 from backend.training.scoring import Outcome
 from backend.training.trajectory import Trajectory
+from simulator.arrays import FloatArray
 
-FloatArray = npt.NDArray[np.float64]
 GroupKey = Literal["role", "ordinal"]
 Call = tuple[Trajectory, RewardParts, float]  # with its reward
 

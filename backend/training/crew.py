@@ -33,10 +33,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from backend.config import TrainingConfig
 from backend.training.hardware import hardware_of
 from backend.training.policies import RolePolicies
 from backend.training.role_trainer import MicroBatch, RoleTrainer, RoleTrainerSettings, Watch
+from backend.training_settings import TrainingConfig
 from simulator.errors import RunFailed
 
 _PATIENCE = timedelta(minutes=30)  # with a tensor that all have announced; a rollout may take longer, nobody waits then

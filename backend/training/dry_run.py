@@ -53,7 +53,8 @@ from cryptosentinel.llm.nano import new_nano
 from cryptosentinel.llm.tokens import make_byte_codec
 from cryptosentinel.llm.transformers_engine import TransformersEngine
 from cryptosentinel.team import Team
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 ROLLOUTS = 2
 BARS = 400  # of the market: history for the tools, a horizon, and something between

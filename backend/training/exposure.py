@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from backend.training.queries import Query
 from backend.training.rollouts import Rollout
-from simulator.futures import recorded_path
+from simulator.backtest.scenarios import recorded_path
 
 
 def ordered_exposure(rollout: Rollout) -> float:

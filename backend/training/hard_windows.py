@@ -31,8 +31,9 @@ import numpy.typing as npt
 from backend.store.records import QueryRecord, RolloutRecord
 from backend.store.store import Store
 from cryptosentinel.tools.market import CLEAR_DRIFT, STRONG_DRIFT
-from simulator.market import Market
-from simulator.switching import FILTER_BARS, drift_belief
+from simulator.arrays import IntArray
+from simulator.market.drift_filter import FILTER_BARS, drift_belief
+from simulator.market.market import Market
 
 MEMORY = 10  # steps back
 SHRUNK = 16.0  # rollouts whose worth of 0 is added to those of a choice
@@ -41,8 +42,6 @@ VOLATILITY_BARS = 60
 VOLATILITIES = 3  # grades, with equally many windows each
 CELLS = (len(DRIFTS) + 1) * VOLATILITIES
 FLAT = 0.1  # |exposure| up to which a rollout chose to be flat
-
-IntArray = npt.NDArray[np.int64]
 
 
 def cells_of(markets: Sequence[Market], bars: IntArray) -> IntArray:

@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import Qwen3ForCausalLM
 
-from backend.config import ConfigError, TrainingConfig
+from backend.config import ConfigError
+from backend.training_settings import TrainingConfig
 
 Precision = Literal["float32", "bfloat16"]
 Quantisation = Literal["none", "nf4"]

@@ -29,8 +29,8 @@ from backend.training.wandb_mirror import require_wandb
 from backend.training.warm_start import Report
 from cryptosentinel.agents.registry import STANDARD, roles_of, team_of
 from cryptosentinel.llm.model_files import read_config
-from simulator.beliefs import MOST_COINS
-from simulator.market import Market
+from simulator.market.market import Market
+from simulator.synthetic.beliefs import MOST_COINS
 
 T = TypeVar("T", bound=Trainer)
 

@@ -14,7 +14,6 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
-from backend.config import TrainingConfig
 from backend.training.alignment import target_count
 from backend.training.credit import (
     Attempt,
@@ -31,6 +30,7 @@ from backend.training.policies import RolePolicies
 from backend.training.role_trainer import Batch, RoleTrainer, RoleTrainerSettings
 from backend.training.shares import share_metrics
 from backend.training.trajectory import Trajectory
+from backend.training_settings import TrainingConfig
 from cryptosentinel.agents.registry import MANAGER, ROLES
 from cryptosentinel.team import derive_seed
 

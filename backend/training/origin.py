@@ -10,9 +10,10 @@ import os
 import shutil
 from pathlib import Path
 
-from backend.config import Config, ConfigError, MarketConfig
+from backend.config import Config, ConfigError
 from backend.markets import split
 from backend.models import START, resolve_base
+from backend.sections import MarketConfig
 from backend.teams import MANIFEST, TeamManifest, read_manifest, team_settings, write_manifest
 from backend.training.queries import QueryPool
 from backend.training.sft import SftSettings
@@ -20,7 +21,7 @@ from backend.training.warm_start import NanoSettings, Report, make_nano
 from backend.training_settings import TrainingConfig
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
-from simulator.market import Market
+from simulator.market.market import Market
 
 NANO = "nano"
 

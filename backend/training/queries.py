@@ -17,12 +17,12 @@ from backend.training.hard_windows import Hard, cells_of
 from backend.training_settings import TrainingConfig
 from cryptosentinel.team import derive_seed
 from cryptosentinel.tools.context import horizon_volatility
-from simulator.beliefs import regime_beliefs
+from simulator.backtest.scenarios import recorded_path
 from simulator.errors import DataError
-from simulator.futures import recorded_path
-from simulator.market import Market, MarketView
-from simulator.paths import FuturePaths
-from simulator.records import AccountView
+from simulator.exchange.records import AccountView
+from simulator.market.market import Market, MarketView
+from simulator.market.price_paths import FuturePaths
+from simulator.synthetic.beliefs import regime_beliefs
 
 WARM_UP_BARS = 121  # what the tools look back
 CASH = 10_000.0

@@ -16,7 +16,7 @@ from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import Question, Team, TeamDecision, derive_seed
 from cryptosentinel.transcript import Transcript
-from simulator.costs import Costs
+from simulator.exchange.costs import Costs
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from backend.training.queries import Query
 from backend.training.rewards import brier_score, intervention_value, outcome_score, pinball_score, shortfall_score
@@ -16,13 +15,12 @@ from cryptosentinel.agents.market_analyst import FLAT_BAND, Analysis
 from cryptosentinel.agents.risk_analyst import LOSS_LEVEL, Verdict
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.transcript import Transcript
-from simulator.backtest import orders_for_target
-from simulator.costs import Costs
-from simulator.futures import FutureOutcome, simulate_futures
-from simulator.orders import Order
-from simulator.rules import SymbolRules
+from simulator.backtest.run import orders_for_target
+from simulator.backtest.scenarios import FutureOutcome, simulate_futures
+from simulator.exchange.costs import Costs
+from simulator.exchange.orders import Order
+from simulator.exchange.rules import SymbolRules
 
-FloatArray = npt.NDArray[np.float64]
 PINBALL_SCALE = 4.0  # volatilities of the horizon; larger losses of the position are not told apart
 SHORTFALL_SCALE = 0.003  # an execution 30 basis points worse than the arrival price scores squash(-1)
 # Weight of the stated loss quantile in RiskAnalyst's score; the rest is what its reductions and vetoes were worth.

@@ -48,7 +48,7 @@ from cryptosentinel.agents.registry import ROLES, STANDARD
 from cryptosentinel.llm.tokens import ChatCodec
 from cryptosentinel.team import derive_seed
 from simulator.errors import DataError, RunFailed, UserError
-from simulator.market import Market
+from simulator.market.market import Market
 
 STATE, DATA, COLLECTED, TRAINING, ADAPTERS, SCORES = (
     "sft.json", "data", "collected", "training", "adapters", "scores.json",

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backend.config import TrainingConfig
 from backend.store.records import AdapterRecord
 from backend.training import dynamic
 from backend.training.adapters import load_versions, save_versions
@@ -31,6 +30,7 @@ from backend.training.sharding import Shard, part, roll_out
 from backend.training.shared_model import learn_together
 from backend.training.shares import role_shares
 from backend.training.validation import Validation, validate
+from backend.training_settings import TrainingConfig
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import FILLING, SPEED, Throughput
 from cryptosentinel.team import Team, derive_seed

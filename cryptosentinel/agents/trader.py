@@ -13,8 +13,8 @@ from cryptosentinel.protocol import Arguments, NoArguments
 from cryptosentinel.roles import SubAgent, Tool
 from cryptosentinel.tools import trading
 from cryptosentinel.tools.context import ToolContext
-from simulator.orders import Order
-from simulator.rules import SymbolRules, down_to
+from simulator.exchange.orders import Order
+from simulator.exchange.rules import SymbolRules, down_to
 
 
 class Execution(Arguments):

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cryptosentinel.masking import Mask
-from simulator.market import MarketView
-from simulator.records import AccountView
-
-FloatArray = NDArray[np.float64]
+from simulator.arrays import FloatArray
+from simulator.exchange.records import AccountView
+from simulator.market.market import MarketView
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000

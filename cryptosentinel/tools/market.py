@@ -10,7 +10,7 @@ from cryptosentinel.protocol import NoArguments
 from cryptosentinel.tools.context import DAY_MS, ToolContext
 from cryptosentinel.tools.sentiment import tone
 from cryptosentinel.untrusted import clean
-from simulator.switching import FILTER_BARS, drift_belief
+from simulator.market.drift_filter import FILTER_BARS, drift_belief
 
 # Beliefs in a drift from which the trend is called one, and a strong one.
 CLEAR_DRIFT = 0.15
@@ -23,8 +23,8 @@ TONE_CHARS = 400  # of a headline that its tone is told by
 
 
 def trend(context: ToolContext, _: NoArguments) -> dict[str, Any]:
-    """Which way the price drifts, from -1 (surely down) to 1 (surely up) by `simulator.switching`, as a word and a
-    number."""
+    """Which way the price drifts, from -1 (surely down) to 1 (surely up) by `simulator.market.drift_filter`, as a word
+    and a number."""
     close = context.view.bars(context.symbol, FILTER_BARS + 1).close
     drift = drift_belief(np.diff(np.log(close)))
     if np.isnan(drift):

@@ -21,7 +21,7 @@ from cryptosentinel.tools.context import (
     log_returns,
 )
 from cryptosentinel.tools.technical import DECAY, ewma_volatility
-from simulator.rules import SymbolRules, maintenance_amounts
+from simulator.exchange.rules import SymbolRules, maintenance_amounts
 
 RISK_BARS = 240
 LEAST_RETURNS = 60

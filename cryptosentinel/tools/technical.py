@@ -21,9 +21,9 @@ from cryptosentinel.tools.context import (
     log_returns,
     percentile_of,
 )
-from simulator import indicators
-from simulator.market import TIMEFRAMES, Bars
-from simulator.metrics import YEAR_MS
+from simulator.market import indicators
+from simulator.market.market import Bars
+from simulator.market.timeframes import TIMEFRAMES, YEAR_MS
 
 Timeframe = Literal["", "5m", "15m", "30m", "1h", "4h", "1d"]
 LEAST_BARS = 60  # that an indicator is worth telling from

@@ -9,7 +9,7 @@ import numpy as np
 from cryptosentinel.protocol import NoArguments
 from cryptosentinel.tools.context import MISSING, ToolContext, bar_volatility, horizon_volatility
 from cryptosentinel.tools.portfolio import liquidation_distance
-from simulator.rules import SymbolRules, down_to
+from simulator.exchange.rules import SymbolRules, down_to
 
 
 def preview(context: ToolContext, _: NoArguments) -> dict[str, Any]:

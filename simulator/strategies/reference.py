@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.backtest import BacktestResult, orders_for_target
+from simulator.backtest.run import BacktestResult, orders_for_target
 from simulator.errors import UserError
-from simulator.market import MarketView
-from simulator.oracle import OraclePolicy
-from simulator.orders import Order
-from simulator.records import AccountView
+from simulator.exchange.orders import Order
+from simulator.exchange.records import AccountView
+from simulator.market.market import MarketView
+from simulator.synthetic.oracle import OraclePolicy
 
 
 class MatchedRandom:

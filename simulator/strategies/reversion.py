@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from simulator import indicators
-from simulator.backtest import orders_for_target
+from simulator.backtest.run import orders_for_target
 from simulator.errors import UserError
-from simulator.market import MarketView
-from simulator.orders import Order
-from simulator.records import AccountView
+from simulator.exchange.orders import Order
+from simulator.exchange.records import AccountView
+from simulator.market import indicators
+from simulator.market.market import MarketView
 from simulator.strategies.signals import LongFlat, checked_exposure, recent
 
 

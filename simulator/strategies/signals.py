@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simulator.backtest import orders_for_target
+from simulator.backtest.run import orders_for_target
 from simulator.errors import UserError
-from simulator.market import Bars, MarketView
-from simulator.orders import Order
-from simulator.records import AccountView
+from simulator.exchange.orders import Order
+from simulator.exchange.records import AccountView
+from simulator.market.market import Bars, MarketView
 
 
 class LongFlat(ABC):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from simulator import indicators
 from simulator.errors import UserError
-from simulator.market import MarketView
+from simulator.market import indicators
+from simulator.market.market import MarketView
 from simulator.strategies.signals import LongFlat, recent
 
 

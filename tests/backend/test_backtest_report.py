@@ -25,9 +25,10 @@ from backend.store.store import Store
 from backend.summary import Played, RunSummary, summarise
 from backend.traded_market import Recalled, candles, market_of, recall
 from backend.trading_chapters import candles_chapter, settings_part, trades_chapter
-from simulator.archive import write_market
+from simulator.data.archive import write_market
 from simulator.errors import UserError
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 from tests.backend.test_report import EVIL, Page
 from tests.stored_runs import add_backtest_run, episode, small_market
 

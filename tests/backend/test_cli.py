@@ -19,8 +19,9 @@ import pytest
 
 from backend.store.store import Store
 from backend.training.policies import RolePolicies
-from simulator.archive import write_market
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.data.archive import write_market
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 from tests.command_line import Run, program
 from tests.small_world import tree
 

@@ -15,13 +15,14 @@ from backend.backtests import notes_on, run_backtest_job, settings_for, subject_
 from backend.config import load_config, override
 from backend.store.store import Store
 from backend.teams import TeamManifest, write_manifest
-from simulator.archive import write_market
-from simulator.backtest import Window
+from simulator.backtest.run import Window
+from simulator.data.archive import write_market
+from simulator.data.venue import write_rules
 from simulator.errors import UserError
-from simulator.market import Market
-from simulator.rules import SymbolRules
-from simulator.synthetic import SyntheticConfig, generate
-from simulator.venue import write_rules
+from simulator.exchange.rules import SymbolRules
+from simulator.market.market import Market
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 from tests.command_line import Run, program
 
 FINE = generate(SyntheticConfig(bars=1000, seed=5, symbols=("AAAUSDT", "BBBUSDT"), timeframe="1h"))
@@ -56,7 +57,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     write_recorded(FINE.resample("4h"), tmp_path / "bars")
     write_recorded(FINE, tmp_path / "bars")
     write_market(FINE, tmp_path / "made")
-    (tmp_path / "my_own.py").write_text("from simulator.backtest import orders_for_target\n" + OWN)
+    (tmp_path / "my_own.py").write_text("from simulator.backtest.run import orders_for_target\n" + OWN)
     return program(tmp_path, monkeypatch, capsys)
 
 

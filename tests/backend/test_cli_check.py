@@ -15,13 +15,14 @@ from backend.markets import limits_of
 from backend.strategies import named_strategies, strategy_maker
 from backend.teams import LoadedTeam, load_team
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from simulator.archive import write_market
-from simulator.backtest import Window
+from simulator.backtest.run import Window
+from simulator.checks.lookahead import check_lookahead
+from simulator.checks.recursion import check_recursion
+from simulator.data.archive import write_market
 from simulator.errors import UserError
-from simulator.lookahead import check_lookahead
-from simulator.market import format_time
-from simulator.recursion import check_recursion
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.market.timeframes import format_time
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 from tests.command_line import Result, Run, program
 from tests.team_scenes import codec, half_taught_policies, make_team
 
@@ -106,7 +107,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     """check("lookahead", ...) runs the program in a folder with a market in `bars` and a module `my_own`."""
     monkeypatch.delitem(sys.modules, "my_own", raising=False)
     write_market(MARKET, tmp_path / "bars")
-    imports = "import numpy as np\nfrom simulator.backtest import orders_for_target\n"
+    imports = "import numpy as np\nfrom simulator.backtest.run import orders_for_target\n"
     (tmp_path / "my_own.py").write_text(imports + OWN)
 
     whole = program(tmp_path, monkeypatch, capsys)

@@ -8,20 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.config import (
-    Config,
-    ConfigError,
-    CostsConfig,
-    TrainingConfig,
-    VenueConfig,
-    config_from_dict,
-    describe,
-    load_config,
-    presets,
-)
+from backend.config import Config, ConfigError, config_from_dict, describe, load_config, presets
+from backend.sections import CostsConfig, VenueConfig
 from backend.training.alignment import AlignmentMethod
 from backend.training.objective import RatioKind
-from simulator.costs import Costs, Venue
+from backend.training_settings import TrainingConfig
+from simulator.exchange.costs import Costs
+from simulator.exchange.venue import Venue
 
 
 @pytest.mark.parametrize("preset", presets())

@@ -20,9 +20,10 @@ from backend.store.records import DecisionRecord
 from backend.strategies import named_strategies
 from backend.teams import scripted_team
 from cryptosentinel.guard import GuardLimits
-from simulator.costs import Costs, Venue
 from simulator.errors import DataError
-from simulator.rules import SymbolRules
+from simulator.exchange.costs import Costs
+from simulator.exchange.rules import SymbolRules
+from simulator.exchange.venue import Venue
 from tests.small_world import small_market
 
 ACCOUNT = Account(10_000.0, Costs(), 1.0, Venue())

@@ -20,10 +20,10 @@ from backend.store.records import DecisionRecord
 from backend.summary import Played
 from backend.traded_market import Recalled
 from backend.trading_chapters import withheld_part
-from simulator.costs import Costs
-from simulator.exchange import Exchange
-from simulator.market import Market
-from simulator.orders import Order
+from simulator.exchange.costs import Costs
+from simulator.exchange.exchange import Exchange
+from simulator.exchange.orders import Order
+from simulator.market.market import Market
 from tests.stored_runs import SYMBOLS, episode, small_market
 
 A, B = SYMBOLS

@@ -26,16 +26,17 @@ from backend.markets import (
     unknown_to_training,
     venue_of,
 )
-from simulator.archive import write_market
-from simulator.backtest import BacktestRun, Window, orders_for_target, run_backtest
-from simulator.costs import Venue
+from simulator.backtest.run import BacktestRun, Window, orders_for_target, run_backtest
+from simulator.data.archive import write_market
+from simulator.data.venue import write_rules
 from simulator.errors import DataError
-from simulator.market import Market
-from simulator.orders import Order
-from simulator.rules import SymbolRules
+from simulator.exchange.orders import Order
+from simulator.exchange.rules import SymbolRules
+from simulator.exchange.venue import Venue
+from simulator.market.market import Market
 from simulator.strategies import EqualWeight
-from simulator.synthetic import SyntheticConfig, generate
-from simulator.venue import write_rules
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 SYMBOLS = ("AAAUSDT", "BBBUSDT")
 FINE = generate(SyntheticConfig(bars=400, seed=5, symbols=SYMBOLS, timeframe="1h"))

@@ -14,11 +14,12 @@ from backend.config import ConfigError, load_config
 from backend.masking import cutoff_note, masking_note
 from backend.strategies import NamedStrategy, strategy_maker
 from backend.teams import scripted_team
-from simulator.backtest import Window, run_backtest
+from simulator.backtest.run import Window, run_backtest
 from simulator.errors import UserError
-from simulator.market import parse_time
+from simulator.market.timeframes import parse_time
 from simulator.strategies import Hold
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 DAY = 86_400_000
 MARKET = generate(SyntheticConfig(bars=200, seed=1, symbols=("AAAUSDT",)))

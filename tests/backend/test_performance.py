@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from backend import performance
 from backend.traded_market import MOST_CANDLES, candles
-from simulator import metrics
-from simulator.backtest import run_backtest
-from simulator.costs import Costs
+from simulator.backtest import metrics
+from simulator.backtest.run import run_backtest
+from simulator.backtest.trade_stats import COST_KEYS
+from simulator.backtest.trades import Trade
 from simulator.errors import DataError
-from simulator.market import TIMEFRAMES
+from simulator.exchange.costs import Costs
+from simulator.market.timeframes import TIMEFRAMES
 from simulator.strategies import AlwaysShort, Hold, SmaCross
-from simulator.trade_stats import COST_KEYS
-from simulator.trades import Trade
 from tests.stored_runs import WINDOW, small_market
 
 HOUR, DAY = TIMEFRAMES["1h"], TIMEFRAMES["1d"]

@@ -19,7 +19,7 @@ from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.llm.tokens import make_byte_codec, parse_conversation
 from cryptosentinel.teacher import expert_policies
 from cryptosentinel.team import Team
-from simulator.backtest import Window
+from simulator.backtest.run import Window
 from tests.small_world import HORIZON, TRAIN, rollout_settings, small_config, small_market
 
 

@@ -20,9 +20,10 @@ from backend.thought import return_after_thinking, thinking_line, thinking_of
 from cryptosentinel.budget import Budget, Ledger, Price, SpendingLimits
 from cryptosentinel.llm.engine import Completion, Request, Usage
 from cryptosentinel.scheduler import Throughput
-from simulator.archive import write_market
+from simulator.data.archive import write_market
 from simulator.errors import RunFailed, UserError
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 from tests.command_line import Run, program
 
 MARKET = generate(SyntheticConfig(bars=260, seed=5, symbols=("AAAUSDT", "BBBUSDT")))

@@ -31,7 +31,7 @@ from cryptosentinel.protocol import render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import expert_policies
 from cryptosentinel.transcript import Transcript
-from simulator.backtest import BacktestRun, Window
+from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import UserError
 from tests.command_line import Run, program
 from tests.cryptosentinel.test_episode import always, with_bars

@@ -27,8 +27,9 @@ from cryptosentinel.tools.context import ToolContext
 from cryptosentinel.tools.sentiment import tone
 from cryptosentinel.transcript import Conversation, Transcript
 from cryptosentinel.untrusted import MAX_RESULT_CHARS, TOO_LARGE, clean, render_result
-from simulator.market import Market, NewsItem
-from simulator.series import Series
+from simulator.market.events import NewsItem
+from simulator.market.market import Market
+from simulator.market.series import Series
 from tests.attacks import PAYLOADS
 from tests.malformed_answers import MALFORMED
 from tests.team_scenes import (

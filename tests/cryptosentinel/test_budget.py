@@ -20,8 +20,8 @@ from cryptosentinel.llm.tokens import parse_conversation
 from cryptosentinel.protocol import render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import expert_policies
-from simulator.backtest import BacktestRun, Window
-from simulator.market import TIMEFRAMES
+from simulator.backtest.run import BacktestRun, Window
+from simulator.market.timeframes import TIMEFRAMES
 from tests.team_scenes import (
     COINS,
     SayingEngine,

@@ -14,9 +14,9 @@ from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import Messages, expert_policies
-from simulator.backtest import BacktestRun, Window
+from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import DataError
-from simulator.market import Market
+from simulator.market.market import Market
 from tests.team_scenes import codec, half_taught_policies, hold, make_team, submit, synthetic
 
 WINDOW = Window(180, 240, 6)

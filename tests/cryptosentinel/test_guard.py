@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.guard import Clamp, Guard, GuardLimits
-from simulator.costs import Costs
-from simulator.exchange import Exchange
-from simulator.market import Market, MarketView
-from simulator.orders import Order, on_step
-from simulator.records import AccountView
-from simulator.rules import SymbolRules
+from simulator.exchange.costs import Costs
+from simulator.exchange.exchange import Exchange
+from simulator.exchange.orders import Order, on_step
+from simulator.exchange.records import AccountView
+from simulator.exchange.rules import SymbolRules
+from simulator.market.market import Market, MarketView
 from tests.team_scenes import COINS, hand_made_account, synthetic
 
 BAR = 200

@@ -14,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.guard import Guard, GuardLimits
-from simulator.costs import Costs, Venue
-from simulator.exchange import Exchange
-from simulator.market import BAR_COLUMNS, Market, MarketView
-from simulator.orders import Order, OrderKind, Request
-from simulator.records import AccountView
-from simulator.rules import SymbolRules
+from simulator.exchange.costs import Costs
+from simulator.exchange.exchange import Exchange
+from simulator.exchange.orders import Order, OrderKind, Request
+from simulator.exchange.records import AccountView
+from simulator.exchange.rules import SymbolRules
+from simulator.exchange.venue import Venue
+from simulator.market.market import Market, MarketView
+from simulator.market.timeframes import BAR_COLUMNS
 from tests.team_scenes import COINS, synthetic
 
 FIRST = 100

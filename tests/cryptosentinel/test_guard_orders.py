@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cryptosentinel.guard import Guard, GuardLimits
 from simulator.errors import DataError
-from simulator.market import MarketView
-from simulator.orders import Cancel, Order, OrderKind, Replace, Request, Target, oco
+from simulator.exchange.orders import Cancel, Order, OrderKind, Replace, Request, Target, oco
+from simulator.market.market import MarketView
 from tests.team_scenes import COINS, hand_made_account, synthetic
 
 A, B, C = COINS

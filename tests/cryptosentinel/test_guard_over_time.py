@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cryptosentinel.guard import Clamp, Guard, GuardLimits
 from simulator.errors import UserError
-from simulator.orders import Order
+from simulator.exchange.orders import Order
 from tests.team_scenes import COINS, hand_made_account, synthetic
 
 A, B, C = COINS

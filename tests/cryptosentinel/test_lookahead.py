@@ -31,12 +31,14 @@ from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import expert_policies
 from cryptosentinel.team import TeamDecision
 from cryptosentinel.tools.context import ToolContext
-from simulator.backtest import BacktestRun, Window
-from simulator.catalog import Catalog
+from simulator.backtest.run import BacktestRun, Window
+from simulator.data.catalog import Catalog
 from simulator.errors import LookAheadError
-from simulator.market import FundingEvent, Market, NewsItem, parse_time
-from simulator.records import AccountView
-from simulator.series import Books, Series
+from simulator.exchange.records import AccountView
+from simulator.market.events import FundingEvent, NewsItem
+from simulator.market.market import Market
+from simulator.market.series import Books, Series
+from simulator.market.timeframes import parse_time
 from tests.team_scenes import account_in, codec, half_taught_policies, make_team, synthetic
 
 ROOT = Path(__file__).parents[2]

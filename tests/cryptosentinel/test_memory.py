@@ -21,9 +21,9 @@ from cryptosentinel.masking import Mask
 from cryptosentinel.memory import DAY_MS, Lean, Lesson, Memory, Said, Stance, lean_of
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import expert_policies
-from simulator.backtest import BacktestRun, Window
+from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import DataError
-from simulator.market import Market
+from simulator.market.market import Market
 from tests.cryptosentinel.test_lookahead import other_future
 from tests.team_scenes import codec, make_team, synthetic
 

@@ -17,11 +17,11 @@ from cryptosentinel.llm.engine import Completion, Engine
 from cryptosentinel.llm.engine import Request as Asked
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.scheduler import run_all
-from simulator.backtest import BacktestRun, Window
-from simulator.costs import Costs
-from simulator.market import Market
-from simulator.orders import Order, Request
-from simulator.records import AccountView
+from simulator.backtest.run import BacktestRun, Window
+from simulator.exchange.costs import Costs
+from simulator.exchange.orders import Order, Request
+from simulator.exchange.records import AccountView
+from simulator.market.market import Market
 from tests.attacks import MANAGERS, SUB_AGENTS, anything
 from tests.malformed_answers import MALFORMED
 from tests.team_scenes import (

@@ -8,7 +8,7 @@ from cryptosentinel.guard import Guard, GuardLimits
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.replay import replay, replayable_roles
 from cryptosentinel.team import TeamDecision
-from simulator.orders import Order
+from simulator.exchange.orders import Order
 from tests.team_scenes import (
     SayingEngine,
     ask,

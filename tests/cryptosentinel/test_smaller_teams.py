@@ -15,7 +15,7 @@ from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.protocol import render_call
 from cryptosentinel.teacher import expert_policies, novice_policies
 from cryptosentinel.team import TeamDecision
-from simulator.market import Market
+from simulator.market.market import Market
 from tests.team_scenes import (
     SayingEngine,
     codec,

@@ -20,10 +20,12 @@ from cryptosentinel.protocol import ToolCall, parse, render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import Policy, exchanges, expert_policies, novice_policies
 from cryptosentinel.team import TeamDecision
-from simulator.costs import Costs
-from simulator.futures import simulate_futures
-from simulator.market import FloatArray, Market
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.arrays import FloatArray
+from simulator.backtest.scenarios import simulate_futures
+from simulator.exchange.costs import Costs
+from simulator.market.market import Market
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 from tests.team_scenes import codec, hand_made_account, make_team, synthetic
 
 POLICIES: dict[str, Callable[[], dict[str, Policy]]] = {"expert": expert_policies, "novice": novice_policies}

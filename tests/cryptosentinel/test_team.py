@@ -21,9 +21,9 @@ from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import novice_policies
 from cryptosentinel.team import Ruling, derive_seed
 from cryptosentinel.transcript import Transcript
-from simulator.backtest import BacktestRun, Window
-from simulator.orders import on_step
-from simulator.rules import SymbolRules
+from simulator.backtest.run import BacktestRun, Window
+from simulator.exchange.orders import on_step
+from simulator.exchange.rules import SymbolRules
 from tests.team_scenes import (
     CutOff,
     SayingEngine,

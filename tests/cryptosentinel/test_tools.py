@@ -19,12 +19,14 @@ from cryptosentinel.tools import market as trends
 from cryptosentinel.tools import portfolio, surroundings, technical, trading
 from cryptosentinel.tools.context import MISSING, ToolContext, percentile_of
 from cryptosentinel.tools.technical import BarsOf, IndicatorsOf
-from simulator.costs import Costs, Venue
-from simulator.exchange import Exchange
-from simulator.market import FundingEvent, Market, NewsItem
-from simulator.orders import Order
-from simulator.rules import MarginTier, SymbolRules
-from simulator.series import Books, Series
+from simulator.exchange.costs import Costs
+from simulator.exchange.exchange import Exchange
+from simulator.exchange.orders import Order
+from simulator.exchange.rules import MarginTier, SymbolRules
+from simulator.exchange.venue import Venue
+from simulator.market.events import FundingEvent, NewsItem
+from simulator.market.market import Market
+from simulator.market.series import Books, Series
 from tests.team_scenes import account_in, hand_made_account, synthetic
 
 HOUR = 3_600_000

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.backtest import BacktestResult, BacktestRun, Strategy, Window, run_backtest
-from simulator.costs import Costs
+from simulator.backtest.run import BacktestResult, BacktestRun, Strategy, Window, run_backtest
 from simulator.errors import UserError
-from simulator.market import Market
+from simulator.exchange.costs import Costs
+from simulator.market.market import Market
 from simulator.strategies import (
     AlwaysShort,
     BollingerReversion,
@@ -32,7 +32,8 @@ from simulator.strategies import (
     VolatilityTarget,
 )
 from simulator.strategies.signals import recent
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 HOUR = 3_600_000
 

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from backend.report import write_report
 from backend.store.store import Store
-from simulator.archive import write_market
+from simulator.data.archive import write_market
 from tests.stored_runs import add_backtest_run, add_demo_run, small_market
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,10 +13,10 @@ from backend import backtests
 from backend.config import Config, load_config
 from backend.store.records import DecisionRecord, RunRecord
 from backend.store.store import Store
-from simulator.archive import write_market
+from simulator.data.archive import write_market
+from simulator.data.venue import write_rules
 from simulator.errors import UserError
-from simulator.rules import SymbolRules
-from simulator.venue import write_rules
+from simulator.exchange.rules import SymbolRules
 from tests.stored_runs import add_backtest_run, add_demo_run, episode, full_story, small_market
 
 APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"

@@ -15,7 +15,7 @@ from backend.store.records import BacktestRecord
 from backend.store.store import Store
 from backend.summary import RunSummary, summarise
 from backend.traded_market import Recalled
-from simulator.archive import write_market
+from simulator.data.archive import write_market
 from tests.stored_runs import add_backtest_run, add_demo_run, episode, small_market
 
 APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"

@@ -24,7 +24,7 @@ from backend.store.store import Store
 from backend.training.job import made
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
-from simulator.archive import write_market
+from simulator.data.archive import write_market
 from simulator.errors import Interrupted, RunFailed, UserError
 from tests.backend.services.worlds import begin, last_parameters
 from tests.small_world import RUN, small_config, small_market

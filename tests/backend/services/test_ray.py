@@ -25,9 +25,9 @@ from backend.store.store import Store
 from backend.training.job import made
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
-from simulator.archive import write_market
+from simulator.data.archive import write_market
 from simulator.errors import Interrupted, RunFailed
-from simulator.market import Market
+from simulator.market.market import Market
 from tests.backend.services.worlds import begin, last_parameters
 from tests.small_world import RUN, small_config, small_market
 

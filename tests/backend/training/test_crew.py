@@ -15,7 +15,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.config import TrainingConfig
 from backend.teams import role_policies
 from backend.training import crew as module
 from backend.training.adapters import save_versions
@@ -23,6 +22,7 @@ from backend.training.crew import Crew, balanced
 from backend.training.policies import RolePolicies
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings, Row
 from backend.training.trajectory import Trajectory
+from backend.training_settings import TrainingConfig
 from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tokenizer
 from simulator.errors import RunFailed
 

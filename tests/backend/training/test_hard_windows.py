@@ -17,7 +17,8 @@ from backend.store.store import Store
 from backend.training import hard_windows
 from backend.training.hard_windows import CELLS, SHRUNK, VOLATILITIES, Hard, cells_of, gaps
 from backend.training.queries import QueryPool
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 from tests.small_world import RUN, open_trainer, small_config
 
 MARKET = generate(SyntheticConfig(bars=1500, seed=9, drift_ratio=0.45))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from backend.config import ConfigError, TrainingConfig, load_config
+from backend.config import ConfigError, load_config
 from backend.training import hardware as module
 from backend.training.adapter_shapes import adapter_shape, adapter_shapes, largest_rank
 from backend.training.adapters import load_versions, save_versions
@@ -20,6 +20,7 @@ from backend.training.hardware import Hardware, answering_device, described, har
 from backend.training.policies import LoraSettings, PolicyMode, RolePolicies, token_logps
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.trajectory import Trajectory
+from backend.training_settings import TrainingConfig
 
 Make = Callable[..., Trajectory]
 ROLES = ("manager", "trader")

@@ -21,7 +21,7 @@ from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.llm.tokens import make_byte_codec
 from cryptosentinel.teacher import novice_policies
 from cryptosentinel.team import Team, TeamSettings
-from simulator.costs import Costs
+from simulator.exchange.costs import Costs
 from tests.small_world import HORIZON, RUN, TRAIN, small_market
 
 

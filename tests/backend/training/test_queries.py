@@ -10,14 +10,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from backend.config import MarketConfig
 from backend.markets import split
+from backend.sections import MarketConfig
 from backend.training.queries import HELD, WARM_UP_BARS, QueryPool, account_holding, pools_of
 from backend.training_settings import TrainingConfig
-from simulator.beliefs import regime_beliefs
 from simulator.errors import DataError
-from simulator.market import Market
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.market.market import Market
+from simulator.synthetic.beliefs import regime_beliefs
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 COINS = ("AAAUSDT", "BBBUSDT")
 WITH_TRUTH = generate(SyntheticConfig(bars=500, seed=3, symbols=COINS))

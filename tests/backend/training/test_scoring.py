@@ -15,9 +15,10 @@ from backend.training.rewards import shortfall_score
 from backend.training.scoring import QUANTILE_WEIGHT, SHORTFALL_SCALE, Judge
 from cryptosentinel.agents.market_analyst import FLAT_BAND
 from cryptosentinel.transcript import Transcript
-from simulator.costs import Costs
-from simulator.orders import Order
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.exchange.costs import Costs
+from simulator.exchange.orders import Order
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 HORIZON, PATHS = 6, 64
 POOL = QueryPool(generate(SyntheticConfig(bars=300, seed=5, symbols=("AAAUSDT",))), 0, 290, HORIZON)

@@ -6,19 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.config import TrainingConfig
 from backend.training.curriculum import Stage
 from backend.training.queries import Query, QueryPool
 from backend.training.rollouts import RolloutSettings
 from backend.training.sharding import part, roll_out, step_queries
+from backend.training_settings import TrainingConfig
 from cryptosentinel.guard import GuardLimits
 from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.llm.tokens import make_byte_codec
 from cryptosentinel.scheduler import Throughput
 from cryptosentinel.teacher import novice_policies
 from cryptosentinel.team import Team, TeamSettings
-from simulator.costs import Costs
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.exchange.costs import Costs
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 ENGINE = ScriptedEngine(make_byte_codec(), novice_policies())
 SETTINGS = RolloutSettings(3, 4, 6, Costs(), 1.0, GuardLimits())

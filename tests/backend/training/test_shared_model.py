@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from backend.config import ConfigError, TrainingConfig, config_from_dict
+from backend.config import ConfigError, config_from_dict
 from backend.services.processes import check_apart
 from backend.training.curriculum import Stage
 from backend.training.learner import MIN_CALLS, Learner, StepData
@@ -24,6 +24,7 @@ from backend.training.scoring import Outcome
 from backend.training.shared_model import SharedPolicies, learn_together, step_together
 from backend.training.specialise import specialise
 from backend.training.trajectory import Trajectory
+from backend.training_settings import TrainingConfig
 from cryptosentinel.llm.tokens import make_byte_codec
 from cryptosentinel.llm.transformers_engine import TransformersEngine
 from simulator.errors import UserError

@@ -23,8 +23,8 @@ from cryptosentinel.protocol import render_call
 from cryptosentinel.replay import replay, replayable_roles
 from cryptosentinel.teacher import Messages, exchanges, novice_policies
 from cryptosentinel.team import Team, TeamSettings
-from simulator.costs import Costs
-from simulator.orders import Order
+from simulator.exchange.costs import Costs
+from simulator.exchange.orders import Order
 from tests.small_world import HORIZON, TRAIN, small_market
 
 ROLES = ("market_analyst", "risk_analyst", "trader")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from backend.config import TrainingConfig
 from backend.teams import model_team, role_policies, team_settings
 from backend.training.queries import QueryPool
 from backend.training.validation import validate
 from backend.training.warm_start import transcribe
+from backend.training_settings import TrainingConfig
 from cryptosentinel.llm.tokens import make_byte_codec
 from tests.small_world import HORIZON, TRAIN, VALIDATION, rollout_settings, small_config, small_market, small_nano, tree
 

@@ -25,7 +25,7 @@ from cryptosentinel.llm.scripted_engine import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import Policy
 from cryptosentinel.team import Team, TeamSettings
-from simulator.backtest import BacktestRun, Window
+from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import RunFailed, UserError
 from tests.cassette_scenes import (
     ROLES,

@@ -28,9 +28,10 @@ from cryptosentinel.protocol import Arguments, Malformed, NoArguments, ToolCall,
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.teacher import novice_policies
 from cryptosentinel.team import Team
-from simulator.backtest import BacktestRun, Window
+from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import UserError
-from simulator.synthetic import SyntheticConfig, generate
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 roles = pytest.mark.parametrize("role", ROLES)

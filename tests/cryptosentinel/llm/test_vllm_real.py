@@ -34,7 +34,7 @@ from cryptosentinel.llm.vllm_server import MODEL, ServerSettings, VllmServer
 from cryptosentinel.protocol import Malformed, parse
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import Talk, Team, TeamSettings
-from simulator.backtest import BacktestRun, Window
+from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import RunFailed, UserError
 from tests.small_world import small_nano
 from tests.team_scenes import synthetic

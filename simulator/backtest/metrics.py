@@ -1,0 +1,310 @@
+"""What an equity curve is worth, in numbers. Crypto trades every day: a year has 365 days.
+
+Every number is finite; where a ratio has no meaning the convention is written beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.arrays import FloatArray
+from simulator.backtest.trade_stats import cost_split, ratio, trade_statistics
+from simulator.backtest.trades import Trade
+from simulator.errors import UserError
+from simulator.market.timeframes import DAY_MS, YEAR_MS
+
+RUIN = 1e-9
+TAIL = 0.05  # share of the returns that are in a tail
+EULER = 0.5772156649015329  # the Euler-Mascheroni constant
+
+
+class Underwater(NamedTuple):
+    """How long an account stood below its peak, in steps between closes.
+
+    Attributes:
+        longest: from a peak to the first close that is not below it, or to the end; the longest such time.
+        recovery: from the deepest point of the largest drawdown to the first close that is not below the peak before
+            it, or to the end.
+        recovered: whether that close was reached. Without a drawdown all is 0, and recovered.
+    """
+
+    longest: int
+    recovery: int
+    recovered: bool
+
+
+def compute(
+    equity: FloatArray,
+    interval: int,
+    exposure: FloatArray,
+    trades: Sequence[Trade],
+    traded: float,
+    costs: Mapping[str, float] | None = None,
+    trials: int = 1,
+) -> dict[str, float]:
+    """All metrics of a run.
+
+    Args:
+        equity: (n,) at regular closes, the starting capital first.
+        interval: milliseconds between two closes.
+        exposure: (n, S) signed notional over equity at the same closes.
+        trades: round trips, those still open at the end included at their value there.
+        traded: sum of the absolute notionals of all fills.
+        costs: money paid, see `simulator.backtest.trade_stats.cost_split`; None leaves its metrics out.
+        trials: how many ways of trading were tried before this one was chosen, see `deflated_sharpe`.
+
+    Returns:
+        total_return, annual_return, volatility, sharpe, sortino, calmar, max_drawdown, omega, tail_ratio, var_95,
+        cvar_95, ulcer_index, skew, kurtosis, stability, probabilistic_sharpe, deflated_sharpe: see the functions below.
+        best_bar, worst_bar: largest and smallest return of a bar.
+        longest_drawdown_bars, longest_drawdown_days, recovery_bars, recovered (1 or 0): see `Underwater`.
+        exposure: mean over the closes after the first of the gross exposure, sum over symbols of its absolute value.
+        max_exposure: the largest of them. time_in_market: share of them that are not 0.
+        long_share: part of that exposure that was long, 0 without any.
+        turnover: `traded` over the mean equity; 2.0 is one all-in round trip. annual_turnover: the same per year.
+        hit_rate, trades and the others of `simulator.backtest.trade_stats.trade_statistics`; those of `cost_split`
+        with `costs`.
+    """
+    returns = returns_of(equity)
+    per_year = YEAR_MS / interval
+    start = float(equity[0])
+    held = np.abs(exposure[1:]).sum(axis=1)
+    gross = float(np.abs(exposure[1:]).sum())
+    long = float(np.maximum(exposure[1:], 0.0).sum())
+    turnover = ratio(traded, float(equity.mean()))
+    underwater = drawdown_times(returns)
+    result = {
+        "total_return": float(equity[-1] / equity[0] - 1.0),
+        "annual_return": annual_return(returns, per_year),
+        "volatility": volatility(returns, per_year),
+        "sharpe": sharpe(returns, per_year),
+        "sortino": sortino(returns, per_year),
+        "calmar": calmar(returns, per_year),
+        "max_drawdown": max_drawdown(returns),
+        "omega": omega(returns),
+        "tail_ratio": tail_ratio(returns),
+        "var_95": value_at_risk(returns),
+        "cvar_95": expected_shortfall(returns),
+        "ulcer_index": ulcer_index(returns),
+        "longest_drawdown_bars": float(underwater.longest),
+        "longest_drawdown_days": underwater.longest * interval / DAY_MS,
+        "recovery_bars": float(underwater.recovery),
+        "recovered": float(underwater.recovered),
+        "skew": skew(returns),
+        "kurtosis": kurtosis(returns),
+        "stability": stability(returns),
+        "best_bar": float(returns.max()) if len(returns) else 0.0,
+        "worst_bar": float(returns.min()) if len(returns) else 0.0,
+        "probabilistic_sharpe": probabilistic_sharpe(returns),
+        "deflated_sharpe": deflated_sharpe(returns, trials),
+        "exposure": gross / len(held) if len(held) else 0.0,
+        "max_exposure": float(held.max()) if len(held) else 0.0,
+        "time_in_market": float(np.mean(held > 0.0)) if len(held) else 0.0,
+        "long_share": long / gross if gross > 0.0 else 0.0,
+        "turnover": turnover,
+        "annual_turnover": turnover * per_year / len(returns) if len(returns) else 0.0,
+        **trade_statistics(trades, start),
+    }
+    if costs is not None:
+        result |= cost_split(costs, start, float(equity[-1]) - start)
+    return result
+
+
+def returns_of(equity: FloatArray) -> FloatArray:
+    """(n - 1,): simple returns. The step that ruins the account is -1 and every later one 0: nothing is left to earn
+    with. Ruined means less than a billionth of the start."""
+    gone = equity <= RUIN * equity[0]
+    if not gone.any():
+        return equity[1:] / equity[:-1] - 1.0
+    over = int(np.argmax(gone))
+    returns = np.zeros(len(equity) - 1)
+    returns[: over - 1] = equity[1:over] / equity[: over - 1] - 1.0
+    returns[over - 1] = -1.0
+    return returns
+
+
+def annual_return(returns: FloatArray, per_year: float) -> float:
+    """Compound growth per year, ``prod(1 + r) ** (per_year / n) - 1``; 0 without returns.
+
+    A lucky short window would compound beyond any float; the exponent is capped at 700 (about 1e304).
+    """
+    if len(returns) == 0:
+        return 0.0
+    if returns.min() <= -1.0:
+        return -1.0
+    return math.expm1(min(float(np.log1p(returns).sum()) * per_year / len(returns), 700.0))
+
+
+def volatility(returns: FloatArray, per_year: float) -> float:
+    """Sample standard deviation of the returns times sqrt(per_year); 0 for fewer than two returns."""
+    return float(returns.std(ddof=1)) * math.sqrt(per_year) if len(returns) > 1 else 0.0
+
+
+def sharpe(returns: FloatArray, per_year: float) -> float:
+    """Mean over sample standard deviation times sqrt(per_year), risk-free rate 0; 0 where the returns do not vary."""
+    if len(returns) < 2 or _constant(returns):
+        return 0.0
+    return float(returns.mean() / returns.std(ddof=1)) * math.sqrt(per_year)
+
+
+def sortino(returns: FloatArray, per_year: float) -> float:
+    """Mean over the root mean square of the negative returns (over all n) times sqrt(per_year); 0 without a loss."""
+    if len(returns) == 0 or not (returns < 0.0).any():
+        return 0.0
+    downside = math.sqrt(float(np.mean(np.minimum(returns, 0.0) ** 2)))
+    return float(returns.mean()) / downside * math.sqrt(per_year) if downside > 0.0 else 0.0
+
+
+def calmar(returns: FloatArray, per_year: float) -> float:
+    """Annual return over the largest drawdown; 0 without a drawdown."""
+    drawdown = max_drawdown(returns)
+    return annual_return(returns, per_year) / drawdown if drawdown > 0.0 else 0.0
+
+
+def max_drawdown(returns: FloatArray) -> float:
+    """Largest loss from an earlier peak, the start included, as a fraction of that peak: 0 to 1."""
+    return float(drawdowns(returns).max())
+
+
+def drawdowns(returns: FloatArray) -> FloatArray:
+    """(n + 1,): loss from the highest earlier close, the start included, as a fraction of it; 0 at a peak."""
+    wealth = np.concatenate([[1.0], np.cumprod(1.0 + returns)])
+    return np.asarray(1.0 - wealth / np.maximum.accumulate(wealth), np.float64)
+
+
+def drawdown_times(returns: FloatArray) -> Underwater:
+    """How long the account stood below a peak; losses below 1e-12 are rounding."""
+    depth = drawdowns(returns)
+    last = len(depth) - 1
+    at_peak = np.flatnonzero(depth <= 1e-12)  # the start is one of them
+    steps = np.diff(at_peak)
+    # Two neighbours that are both at a peak enclose no loss.
+    longest = max([int(step) for step in steps[steps > 1]] + [last - int(at_peak[-1])])
+    if longest == 0:
+        return Underwater(0, 0, True)
+    deepest = int(np.argmax(depth))
+    after = at_peak[at_peak > deepest]
+    return Underwater(longest, int(after[0] if len(after) else last) - deepest, len(after) > 0)
+
+
+def ulcer_index(returns: FloatArray) -> float:
+    """Root mean square of the drawdowns at the closes after the start; 0 without returns."""
+    return math.sqrt(float(np.mean(drawdowns(returns)[1:] ** 2))) if len(returns) else 0.0
+
+
+def omega(returns: FloatArray) -> float:
+    """Sum of the gains over sum of the losses, bar by bar, against a return of 0; 0 without a loss."""
+    return ratio(float(np.maximum(returns, 0.0).sum()), float(np.maximum(-returns, 0.0).sum()))
+
+
+def tail_ratio(returns: FloatArray) -> float:
+    """Size of the 95 % quantile over size of the 5 % quantile; 0 where the latter is 0 or there are no returns."""
+    if len(returns) == 0:
+        return 0.0
+    low, high = np.quantile(returns, [TAIL, 1.0 - TAIL]).tolist()
+    return ratio(abs(high), abs(low))
+
+
+def value_at_risk(returns: FloatArray) -> float:
+    """The loss of a bar that only one in twenty exceeds: minus the 5 % quantile, historical, positive for a loss."""
+    return -float(np.quantile(returns, TAIL)) if len(returns) else 0.0
+
+
+def expected_shortfall(returns: FloatArray) -> float:
+    """Mean loss over the worst twentieth of the bars, at least one: conditional value at risk, positive for a loss."""
+    if len(returns) == 0:
+        return 0.0
+    count = int((len(returns) - 1) * TAIL) + 1
+    return -float(np.sort(returns)[:count].mean())
+
+
+def skew(returns: FloatArray) -> float:
+    """Third standardised moment of the population; 0 where the returns do not vary."""
+    return _moments(returns)[0]
+
+
+def kurtosis(returns: FloatArray) -> float:
+    """Fourth standardised moment of the population less the 3 of a normal; 0 where the returns do not vary."""
+    return _moments(returns)[1] - 3.0
+
+
+def stability(returns: FloatArray) -> float:
+    """R² of a straight line through the log of the wealth, one point per return: 1 grows evenly.
+
+    0 for fewer than three returns, where the wealth stands still, and for an account that died.
+    """
+    if len(returns) < 3 or returns.min() <= -1.0:
+        return 0.0
+    log_wealth = np.cumsum(np.log1p(returns))
+    if float(np.ptp(log_wealth)) == 0.0:
+        return 0.0
+    return min(1.0, float(np.corrcoef(np.arange(len(log_wealth)), log_wealth)[0, 1]) ** 2)
+
+
+def probabilistic_sharpe(returns: FloatArray, benchmark: float = 0.0) -> float:
+    """Probability that the true Sharpe ratio of a bar exceeds `benchmark`, given length, skew and tails of the record.
+
+    Bailey and López de Prado, "The Sharpe Ratio Efficient Frontier", Journal of Risk 15 (2012). Both ratios are per
+    bar, not annual. 0.5, no evidence either way, for fewer than two returns and where they do not vary.
+    """
+    if len(returns) < 2 or _constant(returns):
+        return 0.5
+    return sharpe_confidence(sharpe(returns, 1.0), benchmark, len(returns), *_moments(returns))
+
+
+def deflated_sharpe(returns: FloatArray, trials: int, deviation: float | None = None) -> float:
+    """Probability that the Sharpe ratio is real and not the best of `trials` ways of trading without any skill.
+
+    Bailey and López de Prado, "The Deflated Sharpe Ratio", Journal of Portfolio Management 40 (2014). One trial gives
+    `probabilistic_sharpe`.
+
+    Args:
+        trials: number of independent ways that were tried. Raises `UserError` below 1.
+        deviation: standard deviation of their Sharpe ratios per bar; None takes that of the estimate for a way without
+            skill, 1 / sqrt(n - 1).
+    """
+    if deviation is None:
+        deviation = 1.0 / math.sqrt(max(len(returns) - 1, 1))
+    return probabilistic_sharpe(returns, luckiest_sharpe(trials, deviation))
+
+
+def luckiest_sharpe(trials: int, deviation: float) -> float:
+    """Expected largest of `trials` independent Sharpe ratios of mean 0 and the given standard deviation; 0 for one."""
+    if trials < 1:
+        raise UserError(f"the number of trials is {trials}; count the way of trading that was chosen, so at least 1.")
+    if trials == 1:
+        return 0.0
+    quantile = NormalDist().inv_cdf
+    return deviation * ((1.0 - EULER) * quantile(1.0 - 1.0 / trials) + EULER * quantile(1.0 - 1.0 / (trials * math.e)))
+
+
+def sharpe_confidence(sharpe: float, benchmark: float, count: int, skew: float, kurtosis: float) -> float:
+    """Probability that a Sharpe ratio exceeds `benchmark` when `sharpe` was seen over `count` returns.
+
+    `kurtosis` is the full one, 3 for a normal.
+    """
+    variance = 1.0 - skew * sharpe + (kurtosis - 1.0) / 4.0 * sharpe * sharpe
+    # Moments of real returns keep it from below 0; rounding may not, and a deviation of 0 is certainty.
+    score = (sharpe - benchmark) * math.sqrt(count - 1) / math.sqrt(max(variance, 1e-300))
+    return NormalDist().cdf(score)
+
+
+def _moments(returns: FloatArray) -> tuple[float, float]:
+    """Standardised third and fourth moments; those of a normal, (0, 3), where the returns do not vary."""
+    if len(returns) == 0 or _constant(returns):
+        return 0.0, 3.0
+    centred = returns - returns.mean()
+    centred /= np.abs(centred).max()  # powers of very small or large numbers would leave the floats
+    squares = centred * centred  # products: a power of 3 or 4 takes ten times as long
+    variance = float(np.mean(squares))
+    return float(np.mean(squares * centred)) / variance**1.5, float(np.mean(squares * squares)) / variance**2
+
+
+def _constant(returns: FloatArray) -> bool:
+    """Equal but for rounding: their spread is noise, not risk."""
+    return float(np.ptp(returns)) <= 1e-12 * max(1.0, float(np.abs(returns).max()))

@@ -1,0 +1,162 @@
+"""What a decision is worth on possible futures: the account and its orders, run through every path at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.arrays import FloatArray
+from simulator.errors import DataError
+from simulator.exchange.costs import Costs, check_leverage
+from simulator.exchange.orders import Order, bracket_side, objection, resulting_position
+from simulator.exchange.records import AccountView
+from simulator.exchange.tape import market_tape, order_row, paths_tape, terms_of
+from simulator.exchange.venue import Venue
+from simulator.kernel import kernel
+from simulator.kernel import layout as at
+from simulator.market.market import Market
+from simulator.market.price_paths import FuturePaths
+
+
+@dataclass(frozen=True)
+class FutureOutcome:
+    """What became of the account on each path, as fractions of its equity at the start. All (paths,) but the last.
+
+    Attributes:
+        net_return: change of equity, what is still held valued at the last close.
+        gross_return: the same without the costs: ``net + fees + spread + funding``.
+        fees, spread, funding: costs paid (funding negative: received).
+        max_loss: how far the equity fell below its start at the worst close; 0 if it never did.
+        shortfall: (paths, S) what the orders' fills cost against the last close before the decision, as a fraction of
+            the traded notional, spread included and fees not; positive is a cost; NaN where nothing filled.
+    """
+
+    net_return: FloatArray
+    gross_return: FloatArray
+    fees: FloatArray
+    spread: FloatArray
+    funding: FloatArray
+    max_loss: FloatArray
+    shortfall: FloatArray
+
+
+def simulate_futures(
+    paths: FuturePaths,
+    account: AccountView,
+    orders: Sequence[Order],
+    symbols: Sequence[str],
+    costs: Costs | None = None,
+    max_leverage: float = 1.0,
+) -> FutureOutcome:
+    """Submit `orders` at the start of every path, as an `Exchange` would, and let the paths run out.
+
+    Pending orders of the account live on unless a new order for their symbol replaces them. An order that the exchange
+    would reject has no effect.
+
+    Args:
+        symbols: what the last axis of `paths` means; every symbol of the account must be there.
+
+    Raises:
+        DataError: symbols that do not fit, a bad leverage cap, or an account without equity.
+    """
+    count, bars, columns = paths.shape
+    if len(symbols) != columns or set(symbols) != set(account.positions):
+        raise DataError(
+            f"the futures have {columns} columns for symbols {list(symbols)}, "
+            f"the account has {list(account.positions)}; give both for the same symbols."
+        )
+    if not account.equity > 0.0:
+        raise DataError(f"the account's equity is {account.equity}; nothing can be simulated from there.")
+    check_leverage(max_leverage)
+    costs = costs or Costs()
+    accepted = _accepted(account, orders)
+    state = at.new_state(count, columns, max(1, len(accepted)), account.cash)
+    state.accounts[:, [at.EQUITY, at.PEAK, at.LOWEST]] = account.equity
+    state.accounts[:, at.MAKER_FEE], state.accounts[:, at.TAKER_FEE] = costs.maker_fee, costs.taker_fee
+    state.accounts[:, at.WAITING] = len(accepted)
+    for column, symbol in enumerate(symbols):
+        state.positions[:, column, : at.MARK + 1] = (
+            account.positions[symbol],
+            _or_nan(account.entry_price[symbol]),
+            _or_nan(account.stop[symbol]),
+            _or_nan(account.target[symbol]),
+            account.mark[symbol],
+        )
+    position_of = {symbol: column for column, symbol in enumerate(symbols)}
+    groups: dict[str, int] = {"": 0}
+    for key, (order, side) in enumerate(accepted):
+        group = groups.setdefault(order.group, len(groups))
+        active = order.delay + costs.latency
+        state.orders[:, key] = order_row(key, position_of[order.symbol], order, active, side, group)
+    terms = terms_of(symbols, 0, costs, max_leverage, Venue())  # no rules, so no borrowing: the interval is not used
+    kernel.advance(
+        paths_tape(paths), terms, state, at.new_log(0), 0, bars, 0, 0, kernel.NO_TARGETS, kernel.NO_EQUITY,
+        kernel.NO_NOTIONAL,
+    )  # fmt: skip
+    return _outcome(state, account, symbols)
+
+
+def recorded_path(market: Market, index: int, bars: int) -> FuturePaths:
+    """The one path that history took after the close of bar `index`: (1, bars, S).
+
+    Settlements inside a bar (bars longer than the funding interval) are booked at its close. Raises `DataError` where
+    history ends before.
+    """
+    if bars < 1 or not 0 <= index < len(market) - bars:
+        raise DataError(
+            f"{market.source} has no {bars} bars after bar {index}: it has bars 0..{len(market) - 1}; "
+            "decide earlier or look less far ahead."
+        )
+    tape, _ = market_tape(market, index + 1, index + 1 + bars, Costs(), Venue())
+    return FuturePaths(
+        open=tape.open,
+        high=tape.high,
+        low=tape.low,
+        close=tape.close,
+        half_spread=tape.half_spread,
+        funding_rate=tape.funding_inside + tape.funding_close,
+    )
+
+
+def _accepted(account: AccountView, orders: Sequence[Order]) -> list[tuple[Order, int]]:
+    """Orders that the exchange would keep, each with the side that its bracket is meant for, oldest first."""
+    usable: list[tuple[Order, int]] = []
+    older = list(zip(account.pending, account.pending_sides, strict=True))
+    for order in orders:
+        replaced = [pair for pair in older if pair[0].symbol != order.symbol or pair[0].kind != "market"]
+        if order.kind == "market" and order.quantity == 0.0:  # only withdraws what waits
+            older = replaced
+            continue
+        stays = replaced if order.kind == "market" else older
+        before = [other for other, _ in stays + usable]
+        position = resulting_position(order, account.positions.get(order.symbol, 0.0), before)
+        if objection(order, account.mark, position, account.liquidated) is None:
+            usable.append((order, bracket_side(order, position)))
+            older = stays
+    return older + usable
+
+
+def _outcome(state: kernel.State, account: AccountView, symbols: Sequence[str]) -> FutureOutcome:
+    start = account.equity
+    ends, positions = state.accounts, state.positions
+    arrival = np.array([account.mark[symbol] for symbol in symbols])
+    traded = positions[:, :, at.ORDERED_ABS] * arrival
+    cost = positions[:, :, at.ORDERED_VALUE] - positions[:, :, at.ORDERED] * arrival
+    net = ends[:, at.EQUITY] / start - 1.0
+    fees, spread = ends[:, at.FEES] / start, ends[:, at.SPREAD] / start
+    funding = ends[:, at.FUNDING_PAID] / start
+    return FutureOutcome(
+        net_return=net,
+        gross_return=net + fees + spread + funding,
+        fees=fees,
+        spread=spread,
+        funding=funding,
+        max_loss=1.0 - ends[:, at.LOWEST] / start,
+        shortfall=np.divide(cost, traded, out=np.full_like(cost, np.nan), where=traded > 0.0),
+    )
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value

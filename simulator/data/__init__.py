@@ -1,0 +1,1 @@
+"""Market data in files: reading, writing, import and download."""

@@ -1,0 +1,164 @@
+"""Writing a market to a folder, and the truth of synthetic ones back from it.
+
+A written folder is read by `simulator.data.catalog`. Equal markets give equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.errors import DataError
+from simulator.market.events import funding_columns, news_columns
+from simulator.market.market import Market
+from simulator.market.series import BOOK_SUFFIX, book_columns, series_columns, series_file
+from simulator.market.timeframes import BAR_COLUMNS
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
+from simulator.synthetic.truth import STATE_COLUMNS, Truth
+from simulator.tables import numbers, read_table, times, timestamp_array, write_table
+
+MANIFEST = "market.json"
+# What may stand in a file name: no way out of the folder, and nothing that reads like a series.
+SYMBOL = re.compile(r"(?!series-)[A-Za-z0-9_-]+")
+MANIFEST_KEYS = {"timeframe", "symbols", "content_hash", "synthetic", "files"}
+SAMPLE_SEED = 20_240
+SAMPLE_BARS = 3_285  # a year and a half of 4h bars
+SAMPLES = {"synthetic": True, "no_edge": False}  # folder: has edge
+
+
+def write_market(market: Market, root: str | Path) -> None:
+    """Write `market` into the folder `root`, in place of a market written there before.
+
+    Raises `DataError` when the folder holds Parquet files that this did not write or cannot be written to, or when a
+    symbol cannot name a file.
+    """
+    folder = Path(root)
+    for symbol in market.symbols:
+        if not SYMBOL.fullmatch(symbol):
+            raise DataError(f"{symbol!r} cannot name a file: use letters, digits, '_' and '-'")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _clear(folder)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    files: dict[str, dict[str, Any]] = {}
+    for column, symbol in enumerate(market.symbols):
+        rows = market.present[:, column]
+        bars: dict[str, Any] = {"timestamp": timestamp_array(market.open_time[rows])}
+        bars |= {name: getattr(market, name)[rows, column] for name in BAR_COLUMNS}
+        if market.partial is not None:
+            bars["partial"] = market.partial[rows, column].astype(np.int8)
+        files[f"{symbol}-{market.timeframe}.parquet"] = bars
+        events = market.funding.get(symbol)
+        if events:
+            files[f"{symbol}-funding.parquet"] = funding_columns(events)
+        if symbol in market.books:
+            files[f"{symbol}{BOOK_SUFFIX}"] = book_columns(market.books[symbol])
+    for name, series in market.series.items():
+        files[series_file(name)] = series_columns(series)
+    if market.news:
+        files["news.parquet"] = news_columns(market.news)
+    if market.truth is not None:
+        files["truth.parquet"] = _truth_columns(market.truth)
+    # The list of files goes first: an interrupted write can then be written over.
+    manifest = {
+        "timeframe": market.timeframe,
+        "symbols": market.symbols,
+        "content_hash": market.content_hash,
+        "synthetic": None if market.truth is None else asdict(market.truth.config),
+        "files": sorted(files),
+    }
+    try:
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{folder / MANIFEST}: cannot be written: {error.strerror or error}") from error
+    for name, columns in files.items():
+        write_table(folder / name, columns)
+
+
+def write_sample(root: str | Path, seed: int = SAMPLE_SEED) -> list[Path]:
+    """Write the shipped sample, a market with edge and its no-edge twin, into folders of `root`; returns these."""
+    folders = []
+    for name, edge in SAMPLES.items():
+        write_market(generate(SyntheticConfig(bars=SAMPLE_BARS, seed=seed, edge=edge)), Path(root) / name)
+        folders.append(Path(root) / name)
+    return folders
+
+
+def read_truth(
+    folder: Path, symbols: tuple[str, ...], timeframe: str, open_time: npt.NDArray[np.int64]
+) -> Truth | None:
+    """The truth about the bars at `open_time`; None where the folder has none for this timeframe or these bars.
+
+    Raises `DataError` when the recipe or the truth cannot be read.
+    """
+    if not (folder / MANIFEST).exists():
+        return None
+    manifest = _manifest(folder)
+    recipe = manifest["synthetic"]
+    if recipe is None or recipe.get("timeframe") != timeframe:
+        return None
+    try:
+        lists = {name: tuple(value) for name, value in recipe.items() if isinstance(value, list)}
+        config = SyntheticConfig(**{**recipe, **lists})
+    except TypeError as error:
+        raise DataError(f"{folder / MANIFEST}: not a recipe of this version ({error}); make the sample anew") from error
+    path = folder / "truth.parquet"
+    kept = tuple(manifest["symbols"])
+    table = read_table(path, ("timestamp", "storm", *(f"{name}_{symbol}" for name in STATE_COLUMNS for symbol in kept)))
+    time = times(table, "timestamp", path)
+    rows = np.searchsorted(time, open_time)
+    if rows[-1] >= len(time) or not (time[rows] == open_time).all():
+        return None
+    arrays: dict[str, Any] = {}
+    for name in STATE_COLUMNS:
+        columns = np.stack([numbers(table, f"{name}_{symbol}", path) for symbol in symbols], axis=1)[rows]
+        integer = name in ("regime", "signal", "spike_left")
+        arrays[name] = np.ascontiguousarray(columns.astype(np.int8) if integer else columns)
+    storm = numbers(table, "storm", path)[rows].astype(np.int8)
+    return Truth(config=config, symbols=symbols, open_time=open_time, storm=storm, **arrays)
+
+
+def recorded_hash(folder: Path) -> tuple[tuple[str, ...], str, str] | None:
+    """Symbols, timeframe and content hash of the market that was written to `folder`; None where none was."""
+    if not (folder / MANIFEST).exists():
+        return None
+    manifest = _manifest(folder)
+    return tuple(manifest["symbols"]), manifest["timeframe"], manifest["content_hash"]
+
+
+def _truth_columns(truth: Truth) -> dict[str, Any]:
+    columns: dict[str, Any] = {"timestamp": timestamp_array(truth.open_time), "storm": truth.storm}
+    for name in STATE_COLUMNS:
+        for column, symbol in enumerate(truth.symbols):
+            columns[f"{name}_{symbol}"] = np.ascontiguousarray(getattr(truth, name)[:, column])
+    return columns
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: not valid JSON ({error}); make the data anew") from error
+    if not isinstance(manifest, dict) or not set(manifest) >= MANIFEST_KEYS:
+        raise DataError(f"{path}: not the list of a written market; make the data anew")
+    return manifest
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an earlier `write_market` wrote. Raises `DataError` when there is Parquet of other origin."""
+    written = _manifest(folder)["files"] if (folder / MANIFEST).exists() else []
+    strangers = sorted(path.name for path in folder.glob("*.parquet") if path.name not in written)
+    if strangers:
+        raise DataError(f"{folder}: holds {strangers[0]}, which is not of a written market; choose an empty folder")
+    for name in written:
+        if Path(name).name == name:  # the list may have been edited: never reach outside the folder
+            (folder / name).unlink(missing_ok=True)

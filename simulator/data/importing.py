@@ -1,0 +1,322 @@
+"""A folder tree of recorded Parquet files, made into catalogs.
+
+Each file is recognised by its columns and its name, and validated before anything of it is written:
+
+| kind | columns | name |
+| --- | --- | --- |
+| bars | timestamp, open, high, low, close, volume | `BTCUSDT-1h.parquet`, in the folder of a venue |
+| funding | timestamp, funding_rate | `BTCUSDT-funding.parquet` |
+| book | time, bid_price_1, … | `BTCUSDT-book.parquet`, in the folder of a venue |
+| news | those that `simulator.market.events` reads | any |
+| series | known_at and numbers | `series-onchain-BTC.parquet` |
+| series | timestamp and numbers, in a folder `onchain` or `sentiment` | `anything-BTC-1d.parquet` |
+
+A venue is a folder that holds bars. It becomes a catalog of its own, for one symbol is another instrument at another
+venue. News, series and funding in a folder with the name of a venue (`funding/binance-usdm` beside `binance-usdm`) go
+to that one. All other news and series go to every venue, other funding wherever its symbol has bars.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from simulator.data.archive import MANIFEST, SYMBOL
+from simulator.data.catalog import BAR_FILE, STORED_COLUMNS, read_bars
+from simulator.errors import DataError
+from simulator.market.events import NewsItem, funding_columns, in_order, news_columns, read_funding, read_news
+from simulator.market.series import (
+    BOOK_SUFFIX,
+    SERIES_FILE,
+    Series,
+    book_columns,
+    read_books,
+    read_recorded_series,
+    read_series,
+    series_columns,
+    series_file,
+)
+from simulator.market.timeframes import TIMEFRAMES, format_time, interval_of
+from simulator.tables import Columns, Written, column_names, timestamp_array, write_if_changed
+
+Kind = Literal["bars", "funding", "book", "news", "series"]
+Outcome = Literal["taken", "refused", "left out", "unknown"]
+
+FUNDING_SUFFIX = "-funding.parquet"
+NEWS = "news.parquet"
+TIMED_NAME = re.compile(rf"(.+)-({'|'.join(TIMEFRAMES)})")
+FEAR_AND_GREED = re.compile(r"fear[-_ ]?(and[-_ ])?greed", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """What became of one file of the tree; `path` is relative to it, `detail` says what was taken or why nothing."""
+
+    path: Path
+    outcome: Outcome
+    detail: str
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """Every Parquet file of the tree, and every file of the catalogs with what was done to it."""
+
+    sources: tuple[SourceFile, ...]
+    written: tuple[tuple[Path, Written], ...]
+    catalogs: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A recognised file: `name` is the symbol, or the name of the series; `source` tells series of one name apart."""
+
+    path: Path
+    kind: Kind
+    venue: str  # the name of its folder
+    name: str = ""
+    timeframe: str = ""
+    source: str = ""
+
+
+@dataclass
+class _Work:
+    """An import under way."""
+
+    root: Path
+    out: Path
+    sources: list[SourceFile] = field(default_factory=list)
+    taken: dict[Path, Path] = field(default_factory=dict)  # file of a catalog: the file that it is made of
+    written: dict[Path, Written] = field(default_factory=dict)
+    traded: dict[str, set[str]] = field(default_factory=dict)  # the symbols that have usable bars, by venue
+    news: dict[str, list[NewsItem]] = field(default_factory=dict)  # by venue
+
+    def tell(self, path: Path, outcome: Outcome, detail: str) -> None:
+        self.sources.append(SourceFile(path.relative_to(self.root), outcome, detail))
+
+    def claim(self, one: _Found, venues: Sequence[str], name: str) -> list[Path]:
+        """Where `name` of these venues' catalogs goes. Raises `DataError` where another file has taken the place."""
+        paths = [self.out / venue / name for venue in venues]
+        for path in paths:
+            if path in self.taken:
+                rival = self.taken[path].relative_to(self.root)
+                raise DataError(f"{path.parent.name}/{name} is made of {rival} already; keep one of the two")
+        self.taken |= dict.fromkeys(paths, one.path)
+        return paths
+
+    def write(self, path: Path, columns: Columns) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{path.parent}: cannot be written: {error.strerror or error}") from error
+        self.written[path] = write_if_changed(path, columns)
+
+
+def import_tree(
+    source: str | Path,
+    out: str | Path,
+    symbols: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> ImportReport:
+    """Make one catalog `out/VENUE` of each venue in the tree `source`; of some `symbols` only, where given.
+
+    Nothing in `source` is changed. A file of a catalog that has the same content already stays as it is; one of other
+    content is replaced, and the report says so. Files that are there and not in the tree stay. `progress` is called
+    with the files done and their number.
+
+    Raises:
+        DataError: no such folder or no Parquet file in it, a symbol that no venue has, an `out` that lies in the tree,
+            cannot be written to or holds a market that the project wrote. What is wrong with single files is in the
+            report.
+    """
+    work = _Work(Path(source), Path(out))
+    paths = _paths(work)
+    found: list[_Found] = []
+    for path in paths:
+        try:
+            one = _recognise(path)
+        except DataError as error:
+            work.tell(path, "refused", _reason(path, error))
+            continue
+        if isinstance(one, str):
+            work.tell(path, "unknown", one)
+        elif symbols is not None and one.kind in ("bars", "funding", "book") and one.name not in symbols:
+            work.tell(path, "left out", f"{one.kind} of {one.name}, which was not asked for")
+        else:
+            found.append(one)
+    bars = [one for one in found if one.kind == "bars"]
+    for one in bars:
+        if (work.out / one.venue).resolve().is_relative_to(work.root.resolve()):
+            raise DataError(f"{work.out / one.venue}: lies in the tree that is imported; choose another folder")
+    _check_symbols(symbols, {one.name for one in bars}, work.root)
+    done = len(paths) - len(found)
+    progress(done, len(paths))
+    # Bars go first: what stands beside them needs to know the venues that could be used.
+    for one in bars + _named_apart([one for one in found if one.kind != "bars"]):
+        try:
+            detail, targets, columns = _take(one, work)
+        except DataError as error:
+            work.tell(one.path, "refused", _reason(one.path, error))
+        else:
+            for target in targets:
+                work.write(target, columns)
+            work.tell(one.path, "taken", f"{one.kind}: {detail}")
+        done += 1
+        progress(done, len(paths))
+    for venue, items in work.news.items():
+        if items:
+            work.write(work.out / venue / NEWS, news_columns(in_order(items)))
+    return ImportReport(
+        tuple(sorted(work.sources, key=lambda one: one.path)),
+        tuple(sorted(work.written.items())),
+        tuple(work.out / venue for venue in sorted(work.traded)),
+    )
+
+
+def _paths(work: _Work) -> list[Path]:
+    if not work.root.is_dir():
+        raise DataError(f"{work.root}: there is no such folder to import")
+    if work.out.resolve().is_relative_to(work.root.resolve()):
+        raise DataError(f"{work.out}: lies in the tree that is imported; choose a folder outside {work.root}")
+    paths = sorted(path for path in work.root.rglob("*.parquet") if path.is_file())
+    if not paths:
+        raise DataError(f"{work.root}: holds no Parquet file")
+    return paths
+
+
+def _check_symbols(symbols: Sequence[str] | None, there: Collection[str], root: Path) -> None:
+    missing = [symbol for symbol in symbols or () if symbol not in there]
+    if missing:
+        raise DataError(f"{root}: no bars of {', '.join(missing)}; ask for symbols that have some, or for none")
+
+
+def _recognise(path: Path) -> _Found | str:
+    """What `path` is, or why it is nothing that can be imported. Raises `DataError` where it cannot be read."""
+    columns = set(column_names(path))
+    venue = path.parent.resolve().name
+    if columns >= {"timestamp", *STORED_COLUMNS}:
+        match = BAR_FILE.fullmatch(path.name)
+        if not match:
+            return f"has columns of bars; name it like BTCUSDT-1h.parquet, with one of {', '.join(TIMEFRAMES)}"
+        return _Found(path, "bars", venue, match[1], match[2])
+    if columns >= {"timestamp", "funding_rate"}:
+        symbol = path.name.removesuffix(FUNDING_SUFFIX)
+        if symbol == path.name or not SYMBOL.fullmatch(symbol):
+            return "has columns of funding; name it like BTCUSDT-funding.parquet"
+        return _Found(path, "funding", venue, symbol)
+    if columns >= {"time", "bid_price_1"}:
+        symbol = path.name.removesuffix(BOOK_SUFFIX)
+        if symbol == path.name or not SYMBOL.fullmatch(symbol):
+            return "has columns of order books; name it like BTCUSDT-book.parquet"
+        return _Found(path, "book", venue, symbol)
+    if {"time", "known_at", "symbol", "text"} <= columns or ("timestamp" in columns and columns & {"title", "text"}):
+        return _Found(path, "news", venue)
+    if "known_at" in columns:
+        match = SERIES_FILE.fullmatch(path.name)
+        if not match:
+            return "has columns of a series; name it like series-onchain-BTC.parquet"
+        return _Found(path, "series", venue, f"{match[1]}/{match[2]}")
+    if "timestamp" in columns:
+        return _recorded_series(path, venue)
+    return f"not bars, funding, books, news or a series; it has the columns {', '.join(sorted(columns)) or 'none'}"
+
+
+def _recorded_series(path: Path, venue: str) -> _Found | str:
+    folders = {part.lower().replace("-", "").replace("_", "") for part in path.parts[:-1]}
+    kinds = [kind for kind in ("onchain", "sentiment") if kind in folders]
+    match = TIMED_NAME.fullmatch(path.stem)
+    if len(kinds) != 1 or not match:
+        return "not bars, funding, books or news; numbers of a day are named like x-BTC-1d.parquet in a folder onchain"
+    if kinds[0] == "sentiment" and FEAR_AND_GREED.search(path.stem):
+        return _Found(path, "series", venue, "sentiment/fear_greed", match[2], "recorded")
+    source, _, asset = match[1].rpartition("-")
+    name = re.sub(r"[^A-Za-z0-9_]", "_", asset)
+    collector = re.sub(r"[^A-Za-z0-9_]", "_", source) or "recorded"
+    return _Found(path, "series", venue, f"{kinds[0]}/{name}", match[2], collector)
+
+
+def _named_apart(found: Sequence[_Found]) -> list[_Found]:
+    """Recorded series of one name get their sources' names, all but the one with the newest record."""
+    named: list[_Found] = []
+    newest: dict[str, tuple[int, Path]] = {}
+    for one in found:
+        if one.kind == "series" and one.source:
+            try:
+                last = (int(_series(one).known_at[-1:].sum()), one.path)
+            except DataError:
+                continue  # it is refused, with the reason, when it is taken
+            newest[one.name] = max(newest.get(one.name, last), last)
+    for one in found:
+        rival = newest.get(one.name)
+        apart = one.kind == "series" and one.source and rival and rival[1] != one.path
+        named.append(replace(one, name=f"{one.name}-{one.source}") if apart else one)
+    return named
+
+
+def _series(one: _Found) -> Series:
+    if not one.source:
+        return read_series(one.path)
+    # The index of a day is published as that day begins. All else sums up the period that starts at its time.
+    published = one.name.startswith("sentiment/fear_greed")
+    return read_recorded_series(one.path, 0 if published else interval_of(one.timeframe))
+
+
+def _take(one: _Found, work: _Work) -> tuple[str, list[Path], Columns]:
+    """What is in a file, in words; where it goes and what is written there. Raises `DataError` where it is refused."""
+    if one.kind == "bars":
+        return _take_bars(one, work)
+    if not work.traded:
+        raise DataError("no venue of the tree has usable bars for it to stand beside")
+    own = [one.venue] if one.venue in work.traded else sorted(work.traded)
+    if one.kind == "news":
+        return _take_news(one, own, work), [], {}
+    columns: dict[str, Any]
+    if one.kind == "series":
+        series, name = _series(one), series_file(one.name)
+        columns, content = series_columns(series), f"{len(series)} records of {', '.join(series.columns)} as {one.name}"
+    elif one.kind == "book":
+        books, name = read_books(one.path), one.path.name
+        columns, content = book_columns(books), f"{len(books)} order books"
+        own = [one.venue] if one.name in work.traded.get(one.venue, ()) else []
+    else:
+        events, name = read_funding(one.path), one.path.name
+        columns, content = funding_columns(events), f"{len(events)} settlements"
+        if one.venue not in work.traded:
+            own = [venue for venue in own if one.name in work.traded[venue]]
+    if not own:
+        raise DataError(f"there are no bars of {one.name} for it to stand beside; put both in the folder of one venue")
+    bare = one.kind == "funding" and one.name not in work.traded[own[0]]
+    detail = f"{content} for {', '.join(own)}" + (f", which has no bars of {one.name}" if bare else "")
+    return detail, work.claim(one, own, name), columns
+
+
+def _take_bars(one: _Found, work: _Work) -> tuple[str, list[Path], Columns]:
+    folder = work.out / one.venue
+    if (folder / MANIFEST).exists():
+        raise DataError(f"{folder} holds a market that was written as a whole; choose another folder")
+    time, columns, issues = read_bars(one.path, interval_of(one.timeframe))
+    for issue in issues:
+        if issue.fatal:
+            raise DataError(issue.detail)
+    paths = work.claim(one, [one.venue], one.path.name)
+    work.traded.setdefault(one.venue, set()).add(one.name)
+    notes = "".join(f"; {issue.detail}" for issue in issues)
+    detail = f"{len(time)} from {format_time(int(time[0]))} to {format_time(int(time[-1]))}{notes}"
+    return detail, paths, {"timestamp": timestamp_array(time), **columns}
+
+
+def _take_news(one: _Found, venues: Sequence[str], work: _Work) -> str:
+    counts = []
+    for venue in venues:
+        # Symbols of an earlier import keep their headlines.
+        there = {match[1] for path in (work.out / venue).iterdir() if (match := BAR_FILE.fullmatch(path.name))}
+        items = read_news(one.path, tuple(sorted(there)))
+        work.news.setdefault(venue, []).extend(items)
+        counts.append(f"{len(items)} headlines for {venue}")
+    return ", ".join(counts)
+
+
+def _reason(path: Path, error: DataError) -> str:
+    return str(error).removeprefix(f"{path}: ")

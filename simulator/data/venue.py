@@ -1,0 +1,229 @@
+"""Exchange metadata in ccxt's format -> `SymbolRules`, and `rules.json`, where they stand beside the bars.
+
+ccxt states amounts of contracts in contracts; here all quantities are base units.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from simulator.data.archive import SYMBOL
+from simulator.errors import DataError
+from simulator.exchange.rules import Kind, MarginTier, SymbolRules
+
+RULES_FILE = "rules.json"
+# How ccxt states precision: digits after the point, or the step itself. Its third mode, significant digits, is no step.
+DECIMAL_PLACES, TICK_SIZE = 2, 4
+
+_RULE_KEYS = frozenset(SymbolRules.__dataclass_fields__)
+_TIER_KEYS = frozenset(MarginTier.__dataclass_fields__)
+_OPTIONAL_NUMBERS = ("maker_fee", "taker_fee")
+
+
+def rules_from_ccxt(
+    market: Mapping[str, Any], tiers: Sequence[Mapping[str, Any]] | None = None, precision_mode: int = TICK_SIZE
+) -> SymbolRules:
+    """The rules of a spot market or a linear perpetual, from ccxt's unified `market` structure.
+
+    Args:
+        tiers: ccxt's unified leverage tiers of this market, by rising notional; None where they are not known.
+        precision_mode: the exchange's `precisionMode`.
+
+    A limit or a fee that ccxt states as None is not known, and then restricts nothing. Precision has to be known.
+
+    Raises:
+        DataError: another kind of market, or a field that is missing or absurd.
+    """
+    symbol = str(market.get("symbol", "a market without a symbol"))
+    kind = _kind(symbol, market)
+    if kind == "spot" and tiers:
+        raise DataError(f"{symbol}: a spot market has no leverage tiers; leave them out.")
+    size = "1"
+    if kind == "perpetual":
+        size = str(_positive(symbol, "contractSize", _field(symbol, market, "contractSize")))
+    quantity = Decimal(size)
+    lot = _step(symbol, market, "amount", precision_mode)
+    smallest = _limit(symbol, market, "amount", "min")
+    largest = _limit(symbol, market, "amount", "max")
+    try:
+        return SymbolRules(
+            kind=kind,
+            tick=float(_step(symbol, market, "price", precision_mode)),
+            lot=float(lot * quantity),
+            min_quantity=0.0 if smallest is None else float(Decimal(str(smallest)) * quantity),
+            max_quantity=math.inf if largest is None else float(Decimal(str(largest)) * quantity),
+            min_notional=_limit(symbol, market, "cost", "min") or 0.0,
+            maker_fee=_optional(symbol, "maker", _field(symbol, market, "maker")),
+            taker_fee=_optional(symbol, "taker", _field(symbol, market, "taker")),
+            tiers=_tiers(symbol, tiers or ()),
+        )
+    except DataError as error:
+        raise error if str(error).startswith(symbol) else DataError(f"{symbol}: {error}") from None
+
+
+def write_rules(path: str | Path, rules: Mapping[str, SymbolRules]) -> None:
+    """Write the rules by symbol as JSON, in one piece. Equal rules give equal bytes.
+
+    Raises `DataError` when the file cannot be written or a symbol cannot name the file of its bars.
+    """
+    document: dict[str, Any] = {}
+    for symbol in sorted(rules):
+        if not SYMBOL.fullmatch(symbol):
+            raise DataError(f"{symbol!r} is not a symbol: use letters, digits, '_' and '-'")
+        one = rules[symbol]
+        document[symbol] = {name: getattr(one, name) for name in SymbolRules.__dataclass_fields__} | {
+            "max_quantity": None if one.max_quantity == math.inf else one.max_quantity,
+            "tiers": [{name: getattr(tier, name) for name in MarginTier.__dataclass_fields__} for tier in one.tiers],
+        }
+    write_json(Path(path), document)
+
+
+def read_rules(path: str | Path) -> dict[str, SymbolRules]:
+    """What `write_rules` wrote, equal to it. Raises `DataError` that names the file, the symbol and the field."""
+    rules = {}
+    for symbol, entry in read_json(Path(path)).items():
+        where = f"{path}: {symbol}"
+        if not SYMBOL.fullmatch(symbol):
+            raise DataError(f"{path}: {symbol!r} is not a symbol: use letters, digits, '_' and '-'")
+        values = _exact_keys(where, entry, _RULE_KEYS)
+        if not isinstance(values["tiers"], list):
+            raise DataError(f"{where}: tiers is {values['tiers']!r}; it must be a list.")
+        tiers = []
+        for number, tier in enumerate(values["tiers"]):
+            named = f"{where}: tier {number}"
+            fields = _exact_keys(named, tier, _TIER_KEYS)
+            tiers.append(MarginTier(**{name: _number(named, name, value) for name, value in fields.items()}))
+        numbers: dict[str, Any] = {
+            name: _optional(where, name, value) if name in _OPTIONAL_NUMBERS else _number(where, name, value)
+            for name, value in values.items()
+            if name not in ("kind", "tiers", "max_quantity")
+        }
+        largest = values["max_quantity"]
+        numbers["max_quantity"] = math.inf if largest is None else _number(where, "max_quantity", largest)
+        try:
+            rules[symbol] = SymbolRules(kind=values["kind"], tiers=tuple(tiers), **numbers)
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from None
+    return rules
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a JSON object in one piece: the file is whole or as it was. Raises `DataError` when it cannot be."""
+    part = path.with_suffix(".tmp")
+    try:
+        part.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`. Raises `DataError` when it is missing, unreadable or no object of finite numbers."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not a readable JSON file ({error}); remove or mend it") from None
+    if not isinstance(document, dict):
+        raise DataError(f"{path}: holds no JSON object; remove or mend it")
+    return document
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _kind(symbol: str, market: Mapping[str, Any]) -> Kind:
+    known = _field(symbol, market, "type")
+    if known == "spot":
+        return "spot"
+    if known != "swap":
+        raise DataError(f"{symbol}: is a market of type '{known}'; only spot markets and perpetuals can be simulated.")
+    if market.get("linear") is not True:
+        raise DataError(f"{symbol}: is not linear; a perpetual must be margined in its quote currency.")
+    if market.get("settle") != market.get("quote"):
+        raise DataError(
+            f"{symbol}: settles in {market.get('settle')}; a perpetual must settle in its quote currency,"
+            f" {market.get('quote')}."
+        )
+    return "perpetual"
+
+
+def _field(symbol: str, structure: Any, name: str) -> Any:
+    if not isinstance(structure, Mapping) or name not in structure:
+        raise DataError(f"{symbol}: the exchange's metadata has no {name}; this market cannot be used.")
+    return structure[name]
+
+
+def _number(where: str, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise DataError(f"{where}: {name} is {value!r}; it must be a finite number.")
+    return float(value)
+
+
+def _optional(where: str, name: str, value: Any) -> float | None:
+    return None if value is None else _number(where, name, value)
+
+
+def _positive(symbol: str, name: str, value: Any) -> float:
+    number = _number(symbol, name, value)
+    if number <= 0.0:
+        raise DataError(f"{symbol}: {name} is {value!r}; it must be above 0.")
+    return number
+
+
+def _limit(symbol: str, market: Mapping[str, Any], what: str, bound: str) -> float | None:
+    name = f"limits.{what}.{bound}"
+    limits = _field(symbol, _field(symbol, market, "limits"), what)
+    value = _optional(symbol, name, _field(symbol, limits, bound))
+    if value is not None and value < 0.0:
+        raise DataError(f"{symbol}: {name} is {value}; it must not be negative.")
+    return value
+
+
+def _step(symbol: str, market: Mapping[str, Any], what: str, mode: int) -> Decimal:
+    name = f"precision.{what}"
+    value = _field(symbol, _field(symbol, market, "precision"), what)
+    if mode == TICK_SIZE:
+        return Decimal(str(_positive(symbol, name, value)))
+    if mode == DECIMAL_PLACES:
+        places = _number(symbol, name, value)
+        if not (places.is_integer() and abs(places) <= 30):
+            raise DataError(f"{symbol}: {name} is {value!r}; it must be a whole number of decimal places.")
+        return Decimal(1).scaleb(-int(places))
+    raise DataError(f"{symbol}: precision mode {mode} gives no price step; decimal places (2) or a tick size (4) does.")
+
+
+def _tiers(symbol: str, tiers: Sequence[Mapping[str, Any]]) -> tuple[MarginTier, ...]:
+    found: list[MarginTier] = []
+    ceiling = 0.0
+    for number, tier in enumerate(tiers):
+        named = f"{symbol}: leverage tier {number}"
+        floor = _number(named, "minNotional", _field(named, tier, "minNotional"))
+        if floor != ceiling:
+            raise DataError(f"{named}: minNotional is {floor}, but the tiers below end at {ceiling}.")
+        last = number == len(tiers) - 1
+        upper = _optional(named, "maxNotional", _field(named, tier, "maxNotional"))
+        if (upper is None and not last) or (upper is not None and upper <= floor):
+            raise DataError(f"{named}: maxNotional is {upper}; it must be above minNotional {floor}.")
+        ceiling = math.inf if upper is None else upper
+        rate = _number(named, "maintenanceMarginRate", _field(named, tier, "maintenanceMarginRate"))
+        leverage = _positive(named, "maxLeverage", _field(named, tier, "maxLeverage"))
+        found.append(MarginTier(floor, rate, leverage))
+    return tuple(found)
+
+
+def _exact_keys(where: str, entry: Any, keys: frozenset[str]) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        raise DataError(f"{where}: is {entry!r}; it must be an object.")
+    if set(entry) != keys:
+        odd = ", ".join(sorted(set(entry) ^ keys))
+        raise DataError(f"{where}: {odd} is missing or not known; the fields are {', '.join(sorted(keys))}.")
+    return entry

@@ -1,0 +1,1 @@
+"""Gymnasium environments over the same kernel as the exchange."""

@@ -1,0 +1,232 @@
+"""Compiled: one decision of N environment accounts, see `simulator.env.trading_env`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.arrays import BoolArray, FloatArray
+from simulator.env.observations import SmallArray, observe
+from simulator.kernel import kernel
+from simulator.kernel import layout as at
+from simulator.kernel.jit import compiled
+from simulator.kernel.layout import Log, State, Tape, Terms
+from simulator.kernel.margin import leverage_of
+
+REWARDS = ("log_return", "return", "differential_sharpe")
+WORST_RATIO = 1e-3  # a step's log return is that of this ratio at least: the log of a lost equity is not finite
+SHARPE_BOUND = 10.0  # the differential Sharpe ratio divides by a variance that starts near 0
+
+MaskArray = NDArray[np.int8]
+
+
+class Book(NamedTuple):
+    """What the environment remembers of N accounts.
+
+    Attributes:
+        wanted: (N, S) exposures asked for last.
+        held: (N, S) quantities at the last decision.
+        idle: (N,) bars since the last step that traded, as a share of the episode.
+        sums: (N, SUMS).
+        over: (N,) True where the account's own episode is over.
+    """
+
+    wanted: FloatArray
+    held: FloatArray
+    idle: FloatArray
+    sums: FloatArray
+    over: BoolArray
+
+
+# Columns of the sums: equity at the last decision, worst drawdown, weighted mean and mean square of the returns.
+BEFORE, WORST, MEAN, SQUARE = range(4)
+SUMS = 4
+
+
+class Given(NamedTuple):
+    """What a step is given: the exposures asked for (N, S); room for targets (N, rows, S), NaN; the levels of discrete
+    actions; and the market's part of the observations, see `simulator.env.observations.Features`."""
+
+    asked: FloatArray
+    targets: FloatArray
+    levels: FloatArray
+    bars: SmallArray
+    newest: SmallArray
+
+
+class Results(NamedTuple):
+    """What a step gives, by account: rewards (the exponential of log returns: numpy takes the log of all at once, four
+    times as fast as of one after the other), terminated, equity and costs (N,), observations (N, places) and masks (N,
+    S, levels)."""
+
+    rewards: FloatArray
+    terminated: BoolArray
+    equity: FloatArray
+    costs: FloatArray
+    rows: SmallArray
+    mask: MaskArray
+
+
+@compiled
+def choose(chosen: NDArray[np.int64], levels: FloatArray, asked: FloatArray) -> bool:
+    """Put the exposures of the chosen levels (N, S) into `asked`; False where there is no such level."""
+    for n in range(chosen.shape[0]):
+        for s in range(chosen.shape[1]):
+            if chosen[n, s] < 0 or chosen[n, s] >= levels.shape[0]:
+                return False
+            asked[n, s] = levels[chosen[n, s]]
+    return True
+
+
+# numba takes a named tuple apart at every call from Python, which takes longer than to step a hundred accounts; arrays
+# one by one cost next to nothing. So they are handed over flat and put together again by compiled code.
+TERMS = len(Tape._fields)
+STATE = TERMS + len(Terms._fields)
+LOG = STATE + len(State._fields)
+BOOK = LOG + len(Log._fields)
+GIVEN = BOOK + len(Book._fields)
+RESULTS = GIVEN + len(Given._fields)
+
+
+@compiled
+def look(index: int, left: float, *arrays: Any) -> None:
+    """Write what is seen at the close of bar `index` into the results: observations and masks.
+
+    Args:
+        left: share of the episode's bars that are still to come.
+        arrays: those of a Tape, Terms, State, Log, Book, Given and Results, one after the other.
+    """
+    terms, state = Terms(*arrays[TERMS:STATE]), State(*arrays[STATE:LOG])
+    book, given, results = Book(*arrays[BOOK:GIVEN]), Given(*arrays[GIVEN:RESULTS]), Results(*arrays[RESULTS:])
+    _look(index, left, terms, state, book, given, results)
+
+
+@compiled
+def step(
+    row: int, due: int, first_bar: int, repeats: bool, share: float, reward: int, decay: float, penalty: float,
+    index: int, left: float, *arrays: Any,
+) -> int:  # fmt: skip
+    """One decision of all accounts, the bars until the next one, and what is seen then.
+
+    Args:
+        row: of the tape, where the step begins. `due` is the row of the targets in which the venue gets the actions.
+        repeats: an action that repeats the standing one is sent again.
+        share: of the episode's bars that this step takes.
+        reward: position in REWARDS.
+        index, left, arrays: as of `look`, after the step.
+
+    Returns:
+        How many accounts are over.
+    """
+    tape, terms, state = Tape(*arrays[:TERMS]), Terms(*arrays[TERMS:STATE]), State(*arrays[STATE:LOG])
+    log, book, given = Log(*arrays[LOG:BOOK]), Book(*arrays[BOOK:GIVEN]), Given(*arrays[GIVEN:RESULTS])
+    results = Results(*arrays[RESULTS:])
+    over = _step(
+        tape, terms, state, log, book, given, row, due, first_bar, repeats, share, reward, decay, penalty, results
+    )
+    _look(index, left, terms, state, book, given, results)
+    return over
+
+
+@compiled
+def _look(index: int, left: float, terms: Terms, state: State, book: Book, given: Given, results: Results) -> None:
+    observe(given.bars, given.newest, index, state, book.wanted, book.idle, left, results.rows)
+    reachable(state, terms, book.wanted, given.levels, results.mask)
+
+
+@compiled
+def _step(
+    tape: Tape, terms: Terms, state: State, log: Log, book: Book, given: Given, row: int, due: int, first_bar: int,
+    repeats: bool, share: float, reward: int, decay: float, penalty: float, results: Results,
+) -> int:  # fmt: skip
+    asked, targets = given.asked, given.targets
+    ended = 0
+    accounts, positions, sums = state.accounts, state.positions, book.sums
+    symbols = positions.shape[1]
+    for n in range(accounts.shape[0]):
+        for s in range(symbols):
+            target = np.nan
+            sent = repeats or asked[n, s] != book.wanted[n, s]
+            if sent and not book.over[n] and not math.isnan(positions[n, s, at.MARK]):
+                target = asked[n, s]
+                book.wanted[n, s] = target
+                positions[n, s, at.WANTED] = np.nan  # a newer decision ends what an older one had left to do
+            targets[n, due, s] = target
+    kernel.advance(
+        tape, terms, state, log, row, row + targets.shape[1], first_bar, 0, targets, kernel.NO_EQUITY,
+        kernel.NO_NOTIONAL,
+    )  # fmt: skip
+    for n in range(accounts.shape[0]):
+        account = accounts[n]
+        traded = False
+        for s in range(symbols):
+            quantity = positions[n, s, at.QUANTITY]
+            traded |= quantity != book.held[n, s]
+            book.held[n, s] = quantity
+            if quantity == 0.0 and math.isnan(positions[n, s, at.WANTED]):
+                book.wanted[n, s] = 0.0
+        book.idle[n] = 0.0 if traded or book.over[n] else book.idle[n] + share
+        equity = account[at.EQUITY]
+        results.equity[n] = equity
+        results.costs[n] = (
+            account[at.FEES] + account[at.SPREAD] + account[at.IMPACT_PAID] + account[at.FUNDING_PAID]
+            + account[at.BORROW_PAID] + account[at.LIQUIDATION_PAID] - account[at.INSURED]
+        )  # fmt: skip
+        if book.over[n]:  # it has begun anew
+            book.over[n] = False
+            results.rewards[n] = 1.0 if reward == 0 else 0.0
+            results.terminated[n] = False
+            continue
+        ratio = equity / sums[n, BEFORE]
+        if reward == 0:
+            gain = max(ratio, WORST_RATIO)
+        elif reward == 1:
+            gain = ratio - 1.0
+        else:
+            gain = _differential_sharpe(sums[n], ratio - 1.0, decay)
+        drawdown = 1.0 - equity / account[at.PEAK]
+        if drawdown > sums[n, WORST]:
+            fine = penalty * (drawdown - sums[n, WORST])
+            gain = gain * math.exp(-fine) if reward == 0 else gain - fine
+            sums[n, WORST] = drawdown
+        sums[n, BEFORE] = equity
+        results.rewards[n] = gain
+        book.over[n] = account[at.ENDED] != 0.0 or equity <= 0.0
+        results.terminated[n] = book.over[n]
+        ended += book.over[n]
+    return ended
+
+
+@compiled
+def _differential_sharpe(sums: FloatArray, change: float, decay: float) -> float:
+    """How much a return moves the weighted Sharpe ratio, per unit of decay; 0 while the returns do not vary."""
+    mean, square = sums[MEAN], sums[SQUARE]
+    variance = square - mean * mean
+    moved, moved_square = change - mean, change * change - square
+    gain = 0.0
+    if variance > 1e-15:
+        gain = (square * moved - 0.5 * mean * moved_square) / variance**1.5
+    sums[MEAN] += decay * moved
+    sums[SQUARE] += decay * moved_square
+    return min(max(gain, -SHARPE_BOUND), SHARPE_BOUND)
+
+
+@compiled
+def reachable(state: State, terms: Terms, wanted: FloatArray, levels: FloatArray, mask: MaskArray) -> None:
+    """Fill in the mask (N, S, levels), see the module's docstring."""
+    most = terms.scalars[at.MAX_LEVERAGE]
+    for n in range(mask.shape[0]):
+        equity = state.accounts[n, at.EQUITY]
+        alive = state.accounts[n, at.ENDED] == 0.0 and equity > 0.0
+        for s in range(mask.shape[1]):
+            free = alive and not math.isnan(state.positions[n, s, at.MARK])
+            bound = terms.rules[s, at.ISOLATED] != 0.0 or terms.rules[s, at.TIER_FIRST] != terms.rules[s, at.TIER_STOP]
+            for k in range(mask.shape[2]):
+                level = abs(levels[k])
+                fits = free
+                if free and bound:
+                    fits = level <= leverage_of(level * equity, terms.rules[s], terms.tiers, most) * (1.0 + 1e-9)
+                mask[n, s, k] = fits or levels[k] == wanted[n, s]

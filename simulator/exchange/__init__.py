@@ -1,0 +1,1 @@
+"""One simulated account: orders in, records out, and what trading costs."""

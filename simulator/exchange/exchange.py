@@ -1,0 +1,460 @@
+"""The exchange that holds one account: requests in, bars forward, a record of everything that happened.
+
+The rules of a bar are those of `simulator.kernel.kernel`, which does all the arithmetic; this module checks requests,
+keeps the list of orders that wait and turns the kernel's log into records. A request that cannot be used becomes a
+`Rejection` with a reason; none vanishes, none raises.
+
+A new market order or target replaces (as `superseded`) the market orders and targets of the same symbol that were
+submitted at an earlier bar and still wait: the newer decision has seen more. Those submitted at the same bar stand
+beside each other. All other orders stay until they are filled, cancelled or expire.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import DataError
+from simulator.exchange import logbook, snapshot
+from simulator.exchange.costs import Costs, check_leverage
+from simulator.exchange.orders import (
+    Cancel,
+    Order,
+    RejectionReason,
+    Replace,
+    Request,
+    Target,
+    bracket_side,
+    objection,
+    resulting_position,
+)
+from simulator.exchange.records import AccountView, Fill, LedgerEntry, Rejection
+from simulator.exchange.tape import last_closes, market_tape, order_row, terms_of
+from simulator.exchange.venue import Venue
+from simulator.kernel import kernel
+from simulator.kernel import layout as at
+from simulator.market.market import Market
+
+_ORDER_ROWS = 8  # doubled whenever more orders wait
+_LOG_ROWS = 512
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    order: Order
+    submitted: int  # bar at whose close it was decided
+    side: int  # sign of the position that its bracket is meant for; 0 without a bracket
+
+
+class Exchange:
+    """One account on one market, from the close of bar `index` to the close of bar `stop` (default: the last one).
+
+    Attributes:
+        index: the bar at whose close the account stands now.
+        ledger, rejections: what happened so far, oldest first.
+    """
+
+    def __init__(
+        self,
+        market: Market,
+        index: int,
+        cash: float = 10_000.0,
+        costs: Costs | None = None,
+        max_leverage: float = 1.0,
+        stop: int | None = None,
+        venue: Venue | None = None,
+    ) -> None:
+        self.stop = len(market) - 1 if stop is None else stop
+        if not 0 <= index <= self.stop < len(market):
+            raise DataError(f"bars {index}..{self.stop} are not within 0..{len(market) - 1} of {market.source}.")
+        if not (math.isfinite(cash) and cash > 0.0):
+            raise DataError(f"the starting cash is {cash}; give a positive amount.")
+        check_leverage(max_leverage)
+        self.market = market
+        self.index = index
+        self.initial_cash = cash
+        self.costs = costs or Costs()
+        self.venue = venue or Venue()
+        self.max_leverage = max_leverage
+        self.ledger: list[LedgerEntry] = []
+        self.rejections: list[Rejection] = []
+        self._first = index + 1
+        self._tape, self._per_bar = market_tape(market, self._first, self.stop + 1, self.costs, self.venue)
+        self._terms = terms_of(market.symbols, market.interval // self._per_bar, self.costs, max_leverage, self.venue)
+        self._state = at.new_state(1, len(market.symbols), _ORDER_ROWS, cash)
+        self._state.accounts[0, at.MAKER_FEE] = self.costs.maker_fee
+        self._state.accounts[0, at.TAKER_FEE] = self.costs.taker_fee
+        self._state.positions[0, :, at.MARK] = last_closes(market, index)
+        rows = (self.stop - index) * self._per_bar
+        self._equity = np.empty((1, rows))
+        self._notional = np.empty((1, rows, len(market.symbols)))
+        self._log = at.new_log(max(_LOG_ROWS, at.log_rows(self._state)))
+        self._waiting: dict[int, _Waiting] = {}
+        self._names: dict[int, str] = {}  # every order's id, by its number
+        self._groups: dict[str, int] = {}
+        self._targets: list[tuple[int, int, Target]] = []  # row of the tape, column, target
+        self._seen = 0
+
+    @property
+    def fills(self) -> list[Fill]:
+        """The fills of the ledger."""
+        return [event for event in self.ledger if isinstance(event, Fill)]
+
+    def submit(self, request: Request) -> None:
+        """Take `request` at the close of bar `index`; it reaches the venue at the next open, or later by its delay and
+        the latency. An unusable one is recorded."""
+        why: tuple[RejectionReason, str] | None = None
+        if self.index >= self.stop:
+            why = "window_end", f"bar {self.stop} is the last"
+        if isinstance(request, Cancel):
+            self._cancel(request.id, request, self._row(0), at.DROP_CANCELLED, why)
+        elif isinstance(request, Replace):
+            self._replace(request, why)
+        elif isinstance(request, Target):
+            self._submit_target(request, why)
+        else:
+            self._submit_order(request, why)
+
+    def _submit_order(self, order: Order, why: tuple[RejectionReason, str] | None, group: int = 0) -> None:
+        symbols = self.market.symbols
+        older = self._older(order.symbol) if order.kind == "market" else []
+        if order.kind == "market" and order.quantity == 0.0 and (older or self._drop_targets(order.symbol)):
+            self._supersede(older)
+            return
+        beside = [waiting.order for key, waiting in self._waiting.items() if key not in older]
+        marks = dict(zip(symbols, self._state.positions[0, :, at.MARK].tolist(), strict=True))
+        position = 0.0
+        if order.symbol in marks:
+            held = float(self._state.positions[0, symbols.index(order.symbol), at.QUANTITY])
+            position = resulting_position(order, held, beside)
+        ended = bool(self._state.accounts[0, at.ENDED])
+        wrong = objection(order, marks, position, ended, self.venue.rules.get(order.symbol)) or why
+        if wrong is None and order.id and order.id in self._live_names():
+            wrong = "duplicate_id", f"an order '{order.id}' waits already"
+        if wrong is not None:
+            self.rejections.append(Rejection(self.index, order, *wrong))
+            return
+        self._supersede(older)
+        if order.kind == "market":
+            self._drop_targets(order.symbol)
+        side = bracket_side(order, position)
+        if order.group:
+            group = self._groups.setdefault(order.group, len(self._groups) + 1)
+        key = self._seen
+        self._seen += 1
+        self._names[key] = order.id or f"#{key}"
+        self._waiting[key] = _Waiting(order, self.index, side)
+        active = self._row(order.delay)
+        row = order_row(key, symbols.index(order.symbol), order, active, side, group, self._per_bar)
+        self._add_row(row)
+
+    def _submit_target(self, target: Target, why: tuple[RejectionReason, str] | None) -> None:
+        symbols, wrong = self.market.symbols, why
+        if target.symbol not in symbols:
+            wrong = "unknown_symbol", f"the market has {', '.join(symbols)}"
+        elif self._state.accounts[0, at.ENDED]:
+            wrong = "liquidated", "the account has been liquidated"
+        elif not (math.isfinite(target.exposure) and abs(target.exposure) <= self.max_leverage * (1.0 + 1e-9)):
+            wrong = "bad_exposure", f"exposure {target.exposure}, at most {self.max_leverage:g} is allowed"
+        elif target.delay < 0:
+            wrong = "bad_delay", f"delay {target.delay}"
+        elif math.isnan(self._state.positions[0, symbols.index(target.symbol), at.MARK]):
+            wrong = "no_price", f"{target.symbol} has no bar yet"
+        if wrong is not None:
+            self.rejections.append(Rejection(self.index, target, *wrong))
+            return
+        self._supersede(self._older(target.symbol))
+        self._drop_targets(target.symbol)
+        self._targets.append((self._row(target.delay), symbols.index(target.symbol), target))
+
+    def _cancel(
+        self, name: str, request: Request, row: int, cause: int, why: tuple[RejectionReason, str] | None
+    ) -> Order | None:
+        """Let the order called `name` expire at `row` of the tape; the order, None where none waits."""
+        for key, waiting in self._waiting.items():
+            if self._names[key] == name and why is None:
+                table = self._state.orders[0]
+                at_row = int(np.flatnonzero((table[:, at.LIVE] != 0.0) & (table[:, at.ORDER_ID] == key))[0])
+                if row < table[at_row, at.EXPIRES]:
+                    table[at_row, at.EXPIRES], table[at_row, at.CAUSE] = row, cause
+                return replace(waiting.order, quantity=float(table[at_row, at.AMOUNT]))
+        wrong = why or ("unknown_id", f"no order '{name}' waits")
+        self.rejections.append(Rejection(self.index, request, *wrong))
+        return None
+
+    def _replace(self, request: Replace, why: tuple[RejectionReason, str] | None) -> None:
+        old = self._cancel(request.id, request, self._row(0), at.DROP_CANCELLED, why)
+        if old is None:
+            return
+        given: dict[str, Any] = {"quantity": request.quantity, "limit": request.limit, "trigger": request.trigger}
+        new = replace(old, delay=0, **{name: value for name, value in given.items() if value is not None})
+        key = next(key for key, waiting in self._waiting.items() if self._names[key] == request.id)
+        self._names[key] = f"{request.id} (replaced)"
+        # What the old order still trades while the replacement travels, the new one must not trade again.
+        table = self._state.orders[0]
+        at_row = int(np.flatnonzero((table[:, at.LIVE] != 0.0) & (table[:, at.ORDER_ID] == key))[0])
+        if table[at_row, at.GROUP] == 0.0:
+            name = f"replacement of #{key}"
+            table[at_row, at.GROUP] = self._groups.setdefault(name, len(self._groups) + 1)
+        self._submit_order(replace(new, id=request.id), None, int(table[at_row, at.GROUP]))
+
+    def _older(self, symbol: str) -> list[int]:
+        """Market orders of the symbol that wait from earlier bars."""
+        return [
+            key
+            for key, waiting in self._waiting.items()
+            if waiting.submitted < self.index and waiting.order.symbol == symbol and waiting.order.kind == "market"
+        ]
+
+    def _supersede(self, keys: list[int]) -> None:
+        table = self._state.orders[0]
+        for key in keys:
+            detail = f"by a decision at bar {self.index}"
+            self.rejections.append(Rejection(self.index, self._waiting.pop(key).order, "superseded", detail))
+            table[(table[:, at.LIVE] != 0.0) & (table[:, at.ORDER_ID] == key), at.LIVE] = 0.0
+            self._state.accounts[0, at.WAITING] -= 1.0
+
+    def _drop_targets(self, symbol: str) -> bool:
+        """Forget what exposure was still to be reached; whether there was any."""
+        if symbol not in self.market.symbols:
+            return False
+        position = self._state.positions[0, self.market.symbols.index(symbol)]
+        kept = [entry for entry in self._targets if entry[2].symbol != symbol]
+        for _, _, target in self._targets:
+            if target.symbol == symbol:
+                detail = f"by a decision at bar {self.index}"
+                self.rejections.append(Rejection(self.index, target, "superseded", detail))
+        waited = len(kept) < len(self._targets) or not math.isnan(position[at.WANTED])
+        self._targets = kept
+        position[at.WANTED] = np.nan
+        return waited
+
+    def _row(self, delay: int) -> int:
+        """Row of the tape, counted from the market's first bar, from which on a request of now acts."""
+        return (self.index + 1 + delay + self.costs.latency) * self._per_bar
+
+    def step(self, bars: int = 1) -> int:
+        """Advance by `bars`, at most to `stop`, where orders that still wait are rejected. Returns the bars taken."""
+        count = min(self.index + bars, self.stop) - self.index
+        begin = (self.index + 1 - self._first) * self._per_bar
+        end = begin + count * self._per_bar
+        targets = self._due_targets(begin, end)
+        needed = at.log_rows(self._state)
+        if needed > len(self._log.rows):
+            self._log = at.new_log(needed)
+        row = begin
+        while row < end:
+            due = targets[:, row - begin :] if targets.shape[1] else targets
+            row = kernel.advance(
+                self._tape, self._terms, self._state, self._log, row, end, self._first * self._per_bar,
+                needed, due, self._equity, self._notional,
+            )  # fmt: skip
+            if self._log.used[0]:
+                self._read_log()
+        self.index += count
+        if self.index == self.stop:
+            self._end_of_window()
+        return count
+
+    def _end_of_window(self) -> None:
+        detail = f"bar {self.stop} is the last"
+        for waiting in self._waiting.values():
+            self.rejections.append(Rejection(self.index, waiting.order, "window_end", detail))
+        for _, _, target in self._targets:
+            self.rejections.append(Rejection(self.index, target, "window_end", detail))
+        self._waiting, self._targets = {}, []
+
+    def _due_targets(self, begin: int, end: int) -> NDArray[np.float64]:
+        """(1, rows, S): the targets that become active in these rows of the tape; no rows without any."""
+        if not self._targets:
+            return kernel.NO_TARGETS
+        offset = self._first * self._per_bar + begin
+        due = [entry for entry in self._targets if entry[0] - offset < end - begin]
+        if not due:
+            return kernel.NO_TARGETS
+        targets = np.full((1, end - begin, len(self.market.symbols)), np.nan)
+        for row, column, target in due:
+            targets[0, row - offset, column] = target.exposure
+        self._targets = [entry for entry in self._targets if entry not in due]
+        return targets
+
+    def account(self) -> AccountView:
+        """The account at the close of bar `index`."""
+        symbols = self.market.symbols
+        cash, equity, peak = self._state.accounts[0, : at.PEAK + 1].tolist()
+        rows = self._state.positions[0].tolist()
+        positions, exposure, marks = {}, {}, {}
+        entry: dict[str, float | None] = dict.fromkeys(symbols)
+        stop: dict[str, float | None] = dict.fromkeys(symbols)
+        target: dict[str, float | None] = dict.fromkeys(symbols)
+        for symbol, row in zip(symbols, rows, strict=True):
+            quantity, mark = row[at.QUANTITY], row[at.MARK]
+            positions[symbol] = quantity
+            marks[symbol] = mark
+            exposure[symbol] = 0.0
+            if quantity != 0.0:
+                exposure[symbol] = quantity * mark / equity
+                entry[symbol] = row[at.ENTRY]
+                stop[symbol] = None if math.isnan(row[at.STOP]) else row[at.STOP]
+                target[symbol] = None if math.isnan(row[at.TARGET]) else row[at.TARGET]
+        return AccountView(
+            equity=equity,
+            cash=cash,
+            initial_cash=self.initial_cash,
+            positions=positions,
+            exposure=exposure,
+            entry_price=entry,
+            stop=stop,
+            target=target,
+            mark=marks,
+            drawdown=1.0 - equity / peak,
+            pending=tuple(self._pending()),
+            pending_sides=tuple(waiting.side for waiting in self._waiting.values()),
+            liquidated=bool(self._state.accounts[0, at.ENDED]),
+            rules=self.venue.rules,
+        )
+
+    def save(self) -> dict[str, Any]:
+        """Everything that `resume` needs to go on as if nothing had been in between; JSON can hold it."""
+        done = (self.index + 1 - self._first) * self._per_bar
+        return {
+            "format": snapshot.FORMAT,
+            "identity": snapshot.identity(self.market, self.index, self.costs, self.venue, self.max_leverage),
+            "first": self._first,
+            "index": self.index,
+            "cash": self.initial_cash,
+            "state": {name: snapshot.array_to_json(array) for name, array in self._state._asdict().items()},
+            "equity": snapshot.array_to_json(self._equity[:, :done]),
+            "notional": snapshot.array_to_json(self._notional[:, :done]),
+            "ledger": [snapshot.record_to_json(entry) for entry in self.ledger],
+            "rejections": [snapshot.record_to_json(entry) for entry in self.rejections],
+            "waiting": [
+                [key, snapshot.record_to_json(waiting.order), waiting.submitted, waiting.side]
+                for key, waiting in self._waiting.items()
+            ],
+            "names": list(self._names.items()),
+            "groups": self._groups,
+            "targets": [[row, column, snapshot.record_to_json(target)] for row, column, target in self._targets],
+            "seen": self._seen,
+        }
+
+    @classmethod
+    def resume(
+        cls,
+        data: Mapping[str, Any],
+        market: Market,
+        costs: Costs | None = None,
+        max_leverage: float = 1.0,
+        stop: int | None = None,
+        venue: Venue | None = None,
+    ) -> Exchange:
+        """The exchange that `save` gave, on the same market or one that has grown since.
+
+        Raises `DataError` where the bars so far or the terms of trading are not those of then, or `data` is damaged.
+        """
+        if data.get("format") != snapshot.FORMAT:
+            raise DataError(
+                f"the saved exchange has format {data.get('format')}; this version reads {snapshot.FORMAT}."
+            )
+        try:
+            first, index = int(data["first"]), int(data["index"])
+            fresh = cls(market, first - 1, float(data["cash"]), costs, max_leverage, stop, venue)
+            fresh._restore(data, index)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise DataError(f"the saved exchange is damaged: {error!r}; save it anew.") from error
+        return fresh
+
+    def _restore(self, data: Mapping[str, Any], index: int) -> None:
+        if not self._first - 1 <= index <= self.stop:
+            raise DataError(f"the saved exchange stands at bar {index}, outside {self._first - 1}..{self.stop}.")
+        now = snapshot.identity(self.market, index, self.costs, self.venue, self.max_leverage)
+        changed = [name for name, value in now.items() if data["identity"][name] != value]
+        if changed:
+            raise DataError(f"the saved exchange cannot go on: other {', '.join(changed)}; give those of then.")
+        self.index = index
+        done = (index + 1 - self._first) * self._per_bar
+        symbols = len(self.market.symbols)
+        shapes: dict[str, tuple[int | None, ...]] = {name: array.shape for name, array in self._state._asdict().items()}
+        shapes["orders"] = (1, None, at.ORDER_FIELDS)
+        self._state = at.State(**{name: snapshot.array_from_json(data["state"][name], shapes[name]) for name in shapes})
+        self._equity[:, :done] = snapshot.array_from_json(data["equity"], (1, done))
+        self._notional[:, :done] = snapshot.array_from_json(data["notional"], (1, done, symbols))
+        self.ledger = [snapshot.record_from_json(entry) for entry in data["ledger"]]
+        self.rejections = [snapshot.record_from_json(entry) for entry in data["rejections"]]
+        self._waiting = {
+            int(key): _Waiting(snapshot.record_from_json(order), int(submitted), int(side))
+            for key, order, submitted, side in data["waiting"]
+        }
+        self._names = {int(key): str(name) for key, name in data["names"]}
+        self._groups = {str(name): int(number) for name, number in data["groups"].items()}
+        self._targets = [
+            (int(row), int(column), snapshot.record_from_json(one)) for row, column, one in data["targets"]
+        ]
+        self._seen = int(data["seen"])
+
+    def equity_curve(self) -> NDArray[np.float64]:
+        """(bars so far + 1,): the starting cash, then the equity at the close of each bar."""
+        done = (self.index + 1 - self._first) * self._per_bar
+        return np.concatenate([[self.initial_cash], self._equity[0, self._per_bar - 1 : done : self._per_bar]])
+
+    def exposure_curve(self) -> NDArray[np.float64]:
+        """(bars so far + 1, S): signed notional over equity at each close; 0 where the equity is gone."""
+        done = (self.index + 1 - self._first) * self._per_bar
+        rows = slice(self._per_bar - 1, done, self._per_bar)
+        equity, notional = self._equity[0, rows, None], self._notional[0, rows]
+        exposure = np.divide(notional, equity, out=np.zeros_like(notional), where=equity > 0.0)
+        return np.concatenate([np.zeros((1, notional.shape[1])), exposure])
+
+    def paid(self) -> dict[str, float]:
+        """Costs so far in quote currency. `spread` and `impact` are already in the fill prices; `funding` and
+        `borrow` are interest; `liquidation` are the fees of liquidations, less what the insurance paid."""
+        account = self._state.accounts[0]
+        return {
+            "fees": float(account[at.FEES]),
+            "spread": float(account[at.SPREAD]),
+            "impact": float(account[at.IMPACT_PAID]),
+            "funding": float(account[at.FUNDING_PAID]),
+            "borrow": float(account[at.BORROW_PAID]),
+            "liquidation": float(account[at.LIQUIDATION_PAID] - account[at.INSURED]),
+        }
+
+    def _pending(self) -> Iterator[Order]:
+        table = self._state.orders[0]
+        left = {int(row[at.ORDER_ID]): row for row in table[table[:, at.LIVE] != 0.0]}
+        for key, waiting in self._waiting.items():
+            row = left[key]
+            delay = max(0, int(row[at.ACTIVE]) // self._per_bar - self.index - 1)
+            yield replace(waiting.order, quantity=float(row[at.AMOUNT]), delay=delay, id=self._names[key])
+
+    def _live_names(self) -> set[str]:
+        return {self._names[key] for key in self._waiting}
+
+    def _add_row(self, row: NDArray[np.float64]) -> None:
+        """Append a live order behind those that wait, in order of submission."""
+        table = self._state.orders[0]
+        live = table[table[:, at.LIVE] != 0.0]
+        rows = table.shape[0]
+        while rows < len(live) + 1:
+            rows *= 2
+        fresh = np.zeros((1, rows, at.ORDER_FIELDS))
+        fresh[0, : len(live)] = live
+        fresh[0, len(live)] = row
+        self._state = self._state._replace(orders=fresh)
+        self._state.accounts[0, at.WAITING] = len(live) + 1
+
+    def _read_log(self) -> None:
+        rows = self._log.rows[: int(self._log.used[0])]
+        orders = {key: waiting.order for key, waiting in self._waiting.items()}
+        for record in logbook.read(rows, self.market, self._per_bar, self._names, orders):
+            if isinstance(record, Rejection):
+                self.rejections.append(record)
+            else:
+                self.ledger.append(record)
+        table = self._state.orders[0]
+        live = set(table[table[:, at.LIVE] != 0.0, at.ORDER_ID].astype(int).tolist())
+        self._waiting = {key: waiting for key, waiting in self._waiting.items() if key in live}

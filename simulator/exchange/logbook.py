@@ -1,0 +1,81 @@
+"""Turns the kernel's log into records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from simulator.arrays import FloatArray
+from simulator.exchange.orders import Order, RejectionReason, Target
+from simulator.exchange.records import (
+    BorrowPayment,
+    Fill,
+    FillReason,
+    FundingPayment,
+    InsurancePayment,
+    LedgerEntry,
+    LiquidationFee,
+    Payment,
+    Rejection,
+)
+from simulator.kernel import layout as at
+from simulator.market.market import Market
+
+_FILL_REASONS: dict[int, FillReason] = {
+    at.FILL_ORDER: "order",
+    at.FILL_INSIDE: "order",
+    at.FILL_STOP: "stop",
+    at.FILL_TARGET: "target",
+    at.FILL_TIME: "time",
+    at.FILL_LIQUIDATION: "liquidation",
+}
+_PAYMENTS: dict[int, type[Payment]] = {
+    at.PAID_FUNDING: FundingPayment,
+    at.PAID_BORROW: BorrowPayment,
+    at.PAID_INSURANCE: InsurancePayment,
+    at.PAID_LIQUIDATION: LiquidationFee,
+}
+_DROP_REASONS: dict[int, RejectionReason] = {
+    at.DROP_LEVERAGE: "leverage_cap",
+    at.DROP_REDUCE_ONLY: "reduce_only",
+    at.DROP_BRACKET_CLOSED: "bracket_closed",
+    at.DROP_BRACKET_SIDE: "position_changed",
+    at.DROP_LIQUIDATED: "liquidated",
+    at.DROP_CANCELLED: "cancelled",
+    at.DROP_EXPIRED: "expired",
+    at.DROP_IOC: "not_filled",
+    at.DROP_FOK: "not_filled_whole",
+    at.DROP_POST_ONLY: "would_take",
+    at.DROP_OCO: "one_cancels_other",
+    at.DROP_MIN_NOTIONAL: "min_notional",
+}
+
+
+def read(
+    rows: FloatArray, market: Market, per_bar: int, names: Mapping[int, str], orders: Mapping[int, Order]
+) -> Iterator[LedgerEntry | Rejection]:
+    """The records of log rows (n, LOG_FIELDS), in their order.
+
+    Args:
+        per_bar: rows of the tape in a bar of the market.
+        names, orders: the id of every order that can stand behind a fill, and the orders as submitted, by number.
+    """
+    start, interval = int(market.open_time[0]), market.interval // per_bar
+    for row in rows.tolist():
+        kind, place, symbol = int(row[at.KIND]), int(row[at.LOG_BAR]), market.symbols[int(row[at.LOG_SYMBOL])]
+        bar, quantity, key = place // per_bar, row[at.LOG_QUANTITY], int(row[at.LOG_ORDER])
+        if kind in _PAYMENTS:
+            yield _PAYMENTS[kind](bar, symbol, row[at.LOG_FEE])
+        elif kind in _FILL_REASONS:
+            at_open = kind in (at.FILL_ORDER, at.FILL_TIME)
+            yield Fill(
+                start + (place if at_open else place + 1) * interval, bar, symbol, quantity, row[at.LOG_PRICE],
+                row[at.LOG_FEE], row[at.LOG_SPREAD], _FILL_REASONS[kind], row[at.LOG_IMPACT],
+                row[at.LOG_MAKER] != 0.0, names.get(key, ""),
+            )  # fmt: skip
+        elif key in orders:
+            part = "" if quantity == orders[key].quantity else f" of {orders[key].quantity:.8g}"
+            yield Rejection(bar, orders[key], _DROP_REASONS[kind], f"{quantity:.8g}{part} not executed")
+        else:
+            target = Target(symbol, row[at.LOG_PRICE])
+            what = f"{quantity:.8g} not executed" if quantity else f"exposure {target.exposure:g} not reached"
+            yield Rejection(bar, target, _DROP_REASONS[kind], what)

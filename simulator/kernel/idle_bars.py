@@ -1,0 +1,86 @@
+"""Compiled: the bars through which a lone account only drifts.
+
+A single account holds or waits for most of its life. Here such bars are taken at three times the pace of
+`simulator.kernel.kernel`, whose rules stay the only ones: as soon as any of them could have something to do in a bar,
+that bar is left to it, and what is written down is what the kernel would have written, byte for byte.
+"""
+
+from __future__ import annotations
+
+import math
+
+from simulator.arrays import FloatArray
+from simulator.kernel import layout as at
+from simulator.kernel.jit import compiled
+from simulator.kernel.layout import State, Tape, Terms
+
+
+@compiled
+def coast(
+    tape: Tape, terms: Terms, state: State, start: int, stop: int, bar: int, targets: FloatArray, equity: FloatArray,
+    notional: FloatArray,
+) -> int:  # fmt: skip
+    """Take the only account on from the tape's bar `start`; returns the bar at which the kernel is needed, or `stop`.
+
+    `bar` is what `start` is called, `targets` (1, stop - start, S) begin there; equity and notional are as of
+    `kernel.advance`.
+    """
+    account, positions, rules = state.accounts[0], state.positions[0], terms.rules
+    symbols = positions.shape[0]
+    if account[at.WAITING] > 0.0:
+        return start
+    expiry = math.inf
+    for s in range(symbols):
+        expiry = min(expiry, positions[s, at.EXPIRY])
+        margined = rules[s, at.ISOLATED] != 0.0 or rules[s, at.TIER_FIRST] != rules[s, at.TIER_STOP]
+        borrowed = rules[s, at.SPOT] != 0.0 and positions[s, at.QUANTITY] < 0.0
+        if not math.isnan(positions[s, at.WANTED]) or (positions[s, at.QUANTITY] != 0.0 and (margined or borrowed)):
+            return start
+    highs, lows, closes = tape.high[0], tape.low[0], tape.close[0]
+    mark_highs, mark_lows, marks = tape.mark_high[0], tape.mark_low[0], tape.mark_close[0]
+    inside, at_close = tape.funding_inside[0], tape.funding_close[0]
+    cash, value, peak, lowest = account[at.CASH], account[at.EQUITY], account[at.PEAK], account[at.LOWEST]
+    tiered, participation = terms.fee_tiers.shape[0] > 0, terms.scalars[at.PARTICIPATION] > 0.0
+    last = start
+    for b in range(start, stop):
+        if expiry <= bar + (b - start) or (tiered and account[at.DAY] != tape.day[b]):
+            break
+        quiet, now, excess = True, cash, cash
+        for s in range(symbols):
+            if targets.shape[1] > 0 and not math.isnan(targets[0, b - start, s]):
+                quiet = False
+            quantity = positions[s, at.QUANTITY]
+            if quantity == 0.0:
+                continue
+            stopped, target = positions[s, at.STOP], positions[s, at.TARGET]
+            if quantity > 0.0:
+                touched = lows[b, s] <= stopped or highs[b, s] > target
+                excess += quantity * mark_lows[b, s]
+            else:
+                touched = highs[b, s] >= stopped or lows[b, s] < target
+                excess += quantity * mark_highs[b, s]
+            settles = inside[b, s] != 0.0 or at_close[b, s] != 0.0
+            now += quantity * marks[b, s]
+            if touched or settles or math.isnan(closes[b, s]) or math.isnan(marks[b, s]):
+                quiet = False
+        if not (quiet and now > 0.0 and excess > 0.0):
+            break
+        value = now
+        peak, lowest = max(peak, value), min(lowest, value)
+        if equity.shape[1] > 0:
+            equity[0, b] = value
+        if notional.shape[1] > 0:
+            for s in range(symbols):
+                quantity = positions[s, at.QUANTITY]
+                notional[0, b, s] = quantity * marks[b, s] if quantity != 0.0 else 0.0
+        last = b + 1
+    if last > start:
+        account[at.EQUITY], account[at.PEAK], account[at.LOWEST] = value, peak, lowest
+        for s in range(symbols):
+            if participation:
+                positions[s, at.USED] = 0.0
+            for b in range(last - 1, start - 1, -1):  # the newest mark that there is
+                if not math.isnan(marks[b, s]):
+                    positions[s, at.MARK] = marks[b, s]
+                    break
+    return last

@@ -1,0 +1,291 @@
+"""The one step that every simulated account takes: N accounts x S symbols, bar by bar, compiled.
+
+The single-account exchange is N = 1, simulated futures are N = paths, the vectorised environment is N = accounts;
+because all run this very code they cannot disagree. What happens inside a bar, in this order:
+
+1. *Open.* Cancelled and expired orders go. Positions whose time is up are closed. Wanted exposures are reached. Active
+   orders act on the open: first those that only reduce a position (they free margin), then the others, each group in
+   order of submission.
+2. *Funding inside the bar* (bars longer than the funding interval): on the last known mark, positions as after 1.
+3. *The bad way* (`simulator.kernel.worst_path`). All prices run from the open to their worst extreme at the same pace.
+   What is met first happens first: stops of positions, stop orders that reduce a position, or the liquidation of an
+   isolated position or of the account.
+4. *The good way.* Targets of positions that were held since the open, then all other orders in order of submission. A
+   position opened, enlarged or given a stop here meets its stop or its liquidation if the bar touches it, and never its
+   target.
+5. *Close.* Positions are marked, funding due exactly then is settled on that mark, borrowed coins are paid for, and an
+   account below its maintenance margin is liquidated.
+
+A bar that holds both stop and target so takes the stop. Finer bars decide instead where they are given: the tape then
+holds those. A bar that is absent for a symbol fills nothing of it and leaves its mark; its orders wait. Accounts are
+linear: ``equity = cash + sum(quantity * mark)``. No fastmath: the same input must give the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from simulator.arrays import FloatArray
+from simulator.kernel import layout as at
+from simulator.kernel.fills import drop, write
+from simulator.kernel.idle_bars import coast
+from simulator.kernel.jit import allocating, compiled
+from simulator.kernel.layout import Log, State, Tape, Terms
+from simulator.kernel.margin import cross_breach, isolated_breach, maintenance
+from simulator.kernel.matching import at_open, finish, inside, trail
+from simulator.kernel.targets import reach_targets
+from simulator.kernel.worst_path import close_position, end_account, liquidate, sweep
+
+
+@compiled
+def _settle(account: FloatArray, position: FloatArray, rate: float, log: Log, n: int, bar: int, s: int) -> float:
+    """Pay (or receive) one funding rate on the mark; returns what was paid."""
+    paid = position[at.QUANTITY] * position[at.MARK] * rate
+    account[at.CASH] -= paid
+    account[at.FUNDING_PAID] += paid
+    write(log, at.PAID_FUNDING, n, bar, s, -1.0, position[at.QUANTITY], position[at.MARK], paid, 0.0, 0.0, 0.0, 0.0)
+    return float(paid)
+
+
+@compiled
+def _borrow(account: FloatArray, position: FloatArray, rate: float, log: Log, n: int, bar: int, s: int) -> float:
+    """Pay for a bar's use of borrowed coins; returns what was paid."""
+    paid = -position[at.QUANTITY] * position[at.MARK] * rate
+    account[at.CASH] -= paid
+    account[at.BORROW_PAID] += paid
+    write(log, at.PAID_BORROW, n, bar, s, -1.0, position[at.QUANTITY], position[at.MARK], paid, 0.0, 0.0, 0.0, 0.0)
+    return float(paid)
+
+
+@compiled
+def _good_way(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int) -> None:
+    """Targets, then resting orders, each with what may befall the position that it has opened, then the trails."""
+    account, positions = state.accounts[n], state.positions[n]
+    symbols = positions.shape[0]
+    for s in range(symbols):
+        quantity, target = positions[s, at.QUANTITY], positions[s, at.TARGET]
+        if quantity == 0.0 or math.isnan(target) or math.isnan(tape.close[path, b, s]):
+            continue
+        first = tape.open[path, b, s]
+        if quantity > 0.0 and tape.high[path, b, s] > target:
+            close_position(tape, terms, state, log, path, b, n, bar, s, at.FILL_TARGET, max(target, first))
+        elif quantity < 0.0 and tape.low[path, b, s] < target:
+            close_position(tape, terms, state, log, path, b, n, bar, s, at.FILL_TARGET, min(target, first))
+    if account[at.WAITING] == 0.0:
+        return
+    for m in range(state.orders.shape[1]):
+        order = state.orders[n, m]
+        s = int(order[at.SYMBOL])
+        if order[at.LIVE] == 0.0 or order[at.ARMED] == 0.0 or order[at.ACTIVE] > bar:
+            continue
+        if order[at.TYPE] == at.MARKET_ORDER or math.isnan(tape.close[path, b, s]):
+            continue
+        held = positions[s, at.QUANTITY]
+        inside(tape, terms, state, log, path, b, n, m, bar)
+        # The price may have gone on to the position's stop or liquidation, so it is taken to have done so.
+        if positions[s, at.QUANTITY] != held and positions[s, at.QUANTITY] != 0.0:
+            sweep(tape, terms, state, log, path, b, n, bar, s)
+    for m in range(state.orders.shape[1]):
+        order = state.orders[n, m]
+        if order[at.LIVE] != 0.0 and order[at.TYPE] == at.TRAILING_ORDER and order[at.ARMED] != 0.0:
+            s = int(order[at.SYMBOL])
+            if not math.isnan(tape.close[path, b, s]):
+                trail(order, tape.high[path, b, s], tape.low[path, b, s])
+
+
+@compiled
+def _open(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int) -> None:
+    """What orders do at the open."""
+    account, positions, orders = state.accounts[n], state.positions[n], state.orders[n]
+    for m in range(orders.shape[0]):
+        order = orders[m]
+        if order[at.LIVE] != 0.0 and order[at.EXPIRES] <= bar:
+            drop(log, int(order[at.CAUSE]), n, bar, order, order[at.AMOUNT])
+            finish(account, order)
+    for reducing_only in (True, False):
+        for m in range(orders.shape[0]):
+            order = orders[m]
+            s = int(order[at.SYMBOL])
+            if order[at.LIVE] == 0.0 or order[at.ACTIVE] > bar or math.isnan(tape.close[path, b, s]):
+                continue
+            held = positions[s, at.QUANTITY]
+            reduces = held * order[at.AMOUNT] < 0.0 and abs(order[at.AMOUNT]) <= abs(held)
+            # A limit that has been met in the first round must not count as resting in the second.
+            if (reduces or not reducing_only) and order[at.MET] != bar:
+                order[at.MET] = bar
+                at_open(tape, terms, state, log, path, b, n, m, bar)
+
+
+@allocating
+def _uncovered(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int) -> float:
+    """At the close: liquidate isolated positions below their maintenance margin, or the whole cross account. Returns
+    the equity that is left."""
+    account, positions = state.accounts[n], state.positions[n]
+    symbols = positions.shape[0]
+    marks = positions[:, at.MARK].copy()
+    for s in range(symbols):
+        if positions[s, at.QUANTITY] == 0.0 or terms.rules[s, at.ISOLATED] == 0.0:
+            continue
+        if isolated_breach(positions[s], marks[s], marks[s], terms.rules[s], terms.tiers) <= 1.0:
+            liquidate(tape, terms, state, log, path, b, n, bar, s, marks[s])
+    if cross_breach(account[at.CASH], positions, marks, marks, terms.rules, terms.tiers) <= 1.0:
+        for s in range(symbols):
+            if positions[s, at.QUANTITY] != 0.0 and terms.rules[s, at.ISOLATED] == 0.0:
+                liquidate(tape, terms, state, log, path, b, n, bar, s, marks[s])
+        end_account(account, positions, state.orders[n], log, n, bar)
+    equity = account[at.CASH]
+    for s in range(symbols):
+        if positions[s, at.QUANTITY] != 0.0:
+            equity += positions[s, at.QUANTITY] * positions[s, at.MARK]
+    if equity <= 0.0 and account[at.ENDED] == 0.0:  # the costs of closing can take more than was left
+        end_account(account, positions, state.orders[n], log, n, bar)
+    return float(equity)
+
+
+@compiled
+def _new_day(account: FloatArray, traded: FloatArray, fee_tiers: FloatArray, day: int) -> None:
+    """Book what was traded on the days that are over and find the fee tier of the last 30 of them."""
+    passed = day - int(account[at.DAY])
+    if account[at.DAY] >= 0.0:
+        traded[int(account[at.DAY]) % 30] = account[at.TODAY]
+        for gone in range(1 if passed <= 30 else 0, min(passed, 30)):
+            traded[(int(account[at.DAY]) + gone) % 30] = 0.0
+    account[at.DAY] = day
+    account[at.TODAY] = 0.0
+    volume = traded.sum()
+    for tier in range(fee_tiers.shape[0]):
+        if volume >= fee_tiers[tier, 0]:
+            account[at.MAKER_FEE] = fee_tiers[tier, 1]
+            account[at.TAKER_FEE] = fee_tiers[tier, 2]
+
+
+@compiled
+def advance(
+    tape: Tape, terms: Terms, state: State, log: Log, start: int, stop: int, first_bar: int, rows: int,
+    targets: FloatArray, equity: FloatArray, notional: FloatArray,
+) -> int:  # fmt: skip
+    """Take every account through the tape's bars ``start .. stop - 1``.
+
+    Args:
+        first_bar: what the tape's bar 0 is called in the orders and in the log.
+        rows: `layout.log_rows` of the state; a log with rows is written from row 0 on.
+        targets: (accounts or 1, stop - start, S) exposures to reach at each bar's open, NaN for no change; without bars
+            there are none.
+        equity: (N, bars) and notional: (N, bars, S) receive the equity and the signed values at each bar's close;
+            arrays without bars receive nothing.
+
+    Returns:
+        The tape's bar at which it stopped: earlier than `stop` when the log could overflow in the next bar (read it
+        and call again).
+    """
+    accounts, positions, rules, scalars = state.accounts, state.positions, terms.rules, terms.scalars
+    shared = tape.open.shape[0] == 1
+    symbols = positions.shape[1]
+    log.used[0] = 0
+    participation = scalars[at.PARTICIPATION] > 0.0
+    tiered = terms.fee_tiers.shape[0] > 0
+    low, high, close, mark_close = tape.low, tape.high, tape.close, tape.mark_close
+    # Nothing but scalar reads here: a view of a row or a call costs more than a quiet bar.
+    alone = accounts.shape[0] == 1
+    b = start - 1
+    while b + 1 < stop:
+        b += 1
+        if alone:
+            b = coast(tape, terms, state, b, stop, first_bar + b, targets[:, b - start :], equity, notional)
+            if b == stop:
+                break
+        if log.rows.shape[0] > 0 and log.used[0] + rows > log.rows.shape[0]:
+            return b
+        bar = first_bar + b
+        for n in range(accounts.shape[0]):
+            path = 0 if shared else n
+            if accounts[n, at.ENDED] == 0.0:
+                if tiered and accounts[n, at.DAY] != tape.day[b]:
+                    _new_day(accounts[n], state.traded[n], terms.fee_tiers, tape.day[b])
+                wanted = False
+                if targets.shape[1] > 0:
+                    for s in range(symbols):
+                        target = targets[n if targets.shape[0] > 1 else 0, b - start, s]
+                        if not math.isnan(target):
+                            positions[n, s, at.WANTED] = target
+                for s in range(symbols):
+                    if participation:
+                        positions[n, s, at.USED] = 0.0
+                    wanted |= not math.isnan(positions[n, s, at.WANTED])
+                    if positions[n, s, at.EXPIRY] <= bar and not math.isnan(close[path, b, s]):
+                        kind = int(positions[n, s, at.EXIT])
+                        close_position(tape, terms, state, log, path, b, n, bar, s, kind, tape.open[path, b, s])
+                if wanted:
+                    reach_targets(
+                        tape.open, close, tape.volume, tape.half_spread, tape.sigma, rules, terms.tiers, scalars,
+                        accounts, positions, log, path, b, n, bar,
+                    )  # fmt: skip
+                if accounts[n, at.WAITING] > 0.0:
+                    _open(tape, terms, state, log, path, b, n, bar)
+                waits = accounts[n, at.WAITING] > 0.0
+                held, targeted, endangered = False, False, False
+                excess = accounts[n, at.CASH]
+                for s in range(symbols):
+                    quantity = positions[n, s, at.QUANTITY]
+                    if quantity == 0.0:
+                        continue
+                    held = True
+                    targeted |= not math.isnan(positions[n, s, at.TARGET])
+                    if tape.funding_inside[path, b, s] != 0.0 and rules[s, at.SPOT] == 0.0:
+                        _settle(accounts[n], positions[n, s], tape.funding_inside[path, b, s], log, n, bar, s)
+                    if math.isnan(close[path, b, s]):
+                        worst = positions[n, s, at.MARK]
+                    elif quantity > 0.0:
+                        worst = tape.mark_low[path, b, s]
+                        endangered |= low[path, b, s] <= positions[n, s, at.STOP]
+                    else:
+                        worst = tape.mark_high[path, b, s]
+                        endangered |= high[path, b, s] >= positions[n, s, at.STOP]
+                    excess += quantity * worst
+                    if rules[s, at.ISOLATED] != 0.0:
+                        endangered = True
+                    elif rules[s, at.TIER_FIRST] != rules[s, at.TIER_STOP]:
+                        excess -= maintenance(abs(quantity) * worst, rules[s], terms.tiers)
+                if held and (waits or endangered or excess <= 0.0):
+                    sweep(tape, terms, state, log, path, b, n, bar, -1)
+                if targeted or waits:
+                    _good_way(tape, terms, state, log, path, b, n, bar)
+            # The close.
+            value, needed, held = accounts[n, at.CASH], 0.0, False
+            for s in range(symbols):
+                mark = mark_close[path, b, s]
+                if math.isnan(mark):
+                    mark = positions[n, s, at.MARK]
+                else:
+                    positions[n, s, at.MARK] = mark
+                quantity = positions[n, s, at.QUANTITY]
+                if quantity == 0.0:
+                    continue
+                held = True
+                value += quantity * mark
+                if rules[s, at.SPOT] == 0.0:
+                    if tape.funding_close[path, b, s] != 0.0:
+                        value -= _settle(accounts[n], positions[n, s], tape.funding_close[path, b, s], log, n, bar, s)
+                elif quantity < 0.0 and scalars[at.BORROW] != 0.0:
+                    value -= _borrow(accounts[n], positions[n, s], scalars[at.BORROW], log, n, bar, s)
+                if rules[s, at.TIER_FIRST] != rules[s, at.TIER_STOP]:
+                    needed += maintenance(abs(quantity) * mark, rules[s], terms.tiers)
+            if value <= needed and (held or value <= 0.0) and accounts[n, at.ENDED] == 0.0:
+                value = _uncovered(tape, terms, state, log, path, b, n, bar)
+            accounts[n, at.EQUITY] = value
+            accounts[n, at.PEAK] = max(accounts[n, at.PEAK], value)
+            accounts[n, at.LOWEST] = min(accounts[n, at.LOWEST], value)
+            if equity.shape[1] > 0:
+                equity[n, b] = value
+            if notional.shape[1] > 0:
+                for s in range(symbols):
+                    quantity = positions[n, s, at.QUANTITY]
+                    notional[n, b, s] = quantity * positions[n, s, at.MARK] if quantity != 0.0 else 0.0
+    return stop
+
+
+NO_TARGETS: FloatArray = np.empty((1, 0, 0))
+NO_EQUITY: FloatArray = np.empty((1, 0))
+NO_NOTIONAL: FloatArray = np.empty((1, 0, 0))

@@ -1,0 +1,146 @@
+"""The arrays that the kernel works on: markets, rules, accounts, positions, orders and the log, by column.
+
+Quantities are signed base units (+ is long or bought), money is in quote currency, fees and spreads are fractions. NaN
+means "none" for prices and levels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.arrays import FloatArray, IntArray
+
+
+class Tape(NamedTuple):
+    """Bars, each array (paths, bars, S); one path serves all accounts, else account n lives on path n.
+
+    Attributes:
+        mark_low, mark_high, mark_close: of the mark price, on which accounts are valued and liquidated; where the data
+            has none, the very arrays of the trade price.
+        sigma: volatility of a bar's log return as known before the bar, for the market impact.
+        funding_inside: rates settled strictly inside the bar, summed. funding_close: settled at its close.
+        day: (bars,) UTC day of each bar's open, for the 30-day volume that decides the fee tier.
+    """
+
+    open: FloatArray
+    high: FloatArray
+    low: FloatArray
+    close: FloatArray
+    volume: FloatArray
+    half_spread: FloatArray
+    mark_low: FloatArray
+    mark_high: FloatArray
+    mark_close: FloatArray
+    sigma: FloatArray
+    funding_inside: FloatArray
+    funding_close: FloatArray
+    day: IntArray
+
+
+class Terms(NamedTuple):
+    """What trading is subject to: rules (S, RULE_FIELDS), tiers (all symbols' rows, TIER_FIELDS), fee tiers
+    (rows, 3: 30-day volume from which on, maker fee, taker fee), scalars (SCALARS,)."""
+
+    rules: FloatArray
+    tiers: FloatArray
+    fee_tiers: FloatArray
+    scalars: FloatArray
+
+
+class State(NamedTuple):
+    """Everything that changes while N accounts live: accounts (N, ACCOUNT_FIELDS), positions (N, S, POSITION_FIELDS),
+    orders (N, M, ORDER_FIELDS) in order of submission, and the traded notional of the last 30 days (N, 30)."""
+
+    accounts: FloatArray
+    positions: FloatArray
+    orders: FloatArray
+    traded: FloatArray
+
+
+class Log(NamedTuple):
+    """Events (rows, LOG_FIELDS) and how many rows are used (1,). Without rows nothing is written."""
+
+    rows: FloatArray
+    used: IntArray
+
+
+# Columns of the rules. TIER_FIRST .. TIER_STOP are rows of the tiers. MAKER and TAKER are NaN for the account's own.
+SPOT, LOT, MIN_NOTIONAL, MAKER, TAKER, LIQUIDATION_FEE, ISOLATED, LEVERAGE, TIER_FIRST, TIER_STOP = range(10)
+RULE_FIELDS = 10
+
+# Columns of the tiers, see simulator.exchange.rules.MarginTier and maintenance_amounts.
+FLOOR, RATE, AMOUNT_OFF, TIER_LEVERAGE = range(4)
+TIER_FIELDS = 4
+
+# The scalars. PARTICIPATION is the share of a bar's volume that one account may trade, 0 for any. BORROW is per bar.
+SPREAD_MULTIPLIER, IMPACT, PARTICIPATION, MAX_LEVERAGE, BORROW, FEE_IN_BASE, FEE_ON_TOP = range(7)
+SCALARS = 7
+
+# Columns of the accounts. The sums are of what was paid so far. WAITING counts live orders, ENDED is 1 after a
+# liquidation of the account, PEAK and LOWEST are of the equity at closes, TODAY is the notional traded on DAY.
+CASH, EQUITY, PEAK, LOWEST, MAKER_FEE, TAKER_FEE, WAITING, ENDED, DAY, TODAY = range(10)
+FEES, SPREAD, IMPACT_PAID, FUNDING_PAID, BORROW_PAID, LIQUIDATION_PAID, INSURED = range(10, 17)
+ACCOUNT_FIELDS = 17
+
+# Columns of the positions. WANTED: target exposure that is still to be reached. EXPIRY: bar at whose open the position
+# is closed, EXIT the kind of that fill. MARGIN: set aside for an isolated position. USED: quantity traded in this bar.
+# The last three sum, over fills of orders, the quantity, its absolute value and quantity * price.
+QUANTITY, ENTRY, STOP, TARGET, MARK, EXPIRY, EXIT, MARGIN, USED, WANTED = range(10)
+ORDERED, ORDERED_ABS, ORDERED_VALUE = range(10, 13)
+POSITION_FIELDS = 13
+
+# Columns of the orders. LIVE 0: the row is free. ACTIVE: first bar in which it may act; EXPIRES: first bar in which it
+# may not, for the reason CAUSE. ARMED: has met an open (limits rest, trails have a start). SIDE: sign of the position
+# that the bracket is meant for, 0 without one. HOLD: bars after which the position is closed, 0 never. MET: the
+# bar whose open it met last.
+LIVE, ORDER_ID, SYMBOL, TYPE, AMOUNT, LIMIT, TRIGGER, TRAIL, ACTIVE, EXPIRES, CAUSE, IN_FORCE, REDUCE_ONLY = range(13)
+GROUP, ORDER_STOP, ORDER_TARGET, SIDE, HOLD, ARMED, MET = range(13, 20)
+ORDER_FIELDS = 20
+
+# TYPE of an order.
+MARKET_ORDER, LIMIT_ORDER, STOP_ORDER, STOP_LIMIT_ORDER, TAKE_PROFIT_ORDER, TRAILING_ORDER = range(6)
+# IN_FORCE of a limit.
+GTC, IOC, FOK, POST_ONLY = range(4)
+
+# Columns of the log and its kinds: fills, money that moved without a trade, and why an order was dropped.
+KIND, LOG_ACCOUNT, LOG_BAR, LOG_SYMBOL, LOG_ORDER, LOG_QUANTITY, LOG_PRICE, LOG_FEE, LOG_SPREAD, LOG_IMPACT = range(10)
+LOG_MAKER, LOG_COINS = 10, 11  # LOG_COINS: what a fee in coins took from those bought
+LOG_FIELDS = 12
+# FILL_INSIDE: an order's fill after the open.
+FILL_ORDER, FILL_INSIDE, FILL_STOP, FILL_TARGET, FILL_TIME, FILL_LIQUIDATION = range(6)
+PAID_FUNDING, PAID_BORROW, PAID_INSURANCE, PAID_LIQUIDATION = range(6, 10)
+(
+    DROP_LEVERAGE, DROP_REDUCE_ONLY, DROP_BRACKET_CLOSED, DROP_BRACKET_SIDE, DROP_LIQUIDATED, DROP_CANCELLED,
+    DROP_EXPIRED, DROP_IOC, DROP_FOK, DROP_POST_ONLY, DROP_OCO, DROP_MIN_NOTIONAL,
+) = range(10, 22)  # fmt: skip
+
+DUST = 1e-12  # a remainder this small beside the quantities that made it is rounding, not a position
+
+
+def new_state(accounts: int, symbols: int, order_rows: int, cash: float) -> State:
+    """`accounts` flat accounts that hold `cash` each, with room for `order_rows` live orders each."""
+    state = State(
+        np.zeros((accounts, ACCOUNT_FIELDS)),
+        np.zeros((accounts, symbols, POSITION_FIELDS)),
+        np.zeros((accounts, order_rows, ORDER_FIELDS)),
+        np.zeros((accounts, 30)),
+    )
+    state.accounts[:, [CASH, EQUITY, PEAK, LOWEST]] = cash
+    state.accounts[:, DAY] = -1.0
+    state.positions[:, :, [ENTRY, STOP, TARGET, MARK, WANTED]] = np.nan
+    state.positions[:, :, EXPIRY] = np.inf
+    return state
+
+
+def new_log(rows: int) -> Log:
+    """An empty log with room for `rows` events; 0 for none."""
+    return Log(np.empty((rows, LOG_FIELDS)), np.zeros(1, np.int64))
+
+
+def log_rows(state: State) -> int:
+    """How many log rows one bar of these accounts can need at most. In a group each fill lessens all the others."""
+    accounts, orders, symbols = len(state.accounts), state.orders.shape[1], state.positions.shape[1]
+    grouped = int((state.orders[:, :, GROUP] > 0.0).sum(axis=1).max(initial=0))
+    return accounts * (8 * orders + 16 * symbols + 2 * grouped * grouped)

@@ -1,0 +1,124 @@
+"""Compiled: bringing an account to wanted exposures at a bar's open."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from simulator.arrays import FloatArray
+from simulator.kernel import layout as at
+from simulator.kernel.fills import available, fee_rate, fill, impact_of, on_lot, unit_cost, write
+from simulator.kernel.jit import inlined
+from simulator.kernel.layout import Log
+from simulator.kernel.margin import room
+
+
+@inlined
+def reach_targets(
+    opens: FloatArray, closes: FloatArray, volumes: FloatArray, half_spread: FloatArray, sigmas: FloatArray,
+    rules: FloatArray, tiers: FloatArray, scalars: FloatArray, accounts: FloatArray, positions: FloatArray, log: Log,
+    path: int, b: int, n: int, bar: int,
+) -> None:  # fmt: skip
+    """Trade every wanted exposure at the open, sized there so that it holds after the costs.
+
+    Reductions go first. The increases are solved together, so the order of the symbols does not matter: with E the
+    equity after the reductions, w_s the exposures, B_s what is held and c_s the unit costs of the increasing symbols,
+    the equity after is ``E' = (E + sum c_s B_s) / (1 + sum c_s w_s)`` and x_s = w_s E' - B_s is bought.
+    """
+    symbols = positions.shape[1]
+    equity, traded, waiting = 0.0, True, False
+    for increases in range(2):
+        if traded:
+            equity = accounts[n, at.CASH]
+            for s in range(symbols):
+                quantity = positions[n, s, at.QUANTITY]
+                if quantity != 0.0:
+                    absent = math.isnan(closes[path, b, s])
+                    equity += quantity * (positions[n, s, at.MARK] if absent else opens[path, b, s])
+            traded = False
+        if equity <= 0.0 or (increases and not waiting):
+            return
+        after, share = equity, 1.0
+        if increases:
+            after, share = _solve(
+                opens, closes, volumes, half_spread, sigmas, rules, scalars, accounts, positions, path, b, n, equity
+            )
+        for s in range(symbols):
+            wanted = positions[n, s, at.WANTED]
+            if math.isnan(wanted) or math.isnan(closes[path, b, s]):
+                continue
+            price = opens[path, b, s]
+            held = positions[n, s, at.QUANTITY]
+            grows = abs(wanted) * equity > abs(held) * price and held * wanted >= 0.0
+            turns = held * wanted < 0.0
+            if increases == 0:
+                waiting |= grows or turns
+            if grows != (increases == 1):
+                continue
+            traded = True
+            if grows:
+                change = share * (wanted * after / price - held)
+            elif held * wanted > 0.0:
+                change = wanted * equity / price - held
+            else:
+                change = -held  # a turn closes first; the other side is opened among the increases
+            volume, sigma = volumes[path, b, s], sigmas[path, b, s]
+            spread = half_spread[path, b, s] * scalars[at.SPREAD_MULTIPLIER]
+            size, side = abs(change), 1.0 if change > 0.0 else -1.0
+            take = min(size, available(volume, positions[n, s, at.USED], scalars[at.PARTICIPATION]))
+            short_of_volume = take < size
+            if grows:
+                worse = spread + impact_of(take, volume, sigma, scalars[at.IMPACT])
+                cost = unit_cost(fee_rate(accounts, rules, n, s, False), worse, side, scalars)
+                fits = room(
+                    accounts, positions, opens, closes, rules, tiers, path, b, n, s, 0.0, price, cost,
+                    scalars[at.MAX_LEVERAGE],
+                )  # fmt: skip
+                take = min(take, fits)
+            if take != abs(held) or grows:
+                take = on_lot(take, rules[s, at.LOT])
+            if not short_of_volume and not turns:
+                positions[n, s, at.WANTED] = np.nan
+            if take <= at.DUST * max(size, abs(held)):
+                continue
+            if grows and take * price < rules[s, at.MIN_NOTIONAL]:
+                if not short_of_volume:
+                    write(log, at.DROP_MIN_NOTIONAL, n, bar, s, -1.0, side * take, wanted, 0.0, 0.0, 0.0, 0.0, 0.0)
+                continue
+            fill(
+                accounts, positions, rules, scalars, log, at.FILL_ORDER, n, bar, s, -1.0, side * take, price, spread,
+                impact_of(take, volume, sigma, scalars[at.IMPACT]), False,
+            )  # fmt: skip
+
+
+@inlined
+def _solve(
+    opens: FloatArray, closes: FloatArray, volumes: FloatArray, half_spread: FloatArray, sigmas: FloatArray,
+    rules: FloatArray, scalars: FloatArray, accounts: FloatArray, positions: FloatArray, path: int, b: int, n: int,
+    equity: float,
+) -> tuple[float, float]:  # fmt: skip
+    """Equity after the increases, and the share of them that the leverage cap allows: all give way alike."""
+    above, below, held_gross, growing, wanted_gross = equity, 1.0, 0.0, 0.0, 0.0
+    for s in range(positions.shape[1]):
+        absent = math.isnan(closes[path, b, s])
+        price = positions[n, s, at.MARK] if absent else opens[path, b, s]
+        held = 0.0 if positions[n, s, at.QUANTITY] == 0.0 else positions[n, s, at.QUANTITY] * price
+        held_gross += abs(held)
+        wanted = positions[n, s, at.WANTED]
+        if absent or math.isnan(wanted) or abs(wanted) * equity <= abs(held) or held * wanted < 0.0:
+            continue
+        added = abs(wanted) * equity - abs(held)
+        worse = half_spread[path, b, s] * scalars[at.SPREAD_MULTIPLIER]
+        if scalars[at.IMPACT] != 0.0:
+            worse += impact_of(added / price, volumes[path, b, s], sigmas[path, b, s], scalars[at.IMPACT])
+        rate = fee_rate(accounts, rules, n, s, False)
+        cost = unit_cost(rate, worse, 1.0 if wanted > 0.0 else -1.0, scalars)
+        above += cost * abs(held)
+        below += cost * abs(wanted)
+        growing += abs(held)
+        wanted_gross += abs(wanted)
+    after = above / below
+    added_gross = wanted_gross * after - growing
+    spare = scalars[at.MAX_LEVERAGE] * after - held_gross
+    return after, min(1.0, max(0.0, spare) / added_gross) if added_gross > spare * (1.0 + 1e-9) else 1.0

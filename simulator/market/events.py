@@ -1,0 +1,154 @@
+"""Funding settlements and headlines from Parquet files, the project's own and recorded ones of other shapes.
+
+What matters about a headline is when it could be read. Files of the project say so (`known_at`). Recorded ones carry a
+publication time of varying trust, so they are read late rather than early:
+
+* Where only the day is known, a headline becomes known 32 h after that day's 00:00 UTC, when the day is over
+  everywhere in America too. That is so where the row says so (`time_is_date_only`), where the file names its days
+  (`file_date`), and where every time of the file is midnight.
+* Otherwise it becomes known `delay` after its stated time, by default 8 h: some collectors write local time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from simulator.errors import DataError
+from simulator.market.timeframes import TIMEFRAMES
+from simulator.tables import numbers, read_table, times, timestamp_array
+
+HOUR, DAY = TIMEFRAMES["1h"], TIMEFRAMES["1d"]
+DAY_KNOWN_AFTER = 32 * HOUR
+DEFAULT_DELAY = 8 * HOUR
+QUOTES = ("USDT", "USDC", "USD")
+
+
+def read_funding(path: Path) -> tuple[FundingEvent, ...]:
+    """Settlements in `path` (columns `timestamp`, `funding_rate`), in order of time. Raises `DataError`."""
+    table = read_table(path, ("timestamp", "funding_rate"))
+    time, rate = times(table, "timestamp", path), numbers(table, "funding_rate", path)
+    if (np.diff(time) <= 0).any():
+        raise DataError(f"{path}: settlements are not in order of time, or one is there twice; sort and de-duplicate")
+    if not (np.abs(rate) < 1).all():  # NaN fails too
+        raise DataError(f"{path}: a funding rate is missing or not a fraction between -1 and 1")
+    return tuple(FundingEvent(int(t), float(r)) for t, r in zip(time, rate, strict=True))
+
+
+def read_news(path: Path, symbols: tuple[str, ...], delay: int = DEFAULT_DELAY) -> tuple[NewsItem, ...]:
+    """Headlines in a file, or in all Parquet files of a folder, about `symbols` or the whole market; by `known_at`.
+
+    Headlines about other coins are left out. `delay` (ms) applies to files that state no `known_at`.
+    Raises `DataError` for files that cannot be used.
+    """
+    if path.is_dir():
+        files = sorted(path.glob("*.parquet"))
+        if not files:
+            raise DataError(f"{path}: holds no Parquet file of news")
+    else:
+        files = [path]
+    return in_order(item for file in files for item in _news_of(file, symbols, delay))
+
+
+def in_order(items: Iterable[NewsItem]) -> tuple[NewsItem, ...]:
+    """Headlines in the order in which they became known; one order for equal content."""
+    return tuple(sorted(items, key=lambda item: (item.known_at, item.time, item.symbol or "", item.text)))
+
+
+def funding_columns(events: Sequence[FundingEvent]) -> dict[str, Any]:
+    """The columns of a file of settlements."""
+    return {
+        "timestamp": timestamp_array(np.array([event.time for event in events], np.int64)),
+        "funding_rate": np.array([event.rate for event in events], np.float64),
+    }
+
+
+def news_columns(items: Sequence[NewsItem]) -> dict[str, Any]:
+    """The columns of a file of headlines in the project's own shape."""
+    return {
+        "time": timestamp_array(np.array([item.time for item in items], np.int64)),
+        "known_at": timestamp_array(np.array([item.known_at for item in items], np.int64)),
+        "symbol": pa.array([item.symbol for item in items], pa.string()),
+        "text": pa.array([item.text for item in items], pa.string()),
+    }
+
+
+def _news_of(path: Path, symbols: tuple[str, ...], delay: int) -> list[NewsItem]:
+    table = read_table(path, ())
+    names = table.column_names
+    if {"time", "known_at", "symbol", "text"} <= set(names):
+        time, known_at = times(table, "time", path), times(table, "known_at", path)
+        subject, text = table.column("symbol").to_pylist(), _texts(table, path, ("text",))
+    elif "timestamp" in names and ("title" in names or "text" in names):
+        time = times(table, "timestamp", path)
+        known_at = _known_at(table, time, path, delay)
+        subject = table.column("asset").to_pylist() if "asset" in names else [None] * len(time)
+        text = _texts(table, path, ("title", "text"))
+    else:
+        raise DataError(
+            f"{path}: not a file of news; it needs the columns time, known_at, symbol, text, or timestamp and title"
+            f" or text; it has {', '.join(names) or 'none'}"
+        )
+    early = known_at < time
+    if early.any():
+        raise DataError(f"{path}: {int(early.sum())} headlines are known before they happened")
+    about = {name: [name] for name in symbols}
+    for name in symbols:
+        for quote in QUOTES:
+            if name.endswith(quote):
+                about.setdefault(name.removesuffix(quote), []).append(name)
+    return [
+        NewsItem(int(time[row]), int(known_at[row]), symbol, text[row])
+        for row in range(len(time))
+        for symbol in ([None] if subject[row] is None else about.get(subject[row], []))
+    ]
+
+
+def _known_at(table: pa.Table, time: npt.NDArray[np.int64], path: Path, delay: int) -> npt.NDArray[np.int64]:
+    if "file_date" in table.column_names:
+        try:
+            day = np.array(table.column("file_date").to_pylist(), "datetime64[D]")
+        except ValueError as error:
+            raise DataError(f"{path}: file_date is not a date like 2023-01-31 ({error})") from error
+        # A stated time later than the day's end is believed as well.
+        return np.maximum(day.astype("datetime64[ms]").astype(np.int64) + DAY_KNOWN_AFTER, time + delay)
+    if "time_is_date_only" in table.column_names:
+        only_day = np.array(table.column("time_is_date_only").to_pylist(), np.bool_)
+    else:
+        only_day = np.full(len(time), bool((time % DAY == 0).all()))
+    return np.where(only_day, time // DAY * DAY + DAY_KNOWN_AFTER, time + delay)
+
+
+def _texts(table: pa.Table, path: Path, names: tuple[str, ...]) -> list[str]:
+    """The first of the columns `names` that has a text, row by row, on one line."""
+    there = [table.column(name).to_pylist() for name in names if name in table.column_names]
+    lines = [[" ".join(str(value or "").split()) for value in column] for column in there]
+    texts = [next((line for line in row if line), "") for row in zip(*lines, strict=True)]
+    blank = sum(not text for text in texts)
+    if blank:
+        raise DataError(f"{path}: {blank} rows have no text; remove them")
+    return texts
+
+
+@dataclass(frozen=True)
+class NewsItem:
+    """A headline. `known_at` is when it could be read; all ordering uses it, never `time`."""
+
+    time: int
+    known_at: int
+    symbol: str | None  # None: concerns the whole market
+    text: str
+
+
+@dataclass(frozen=True)
+class FundingEvent:
+    """A funding settlement of a perpetual: longs pay `rate` times notional to shorts. Known at `time`."""
+
+    time: int
+    rate: float

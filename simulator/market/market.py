@@ -1,0 +1,376 @@
+"""Columnar market history and the point-in-time view of it.
+
+A `Market` holds the whole history of several symbols on one time grid. Whoever decides gets a `MarketView` instead:
+it stands at the close of one bar and is the only door to the data. What had not been known by then raises
+`LookAheadError`.
+
+Time is in integer milliseconds since the epoch, UTC. Bars carry their open time; bar `i` is complete, and so known,
+at `open_time[i] + interval`. Arrays are `(T, S)`: T bars, S symbols, float64. A bar that the exchange never produced is
+NaN with `present` False; nothing is ever filled in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simulator.arrays import BoolArray, FloatArray, IntArray
+from simulator.errors import DataError, LookAheadError
+from simulator.market.events import FundingEvent, NewsItem
+from simulator.market.resample import CoarseBars, resample_arrays
+from simulator.market.timeframes import BAR_COLUMNS, interval_of
+
+if TYPE_CHECKING:  # they import this module
+    from simulator.market.series import Book, Books, Series
+    from simulator.synthetic.truth import Truth
+
+Indicator = Callable[..., FloatArray]
+
+
+@dataclass(frozen=True)
+class Market:
+    """History of S symbols on one grid of T bars (see the module's docstring for units).
+
+    `half_spread` is a fraction of the price, per bar. `truth` exists for synthetic markets only and is never reachable
+    from a view. Equal content gives an equal `content_hash`, whatever file it came from.
+    """
+
+    symbols: tuple[str, ...]
+    timeframe: str
+    open_time: IntArray  # (T,)
+    open: FloatArray  # (T, S), as all below
+    high: FloatArray
+    low: FloatArray
+    close: FloatArray
+    volume: FloatArray
+    half_spread: FloatArray
+    funding: dict[str, tuple[FundingEvent, ...]] = field(default_factory=dict)
+    news: tuple[NewsItem, ...] = ()  # sorted by known_at
+    truth: Truth | None = None
+    partial: BoolArray | None = None  # (T, S): bars built from an incomplete set of finer bars; None: not resampled
+    source: str = "memory"
+    series: dict[str, Series] = field(default_factory=dict)  # by name, like onchain/BTC
+    books: dict[str, Books] = field(default_factory=dict)  # by symbol
+
+    def __post_init__(self) -> None:
+        shape = (len(self.open_time), len(self.symbols))
+        for name in BAR_COLUMNS:
+            if getattr(self, name).shape != shape:
+                raise DataError(f"{self.source}: {name} has shape {getattr(self, name).shape}, expected {shape}")
+        if len(set(self.symbols)) != len(self.symbols) or not self.symbols:
+            raise DataError(f"{self.source}: symbols must be distinct and at least one, got {list(self.symbols)}")
+        if len(self.open_time) == 0:
+            raise DataError(f"{self.source}: there are no bars")
+        steps = np.diff(self.open_time)
+        if len(steps) and not (steps == self.interval).all():
+            raise DataError(f"{self.source}: the grid of bars is not regular; load it through simulator.data.catalog")
+        # A view finds what is known by bisection, so order is what keeps the future out of it.
+        for symbol, events in self.funding.items():
+            if any(later.time <= earlier.time for earlier, later in pairwise(events)):
+                raise DataError(f"{self.source}: the funding of {symbol} is not in order of time")
+        if any(later.known_at < earlier.known_at for earlier, later in pairwise(self.news)):
+            raise DataError(f"{self.source}: the news are not in order of known_at")
+        # Series and books check their own order.
+        for name in self.series:
+            if name.count("/") != 1:
+                raise DataError(f"{self.source}: {name!r} is not a name of a series; write kind/name, like onchain/BTC")
+        for symbol in self.books:
+            if symbol not in self.symbols:
+                raise DataError(f"{self.source}: order books of '{symbol}', which is not a symbol of the market")
+
+    def __len__(self) -> int:
+        return len(self.open_time)
+
+    @cached_property
+    def interval(self) -> int:
+        return interval_of(self.timeframe)
+
+    @cached_property
+    def present(self) -> BoolArray:
+        """(T, S): False where the exchange produced no bar."""
+        return ~np.isnan(self.close)
+
+    @cached_property
+    def indicators(self) -> dict[Any, FloatArray]:
+        """What `MarketView.computed` has made so far."""
+        return {}
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 over everything that a view can show."""
+        digest = hashlib.sha256(f"{self.timeframe}|{','.join(self.symbols)}".encode())
+        for array in (self.open_time, *(getattr(self, name) for name in BAR_COLUMNS)):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        for symbol in self.symbols:
+            for event in self.funding.get(symbol, ()):
+                digest.update(f"{symbol}|{event.time}|{event.rate!r}".encode())
+        for item in self.news:
+            digest.update(f"{item.time}|{item.known_at}|{item.symbol}|{item.text}".encode())
+        # A market without them keeps the hash that it had before there were any: recorded runs name it.
+        beside: list[tuple[str, Series | Books]] = [(f"|series|{name}|", one) for name, one in self.series.items()]
+        beside += [(f"|book|{symbol}|", books) for symbol, books in self.books.items()]
+        for label, one in sorted(beside, key=lambda entry: entry[0]):
+            digest.update(f"{label}{len(one)}|".encode())
+            for part in one.content():
+                digest.update(part)
+        return digest.hexdigest()
+
+    def column(self, symbol: str) -> int:
+        """Position of `symbol` in the second axis. Raises `DataError` for an unknown one."""
+        try:
+            return self.symbols.index(symbol)
+        except ValueError:
+            raise DataError(f"{self.source}: no symbol '{symbol}'; there are {', '.join(self.symbols)}") from None
+
+    def select(self, symbols: Sequence[str]) -> Market:
+        """The same history of some of the symbols, in the order asked for; its truth is narrowed with it."""
+        columns = [self.column(symbol) for symbol in symbols]
+        if not columns:
+            raise DataError(f"{self.source}: no symbols are selected; there are {', '.join(self.symbols)}")
+        arrays: dict[str, Any] = {name: np.ascontiguousarray(getattr(self, name)[:, columns]) for name in BAR_COLUMNS}
+        return replace(
+            self,
+            symbols=tuple(symbols),
+            **arrays,
+            funding={symbol: self.funding[symbol] for symbol in symbols if symbol in self.funding},
+            news=tuple(item for item in self.news if item.symbol is None or item.symbol in symbols),
+            truth=None if self.truth is None else self.truth.select(symbols),
+            partial=None if self.partial is None else np.ascontiguousarray(self.partial[:, columns]),
+            books={symbol: self.books[symbol] for symbol in symbols if symbol in self.books},
+        )
+
+    def resample(self, timeframe: str) -> Market:
+        """The same history in coarser bars (see `simulator.market.resample`); all else keeps its times.
+
+        A resampled market has no truth: the hidden state lives on the finer grid. Raises `DataError` when the bars of
+        `timeframe` are not made of whole bars of this market, or when not one of them is complete.
+        """
+        if timeframe == self.timeframe:
+            return self
+        coarse = self.coarser(timeframe)
+        if not len(coarse.open_time):
+            raise DataError(f"{self.source}: {len(self)} bars of {self.timeframe} hold no complete bar of {timeframe}")
+        partial = coarse.partial
+        if self.partial is not None:
+            # What was partial before stays partial: resampling twice must not launder a hole.
+            columns = {name: getattr(self, name) for name in BAR_COLUMNS}
+            columns["volume"] = np.where(self.partial, 1.0, 0.0)
+            ever = resample_arrays(self.open_time, columns, self.interval, coarse.interval)
+            partial = partial | (np.nan_to_num(ever.volume) > 0)
+        arrays: dict[str, Any] = {name: getattr(coarse, name) for name in BAR_COLUMNS}
+        return replace(
+            self,
+            timeframe=timeframe,
+            open_time=coarse.open_time,
+            **arrays,
+            truth=None,
+            partial=partial,
+        )
+
+    def coarser(self, timeframe: str) -> CoarseBars:
+        """The complete bars of a coarser `timeframe`, made once and kept; none where no bar of it is complete.
+
+        Raises `DataError` when the bars of `timeframe` are not made of whole bars of this market.
+        """
+        kept = self._coarser.get(timeframe)
+        if kept is None:
+            target = interval_of(timeframe)
+            if target % self.interval:
+                raise DataError(f"{self.source}: {timeframe} bars cannot be made of {self.timeframe} bars")
+            columns = {name: getattr(self, name) for name in BAR_COLUMNS}
+            kept = self._coarser[timeframe] = resample_arrays(self.open_time, columns, self.interval, target)
+        return kept
+
+    @cached_property
+    def _coarser(self) -> dict[str, CoarseBars]:
+        return {}
+
+    def view(self, index: int) -> MarketView:
+        """The market as it was known at the close of bar `index`."""
+        if not 0 <= index < len(self):
+            raise DataError(f"{self.source}: bar {index} is outside 0..{len(self) - 1}")
+        return MarketView(self, index)
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Consecutive grid bars of one symbol, oldest first. Absent bars are NaN with `present` False."""
+
+    symbol: str
+    open_time: IntArray
+    open: FloatArray
+    high: FloatArray
+    low: FloatArray
+    close: FloatArray
+    volume: FloatArray
+    half_spread: FloatArray
+    present: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.open_time)
+
+
+class MarketView:
+    """What was known at the close of bar `index`: the only door for agents, tools and strategies."""
+
+    __slots__ = ("_market", "index")
+
+    def __init__(self, market: Market, index: int) -> None:
+        self._market = market
+        self.index = index
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return self._market.symbols
+
+    @property
+    def timeframe(self) -> str:
+        return self._market.timeframe
+
+    @property
+    def interval(self) -> int:
+        return self._market.interval
+
+    @property
+    def now(self) -> int:
+        """The clock: close time of the current bar."""
+        return int(self._market.open_time[self.index]) + self._market.interval
+
+    def bar(self, symbol: str, index: int) -> Bars:
+        """The single bar at an absolute `index`. Raises `LookAheadError` past the clock."""
+        if index > self.index:
+            raise LookAheadError(f"bar {index} of {symbol} is not complete at bar {self.index}")
+        return self._slice(symbol, index, index + 1)
+
+    def bars(self, symbol: str, count: int, timeframe: str | None = None) -> Bars:
+        """The last `count` grid bars, the current one included; fewer where the history begins later.
+
+        `timeframe` asks for coarser bars, made by the rules of `simulator.market.resample`. Only complete ones are
+        given: a coarse bar is there from the close of its last finer bar on. Raises `DataError` where the bars of
+        `timeframe` are not made of whole bars of this market.
+        """
+        if timeframe is None or timeframe == self._market.timeframe:
+            return self._slice(symbol, max(0, self.index + 1 - count), self.index + 1)
+        column = self._market.column(symbol)
+        coarse = self._market.coarser(timeframe)
+        begin = int(self._market.open_time[0]) // coarse.interval * coarse.interval
+        complete = (self.now - begin) // coarse.interval
+        return _bars_of(coarse, symbol, column, max(0, complete - count), complete)
+
+    def computed(self, symbol: str, indicator: Indicator, *parameters: float) -> FloatArray:
+        """(index + 1,): an indicator at every bar so far, the newest last; made once per market, so it is cheap to ask
+        for at each bar.
+
+        `indicator(bars, *parameters)` gets the symbol's whole history and returns an array of its length whose value at
+        a bar may depend on that bar and earlier ones only. `cryptosentinel check lookahead` finds one that cheats.
+        The array is not to be written to.
+        """
+        known = self._market.indicators.get((symbol, indicator, parameters))
+        if known is None:
+            known = self._compute(symbol, indicator, parameters)
+        return known[: self.index + 1]
+
+    def latest(self, symbol: str, indicator: Indicator, *parameters: float) -> float:
+        """The newest value of `computed`, as a plain number: the quickest way to look an indicator up."""
+        known = self._market.indicators.get((symbol, indicator, parameters))
+        if known is None:
+            known = self._compute(symbol, indicator, parameters)
+        return known.item(self.index)
+
+    def _compute(self, symbol: str, indicator: Indicator, parameters: tuple[float, ...]) -> FloatArray:
+        """Make an indicator of the whole history and keep it."""
+        bars = MarketView(self._market, len(self._market) - 1).bars(symbol, len(self._market))
+        made = indicator(bars, *parameters)
+        if made.shape != (len(bars),):
+            raise DataError(f"{indicator.__name__} returned shape {made.shape}, expected ({len(bars)},).")
+        made.flags.writeable = False
+        self._market.indicators[symbol, indicator, parameters] = made
+        return made
+
+    def last_close(self, symbol: str) -> float:
+        """Close of the newest present bar; NaN before the symbol's first bar."""
+        column = self._market.close[: self.index + 1, self._market.column(symbol)]
+        known = np.flatnonzero(~np.isnan(column[-500:]))
+        if len(known):
+            return float(column[-500:][known[-1]])
+        known = np.flatnonzero(~np.isnan(column))
+        return float(column[known[-1]]) if len(known) else float("nan")
+
+    def funding(self, symbol: str, count: int) -> tuple[FundingEvent, ...]:
+        """The last `count` settlements at or before now."""
+        self._market.column(symbol)  # an unknown symbol is an error, not an empty answer
+        events = self._market.funding.get(symbol, ())
+        stop = bisect_right(events, self.now, key=lambda event: event.time)
+        return events[max(0, stop - count) : stop]
+
+    def news(self, symbol: str, count: int, max_age: int | None = None) -> tuple[NewsItem, ...]:
+        """The last `count` headlines about `symbol` or the whole market, known by now and at most `max_age` ms old."""
+        self._market.column(symbol)
+        if count < 1:
+            return ()
+        found: list[NewsItem] = []
+        for position in range(bisect_right(self._market.news, self.now, key=lambda item: item.known_at) - 1, -1, -1):
+            item = self._market.news[position]
+            if max_age is not None and self.now - item.known_at > max_age:
+                break
+            if item.symbol is None or item.symbol == symbol:
+                found.append(item)
+                if len(found) == count:
+                    break
+        return tuple(reversed(found))
+
+    @property
+    def series_names(self) -> tuple[str, ...]:
+        """The series of which at least one record is known by now, sorted."""
+        now = self.now
+        return tuple(name for name, one in sorted(self._market.series.items()) if len(one) and one.known_at[0] <= now)
+
+    def series(self, name: str, count: int) -> Series:
+        """The last `count` records of series `name` that are known by now; fewer, or none, where it begins later.
+
+        Raises `DataError` where the market has no such series.
+        """
+        try:
+            one = self._market.series[name]
+        except KeyError:
+            there = ", ".join(sorted(self._market.series)) or "none"
+            raise DataError(f"{self._market.source}: no series '{name}'; there are {there}") from None
+        stop = int(np.searchsorted(one.known_at, self.now, side="right"))
+        return one.rows(max(0, stop - count), stop)
+
+    def book(self, symbol: str) -> Book | None:
+        """The newest order book of `symbol` that is known by now; None where there is none yet, or none at all."""
+        self._market.column(symbol)
+        books = self._market.books.get(symbol)
+        known = 0 if books is None else int(np.searchsorted(books.time, self.now, side="right"))
+        return books.at(known - 1) if books is not None and known else None
+
+    def _slice(self, symbol: str, start: int, stop: int) -> Bars:
+        column = self._market.column(symbol)
+        if start < 0:
+            raise LookAheadError(f"bar {start} of {symbol} lies before the history")
+        return _bars_of(self._market, symbol, column, start, stop)
+
+
+def _bars_of(history: Market | CoarseBars, symbol: str, column: int, start: int, stop: int) -> Bars:
+    rows = slice(start, stop)
+    close = history.close[rows, column].copy()
+    # Copies: a caller that writes into its bars must not change history.
+    return Bars(
+        symbol=symbol,
+        open_time=history.open_time[rows].copy(),
+        open=history.open[rows, column].copy(),
+        high=history.high[rows, column].copy(),
+        low=history.low[rows, column].copy(),
+        close=close,
+        volume=history.volume[rows, column].copy(),
+        half_spread=history.half_spread[rows, column].copy(),
+        present=~np.isnan(close),
+    )

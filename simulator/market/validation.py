@@ -1,0 +1,304 @@
+"""What can be wrong with recorded bars, and what is merely worth knowing.
+
+Loading and `Catalog.check` share these checks: loading stops at the first fatal `Issue`, a check lists them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
+
+from simulator.arrays import BoolArray, FloatArray, IntArray
+from simulator.market.events import FundingEvent
+from simulator.market.market import Market
+from simulator.market.timeframes import format_time
+
+# What is usual is taken from this many bars around a bar; fewer than FEWEST say nothing.
+AROUND, FEWEST = 49, 9
+# A wick, or a jump between two bars, is told where it exceeds the typical range of a bar around it by so many robust
+# deviations of these ranges. In five years of recorded hours a handful of bars lie beyond the first.
+WICK_DEVIATIONS, JUMP_DEVIATIONS = 15.0, 3.0
+STALE_BARS = 3  # equal bars in a row that are told
+WINDOWS_AT_ONCE = 16_384  # bounds the memory of the medians
+
+
+@dataclass(frozen=True)
+class Issue:
+    """A finding about one file. Fatal ones keep it from being loaded."""
+
+    file: str
+    kind: str
+    count: int
+    detail: str
+    fatal: bool
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A run of absent bars: `bars` grid bars, the first opening at `start` (ms)."""
+
+    start: int
+    bars: int
+
+
+@dataclass(frozen=True)
+class SymbolGaps:
+    """Holes of one symbol. `before` and `after` count the market's bars outside the symbol's own history."""
+
+    symbol: str
+    bars: int
+    gaps: tuple[Gap, ...]
+    before: int
+    after: int
+    partial: int  # bars that were resampled from an incomplete set of finer bars
+
+    @property
+    def absent(self) -> int:
+        """Bars missing inside the symbol's own history."""
+        return sum(gap.bars for gap in self.gaps)
+
+
+@dataclass(frozen=True)
+class GapReport:
+    """Holes of every symbol of a market."""
+
+    symbols: tuple[SymbolGaps, ...]
+
+    @property
+    def absent(self) -> int:
+        return sum(symbol.absent for symbol in self.symbols)
+
+    @property
+    def partial(self) -> int:
+        return sum(symbol.partial for symbol in self.symbols)
+
+    def summary(self) -> str:
+        """One line for a person: which symbols lack how many bars; none of them has been filled in."""
+        found = []
+        for symbol in self.symbols:
+            parts = []
+            if symbol.absent:
+                longest = max(symbol.gaps, key=lambda gap: gap.bars)
+                parts.append(
+                    f"{symbol.absent} bars absent in {len(symbol.gaps)} gaps"
+                    f" (longest {longest.bars} from {format_time(longest.start)})"
+                )
+            if symbol.partial:
+                parts.append(f"{symbol.partial} bars built from an incomplete set of finer bars")
+            if symbol.before or symbol.after:
+                parts.append(f"not traded in the first {symbol.before} and last {symbol.after} bars")
+            if parts:
+                found.append(f"{symbol.symbol}: {', '.join(parts)}")
+        return "; ".join(found) or "no gaps"
+
+
+def gaps(market: Market) -> GapReport:
+    """Where bars are absent or partial, symbol by symbol."""
+    reports = []
+    for column, symbol in enumerate(market.symbols):
+        present = np.flatnonzero(market.present[:, column])
+        partial = 0 if market.partial is None else int(market.partial[:, column].sum())
+        if not len(present):
+            reports.append(SymbolGaps(symbol, 0, (), len(market), 0, partial))
+            continue
+        holes = np.flatnonzero(np.diff(present) > 1)
+        runs = tuple(
+            Gap(int(market.open_time[present[hole] + 1]), int(present[hole + 1] - present[hole] - 1)) for hole in holes
+        )
+        after = len(market) - 1 - int(present[-1])
+        reports.append(SymbolGaps(symbol, len(present), runs, int(present[0]), after, partial))
+    return GapReport(tuple(reports))
+
+
+def check_bars(file: str, interval: int, open_time: IntArray, columns: dict[str, FloatArray]) -> list[Issue]:
+    """Findings about the bars of one file: `open_time` `(n,)` in ms, `columns` name -> `(n,)`."""
+    if not len(open_time):
+        return [Issue(file, "empty", 0, "holds no bars", fatal=True)]
+    issues: list[Issue] = []
+
+    def report(kind: str, where: npt.NDArray[np.bool_], what: str, *, fatal: bool) -> None:
+        count = int(where.sum())
+        if count:
+            first = format_time(int(open_time[: len(where)][where][0]))
+            issues.append(Issue(file, kind, count, f"{count} {what}, the first at {first}", fatal))
+
+    step = np.diff(open_time)
+    report("unsorted", step < 0, "bars are followed by an earlier one", fatal=True)
+    in_order = np.sort(open_time)
+    repeated = np.isin(open_time, in_order[1:][np.diff(in_order) == 0])
+    report("duplicate", repeated, "bars share their time with another", fatal=True)
+    report("misaligned", open_time % interval != 0, "bars do not open on a whole interval", fatal=True)
+
+    unknown = np.zeros(len(open_time), np.bool_)
+    for values in columns.values():
+        unknown |= ~np.isfinite(values)
+    report("not_a_number", unknown, "bars have a value that is missing or not finite", fatal=True)
+    report("impossible", ~unknown & _impossible(columns), "bars are impossible (low, open, close, high in disorder, "
+           "a price not above 0, a negative volume or a half spread outside 0..1)", fatal=True)  # fmt: skip
+    report("zero_volume", columns["volume"] == 0, "bars have no volume", fatal=False)
+    if not any(issue.kind in ("unsorted", "duplicate", "misaligned") for issue in issues):
+        absent = int((step // interval - 1).sum())
+        if absent:
+            first = format_time(int(open_time[np.flatnonzero(step > interval)[0]]) + interval)
+            detail = f"{absent} bars are absent in {int((step > interval).sum())} gaps, the first at {first}"
+            issues.append(Issue(file, "gap", absent, detail, fatal=False))
+    return issues
+
+
+def unusual_bars(file: str, interval: int, open_time: IntArray, columns: dict[str, FloatArray]) -> list[Issue]:
+    """Notes about bars that are possible and unlikely: flash wicks, runs of equal bars, jumps between bars.
+
+    For bars without a fatal finding, in order: `open_time` `(n,)` in ms, `columns` name -> `(n,)`.
+    """
+    adjacent = np.diff(open_time) == interval
+    issues = _stale_runs(file, open_time, adjacent, columns)
+    if len(open_time) < FEWEST:
+        return issues
+    typical, deviation = _usual_range(np.log(columns["high"] / columns["low"]))
+    up = np.log(columns["high"] / np.maximum(columns["open"], columns["close"]))
+    down = np.log(np.minimum(columns["open"], columns["close"]) / columns["low"])
+    wick = np.maximum(up, down)
+    flash = np.flatnonzero(wick > typical + WICK_DEVIATIONS * deviation)
+    if len(flash):
+        longest = flash[wick[flash].argmax()]
+        detail = (
+            f"{len(flash)} bars have a wick far beyond the ranges of the bars around them, the first at"
+            f" {format_time(int(open_time[flash[0]]))}, the longest at {format_time(int(open_time[longest]))}"
+            f" (high {columns['high'][longest]:g}, low {columns['low'][longest]:g})"
+        )
+        issues.append(Issue(file, "flash_wick", len(flash), detail, fatal=False))
+    # Across a hole a price may be anywhere.
+    jump = np.where(adjacent, np.abs(np.log(columns["open"][1:] / columns["close"][:-1])), 0.0)
+    wide = np.flatnonzero(jump > (typical + JUMP_DEVIATIONS * deviation)[1:]) + 1
+    if len(wide):
+        first = format_time(int(open_time[wide[0]]))
+        detail = f"{len(wide)} bars open far from the close before them, the first at {first}"
+        issues.append(Issue(file, "jump", len(wide), detail, fatal=False))
+    return issues
+
+
+def _stale_runs(file: str, open_time: IntArray, adjacent: BoolArray, columns: dict[str, FloatArray]) -> list[Issue]:
+    equal = adjacent.copy()
+    for name in ("open", "high", "low", "close", "volume"):
+        equal &= columns[name][1:] == columns[name][:-1]
+    edges = np.diff(np.concatenate([[False], equal, [False]]).astype(np.int8))
+    starts, stops = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)  # bars [start, stop] are equal
+    lengths = stops - starts + 1
+    runs = lengths >= STALE_BARS
+    if not runs.any():
+        return []
+    first = format_time(int(open_time[starts[runs][0]]))
+    bars = int(lengths[runs].sum())
+    detail = f"{bars} bars repeat each other in {int(runs.sum())} runs of equal bars, the first at {first}"
+    return [Issue(file, "stale", bars, detail, fatal=False)]
+
+
+def _usual_range(ranges: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Median and robust deviation of the ranges of the bars around each, `(n,)` both; n is at least `FEWEST`.
+
+    The deviation is 1.4826 median absolute deviations, and at least a quarter of the median: in a quiet spell, where
+    all ranges are nearly equal, nothing would be usual otherwise.
+    """
+    width = min(AROUND, len(ranges))
+    windows = sliding_window_view(ranges, width)
+    typical, deviation = np.empty(len(windows)), np.empty(len(windows))
+    for start in range(0, len(windows), WINDOWS_AT_ONCE):
+        part = slice(start, start + WINDOWS_AT_ONCE)
+        typical[part] = np.median(windows[part], axis=1)
+        deviation[part] = np.median(np.abs(windows[part] - typical[part, None]), axis=1)
+    # The first and the last bars share the window of the nearest bar that has a whole one.
+    window = np.clip(np.arange(len(ranges)) - width // 2, 0, len(windows) - 1)
+    return typical[window], np.maximum(1.4826 * deviation, 0.25 * typical)[window]
+
+
+def check_funding(file: str, events: Sequence[FundingEvent], open_times: Sequence[tuple[IntArray, int]]) -> list[Issue]:
+    """A note about settlements at times of which there is no bar.
+
+    `open_times` holds, for each file of bars of the symbol, their open times `(n,)` in order and their length, ms.
+    """
+    time = np.array([event.time for event in events], np.int64)
+    bare = np.ones(len(time), np.bool_)
+    for opens, interval in open_times:
+        last = np.searchsorted(opens, time, side="right") - 1
+        bare &= (last < 0) | (time > opens[last] + interval)
+    if not bare.any():
+        return []
+    count, first = int(bare.sum()), format_time(int(time[bare][0]))
+    detail = f"{count} of {len(time)} settlements fall where there is no bar, the first at {first}"
+    return [Issue(file, "funding_without_bars", count, detail, fatal=False)]
+
+
+def _impossible(columns: dict[str, FloatArray]) -> BoolArray:
+    low, high = columns["low"], columns["high"]
+    body_low = np.minimum(columns["open"], columns["close"])
+    body_high = np.maximum(columns["open"], columns["close"])
+    bad: BoolArray = (low <= 0) | (low > body_low) | (high < body_high) | (columns["volume"] < 0)
+    if "half_spread" in columns:
+        bad |= (columns["half_spread"] < 0) | (columns["half_spread"] >= 1)
+    return bad
+
+
+@dataclass(frozen=True)
+class SymbolInfo:
+    """One symbol of a market: counts of what there is; `first` and `last` are open times in ms, None without bars."""
+
+    symbol: str
+    bars: int
+    first: int | None
+    last: int | None
+    absent: int
+    partial: int
+    zero_volume: int
+    funding: int
+    news: int
+
+
+@dataclass(frozen=True)
+class MarketInfo:
+    """A market at a glance."""
+
+    source: str
+    timeframe: str
+    bars: int
+    first: int
+    last: int
+    content_hash: str
+    synthetic: bool
+    symbols: tuple[SymbolInfo, ...]
+
+
+def describe(market: Market) -> MarketInfo:
+    """What a market holds, symbol by symbol."""
+    symbols = []
+    for column, (symbol, holes) in enumerate(zip(market.symbols, gaps(market).symbols, strict=True)):
+        traded = market.open_time[market.present[:, column]]
+        symbols.append(
+            SymbolInfo(
+                symbol=symbol,
+                bars=holes.bars,
+                first=int(traded[0]) if len(traded) else None,
+                last=int(traded[-1]) if len(traded) else None,
+                absent=holes.absent,
+                partial=holes.partial,
+                zero_volume=int((market.volume[:, column] == 0).sum()),
+                funding=len(market.funding.get(symbol, ())),
+                news=sum(item.symbol in (None, symbol) for item in market.news),
+            )
+        )
+    return MarketInfo(
+        source=market.source,
+        timeframe=market.timeframe,
+        bars=len(market),
+        first=int(market.open_time[0]),
+        last=int(market.open_time[-1]),
+        content_hash=market.content_hash,
+        synthetic=market.truth is not None,
+        symbols=tuple(symbols),
+    )

@@ -1,0 +1,130 @@
+"""The policy of full knowledge: what could be earned net of costs by one who sees the hidden state but not the noise.
+
+It maximises the long-run mean of expected log growth a decision,
+
+    growth(r, e) - |e - e0| (fee + m half_spread),   growth = sum over the bars of  e (drift - funding) - e^2 vol^2 / 2,
+
+by relative value iteration (Puterman 1994, section 8.5) over (regime r, bars left of a spread spike, position). The
+values use the mean volatility and the mean spread of a spike; the decision itself uses the present ones. It is the best
+response to the model, up to these two averages, and not an upper bound of luck: noise can favour another policy in any
+one window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simulator.arrays import FloatArray
+from simulator.errors import DataError
+from simulator.market.timeframes import interval_of
+from simulator.synthetic.dynamics import FUNDING_INTERVAL, Parameters
+
+if TYPE_CHECKING:
+    from simulator.synthetic.truth import Truth
+
+
+TOLERANCE = 1e-10  # of the values, in log growth
+MOST_SWEEPS = 100_000
+
+
+@dataclass(frozen=True)
+class OraclePolicy:
+    """A solved policy. `ahead` is `(S, 3, N, L)`: the value after a decision, by symbol, regime (bear, range, bull),
+    bars left of a spike and chosen level."""
+
+    truth: Truth
+    levels: FloatArray  # (L,)
+    decide_every: int
+    taker_fee: float
+    spread_multiplier: float
+    ahead: FloatArray
+
+    def exposure(self, index: int, column: int, current_exposure: float) -> float:
+        """The exposure to hold from the close of bar `index` on, given the one held now. One of the levels, or the
+        present exposure left as it is where no change pays for its costs."""
+        known = np.zeros(3)
+        known[int(self.truth.regime[index, column]) + 1] = 1.0
+        return self.believing(known, index, column, current_exposure)
+
+    def believing(self, belief: FloatArray, index: int, column: int, current_exposure: float) -> float:
+        """The exposure to hold for one who has probabilities (bear, range, bull) for the regime: the best expected
+        value, as if the regime were known from the next decision on (QMDP, Littman, Cassandra and Kaelbling 1995)."""
+        truth = self.truth
+        law = truth.law
+        left = int(truth.spike_left[index, column])
+        choices = np.append(self.levels, current_exposure)
+        ahead = belief @ self.ahead[column, :, left]
+        kept = np.interp(current_exposure, self.levels, ahead)
+        spread = _next_spread(law, float(truth.spike_height[index, column]) if left else None)
+        variance = float(truth.vol[index, column]) ** 2 * self.decide_every
+        cost = np.abs(choices - current_exposure) * (self.taker_fee + self.spread_multiplier * spread)
+        value = np.append(ahead, kept) - choices**2 * variance / 2 - cost
+        best = int(np.argmax(value[:-1]))
+        # Leaving the position alone wins a tie, so that no order is sent for nothing.
+        return float(choices[best]) if value[best] > value[-1] + 1e-15 else current_exposure
+
+
+def solve(
+    truth: Truth, taker_fee: float, spread_multiplier: float, levels: FloatArray, decide_every: int
+) -> OraclePolicy:
+    """Solve for every symbol. Raises `DataError` for unusable levels or intervals."""
+    levels = np.unique(levels)  # sorted, as interpolation between them needs
+    if not len(levels) or not np.isfinite(levels).all():
+        raise DataError("oracle: levels must be finite exposures, at least one")
+    if decide_every < 1:
+        raise DataError(f"oracle: decide_every is {decide_every}; it must be at least 1")
+    law = truth.law
+    weights = np.array(truth.config.regime_weights())
+    redraw = 1 - (1 - law.redraw_market) * (1 - law.redraw_own)
+    step = (1 - redraw) * np.eye(3) + redraw * weights[None, :]
+    spike_step = _spike_chain(law)
+    to_regime = np.linalg.matrix_power(step, decide_every)
+    to_spike = np.linalg.matrix_power(spike_step, decide_every)
+    # Expected number of bars in each regime until the next decision, the coming bar included.
+    stay = sum((np.linalg.matrix_power(step, bar) for bar in range(decide_every)), start=np.zeros((3, 3)))
+
+    sign = np.array([-1.0, 0.0, 1.0])
+    settlements = interval_of(truth.config.timeframe) / FUNDING_INTERVAL  # a bar
+    # Without edge funding follows a regime of its own, whose mean is 0.
+    carry = law.funding_scale * settlements * sign * law.edge
+    mean_height = (law.spike_low + law.spike_high) / 2
+    spreads = np.array([_next_spread(law, mean_height if left else None) for left in range(len(spike_step))])
+    price = taker_fee + spread_multiplier * spreads
+    switch = np.abs(levels[:, None] - levels[None, :])  # (held, chosen)
+    gain = np.stack([(stay @ (sign * drift - carry))[:, None] * levels for drift in law.bull_drift])  # (S, 3, L)
+    risk = decide_every * law.volatility[:, None] ** 2 * levels**2 / 2  # (S, L)
+
+    value = np.zeros((len(law.bull_drift), 3, len(spike_step), len(levels)))
+    for _ in range(MOST_SWEEPS):
+        later = np.einsum("rq,nm,sqml->srnl", to_regime, to_spike, value)
+        ahead = gain[:, :, None, :] + later
+        net = (ahead - risk[:, None, None, :])[:, :, :, None, :] - price[:, None, None] * switch
+        updated = net.max(axis=4)
+        updated -= updated.max(axis=(1, 2, 3), keepdims=True)
+        change = np.abs(updated - value).max()
+        value = updated
+        if change < TOLERANCE:
+            break
+    return OraclePolicy(truth, levels, decide_every, taker_fee, spread_multiplier, ahead)
+
+
+def _next_spread(law: Parameters, spike: float | None) -> float:
+    """Expected half spread of the coming bar: that of the running spike, or the mean when none runs."""
+    if spike is not None:
+        return spike
+    return (1 - law.spike_onset) * law.spread_base + law.spike_onset * (law.spike_low + law.spike_high) / 2
+
+
+def _spike_chain(law: Parameters) -> FloatArray:
+    """`(N, N)` transition matrix of the bars left of a spike, N the longest spike."""
+    count = law.spike_longest
+    chain = np.zeros((count, count))
+    chain[0, 0] = 1 - law.spike_onset
+    for length in range(law.spike_shortest, law.spike_longest + 1):
+        chain[0, length - 1] += law.spike_onset / (law.spike_longest - law.spike_shortest + 1)
+    for left in range(1, count):
+        chain[left, left - 1] = 1.0
+    return chain

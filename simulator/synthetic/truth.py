@@ -1,0 +1,168 @@
+"""What the synthetic market hides: the state behind every bar, its possible futures, and the best that could be earned.
+
+Never reachable from a `MarketView`. Training uses it to score a decision over many futures of the same state instead of
+the one that happened; evaluation uses it for the oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.arrays import FloatArray
+from simulator.errors import DataError
+from simulator.market.market import Market
+from simulator.market.price_paths import FuturePaths
+from simulator.market.timeframes import interval_of
+from simulator.synthetic.dynamics import STREAMS, Int8Array, Parameters, State, draw, evolve, settlements_of
+from simulator.synthetic.oracle import OraclePolicy, solve
+
+if TYPE_CHECKING:
+    from simulator.exchange.costs import Costs
+    from simulator.synthetic.config import SyntheticConfig
+
+STATE_COLUMNS = ("regime", "signal", "variance", "funding", "spread", "spike_left", "spike_height")  # the (T, S) arrays
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The hidden state at the close of every bar: `(T, S)` arrays, row i governing bar i + 1.
+
+    `regime` is -1 bear, 0 range, +1 bull. `signal` is the regime that funding and headlines speak of: the same with
+    edge, another without. The rest is in `simulator.synthetic.dynamics.State`. `config.symbols` may be more than
+    `symbols`.
+    """
+
+    config: SyntheticConfig
+    symbols: tuple[str, ...]
+    open_time: npt.NDArray[np.int64]  # (T,)
+    regime: Int8Array
+    signal: Int8Array
+    storm: Int8Array  # (T,)
+    variance: FloatArray
+    funding: FloatArray
+    spread: FloatArray
+    spike_left: Int8Array
+    spike_height: FloatArray
+
+    @cached_property
+    def law(self) -> Parameters:
+        """The model's numbers per bar, for `symbols`."""
+        return self.config.parameters(self.symbols)
+
+    @cached_property
+    def drift(self) -> FloatArray:
+        """(T, S): expected simple return of the next bar. Its expected log return is `drift - vol**2 / 2`."""
+        drift: FloatArray = self.regime * self.law.bull_drift
+        return drift
+
+    @cached_property
+    def vol(self) -> FloatArray:
+        """(T, S): standard deviation of the log return of the next bar."""
+        factor = np.where(self.storm == 1, self.law.storm_variance, self.law.calm_variance)[:, None]
+        vol: FloatArray = self.law.volatility * np.sqrt(factor * self.variance)
+        return vol
+
+    def select(self, symbols: Sequence[str]) -> Truth:
+        """The truth about some of the symbols, in the order asked for. Raises `DataError` for an unknown one."""
+        unknown = [symbol for symbol in symbols if symbol not in self.symbols]
+        if unknown:
+            raise DataError(f"truth: no symbol '{unknown[0]}'; there are {', '.join(self.symbols)}")
+        return self._take(slice(None), tuple(symbols))
+
+    def between(self, start: int, stop: int) -> Truth:
+        """The truth about bars `start` to `stop` - 1."""
+        return self._take(slice(start, stop), self.symbols)
+
+    def _take(self, rows: slice, symbols: tuple[str, ...]) -> Truth:
+        columns = [self.symbols.index(symbol) for symbol in symbols]
+        arrays = {name: np.ascontiguousarray(getattr(self, name)[rows][:, columns]) for name in STATE_COLUMNS}
+        return Truth(self.config, symbols, self.open_time[rows], storm=self.storm[rows], **arrays)
+
+    def futures(
+        self,
+        market: Market,
+        index: int,
+        paths: int,
+        bars: int,
+        seed: int,
+        belief: npt.ArrayLike | None = None,
+    ) -> FuturePaths:
+        """`paths` independent continuations of `market` over the `bars` bars after bar `index`.
+
+        They start from the hidden state and the close of bar `index`; the same arguments give the same paths. `market`
+        may hold some of the symbols only. Settlements inside one bar are added up in its funding rate. With `belief`,
+        (S, 3) probabilities of bear, range and bull in the order of `market`, the paths' first regimes are spread by
+        it (systematic resampling, Kitagawa 1996), each coin's alone, in place of the one that was there.
+        Raises `DataError` when `market` is not the one that this truth is about.
+        """
+        if market.symbols != self.symbols:
+            return self.select(market.symbols).futures(market, index, paths, bars, seed, belief)
+        interval = interval_of(self.config.timeframe)
+        inside = 0 <= index < min(len(market), len(self.open_time))
+        if market.interval != interval or not inside or market.open_time[index] != self.open_time[index]:
+            raise DataError(f"{market.source}: bar {index} is not one that the truth is about")
+
+        regime, signal = _repeat(self.regime[index], paths), _repeat(self.signal[index], paths)
+        if belief is not None:
+            regime = _spread(np.asarray(belief, np.float64), paths, np.random.default_rng((seed, index, 1)))
+            signal = regime if self.config.edge else signal
+        state = State(
+            regime=regime,
+            signal=signal,
+            storm=np.repeat(self.storm[index : index + 1], paths),
+            variance=_repeat(self.variance[index], paths),
+            funding=_repeat(self.funding[index], paths),
+            spread=_repeat(self.spread[index], paths),
+            spike_left=_repeat(self.spike_left[index], paths),
+            spike_height=_repeat(self.spike_height[index], paths),
+        )
+        open_time = self.open_time[index] + interval * np.arange(1, bars + 1, dtype=np.int64)
+        settles = settlements_of(open_time, interval) >= 0
+        draws = draw(
+            [np.random.default_rng((seed, index))] * STREAMS,
+            (paths, bars, len(self.symbols)),
+            self.config.steps,
+            settles.shape[1],
+            self.config.tail_freedom,
+            self.config.scale_cap,
+        )
+        course = evolve(state, _repeat(market.close[index], paths), draws, self.law, settles)
+        return FuturePaths(
+            open=course.open,
+            high=course.high,
+            low=course.low,
+            close=course.close,
+            half_spread=course.half_spread,
+            funding_rate=course.funding_rate.sum(axis=3),
+        )
+
+    def oracle(self, costs: Costs, levels: Sequence[float], decide_every: int = 1) -> OraclePolicy:
+        """The best policy with full knowledge of regime, drift, volatility and spread state, but not of the noise.
+
+        `levels` are the exposures (signed fractions of equity) to choose from, `decide_every` the bars between
+        decisions. See `simulator.synthetic.oracle` for what it maximises.
+        """
+        return solve(self, costs.taker_fee, costs.spread_multiplier, np.asarray(levels, np.float64), decide_every)
+
+
+def _repeat(row: npt.NDArray[Scalar], paths: int) -> npt.NDArray[Scalar]:
+    """`(S,)` -> `(paths, S)`."""
+    return np.repeat(row[None], paths, axis=0)
+
+
+def _spread(belief: FloatArray, paths: int, rng: np.random.Generator) -> Int8Array:
+    """(P, S) regimes, of each coin as many of each kind as its belief (S, 3) says, in random order."""
+    found = np.empty((paths, len(belief)), np.int8)
+    for column, chances in enumerate(belief):
+        at = (np.arange(paths) + rng.random()) / paths
+        kind = np.searchsorted(np.cumsum(chances / chances.sum())[:-1], at, side="right")
+        found[:, column] = rng.permutation(kind - 1)
+    return found

@@ -1,0 +1,197 @@
+"""Round trips: what they cost, how long they lasted and how far the price went, by hand and by counting."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.backtest.trades import Trade, trades_of, with_excursions
+from simulator.errors import DataError
+from simulator.exchange.records import (
+    BorrowPayment,
+    Fill,
+    FillReason,
+    FundingPayment,
+    InsurancePayment,
+    LedgerEntry,
+    LiquidationFee,
+)
+from simulator.market.market import Market
+
+HOUR = 3_600_000
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def market_of(rows: list[tuple[float, float, float, float]]) -> Market:
+    """One symbol, A, from rows of open, high, low, close."""
+    first, high, low, close = np.array(rows, np.float64).T[:, :, None]
+    time = np.arange(len(rows), dtype=np.int64) * HOUR
+    return Market(("A",), "1h", time, first, high, low, close, np.ones_like(close), np.zeros_like(close))
+
+
+MARKET = market_of(
+    [
+        (100, 101, 99, 100),
+        (100, 104, 97, 103),
+        (103, 106, 102, 105),
+        (105, 120, 80, 90),
+        (math.nan, math.nan, math.nan, math.nan),
+        (91, 95, 85, 94),
+        (94, 96, 93, 95),
+    ]
+)
+
+
+def fill(bar: int, quantity: float, price: float, reason: FillReason = "order", inside: bool = False) -> Fill:
+    return Fill((bar + inside) * HOUR, bar, "A", quantity, price, 0.0, 0.0, reason)
+
+
+def excursions(fills: list[Fill], end: int = 6) -> list[tuple[float | None, float | None, int | None]]:
+    last = float(MARKET.close[end, 0])
+    trades = with_excursions(trades_of(fills, {"A": last}, (end + 1) * HOUR, end), MARKET)
+    return [(trade.mae, trade.mfe, trade.bars_held) for trade in trades]
+
+
+@pytest.mark.parametrize(
+    ("fills", "low", "high", "bars"),
+    [
+        # Open to open: all of bars 1 and 2, and no more of bar 3 than its open.
+        ([fill(1, 1.0, 100.0), fill(3, -1.0, 105.0)], 97, 106, 2),
+        # A stop inside bar 3: its high may have come after, its low was certainly not suffered.
+        ([fill(1, 1.0, 100.0), fill(3, -1.0, 96.0, "stop", True)], 96, 106, 3),
+        # A target inside bar 3: the price of the target is the best, and its low may have come after.
+        ([fill(1, 1.0, 100.0), fill(3, -1.0, 110.0, "target", True)], 97, 110, 3),
+        # Stopped in the bar of the entry: its open and the stop are all that is known.
+        ([fill(3, 1.0, 105.0), fill(3, -1.0, 90.0, "stop", True)], 90, 105, 1),
+        ([fill(3, 1.0, 104.0), fill(3, -1.0, 90.0, "stop", True)], 90, 105, 1),
+        # Entered inside bar 1: its close counts, its low and high do not.
+        ([fill(1, 1.0, 102.0, inside=True), fill(2, -1.0, 103.0)], 102, 103, 1),
+        ([fill(1, 1.0, 101.0, inside=True), fill(1, -1.0, 102.0, "target", True)], 101, 102, 1),
+        # Still open at the end: the last bar counts as a whole.
+        ([fill(5, 1.0, 91.0)], 85, 96, 2),
+        # The absent bar 4 says nothing.
+        ([fill(3, 1.0, 105.0), fill(5, -1.0, 91.0)], 80, 120, 2),
+        # A fill beyond the bars, for it holds the spread.
+        ([fill(1, 1.0, 100.0), fill(2, -1.0, 96.5)], 96.5, 104, 1),
+    ],
+)
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_excursions_by_hand(fills: list[Fill], low: float, high: float, bars: int, side: float) -> None:
+    turned = [replace(one, quantity=side * one.quantity) for one in fills]
+    entry = fills[0].price
+    down, up = low / entry - 1.0, high / entry - 1.0
+    ((mae, mfe, held),) = excursions(turned)
+    assert (mae, mfe) == pytest.approx((down, up) if side > 0.0 else (-up, -down))
+    assert held == bars
+
+
+def walk(seed: int, bars: int) -> Market:
+    rng = np.random.default_rng(seed)
+    close = 100.0 * np.exp(np.cumsum(rng.normal(0.0, 0.02, bars)))
+    first = np.append(100.0, close[:-1])
+    high = np.maximum(first, close) * (1.0 + rng.uniform(0.0, 0.02, bars))
+    low = np.minimum(first, close) * (1.0 - rng.uniform(0.0, 0.02, bars))
+    return market_of(list(zip(first.tolist(), high.tolist(), low.tolist(), close.tolist(), strict=True)))
+
+
+def random_fills(seed: int, market: Market) -> list[Fill]:
+    """At the opens of some bars and inside others, so that the position grows, shrinks, turns and closes."""
+    rng = np.random.default_rng(seed)
+    fills = []
+    for bar in np.flatnonzero(rng.random(len(market)) < 0.4).tolist():
+        inside = bool(rng.random() < 0.3)
+        span = market.high[bar, 0] - market.low[bar, 0]
+        price = float(market.low[bar, 0] + rng.random() * span if inside else market.open[bar, 0])
+        quantity = float(rng.integers(-2, 3)) or 1.0
+        fee, spread, impact = rng.uniform(0.0, 1.0, 3).tolist()
+        fills.append(Fill((bar + inside) * HOUR, bar, "A", quantity, price, fee, spread, "order", impact))
+    return fills
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS)
+def test_what_random_trades_have_in_common(seed: int) -> None:
+    market = walk(seed, 40)
+    fills, last = random_fills(seed, market), float(market.close[-1, 0])
+    bare = trades_of(fills, {"A": last}, 40 * HOUR, 39)
+    trades = with_excursions(bare, market)
+    assert [replace(trade, bars_held=None, mae=None, mfe=None) for trade in trades] == bare
+    assert sum(trade.spread for trade in trades) == pytest.approx(sum(one.spread_cost for one in fills))
+    assert sum(trade.impact for trade in trades) == pytest.approx(sum(one.impact_cost for one in fills))
+    assert sum(trade.fees for trade in trades) == pytest.approx(sum(one.fee for one in fills))
+    for trade in trades:
+        assert trade.mae is not None and trade.mfe is not None and trade.closing_price is not None
+        assert trade.holding_ms == trade.exit_time - trade.entry_time
+        side = math.copysign(1.0, trade.quantity)
+        # No worse and no better than the bars that it touched (a fill lies within its bar here).
+        rows = slice(trade.entry_bar, trade.exit_bar + 1)
+        ends = side * (np.array([market.low[rows, 0].min(), market.high[rows, 0].max()]) / trade.entry_price - 1.0)
+        assert min(ends) - 1e-12 <= trade.mae <= 0.0 <= trade.mfe <= max(ends) + 1e-12
+        # At least as wide as its last fill and as what the bars in between went through.
+        seen = [side * (trade.closing_price / trade.entry_price - 1.0)]
+        between = slice(trade.entry_bar + 1, trade.exit_bar)
+        for values in (market.low[between, 0], market.high[between, 0]):
+            seen += (side * (values / trade.entry_price - 1.0)).tolist()
+        assert trade.mae <= min(seen) + 1e-12 and trade.mfe >= max(seen) - 1e-12
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=SEEDS, factor=st.sampled_from([0.001, 7.0]))
+def test_the_mirror_and_the_unit_of_the_price(seed: int, factor: float) -> None:
+    """Bought instead of sold, the worst is the best; another unit changes no fraction."""
+    market = walk(seed, 40)
+    fills, last = random_fills(seed, market), float(market.close[-1, 0])
+    one = with_excursions(trades_of(fills, {"A": last}, 40 * HOUR, 39), market)
+    mirrored = [replace(fill, quantity=-fill.quantity) for fill in fills]
+    other = with_excursions(trades_of(mirrored, {"A": last}, 40 * HOUR, 39), market)
+    assert [(trade.mae, trade.mfe) for trade in one] == [
+        (-trade.mfe if trade.mfe else 0.0, -trade.mae if trade.mae else 0.0) for trade in other
+    ]
+    columns: dict[str, Any] = {name: getattr(market, name) * factor for name in ("open", "high", "low", "close")}
+    priced = [replace(fill, price=fill.price * factor) for fill in fills]
+    scaled = with_excursions(
+        trades_of(priced, {"A": last * factor}, 40 * HOUR, 39),
+        replace(market, **columns),
+    )
+    for trade, again in zip(one, scaled, strict=True):
+        assert (again.mae, again.mfe) == pytest.approx((trade.mae, trade.mfe), abs=1e-12)
+
+
+def test_a_trade_that_was_stored_without_the_newer_fields_still_loads() -> None:
+    trade = trades_of([fill(1, 1.0, 100.0)], {"A": 95.0}, 7 * HOUR, 6)[0]
+    newer = ("spread", "impact", "borrow", "liquidation", "closing_price", "holding_ms", "bars_held", "mae", "mfe")
+    older = Trade(**{name: value for name, value in asdict(trade).items() if name not in newer})
+    assert older.mae is None and older.spread == 0.0
+    measured = with_excursions([older], MARKET)[0]
+    assert measured.mfe == pytest.approx(0.2)
+    assert Trade(**asdict(measured)) == measured
+
+
+def test_payments_belong_to_the_trade_that_caused_them() -> None:
+    ledger: list[LedgerEntry] = [
+        fill(1, -1.0, 100.0),
+        FundingPayment(1, "A", 2.0),
+        BorrowPayment(2, "A", 0.5),
+        fill(3, 1.0, 120.0, "liquidation", True),
+        LiquidationFee(3, "A", 1.5),
+        InsurancePayment(3, "A", -7.0),
+        fill(5, 1.0, 91.0),
+    ]
+    lost, held = trades_of(ledger, {"A": 95.0}, 7 * HOUR, 6)
+    assert (lost.funding, lost.borrow, lost.liquidation) == (2.0, 0.5, -5.5)
+    assert lost.pnl == pytest.approx(-20.0 - 2.0 - 0.5 + 5.5)
+    assert (held.borrow, held.liquidation, held.pnl) == pytest.approx((0.0, 0.0, 4.0))
+
+
+def test_another_market_is_refused() -> None:
+    trade = trades_of([fill(1, 1.0, 100.0)], {"A": 95.0}, 8 * HOUR, 7)[0]
+    with pytest.raises(DataError, match=r"lasted from bar 1 to bar 7, but memory has bars 0\.\.6"):
+        with_excursions([trade], MARKET)
+    with pytest.raises(DataError, match="no symbol 'B'"):
+        with_excursions([replace(trade, symbol="B")], MARKET)

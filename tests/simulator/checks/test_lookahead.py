@@ -1,0 +1,404 @@
+"""Look-ahead analysis: every kind of peeking is found, and nothing is found in what is honest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.arrays import FloatArray
+from simulator.backtest.run import Strategy, Window, orders_for_target
+from simulator.checks.lookahead import (
+    LookaheadReport,
+    check_lookahead,
+    choose,
+    driven_by,
+    first_difference,
+    perturbed,
+    truncated,
+)
+from simulator.checks.perturbation import TREATED, begun_at
+from simulator.errors import DataError, UserError
+from simulator.exchange.orders import Order
+from simulator.exchange.records import AccountView
+from simulator.market.market import Bars, Market, MarketView
+from simulator.market.timeframes import BAR_COLUMNS
+from simulator.strategies import SmaCross
+from tests.lookahead_scenes import BARS, WITHOUT_ARGUMENTS, Follows, Signal, rich_market
+
+WINDOW = Window(130, BARS - 1, 2)
+
+
+def checked(make: Callable[[Market], Strategy], **options: Any) -> LookaheadReport:
+    return check_lookahead(driven_by(make), rich_market(), WINDOW, **{"times": 8, "draws": 2} | options)
+
+
+# The other markets
+
+
+def test_every_field_of_a_market_is_treated() -> None:
+    assert {one.name for one in fields(Market)} == TREATED
+
+
+@settings(max_examples=25, deadline=None)
+@given(index=st.integers(0, BARS - 1), seed=st.integers(0, 2**32))
+def test_the_markets_agree_in_what_was_known_and_in_nothing_else(index: int, seed: int) -> None:
+    market = rich_market()
+    cut, other = truncated(market, index), perturbed(market, index, np.random.default_rng(seed))
+    now = market.view(index).now
+    assert len(cut) == index + 1 and len(other) == BARS
+    for name in BAR_COLUMNS:
+        assert getattr(cut, name).tobytes() == getattr(market, name)[: index + 1].tobytes()
+        mine, its = getattr(market, name)[index + 1 :], getattr(other, name)[index + 1 :]
+        assert not (mine == its).any()
+    known_times: list[Iterable[int]] = [
+        [one.time for events in cut.funding.values() for one in events],
+        [item.known_at for item in cut.news],
+        *(one.known_at.tolist() for one in cut.series.values()),
+        *(one.time.tolist() for one in cut.books.values()),
+    ]
+    assert all(time <= now for times in known_times for time in times)
+    # The hash is over everything that a view can show, so these are equal up to the close of `index`.
+    assert truncated(other, index).content_hash == cut.content_hash
+    assert other.content_hash != market.content_hash
+    assert cut.truth is None and other.truth is None
+    assert cut.partial is not None and other.partial is not None and market.partial is not None
+    assert (cut.partial == market.partial[: index + 1]).all() and (other.partial[: index + 1] == cut.partial).all()
+    assert perturbed(market, index, np.random.default_rng(seed)).content_hash == other.content_hash
+
+
+@pytest.mark.parametrize("index", [0, 150, BARS - 3])
+def test_the_other_future_is_another_one_in_every_field(index: int) -> None:
+    market = rich_market()
+    now = market.view(index).now
+    other = perturbed(market, index, np.random.default_rng(1))
+    for symbol, events in market.funding.items():
+        pairs = list(zip(events, other.funding[symbol], strict=True))
+        assert all((mine == its) == (mine.time <= now) for mine, its in pairs)
+    later = [item for item in other.news if item.known_at > now]
+    assert later and not set(later) & set(market.news) and any(item.time <= now for item in later)
+    series, its_series = market.series["onchain/fees"], other.series["onchain/fees"]
+    assert ((series.columns["value"] == its_series.columns["value"]) == (series.known_at <= now)).all()
+    books, its_books = market.books["AAAUSDT"], other.books["AAAUSDT"]
+    for name in ("bid_price", "bid_size", "ask_price", "ask_size"):
+        assert ((getattr(books, name)[:, 0] == getattr(its_books, name)[:, 0]) == (books.time <= now)).all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(index=st.integers(0, BARS - 2), seed=st.integers(0, 2**32))
+def test_the_other_bars_are_bars(index: int, seed: int) -> None:
+    other = perturbed(rich_market(), index, np.random.default_rng(seed))
+    there = other.present[index + 1 :]
+    part = {name: getattr(other, name)[index + 1 :] for name in BAR_COLUMNS}
+    assert all((np.isnan(values) == ~there).all() for values in part.values())
+    body = np.stack([part["open"], part["close"]])
+    assert (part["high"] >= body.max(axis=0))[there].all() and (part["low"] <= body.min(axis=0))[there].all()
+    assert (part["low"] > 0.0)[there].all() and (part["volume"] > 0.0)[there].all()
+    assert ((part["half_spread"] > 0.0) & (part["half_spread"] <= 0.5))[there].all()
+
+
+def test_a_symbol_that_is_listed_later_and_a_market_of_bars_alone_have_other_futures_too() -> None:
+    market = rich_market()
+    arrays: dict[str, Any] = {name: getattr(market, name).copy() for name in BAR_COLUMNS}
+    for values in arrays.values():
+        values[:200, 1] = np.nan
+    plain = replace(market, **arrays, funding={}, news=(), series={}, books={}, partial=None)
+    other = perturbed(plain, 150, np.random.default_rng(0))
+    assert other.present[151:, 1].mean() > 0.8 and not other.present[:151, 1].any()
+    assert truncated(plain, 150).partial is None
+
+
+@pytest.mark.parametrize("index", [-1, BARS])
+def test_a_bar_outside_is_refused(index: int) -> None:
+    for alter in (truncated, begun_at, lambda m, i: perturbed(m, i, np.random.default_rng(0))):
+        with pytest.raises(DataError, match=f"bar {index} is outside"):
+            alter(rich_market(), index)
+
+
+# Peeking is found
+
+
+def peeks(market: Market) -> dict[str, Signal]:
+    """Ways to know the future of a market one was handed. Those that index past its end check it first, as a cheat
+    that is to run until the last bar has to."""
+    last = len(market) - 1
+
+    def next_close(view: MarketView, symbol: str) -> float:
+        column = market.column(symbol)
+        return float(np.sign(market.close[min(view.index + 1, last), column] - market.close[view.index, column]))
+
+    def next_open(view: MarketView, symbol: str) -> float:
+        column = market.column(symbol)
+        return 20.0 * float(market.open[min(view.index + 1, last), column] / view.last_close(symbol) - 1.0)
+
+    def past_the_end(view: MarketView, symbol: str) -> float:
+        return float(market.low[view.index + 1, market.column(symbol)] > market.close[view.index, 0])
+
+    def by_event_time(view: MarketView, symbol: str) -> float:
+        return float(len([item for item in market.news if item.time <= view.now]) % 5) / 4.0
+
+    def next_headline(view: MarketView, symbol: str) -> float:
+        return float(len(next((item.text for item in market.news if item.known_at > view.now), "")) % 7) / 6.0
+
+    def next_funding(view: MarketView, symbol: str) -> float:
+        return 1e3 * next((one.rate for one in market.funding[symbol] if one.time > view.now), 0.0)
+
+    def next_series(view: MarketView, symbol: str) -> float:
+        one = market.series["onchain/fees"]
+        return float(np.nan_to_num(one.columns["value"][one.known_at > view.now][:1].sum())) / 20.0
+
+    def next_book(view: MarketView, symbol: str) -> float:
+        books = market.books["AAAUSDT"]
+        return float(books.bid_size[books.time > view.now][:1, 0].sum())
+
+    def centred(view: MarketView, symbol: str) -> float:
+        close = np.nan_to_num(market.close[:, market.column(symbol)], nan=100.0)
+        smooth = np.convolve(close, np.full(9, 1.0 / 9.0), mode="same")
+        return 10.0 * float(smooth[view.index] / close[view.index] - 1.0)
+
+    def whole_deviation(view: MarketView, symbol: str) -> float:
+        moves = np.diff(np.log(market.close[:, market.column(symbol)]))
+        return float(moves[view.index - 1] / np.nanstd(moves)) / 4.0
+
+    def holes_ahead(view: MarketView, symbol: str) -> float:
+        return float(market.present[view.index + 1 :].mean()) if view.index < last else 0.0
+
+    def spread_ahead(view: MarketView, symbol: str) -> float:
+        return float(np.nanmean(market.half_spread[view.index :])) * 1e3
+
+    def behind_the_door(view: MarketView, symbol: str) -> float:
+        inside = view._market
+        return float(np.nanmax(inside.high[view.index :, 0]) / np.nanmax(inside.high[view.index, 0]) - 1.0)
+
+    return {
+        "next_close": next_close, "next_open": next_open, "past_the_end": past_the_end, "by_event_time": by_event_time,
+        "next_headline": next_headline, "next_funding": next_funding, "next_series": next_series,
+        "next_book": next_book, "centred": centred, "whole_deviation": whole_deviation, "holes_ahead": holes_ahead,
+        "spread_ahead": spread_ahead, "behind_the_door": behind_the_door,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(peeks(rich_market())))
+@pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning", "ignore:Mean of empty:RuntimeWarning")
+def test_a_peek_is_found_by_the_cut_and_by_the_other_future(name: str) -> None:
+    report = checked(lambda market: Follows(peeks(market)[name]))
+    kinds = {finding.kind for finding in report.findings}
+    assert "perturbation" in kinds and not report.clean and report.with_orders > 0
+    if name != "by_event_time":  # a headline that is about to come is rare; the other futures always have some
+        assert kinds & {"truncation", "failure"}
+        assert not checked(lambda market: Follows(peeks(market)[name]), draws=0).clean
+
+
+def test_a_peek_is_found_at_the_decision_it_was_made_for() -> None:
+    class NextOpen:
+        name = "next_open"
+
+        def __init__(self, market: Market) -> None:
+            self.open = np.append(market.open[:, 0], np.nan)
+
+        def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+            return [Order("BBBUSDT", 1.0), Order("AAAUSDT", float(self.open[view.index + 1]))]
+
+    market, report = rich_market(), checked(NextOpen)
+    # One finding for each run, at the time after which its market is another one.
+    assert [finding.altered_after for finding in report.findings] == [bar for bar in report.times for _ in range(3)]
+    for finding in report.findings:
+        assert finding.bar == finding.altered_after and finding.time == market.view(finding.bar).now
+        assert (finding.symbol, finding.field) == ("AAAUSDT", "quantity")
+        assert finding.expected == repr(float(market.open[finding.bar + 1, 0])) != finding.found
+        assert f"AAAUSDT quantity: {finding.expected} became {finding.found}" in finding.sentence()
+
+
+def test_what_knows_the_whole_history_is_found_at_the_first_decision() -> None:
+    report = checked(lambda market: Follows(peeks(market)["whole_deviation"]))
+    assert {finding.bar for finding in report.findings} == {WINDOW.start}
+    assert len(report.findings) == 3 * len(report.times)
+
+
+def test_a_look_past_the_clock_is_a_finding_and_what_came_before_it_is_still_compared() -> None:
+    def late(view: MarketView, symbol: str) -> float:
+        return 0.0 if view.index < 200 else float(view.bar(symbol, view.index + 1).close[0])
+
+    report = checked(lambda market: Follows(late))
+    assert [(finding.kind, finding.bar, finding.altered_after) for finding in report.findings] == [("clock", 200, None)]
+    assert "LookAheadError" in report.findings[0].found
+    assert report.times[0] == WINDOW.start and report.times[-1] == 198 and report.comparisons > 0
+    at_once = checked(lambda market: Follows(lambda view, symbol: float(view.bar(symbol, view.index + 1).close[0])))
+    assert at_once.times == () and at_once.findings[0].bar == WINDOW.start
+
+
+def test_the_hidden_truth_is_no_way_either() -> None:
+    def regime(view: MarketView, symbol: str) -> float:
+        truth = view._market.truth
+        assert truth is not None
+        return float(truth.regime[view.index, 0])
+
+    report = checked(lambda market: Follows(regime))
+    assert {(finding.kind, finding.bar) for finding in report.findings} == {("failure", WINDOW.start)}
+    assert "AssertionError" in report.findings[0].found
+
+
+class Precomputed:
+    """Takes an average of the closes, of the bar and those `ahead` of it, that is made once for the whole history."""
+
+    name = "precomputed"
+
+    def __init__(self, ahead: int) -> None:
+        self.ahead = ahead
+
+    def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+        orders: list[Order] = []
+        for symbol in view.symbols:
+            average = float(view.computed(symbol, average_of_20, self.ahead)[-1])
+            wanted = 5.0 * (view.last_close(symbol) / average - 1.0)
+            orders += orders_for_target(view, account, symbol, float(np.clip(wanted, -0.5, 0.5)))
+        return orders
+
+
+def average_of_20(bars: Bars, ahead: float) -> FloatArray:
+    close = np.nan_to_num(bars.close, nan=100.0)
+    sums = np.concatenate([[0.0], np.cumsum(close)])
+    stop = np.minimum(np.arange(len(close)) + 1 + int(ahead), len(close))
+    begin = np.maximum(stop - 20, 0)
+    average: FloatArray = (sums[stop] - sums[begin]) / (stop - begin)
+    return average
+
+
+@pytest.mark.parametrize(("ahead", "clean"), [(0, True), (1, False), (5, False)])
+def test_precomputing_is_allowed_and_knowing_is_not(ahead: int, clean: bool) -> None:
+    assert checked(lambda market: Precomputed(ahead)).clean is clean
+
+
+# Honest ones pass
+
+
+@pytest.mark.parametrize("strategy", WITHOUT_ARGUMENTS)
+def test_the_baselines_are_honest(strategy: type[Any]) -> None:
+    assert len(WITHOUT_ARGUMENTS) >= 5
+    report = checked(lambda market: strategy(), times=6, draws=1)
+    assert report.findings == () and report.clean and len(report.times) == 6
+    assert report.times[0] == WINDOW.start and report.times[-1] == BARS - 2
+    # The run that is repeated, and for each time one cut and one other future.
+    assert report.comparisons == WINDOW.decisions + 2 * sum((bar - WINDOW.start) // 2 + 1 for bar in report.times)
+
+
+class Diced:
+    """Draws its exposures from a generator that it keeps."""
+
+    name = "diced"
+
+    def __init__(self, seed: int | None) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+        return orders_for_target(view, account, "AAAUSDT", float(self.rng.uniform(-1.0, 1.0)), 0.05, 0.1)
+
+
+def test_what_keeps_state_and_draws_with_a_seed_is_compared() -> None:
+    report = checked(lambda market: Diced(4))
+    assert report.clean and report.with_orders == 8
+
+
+def test_orders_that_wait_are_there_at_the_last_decision_too() -> None:
+    """A run that ends at t rejects what waits; the account at t would then differ, and with it the decision."""
+
+    class CountsWaiting(Diced):
+        def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+            return [Order("AAAUSDT", 0.01 * (1 + len(account.pending)), delay=7)]
+
+    report = checked(lambda market: CountsWaiting(1))
+    assert report.clean and report.with_orders == 8
+
+
+def test_what_cannot_be_repeated_is_told_so() -> None:
+    report = checked(lambda market: Diced(None))
+    assert [finding.kind for finding in report.findings] == ["not_repeatable"] and report.times == ()
+
+
+# Mistakes of the user
+
+
+@pytest.mark.parametrize(
+    ("decision", "message"),
+    [
+        (lambda view: None, "is a NoneType; return a list or tuple"),
+        (lambda view: 1 // 0, r"fails at 20.* \(bar 130\) with ZeroDivisionError.*test_lookahead.py, line \d+"),
+        (lambda view: ["buy"], "with AttributeError"),
+        (lambda view: view.bars("ZZZUSDT", 1), "no symbol 'ZZZUSDT'"),
+    ],
+)
+def test_a_strategy_that_fails_is_a_mistake_to_mend(decision: Callable[[MarketView], Any], message: str) -> None:
+    class Fails:
+        name = "fails"
+
+        def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+            made: Sequence[Order] = decision(view)
+            return made
+
+    with pytest.raises(UserError, match=message):
+        checked(lambda market: Fails())
+
+
+@pytest.mark.parametrize("options", [{"times": 1}, {"draws": -1}])
+def test_bad_numbers_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="give at least 2 times"):
+        checked(lambda market: SmaCross(), **options)
+
+
+# The parts
+
+A = Order("A", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "difference"),
+    [
+        ([], [], None),
+        ([A], [Order("A", 1.0)], None),
+        ([Order("A", float("nan"))], [Order("A", float("nan"))], None),
+        ([Order("A", np.float64(1.0))], [A], None),
+        ([A], [Order("A", 1.5)], ("A", "quantity", "1.0", "1.5")),
+        ([A], [Order("A", 1.0 + 1e-15)], ("A", "quantity", "1.0", repr(1.0 + 1e-15))),
+        ([A, Order("B", 1.0)], [A, Order("B", 1.0, stop=2.0)], ("B", "stop", "None", "2.0")),
+        ([A], [Order("B", 1.0)], ("A", "symbol", "'A'", "'B'")),
+        ([A], [], ("A", "order", repr(A), "no order")),
+        ([], [A], ("A", "order", "no order", repr(A))),
+        ([A], ["A"], ("A", "order", repr(A), "'A'")),
+    ],
+)
+def test_the_first_difference(expected: list[Any], found: list[Any], difference: tuple[str, ...] | None) -> None:
+    assert first_difference(expected, found) == difference
+
+
+def test_rounding_may_be_tolerated() -> None:
+    assert first_difference([A], [Order("A", 1.0 + 1e-12)], 1e-9) is None
+    assert first_difference([A], [Order("A", 1.0 + 1e-6)], 1e-9) is not None
+
+
+@given(
+    decided=st.dictionaries(st.integers(0, 500), st.sampled_from([(), (A,)]), min_size=1),
+    times=st.integers(2, 40),
+    seed=st.integers(0, 99),
+)
+def test_the_times_are_spread_and_prefer_orders(decided: dict[int, Any], times: int, seed: int) -> None:
+    chosen = choose(decided, times, np.random.default_rng(seed))
+    assert chosen == sorted(set(chosen)) and set(chosen) <= set(decided)
+    assert len(chosen) == min(times, len(decided))
+    assert min(decided) in chosen and max(decided) in chosen
+    ordered = [bar for bar in decided if decided[bar]]
+    assert sum(bar in chosen for bar in ordered) >= min(len(ordered), (times - 2) // 2)
+    assert choose(decided, times, np.random.default_rng(seed)) == chosen
+
+
+def test_the_report_is_json_and_repeats_with_its_seed() -> None:
+    one, same, other = (checked(lambda market: Diced(4), seed=seed) for seed in (1, 1, 2))
+    assert one == same and one.times != other.times
+    told = json.loads(json.dumps(one.to_dict(), allow_nan=False))
+    assert told["data_hash"] == rich_market().content_hash and told["times"] == list(one.times)
+    assert (told["seed"], told["draws"], told["findings"]) == (1, 2, [])

@@ -1,0 +1,310 @@
+"""Laws that random requests of every kind must obey, recomputed from the records alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.exchange.costs import Costs
+from simulator.exchange.exchange import Exchange
+from simulator.exchange.orders import Cancel, Order, Replace, Target, oco
+from simulator.exchange.records import BorrowPayment, Fill, FundingPayment, InsurancePayment, LiquidationFee
+from simulator.exchange.rules import MarginTier, SymbolRules
+from simulator.exchange.tape import last_closes
+from simulator.exchange.venue import Venue
+from simulator.market.events import FundingEvent
+from simulator.market.market import Market
+
+HOUR = 3_600_000
+CASH = 10_000.0
+SYMBOLS = ("A", "B", "C")
+KINDS = ("market", "limit", "stop", "stop_limit", "take_profit", "trailing_stop")
+LIQUIDATION_FEE = 0.003
+
+
+def random_market(rng: np.random.Generator, step: float) -> Market:
+    """Random walks of three symbols with gaps, wicks, absent bars, funding and thin volume."""
+    shape = (int(rng.integers(5, 40)), len(SYMBOLS))
+    moves, gaps = rng.normal(0.0, step, shape), rng.normal(0.0, step / 2, shape)
+    close = 100.0 * np.exp(np.cumsum(moves + gaps, axis=0))
+    first = close * np.exp(-moves)
+    high = np.maximum(first, close) * np.exp(np.abs(rng.normal(0.0, step, shape)))
+    low = np.minimum(first, close) * np.exp(-np.abs(rng.normal(0.0, step, shape)))
+    volume, half_spread = rng.uniform(0.0, 1_000.0, shape), rng.uniform(0.0, 0.005, shape)
+    gone = rng.random(shape) < 0.1
+    gone[0] = False
+    for array in (first, high, low, close, volume, half_spread):
+        array[gone] = np.nan
+    funding = {
+        symbol: tuple(FundingEvent(hour * HOUR, float(rng.normal(0.0, 0.002))) for hour in range(1, shape[0], 4))
+        for symbol in SYMBOLS
+    }
+    times = np.arange(shape[0], dtype=np.int64) * HOUR
+    return Market(SYMBOLS, "1h", times, first, high, low, close, volume, half_spread, funding)
+
+
+def followed_by_quiet(market: Market, bars: int) -> Market:
+    """The market with `bars` more, deep ones that stay at the last price of each symbol."""
+    shape = (bars, len(market.symbols))
+    last = np.tile(last_closes(market, len(market) - 1), (bars, 1))
+    added = dict.fromkeys(("open", "high", "low", "close"), last)
+    added |= {"volume": np.full(shape, 1e9), "half_spread": np.full(shape, 0.001)}
+    columns: dict[str, Any] = {name: np.concatenate([getattr(market, name), array]) for name, array in added.items()}
+    times = np.arange(len(market) + bars, dtype=np.int64) * HOUR
+    return replace(market, open_time=times, **columns)
+
+
+def random_order(rng: np.random.Generator, exchange: Exchange, name: str) -> Order:
+    symbol, kind = str(rng.choice(SYMBOLS)), str(rng.choice(KINDS))
+    price = exchange.account().mark[symbol]
+    held = exchange.account().positions[symbol]
+    quantity = -held if held != 0.0 and rng.random() < 0.3 else float(rng.normal(0.0, 1.0)) * CASH / price
+    near = [price * math.exp(float(rng.normal(0.0, 0.02))) for _ in range(2)]
+    fields: dict[str, Any] = {}
+    if kind in ("limit", "stop_limit"):
+        fields["limit"] = near[0]
+        fields["in_force"] = str(rng.choice(["gtc", "gtc", "ioc", "fok", "post_only"]))
+    if kind in ("stop", "stop_limit", "take_profit"):
+        fields["trigger"] = near[1]
+    if kind == "trailing_stop":
+        fields["trail"] = float(rng.uniform(0.005, 0.1))
+    level = fields.get("limit", fields.get("trigger", price))
+    side = 1.0 if held + quantity > 0.0 else -1.0
+    if rng.random() < 0.3:
+        fields |= {"stop": level * (1.0 - side * 0.03), "target": level * (1.0 + side * 0.03)}
+    if rng.random() < 0.2:
+        fields["hold_bars"] = int(rng.integers(1, 5))
+    if rng.random() < 0.3:
+        fields["expire_bars"] = int(rng.integers(1, 5))
+    return Order(
+        symbol, quantity, delay=int(rng.integers(0, 3)), reduce_only=bool(rng.random() < 0.2), id=name,
+        kind=kind, **fields,  # type: ignore[arg-type]  # keywords by chance
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    exchange: Exchange
+    orders: dict[str, Order]  # by id, as submitted
+    limits_kept: list[tuple[Fill, float]]  # fills with the limit that their order had then
+
+
+def random_run(
+    seed: int,
+    step: float,
+    leverage: float,
+    saved_at: Collection[int] = (),
+    symbols: tuple[str, ...] = SYMBOLS,
+    quiet_bars: int = 0,
+) -> Run:
+    """A run with requests of every kind on cross, isolated and spot symbols.
+
+    The exchange is saved and resumed after the bars `saved_at`; `symbols` is their order in the market. `quiet_bars` at
+    the mark prices follow at the end and are not stepped through.
+    """
+    rng = np.random.default_rng(seed)
+    tiers = (MarginTier(0.0, 0.01, 20.0), MarginTier(15_000.0, 0.05, 5.0))
+    venue = Venue(
+        {
+            "A": SymbolRules(tiers=tiers, liquidation_fee=LIQUIDATION_FEE),
+            "B": SymbolRules(tiers=tiers, liquidation_fee=LIQUIDATION_FEE),
+            "C": SymbolRules(kind="spot"),
+        },
+        isolated={"B": 4.0} if rng.random() < 0.5 else {},
+    )
+    costs = Costs(
+        taker_fee=0.001, maker_fee=float(rng.choice([-0.0005, 0.0002])), participation=float(rng.choice([0.02, 0.2])),
+        impact=float(rng.choice([0.0, 1.0])), latency=int(rng.integers(0, 2)), borrow_rate=10.0,
+    )  # fmt: skip
+    market = random_market(rng, step)
+    bars = len(market)
+    market = (followed_by_quiet(market, quiet_bars) if quiet_bars else market).select(symbols)
+    exchange = Exchange(market, 0, CASH, costs, leverage, venue=venue)
+    orders: dict[str, Order] = {}
+    limits: dict[str, float] = {}
+    kept: list[tuple[Fill, float]] = []
+    for bar in range(bars - 1):
+        for number in range(int(rng.integers(0, 4))):
+            order = random_order(rng, exchange, f"{bar}-{number}")
+            pair = [order]
+            if rng.random() < 0.2:
+                pair = oco(order, random_order(rng, exchange, f"{bar}-{number}-other"), group=order.id)
+            for one in pair:
+                orders[one.id] = one
+                if one.limit is not None:
+                    limits[one.id] = one.limit
+                exchange.submit(one)
+        ungrouped = [order for order in exchange.account().pending if not order.group]
+        if ungrouped and rng.random() < 0.2:
+            old = ungrouped[int(rng.integers(len(ungrouped)))]
+            if old.limit is None or "replaced" in old.id:
+                exchange.submit(Cancel(old.id))
+            else:
+                limits[f"{old.id} (replaced)"], limits[old.id] = limits[old.id], old.limit * 0.99
+                exchange.submit(Replace(old.id, limit=limits[old.id]))
+        if rng.random() < 0.1:
+            exchange.submit(Target(str(rng.choice(SYMBOLS)), float(rng.uniform(-leverage, leverage))))
+        before = len(exchange.fills)
+        exchange.step()
+        kept += [(fill, limits[fill.order]) for fill in exchange.fills[before:] if fill.order in limits]
+        if bar in saved_at:
+            data = json.loads(json.dumps(exchange.save(), allow_nan=False))
+            exchange = Exchange.resume(data, market, costs, leverage, venue=venue)
+    return Run(exchange, orders, kept)
+
+
+runs = st.builds(
+    random_run,
+    seed=st.integers(0, 2**32 - 1),
+    step=st.sampled_from([0.005, 0.03, 0.2]),
+    leverage=st.sampled_from([1.0, 3.0, 10.0]),
+)
+
+
+@given(run=runs)
+@settings(max_examples=60, deadline=None)
+def test_books_follow_from_the_records(run: Run) -> None:
+    exchange = run.exchange
+    cash, fees, penalties = CASH, 0.0, 0.0
+    sums = {FundingPayment: 0.0, BorrowPayment: 0.0, InsurancePayment: 0.0, LiquidationFee: 0.0}
+    held = dict.fromkeys(SYMBOLS, 0.0)
+    for entry in exchange.ledger:
+        if isinstance(entry, Fill):
+            value = entry.quantity * entry.price
+            penalty = abs(value) * LIQUIDATION_FEE if entry.reason == "liquidation" and entry.symbol != "C" else 0.0
+            cash -= value + entry.fee
+            fees, penalties = fees + entry.fee, penalties + penalty
+            held[entry.symbol] += entry.quantity
+        else:
+            cash -= entry.amount
+            sums[type(entry)] += entry.amount
+    account = exchange.account()
+    marks = {
+        symbol: next(c for c in exchange.market.close[::-1, column].tolist() if c == c)
+        for column, symbol in enumerate(SYMBOLS)
+    }
+    assert account.cash == pytest.approx(cash, rel=1e-9, abs=1e-6)
+    assert account.positions == pytest.approx(held, rel=1e-9, abs=1e-7)
+    equity = cash + sum(held[symbol] * marks[symbol] for symbol in SYMBOLS)
+    assert account.equity == pytest.approx(equity, rel=1e-9, abs=1e-5)
+    paid = exchange.paid()
+    assert paid["fees"] == pytest.approx(fees, rel=1e-9, abs=1e-6)
+    assert paid["funding"] == pytest.approx(sums[FundingPayment], rel=1e-9, abs=1e-6)
+    assert sums[LiquidationFee] == pytest.approx(penalties, rel=1e-9, abs=1e-6)
+    assert paid["borrow"] == pytest.approx(sums[BorrowPayment], rel=1e-9, abs=1e-6)
+    assert paid["liquidation"] == pytest.approx(sums[LiquidationFee] + sums[InsurancePayment], rel=1e-9, abs=1e-6)
+
+
+@given(run=runs)
+@settings(max_examples=60, deadline=None)
+def test_no_bar_is_traded_beyond_the_participation(run: Run) -> None:
+    exchange = run.exchange
+    assert exchange.costs.participation is not None
+    traded = np.zeros_like(exchange.market.close)
+    for fill in exchange.fills:
+        if fill.reason != "liquidation":
+            traded[fill.bar, SYMBOLS.index(fill.symbol)] += abs(fill.quantity)
+    allowed = exchange.costs.participation * np.nan_to_num(exchange.market.volume)
+    assert (traded <= allowed * (1 + 1e-9) + 1e-9).all()
+
+
+@given(run=runs)
+@settings(max_examples=60, deadline=None)
+def test_no_limit_trades_worse_than_its_limit_and_only_limits_make(run: Run) -> None:
+    for fill, worst in run.limits_kept:
+        side = math.copysign(1.0, fill.quantity)
+        assert side * (fill.price / worst - 1.0) <= 1e-9
+    with_limit = {id(fill) for fill, _ in run.limits_kept}
+    assert all(id(fill) in with_limit for fill in run.exchange.fills if fill.maker)
+
+
+@given(run=runs)
+@settings(max_examples=60, deadline=None)
+def test_an_account_without_equity_is_over(run: Run) -> None:
+    exchange = run.exchange
+    liquidations = [fill.bar for fill in exchange.fills if fill.reason == "liquidation"]
+    curve = exchange.equity_curve()
+    under = np.flatnonzero(curve <= 0.0)
+    ended = exchange.account().liquidated
+    assert not len(under) or ended or (liquidations and min(liquidations) <= int(under[0]))
+    if ended:
+        assert not any(exchange.account().positions.values())
+    if len(under) and not exchange.venue.isolated:
+        assert ended
+        assert all(fill.bar <= int(under[0]) for fill in exchange.fills)
+
+
+@given(run=runs)
+@settings(max_examples=60, deadline=None)
+def test_orders_trade_no_more_than_asked_and_groups_no_more_than_their_largest(run: Run) -> None:
+    traded: dict[str, float] = {}
+    for fill in run.exchange.fills:
+        traded[fill.order.removesuffix(" (replaced)")] = (
+            traded.get(fill.order.removesuffix(" (replaced)"), 0.0) + fill.quantity
+        )
+    groups: dict[str, list[str]] = {}
+    for name, order in run.orders.items():
+        done = traded.get(name, 0.0)
+        assert done * order.quantity >= 0.0
+        assert abs(done) <= abs(order.quantity) * (1 + 1e-9)
+        if order.group:
+            groups.setdefault(order.group, []).append(name)
+    for names in groups.values():
+        total = sum(abs(traded.get(name, 0.0)) for name in names)
+        assert total <= max(abs(run.orders[name].quantity) for name in names) * (1 + 1e-9)
+
+
+@given(seed=st.integers(0, 2**32 - 1), step=st.sampled_from([0.005, 0.2]), cuts=st.sets(st.integers(0, 38), min_size=1))
+@settings(max_examples=40, deadline=None)
+def test_a_run_that_was_saved_and_resumed_equals_one_that_was_not(seed: int, step: float, cuts: set[int]) -> None:
+    whole, parts = (random_run(seed, step, 3.0, saved_at).exchange for saved_at in ((), cuts))
+    assert parts.ledger == whole.ledger
+    assert repr(parts.rejections) == repr(whole.rejections)  # as text, because a NaN equals nothing
+    assert parts.paid() == whole.paid()
+    assert repr(parts.account()) == repr(whole.account())
+    assert parts.equity_curve().tobytes() == whole.equity_curve().tobytes()
+    assert parts.exposure_curve().tobytes() == whole.exposure_curve().tobytes()
+
+
+@given(seed=st.integers(0, 2**32 - 1), step=st.sampled_from([0.005, 0.03, 0.2]), symbols=st.permutations(SYMBOLS))
+@settings(max_examples=60, deadline=None)
+def test_the_order_of_the_symbols_does_not_matter(seed: int, step: float, symbols: list[str]) -> None:
+    one = random_run(seed, step, 3.0).exchange
+    other = random_run(seed, step, 3.0, symbols=tuple(symbols)).exchange
+    assert other.equity_curve() == pytest.approx(one.equity_curve(), rel=1e-7, abs=1e-4)
+    assert other.paid() == pytest.approx(one.paid(), rel=1e-7, abs=1e-4)
+    for symbol in SYMBOLS:
+        mine, theirs = ([fill for fill in run.fills if fill.symbol == symbol] for run in (one, other))
+        assert [(fill.bar, fill.reason, fill.order) for fill in mine] == [
+            (fill.bar, fill.reason, fill.order) for fill in theirs
+        ]
+        assert [fill.quantity for fill in mine] == pytest.approx([fill.quantity for fill in theirs], rel=1e-6, abs=1e-7)
+
+
+@given(seed=st.integers(0, 2**32 - 1), step=st.sampled_from([0.005, 0.03]), by_target=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_closing_everything_returns_the_equity_less_the_costs(seed: int, step: float, by_target: bool) -> None:
+    exchange = random_run(seed, step, 3.0, quiet_bars=6).exchange
+    for order in exchange.account().pending:
+        exchange.submit(Cancel(order.id))
+    exchange.step(3)  # until cancels have arrived and stops have been closed
+    before, paid = exchange.account(), sum(exchange.paid().values())
+    for symbol, quantity in before.positions.items():
+        if by_target and not before.liquidated:
+            exchange.submit(Target(symbol, 0.0))
+        elif quantity != 0.0:
+            exchange.submit(Order(symbol, -quantity))
+    exchange.step(3)
+    after = exchange.account()
+    assert not any(after.positions.values())
+    cost = sum(exchange.paid().values()) - paid
+    assert after.equity == after.cash
+    assert after.equity == pytest.approx(before.equity - cost, rel=1e-9, abs=1e-6)

@@ -1,0 +1,70 @@
+"""A window's tape is that part of the whole history's tape, whatever the bars are refined or opened by."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.errors import DataError
+from simulator.exchange.costs import Costs
+from simulator.exchange.tape import market_tape
+from simulator.exchange.venue import Venue
+from simulator.market.events import FundingEvent
+from simulator.market.market import Market
+
+HOUR = 3_600_000
+
+
+def walk(rng: np.random.Generator, bars: int, timeframe: str, start: int, absent: float) -> Market:
+    """Two symbols; some of the bars are absent."""
+    interval = HOUR if timeframe == "1h" else HOUR // 4
+    close = 100.0 * np.exp(np.cumsum(rng.normal(0.0, 0.02, (bars, 2)), axis=0))
+    first = close * np.exp(rng.normal(0.0, 0.01, close.shape))
+    high, low = np.maximum(first, close) * 1.01, np.minimum(first, close) * 0.99
+    volume, spread = rng.uniform(1.0, 9.0, close.shape), rng.uniform(0.0, 0.01, close.shape)
+    gone = rng.random(close.shape) < absent
+    for array in (first, high, low, close, volume, spread):
+        array[gone] = np.nan
+    times = start + np.arange(bars, dtype=np.int64) * interval
+    events = tuple(FundingEvent(start + hour * HOUR // 2, 0.001) for hour in range(1, bars, 5))
+    return Market(("A", "B"), timeframe, times, first, high, low, close, volume, spread, {"A": events})
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1), first=st.integers(0, 79), length=st.integers(1, 40),
+    offset=st.integers(-30, 200), finer=st.booleans(), fill=st.sampled_from(["next_open", "close"]),
+)  # fmt: skip
+@settings(max_examples=80, deadline=None)
+def test_a_window_is_part_of_the_whole(
+    seed: int, first: int, length: int, offset: int, finer: bool, fill: Literal["next_open", "close"]
+) -> None:
+    rng = np.random.default_rng(seed)
+    market = walk(rng, 80, "1h", 40 * HOUR, 0.1)
+    venue = Venue(finer=walk(rng, 200, "15m", 40 * HOUR + offset * HOUR // 4, 0.3)) if finer else Venue()
+    costs = Costs(impact=1.0, participation=0.1, fill=fill)
+    stop = min(80, first + length)
+    whole, per_bar = market_tape(market, 0, 80, costs, venue)
+    part, again = market_tape(market, first, stop, costs, venue)
+    assert per_bar == again == (4 if finer else 1)
+    rows = slice(first * per_bar, stop * per_bar)
+    for name in part._fields:
+        own, expected = getattr(part, name), getattr(whole, name)
+        expected = expected[rows] if name == "day" else expected[:, rows]
+        if name == "sigma":  # sums that begin elsewhere are rounded elsewhere
+            np.testing.assert_allclose(own, expected, rtol=1e-6, atol=1e-12)
+        else:
+            np.testing.assert_array_equal(own, expected)
+
+
+def test_mark_prices_need_only_cover_the_window() -> None:
+    rng = np.random.default_rng(0)
+    market, mark = walk(rng, 80, "1h", 0, 0.0), walk(rng, 50, "1h", 20 * HOUR, 0.0)
+    tape, _ = market_tape(market, 30, 60, Costs(), Venue(mark=mark))
+    np.testing.assert_array_equal(tape.mark_close[0], mark.close[10:40])
+    for first, stop in ((10, 30), (60, 75)):
+        with pytest.raises(DataError, match="the very bars of memory"):
+            market_tape(market, first, stop, Costs(), Venue(mark=mark))

@@ -1,0 +1,244 @@
+"""The point-in-time view never shows the future; selecting and resampling keep what they should."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.errors import DataError, LookAheadError
+from simulator.market.events import FundingEvent, NewsItem
+from simulator.market.market import Market, MarketView
+from simulator.market.timeframes import BAR_COLUMNS, format_time, parse_time
+from simulator.market.validation import describe
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
+
+BARS = 60
+
+
+@cache
+def market_with_gaps() -> Market:
+    market = generate(SyntheticConfig(bars=BARS, seed=3, symbols=("AAAUSDT", "BBBUSDT"), news_days=0.5))
+    absent = np.random.default_rng(0).random((BARS, 2)) < 0.2
+    arrays: dict[str, Any] = {name: np.where(absent, np.nan, getattr(market, name)) for name in BAR_COLUMNS}
+    return replace(market, **arrays, truth=None)
+
+
+def everything_seen(view: MarketView) -> bytes:
+    """All that the methods of a view tell, as bytes."""
+    told: list[object] = [view.symbols, view.timeframe, view.interval, view.now]
+    for symbol in view.symbols:
+        told.append(repr(view.last_close(symbol)))
+        for count in (0, 1, 7, 1000):
+            told += [view.funding(symbol, count), view.news(symbol, count), view.news(symbol, count, 86_400_000)]
+            told.append([np.asarray(value).tobytes() for value in astuple(view.bars(symbol, count))])
+        for index in range(view.index + 1):
+            told.append([np.asarray(value).tobytes() for value in astuple(view.bar(symbol, index))])
+    return repr(told).encode()
+
+
+def changed_after(market: Market, index: int, rng: np.random.Generator) -> Market:
+    """Everything that becomes known after the close of bar `index` is changed, some of it added or removed."""
+    now = int(market.open_time[index]) + market.interval
+    later = len(market) - index - 1
+    arrays: dict[str, Any] = {}
+    for name in BAR_COLUMNS:
+        values = getattr(market, name).copy()
+        values[index + 1 :] = rng.lognormal(3, 2, (later, len(market.symbols)))
+        values[index + 1 :][rng.random((later, len(market.symbols))) < 0.3] = np.nan
+        arrays[name] = values
+    funding: dict[str, tuple[FundingEvent, ...]] = {}
+    for symbol, events in market.funding.items():
+        changed = [replace(event, rate=rng.normal()) if event.time > now else event for event in events]
+        extra = FundingEvent(now + 1, 0.5) if rng.random() < 0.5 else None
+        kept = [event for event in changed if event.time <= now or rng.random() < 0.8]
+        funding[symbol] = tuple(sorted([*kept, *([extra] if extra else [])], key=lambda event: event.time))
+    news = [item if item.known_at <= now else replace(item, text="changed", time=item.time - 5) for item in market.news]
+    # Happened long before, but not known yet: it must not be seen either.
+    news.append(NewsItem(int(market.open_time[0]), now + 1, None, "leaked"))
+    return replace(market, **arrays, funding=funding, news=tuple(sorted(news, key=lambda item: item.known_at)))
+
+
+@settings(deadline=None)
+@given(index=st.integers(0, BARS - 1), seed=st.integers(0, 2**32 - 1))
+def test_nothing_after_the_clock_changes_what_a_view_tells(index: int, seed: int) -> None:
+    market = market_with_gaps()
+    other = changed_after(market, index, np.random.default_rng(seed))
+    assert other.content_hash != market.content_hash
+    assert everything_seen(other.view(index)) == everything_seen(market.view(index))
+
+
+@settings(deadline=None)
+@given(index=st.integers(0, BARS - 1), ahead=st.integers(1, BARS + 5))
+def test_reading_past_the_clock_raises(index: int, ahead: int) -> None:
+    view = market_with_gaps().view(index)
+    with pytest.raises(LookAheadError):
+        view.bar("AAAUSDT", index + ahead)
+    with pytest.raises(LookAheadError):
+        view.bar("AAAUSDT", -ahead)
+
+
+def test_known_at_the_clock_is_seen_and_a_millisecond_later_is_not() -> None:
+    market = market_with_gaps()
+    now = market.view(10).now
+    news = (NewsItem(now, now, None, "now"), NewsItem(now, now + 1, None, "later"))
+    funding: dict[str, tuple[FundingEvent, ...]] = {"AAAUSDT": (FundingEvent(now, 0.1), FundingEvent(now + 1, 0.2))}
+    view = replace(market, news=news, funding=funding).view(10)
+    assert [item.text for item in view.news("AAAUSDT", 9)] == ["now"]
+    assert [event.rate for event in view.funding("AAAUSDT", 9)] == [0.1]
+
+
+def test_news_of_other_symbols_and_old_news_are_left_out() -> None:
+    market = market_with_gaps()
+    view = market.view(BARS - 1)
+    every = [item for item in market.news if item.known_at <= view.now]
+    own = [item for item in every if item.symbol == "BBBUSDT"]
+    assert list(view.news("BBBUSDT", 1000)) == own
+    assert list(view.news("BBBUSDT", 2)) == own[-2:]
+    recent = [item for item in own if view.now - item.known_at <= 2 * 86_400_000]
+    assert list(view.news("BBBUSDT", 1000, 2 * 86_400_000)) == recent
+    assert 0 < len(recent) < len(own)
+
+
+def test_writing_into_bars_does_not_change_history() -> None:
+    market = market_with_gaps()
+    before = market.content_hash
+    market.view(20).bars("AAAUSDT", 5).close[:] = -1
+    assert Market(**{name: getattr(market, name) for name in market.__dataclass_fields__}).content_hash == before
+
+
+def test_last_close_is_that_of_the_newest_present_bar() -> None:
+    market = market_with_gaps()
+    for index in range(BARS):
+        known = market.close[: index + 1, 0]
+        known = known[~np.isnan(known)]
+        seen = market.view(index).last_close("AAAUSDT")
+        assert seen == known[-1] if len(known) else np.isnan(seen)
+
+
+@pytest.mark.parametrize("name", BAR_COLUMNS)
+def test_the_hash_changes_with_any_single_value(name: str) -> None:
+    market = market_with_gaps()
+    values = getattr(market, name).copy()
+    values[-1, -1] = 12.5
+    changes: dict[str, Any] = {name: values}
+    assert replace(market, **changes).content_hash != market.content_hash
+
+
+def test_selecting_narrows_everything_in_the_order_asked_for() -> None:
+    market = generate(SyntheticConfig(bars=80, seed=1))
+    narrow = market.select(["CCCUSDT", "AAAUSDT"])
+    assert narrow.symbols == ("CCCUSDT", "AAAUSDT")
+    np.testing.assert_array_equal(narrow.close, market.close[:, [2, 0]])
+    assert set(narrow.funding) == {"CCCUSDT", "AAAUSDT"}
+    assert {item.symbol for item in narrow.news} == {"CCCUSDT", "AAAUSDT"}
+    assert narrow.truth is not None and market.truth is not None
+    np.testing.assert_array_equal(narrow.truth.drift, market.truth.drift[:, [2, 0]])
+    np.testing.assert_array_equal(narrow.truth.vol, market.truth.vol[:, [2, 0]])
+
+
+@pytest.mark.parametrize(
+    ("symbols", "message"),
+    [([], "no symbols"), (["ZZZ"], "no symbol 'ZZZ'"), (["AAAUSDT", "AAAUSDT"], "distinct")],
+)
+def test_selecting_what_is_not_there_is_an_error(symbols: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        market_with_gaps().select(symbols)
+
+
+def one_symbol(close: list[float], start: int = 0, timeframe: str = "1h") -> Market:
+    """Bars with simple shapes: open = close - 1 (but above 0), high = close + 2, low = half the close."""
+    interval = {"1h": 3_600_000, "4h": 14_400_000}[timeframe]
+    values = np.array(close)[:, None]
+    time = start + interval * np.arange(len(close), dtype=np.int64)
+    columns = (values - 1, values + 2, values / 2, values, values * 10, values / 1e4)
+    return Market(("A",), timeframe, time, *columns)
+
+
+@settings(deadline=None)
+@given(
+    close=st.lists(st.one_of(st.just(float("nan")), st.floats(2, 1000)), min_size=1, max_size=60),
+    lead=st.integers(0, 30),
+)
+def test_a_coarse_bar_is_made_of_the_finer_bars_that_exist(close: list[float], lead: int) -> None:
+    hour, parts = 3_600_000, 4
+    market = one_symbol(close, start=lead * hour)
+    if (lead + len(close)) // parts * parts <= lead:
+        with pytest.raises(DataError, match="no complete bar"):
+            market.resample("4h")
+        return
+    coarse = market.resample("4h")
+    assert coarse.partial is not None
+    for row, time in enumerate(coarse.open_time):
+        inside = (market.open_time >= time) & (market.open_time < time + parts * hour) & market.present[:, 0]
+        assert time % (parts * hour) == 0
+        assert market.open_time[-1] + hour >= time + parts * hour, "an unfinished bar must not be shown"
+        assert coarse.partial[row, 0] == (0 < inside.sum() < parts)
+        if not inside.any():
+            assert all(np.isnan(getattr(coarse, name)[row, 0]) for name in BAR_COLUMNS)
+            continue
+        assert coarse.open[row, 0] == market.open[inside, 0][0]
+        assert coarse.high[row, 0] == market.high[inside, 0].max()
+        assert coarse.low[row, 0] == market.low[inside, 0].min()
+        assert coarse.close[row, 0] == market.close[inside, 0][-1]
+        assert coarse.volume[row, 0] == pytest.approx(market.volume[inside, 0].sum())
+        assert coarse.half_spread[row, 0] == pytest.approx(market.half_spread[inside, 0].mean())
+
+
+def test_resampling_twice_keeps_bars_partial() -> None:
+    close = [5.0] * 48
+    close[3] = float("nan")
+    direct = one_symbol(close).resample("1d")
+    twice = one_symbol(close).resample("4h").resample("1d")
+    assert direct.partial is not None and twice.partial is not None
+    assert direct.partial[:, 0].tolist() == twice.partial[:, 0].tolist() == [True, False]
+
+
+def test_a_timeframe_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(DataError, match="cannot be made of"):
+        one_symbol([5.0] * 8, timeframe="4h").resample("1h")
+    with pytest.raises(DataError, match="unknown timeframe '7h'"):
+        one_symbol([5.0] * 8).resample("7h")
+
+
+def test_describing_counts_bars_funding_and_news() -> None:
+    market = generate(SyntheticConfig(bars=90, seed=2, symbols=("AAAUSDT", "BBBUSDT")))
+    arrays: dict[str, Any] = {name: getattr(market, name).copy() for name in BAR_COLUMNS}
+    for values in arrays.values():
+        values[:10, 1] = values[20:23, 1] = np.nan
+    arrays["volume"][5, 0] = 0
+    info = describe(replace(market, **arrays, news=(*market.news, NewsItem(2**42, 2**42, None, "all"))))
+    a, b = info.symbols
+    assert (a.bars, a.absent, a.zero_volume, a.first) == (90, 0, 1, info.first)
+    assert (b.bars, b.absent, b.zero_volume, b.first) == (77, 3, 0, int(market.open_time[10]))
+    assert a.funding == len(market.funding["AAAUSDT"])
+    assert a.news + b.news == len(market.news) + 2
+    assert info.synthetic and info.bars == 90
+
+
+def test_malformed_markets_are_refused() -> None:
+    market = market_with_gaps()
+    with pytest.raises(DataError, match="shape"):
+        replace(market, close=market.close[:-1])
+    with pytest.raises(DataError, match="not regular"):
+        replace(market, open_time=np.delete(np.append(market.open_time, 9), 3))
+    with pytest.raises(DataError, match="order of known_at"):
+        replace(market, news=market.news[::-1])
+    with pytest.raises(DataError, match="funding of AAAUSDT"):
+        replace(market, funding={"AAAUSDT": (FundingEvent(5, 0.1), FundingEvent(5, 0.1))})
+    with pytest.raises(DataError, match="outside"):
+        market.view(BARS)
+
+
+def test_times_are_read_as_utc() -> None:
+    assert parse_time("2020-01-01") == 1_577_836_800_000
+    assert parse_time("2020-01-01T02:00+02:00") == 1_577_836_800_000
+    assert format_time(parse_time("2024-02-29T13:45")) == "2024-02-29 13:45"
+    with pytest.raises(DataError, match="not a date"):
+        parse_time("yesterday")

@@ -1,0 +1,233 @@
+"""What a view tells beside the bars, and in coarser bars, is what was known then: neither more nor other."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.data.archive import write_market
+from simulator.data.catalog import Catalog
+from simulator.errors import DataError
+from simulator.market.market import Bars, Market, MarketView
+from simulator.market.series import BOOK_COLUMNS, Books, Series
+from simulator.market.timeframes import BAR_COLUMNS
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
+
+BARS = 100
+COARSE = ("4h", "1d")
+
+
+@cache
+def market() -> Market:
+    """Hourly bars with holes from 03:00 on, so that the first coarse bars are partial, and series and books beside."""
+    full = generate(SyntheticConfig(bars=BARS + 3, seed=5, symbols=("AAAUSDT", "BBBUSDT"), timeframe="1h"))
+    rng = np.random.default_rng(1)
+    absent = rng.random((BARS, 2)) < 0.3
+    absent[40:46] = True
+    absent[-1] = False  # a written market ends with its last bar
+    arrays: dict[str, Any] = {name: np.where(absent, np.nan, getattr(full, name)[3:]) for name in BAR_COLUMNS}
+    open_time = full.open_time[3:]
+    start, stop = int(open_time[0]), int(open_time[-1]) + full.interval
+    series = {
+        # On the hour, so that some records are known exactly at a clock.
+        "onchain/AAA": Series(start + full.interval * np.arange(1, BARS, 3), {"flow": rng.normal(0, 1, 33)}),
+        "sentiment/late": Series(np.array([stop - 1]), {"value": np.array([1.0])}),
+        "sentiment/early": Series(np.array([start - 5, start + 7]), {"value": np.array([1.0, 2.0])}),
+    }
+    return replace(
+        full, open_time=open_time, **arrays, series=series, books={"AAAUSDT": books_after(start, rng)}, truth=None
+    )
+
+
+def books_after(start: int, rng: np.random.Generator) -> Books:
+    time = start + np.cumsum(rng.integers(1, 2 * 3_600_000, 60))
+    bid = 100 + rng.uniform(0, 1, (60, 1)) - np.array([[0.1, 0.2]])
+    return Books(time, bid, rng.uniform(0, 9, (60, 2)), bid + np.array([[0.2, 0.4]]), rng.uniform(0, 9, (60, 2)))
+
+
+def in_bytes(bars: Bars) -> list[bytes]:
+    return [np.asarray(value).tobytes() for value in astuple(bars)]
+
+
+def told(view: MarketView) -> list[object]:
+    """All that a view tells of series, books and coarser bars."""
+    heard: list[object] = [view.series_names]
+    for name in ("onchain/AAA", "sentiment/early"):
+        for count in (1, 4, 1000):
+            heard.append(b"".join(view.series(name, count).content()))
+    for symbol in view.symbols:
+        book = view.book(symbol)
+        heard.append(book and (book.time, *(getattr(book, name).tolist() for name in BOOK_COLUMNS)))
+        heard += [in_bytes(view.bars(symbol, count, frame)) for frame in COARSE for count in (0, 1, 3, 1000)]
+    return heard
+
+
+def altered(index: int, seed: int) -> Market:
+    """Another future: what becomes known after the close of bar `index` is changed, some of it there and some not."""
+    rng, now = np.random.default_rng(seed), market().view(index).now
+    shape = (BARS - index - 1, 2)
+    arrays: dict[str, Any] = {name: getattr(market(), name).copy() for name in BAR_COLUMNS}
+    hole = rng.random(shape) < 0.5
+    for values in arrays.values():
+        values[index + 1 :] = np.where(hole, np.nan, rng.lognormal(3, 1, shape))
+    series = {}
+    for name, one in market().series.items():
+        known = one.until(now)
+        extra = now + 1 + np.arange(rng.integers(0, 3))
+        columns = {key: np.concatenate([values, rng.normal(0, 1, len(extra))]) for key, values in known.columns.items()}
+        series[name] = Series(np.concatenate([known.known_at, extra]), columns)
+    before, later = market().books["AAAUSDT"].until(now), books_after(now, rng)
+    joined = [np.concatenate([getattr(before, name), getattr(later, name)]) for name in ("time", *BOOK_COLUMNS)]
+    return replace(market(), **arrays, series=series, books={"AAAUSDT": Books(*joined)})
+
+
+def cut_off(index: int) -> Market:
+    """The market as if it had ended with bar `index`."""
+    now = market().view(index).now
+    arrays: dict[str, Any] = {name: getattr(market(), name)[: index + 1] for name in ("open_time", *BAR_COLUMNS)}
+    return replace(
+        market(),
+        **arrays,
+        funding={
+            symbol: tuple(event for event in events if event.time <= now) for symbol, events in market().funding.items()
+        },
+        news=tuple(item for item in market().news if item.known_at <= now),
+        series={name: one.until(now) for name, one in market().series.items()},
+        books={symbol: books.until(now) for symbol, books in market().books.items()},
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(index=st.integers(0, BARS - 1), seed=st.integers(0, 2**32 - 1))
+def test_nothing_that_becomes_known_later_changes_what_a_view_tells(index: int, seed: int) -> None:
+    seen = told(market().view(index))
+    assert told(altered(index, seed).view(index)) == seen
+    assert told(cut_off(index).view(index)) == seen
+
+
+@settings(deadline=None)
+@given(index=st.integers(0, BARS - 1), frame=st.sampled_from(COARSE), count=st.integers(0, 12))
+def test_coarser_bars_are_those_of_the_market_resampled_up_to_now(index: int, frame: str, count: int) -> None:
+    for symbol in market().symbols:
+        seen = market().view(index).bars(symbol, count, frame)
+        try:
+            coarse = cut_off(index).resample(frame)
+        except DataError:  # not one bar is complete yet
+            assert len(seen) == 0
+            continue
+        assert in_bytes(seen) == in_bytes(coarse.view(len(coarse) - 1).bars(symbol, count))
+
+
+def test_a_coarse_bar_is_there_from_the_close_of_its_last_part_on() -> None:
+    day = 86_400_000
+    for index in range(BARS):
+        view = market().view(index)
+        bars = view.bars("AAAUSDT", 1000, "1d")
+        assert len(bars) == view.now // day - int(market().open_time[0]) // day
+        assert not len(bars) or bars.open_time[-1] + day <= view.now < bars.open_time[-1] + 2 * day
+
+
+def test_own_timeframe_is_the_plain_bars_and_others_must_divide() -> None:
+    view = market().view(50)
+    assert in_bytes(view.bars("AAAUSDT", 7, "1h")) == in_bytes(view.bars("AAAUSDT", 7))
+    for frame, message in (("30m", "30m bars cannot be made of 1h bars"), ("7h", "unknown timeframe '7h'")):
+        with pytest.raises(DataError, match=message):
+            view.bars("AAAUSDT", 7, frame)
+    with pytest.raises(DataError, match="no symbol 'X'"):
+        view.bars("X", 7, "4h")
+
+
+def test_known_at_the_clock_is_seen_and_a_millisecond_later_is_not() -> None:
+    now = market().view(10).now
+    times, values = np.array([now - 1, now, now + 1]), np.array([1.0, 2.0, 3.0])
+    side = values[:, None]
+    other = replace(
+        market(),
+        series={"a/b": Series(times, {"x": values}), "a/c": Series(times[2:], {"x": values[2:]})},
+        books={"BBBUSDT": Books(times, side, side, side + 1, side)},
+    )
+    view = other.view(10)
+    assert view.series_names == ("a/b",)
+    assert view.series("a/b", 9).columns["x"].tolist() == [1.0, 2.0]
+    assert view.series("a/b", 1).columns["x"].tolist() == [2.0]
+    assert len(view.series("a/b", 0)) == len(view.series("a/c", 9)) == 0
+    book = view.book("BBBUSDT")
+    assert book is not None and book.time == now and book.bid_price.tolist() == [2.0]
+    assert view.book("AAAUSDT") is None, "it has no books"
+    assert market().view(0).book("BBBUSDT") is None
+    with pytest.raises(DataError, match="no series 'a/d'; there are a/b, a/c"):
+        view.series("a/d", 1)
+    with pytest.raises(DataError, match="no symbol 'X'"):
+        view.book("X")
+
+
+def test_writing_into_what_a_view_tells_does_not_change_history() -> None:
+    seen, view = told(market().view(60)), market().view(60)
+    view.bars("AAAUSDT", 3, "4h").close[:] = -1.0
+    view.series("onchain/AAA", 3).columns["flow"][:] = -1.0
+    book = view.book("AAAUSDT")
+    assert book is not None
+    book.bid_price[:] = -1.0
+    assert told(market().view(60)) == seen
+
+
+def test_series_and_books_are_part_of_the_hash_and_of_selecting_and_resampling() -> None:
+    bare = replace(market(), series={}, books={})
+    one = replace(bare, series={"onchain/AAA": market().series["onchain/AAA"]})
+    renamed = replace(bare, series={"onchain/BBB": market().series["onchain/AAA"]})
+    booked = replace(bare, books={"AAAUSDT": market().books["AAAUSDT"]})
+    moved = replace(bare, books={"BBBUSDT": market().books["AAAUSDT"]})
+    assert len({each.content_hash for each in (bare, one, renamed, booked, moved, market())}) == 6
+    narrow, coarse = market().select(["BBBUSDT"]), market().resample("4h")
+    assert narrow.books == {} and set(market().select(["AAAUSDT"]).books) == {"AAAUSDT"}
+    assert narrow.series == coarse.series == market().series and coarse.books == market().books
+
+
+def test_a_market_without_them_keeps_the_hash_that_runs_have_recorded() -> None:
+    shipped = generate(SyntheticConfig(bars=50, seed=1, symbols=("AAAUSDT",)))
+    twice = replace(shipped, news=(), funding={}, truth=None)
+    for name in BAR_COLUMNS:  # values that do not depend on the generator
+        object.__setattr__(twice, name, np.full((50, 1), 2.0))
+    assert twice.content_hash == "529e0017bc36b21cb2f1b89621e2ed0832541cf18a0d92a7b421628d8cd81f2a"
+
+
+def test_markets_with_misnamed_series_or_foreign_books_are_refused() -> None:
+    with pytest.raises(DataError, match="'onchain' is not a name of a series"):
+        replace(market(), series={"onchain": market().series["onchain/AAA"]})
+    with pytest.raises(DataError, match="order books of 'ZZZ'"):
+        replace(market(), books={"ZZZ": market().books["AAAUSDT"]})
+
+
+def test_a_written_market_comes_back_with_its_series_and_books(tmp_path: Path) -> None:
+    write_market(market(), tmp_path)
+    catalog = Catalog(tmp_path)
+    back = catalog.load(timeframe="1h")
+    # What is known only after the last close, no view can show: it is not loaded.
+    assert back.content_hash == cut_off(BARS - 1).content_hash
+    assert told(back.view(BARS - 1)) == told(market().view(BARS - 1))
+    assert not [issue for issue in catalog.check() if issue.fatal]
+    assert catalog.load(["BBBUSDT"], "1h").books == {}
+    early = catalog.load(timeframe="1h", end=int(market().open_time[20]))
+    assert told(early.view(19)) == told(market().view(19))
+    (tmp_path / "AAAUSDT-book.parquet").write_bytes(b"x")
+    (tmp_path / "series-onchain-AAA.parquet").write_bytes(b"x")
+    assert [Path(issue.file).name for issue in catalog.check() if issue.fatal] == [
+        "AAAUSDT-book.parquet", "series-onchain-AAA.parquet",
+    ]  # fmt: skip
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        catalog.load(timeframe="1h")
+
+
+def test_coarser_bars_are_quick_at_every_bar() -> None:
+    """They are made once, not at each call: the arrays behind two views are the same."""
+    coarse = market().coarser("4h")
+    market().view(70).bars("AAAUSDT", 5, "4h")
+    assert market().coarser("4h") is coarse
