@@ -24,8 +24,8 @@ from backend.teams import MANIFEST, PROMPTED, SCRIPTED, UNMASKED, LoadedTeam, co
 from backend.thought import thinking_of
 from backend.training.queries import WARM_UP_BARS
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard import GuardLimits
-from cryptosentinel.llm.cassette import Cassette
+from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.cassette.engine import Cassette
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, BacktestRun, Window, run_backtest

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from backend.teams import LoadedTeam
-from cryptosentinel.budget import Budget, Price, SpendingLimits
-from cryptosentinel.llm.cassette import Cassette, Recorder, record
-from cryptosentinel.llm.cassette_files import HEADER
+from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
+from cryptosentinel.llm.cassette.engine import Cassette, Recorder, record
+from cryptosentinel.llm.cassette.files import HEADER
 from cryptosentinel.llm.engine import Sampling
-from cryptosentinel.llm.openai_engine import OpenAIEngine
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
+from cryptosentinel.llm.openai_api.engine import OpenAIEngine
+from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.team import Team, TeamSettings
 from simulator.errors import UserError
 

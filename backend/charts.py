@@ -15,7 +15,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from backend.naming import role_title, title_of
+from backend.naming import title_of
+from cryptosentinel.agents.registry import role_title
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 SKY, PINK, GREY, INK = "#56b4e9", "#cc79a7", "#767676", "#1f2933"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from backend.teams import LoadedTeam
 from cryptosentinel.episode import play
-from cryptosentinel.guard import GuardLimits
-from cryptosentinel.llm.transformers_engine import TransformersEngine
+from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.local.engine import TransformersEngine
 from cryptosentinel.scheduler import run_all
 from simulator.backtest.run import BacktestRun
 from simulator.checks.lookahead import Drive

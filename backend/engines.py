@@ -11,13 +11,13 @@ from typing import Any
 
 from backend.thinking import EngineConfig
 from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Engine
+from cryptosentinel.llm.local.engine import TransformersEngine
 from cryptosentinel.llm.nano import load_model
-from cryptosentinel.llm.openai_engine import OpenAIEngine
-from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
-from cryptosentinel.llm.transformers_engine import TransformersEngine
-from cryptosentinel.llm.vllm_engine import VllmEngine
-from cryptosentinel.llm.vllm_server import MODEL, ServerSettings, VllmServer
+from cryptosentinel.llm.openai_api.engine import OpenAIEngine
+from cryptosentinel.llm.vllm.engine import VllmEngine
+from cryptosentinel.llm.vllm.server import MODEL, ServerSettings, VllmServer
 from simulator.errors import UserError
 
 OPENAI = "https://api.openai.com/v1"

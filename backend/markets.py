@@ -15,7 +15,7 @@ import numpy as np
 
 from backend.config import Config, GuardConfig
 from backend.sections import NONE, CostsConfig, MarketConfig
-from cryptosentinel.guard import GuardLimits
+from cryptosentinel.guard.guard import GuardLimits
 from simulator.data.archive import MANIFEST
 from simulator.data.catalog import Catalog
 from simulator.data.venue import RULES_FILE, read_rules

@@ -17,6 +17,8 @@ from backend.training.adapters import CONFIG as ADAPTER_CONFIG
 from backend.training.adapters import VERSION, AdapterFile, read_adapter
 from backend.training.tensor_files import fingerprint, read_tensors
 from cryptosentinel.agents.registry import ROLES, roles_of
+from cryptosentinel.llm.chat_codec import SPECIAL_TOKENS, ChatCodec
+from cryptosentinel.llm.local.qwen3 import check_supported
 from cryptosentinel.llm.model_files import (
     CONFIG,
     EMBEDDING,
@@ -31,8 +33,6 @@ from cryptosentinel.llm.model_files import (
     weight_files,
 )
 from cryptosentinel.llm.nano import check_chat_format, check_vocabulary
-from cryptosentinel.llm.qwen3 import check_supported
-from cryptosentinel.llm.tokens import SPECIAL_TOKENS, ChatCodec
 from simulator.errors import UserError
 
 CONVERSATIONS, TOKENS = 128, 1000  # what the estimate of memory is for

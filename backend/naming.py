@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cryptosentinel.agents.registry import ROLES
 from simulator.market.timeframes import format_time
 
 ABSENT = "not available"
@@ -161,11 +160,6 @@ def title_of(name: str) -> str:
     """
     base, comma, variant = name.partition(", ")
     return (_TITLES.get(base) or (f"Strategy {base}" if ":" in base else f"Team {base}")) + comma + variant
-
-
-def role_title(key: str) -> str:
-    """A role's title; another name (of a metric, say) with its underscores as spaces."""
-    return ROLES[key].title if key in ROLES else key.replace("_", " ")
 
 
 def number_text(value: Any, kind: Kind) -> str:

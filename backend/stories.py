@@ -8,13 +8,12 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from backend.naming import role_title
 from backend.store.records import DecisionRecord
-from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.agents.registry import ROLES, role_title
+from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.episode import EpisodeResult
-from cryptosentinel.llm.tokens import ChatCodec, parse_conversation
+from cryptosentinel.llm.chat_codec import ChatCodec, parse_conversation
 from cryptosentinel.team import TeamDecision
-from cryptosentinel.transcript import Transcript
 from simulator.market.market import Market
 from simulator.market.timeframes import format_time
 

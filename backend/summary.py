@@ -9,11 +9,11 @@ from typing import Any
 
 from backend.charts import Event
 from backend.config import BASELINES
-from backend.naming import ABSENT, listed, number_text, role_title, title_of
+from backend.naming import ABSENT, listed, number_text, title_of
 from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord, MetricRecord, RunRecord
 from backend.store.store import Store
 from backend.thought import return_after_thinking, thinking_money
-from cryptosentinel.agents.registry import MANAGER, ROLES
+from cryptosentinel.agents.registry import MANAGER, ROLES, role_title
 from simulator.market.timeframes import format_time
 
 Series = dict[str, tuple[list[int], list[float]]]  # name -> steps, values

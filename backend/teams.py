@@ -20,14 +20,14 @@ from backend.training.policies import RolePolicies
 from backend.training.shared_model import SharedPolicies
 from backend.training_settings import TrainingConfig
 from cryptosentinel.agents.registry import ROLES, roles_of
-from cryptosentinel.budget import Budget
+from cryptosentinel.conversation.budget import Budget
+from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Engine, Sampling
+from cryptosentinel.llm.local.engine import TransformersEngine
 from cryptosentinel.llm.model_files import read_tokenizer
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
-from cryptosentinel.llm.transformers_engine import TransformersEngine
-from cryptosentinel.llm.vllm_engine import VllmEngine
-from cryptosentinel.teacher import expert_policies
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.llm.vllm.engine import VllmEngine
+from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.errors import UserError
 

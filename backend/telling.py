@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from backend.naming import number_text, role_title
+from backend.naming import number_text
 from backend.transcripts import Talk, manager_talk
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
 from cryptosentinel.agents.market_analyst import Analysis
-from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
+from cryptosentinel.agents.registry import ROLES, SUB_AGENTS, role_title
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.trader import Execution
-from cryptosentinel.protocol import Malformed, ToolCall
+from cryptosentinel.protocol.tool_calls import Malformed, ToolCall
 
 _COIN = re.compile(r"^(\S+): held ", re.MULTILINE)  # a coin's line in the manager's brief
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from backend.sections import Section
-from cryptosentinel.budget import Budget, Price, SpendingLimits
+from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
 from simulator.errors import UserError
 
 Money = Annotated[float, Field(ge=0.0, le=1e6)]

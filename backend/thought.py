@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from cryptosentinel.budget import Ledger
+from cryptosentinel.conversation.budget import Ledger
 from cryptosentinel.scheduler import Throughput
 
 THINKING = "thinking"  # key beside the result's own

@@ -13,12 +13,13 @@ from backend import naming, trading_charts
 from backend.backtest_facts import TRADES_LISTED, withheld_of
 from backend.config import Config
 from backend.interventions import RISK_ANALYST
-from backend.naming import COST_TITLES, Column, role_title, title_of
+from backend.naming import COST_TITLES, Column, title_of
 from backend.page_parts import Chapter, Missing, Picture, Row, Table
 from backend.performance import by_side, cost_summary, trade_summary, traded_notional, trades_of_result
 from backend.summary import Played
 from backend.thought import THINKING, return_after_thinking, thinking_line
 from backend.traded_market import Recalled, candles
+from cryptosentinel.agents.registry import role_title
 from simulator.backtest.trades import Trade
 from simulator.errors import DataError
 from simulator.market.market import Market

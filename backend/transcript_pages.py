@@ -11,11 +11,11 @@ from markupsafe import Markup
 from rich.text import Text
 from rich.tree import Tree
 
-from backend.naming import ABSENT, role_title
+from backend.naming import ABSENT
 from backend.telling import consequences, real_names
 from backend.transcripts import DecisionTree, Talk, Turn, visible
-from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.protocol import Malformed
+from cryptosentinel.agents.registry import ROLES, role_title
+from cryptosentinel.protocol.tool_calls import Malformed
 from simulator.market.timeframes import format_time
 
 

@@ -16,7 +16,7 @@ from backend.store.records import DecisionRecord
 from backend.store.store import Store
 from cryptosentinel.agents.manager import AskSeveral
 from cryptosentinel.agents.registry import ROLES, SPEAKERS, SUB_AGENTS
-from cryptosentinel.protocol import Malformed, ToolCall, parse
+from cryptosentinel.protocol.tool_calls import Malformed, ToolCall, parse
 from simulator.errors import UserError
 
 # Controls, which a terminal obeys; formats, which turn or hide text; lone surrogates; separators of lines.

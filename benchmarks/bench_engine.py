@@ -16,10 +16,10 @@ import torch
 from transformers import GenerationConfig
 
 from benchmarks.run import Result
+from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Request, Sampling
+from cryptosentinel.llm.local.engine import TransformersEngine
 from cryptosentinel.llm.nano import nano_config, new_nano
-from cryptosentinel.llm.tokens import make_byte_codec
-from cryptosentinel.llm.transformers_engine import TransformersEngine
 
 REPETITIONS = 7
 THREADS = 2

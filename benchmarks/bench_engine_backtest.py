@@ -21,7 +21,7 @@ from backend.teams import LoadedTeam, model_team, role_policies
 from backend.training.origin import begin
 from benchmarks.run import Result
 from cryptosentinel.episode import play
-from cryptosentinel.llm.transformers_engine import TransformersEngine
+from cryptosentinel.llm.local.engine import TransformersEngine
 from cryptosentinel.scheduler import Throughput, run_all
 from simulator.backtest.run import BacktestRun, Window
 from simulator.market.market import Market

@@ -18,8 +18,8 @@ from backend.teams import scripted_team
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard import GuardLimits
-from cryptosentinel.llm.cassette import Cassette, record
+from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.cassette.engine import Cassette, record
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import Team

@@ -34,9 +34,9 @@ MOST_MEGABYTES = 500.0
 CHILD = """
 import sys
 import numpy as np
-from simulator.backtest import Window, run_backtest
-from simulator.catalog import Catalog
-from simulator.signals import run_signals
+from simulator.backtest.run import Window, run_backtest
+from simulator.data.catalog import Catalog
+from simulator.backtest.from_signals import run_signals
 from simulator.strategies import Hold
 market = Catalog(sys.argv[1]).load(None, "1m")
 run_signals(market, np.where(np.arange(len(market)) % 200 < 100, 1.0, 0.0))

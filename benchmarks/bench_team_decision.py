@@ -19,10 +19,10 @@ import cryptosentinel.team as team_module
 from backend.config import Config
 from backend.teams import scripted_team
 from benchmarks.run import Result
+from cryptosentinel.agents.role import Role, Tool
 from cryptosentinel.episode import play
-from cryptosentinel.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard, GuardLimits
 from cryptosentinel.llm.engine import Completion, Engine, Request
-from cryptosentinel.roles import Role, Tool
 from cryptosentinel.scheduler import run_all
 from simulator.backtest.run import BacktestRun, Window
 from simulator.synthetic.config import SyntheticConfig

@@ -34,11 +34,11 @@ from backend.training.trajectory import Trajectory
 from backend.training.warm_start import transcribe
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import SUB_AGENTS
-from cryptosentinel.guard import GuardLimits
+from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.nano import nano_config, new_nano, train_tokenizer
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
-from cryptosentinel.teacher import novice_policies
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig

@@ -30,10 +30,10 @@ from backend.training.policies import LoraSettings, RolePolicies
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.trajectory import Trajectory
 from benchmarks.run import Result
+from cryptosentinel.llm.chat_codec import PADDING, TURN_END, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Request, Sampling
+from cryptosentinel.llm.local.engine import TransformersEngine
 from cryptosentinel.llm.nano import nano_config, new_nano
-from cryptosentinel.llm.tokens import PADDING, TURN_END, make_byte_codec
-from cryptosentinel.llm.transformers_engine import TransformersEngine
 
 STEPS = 8  # the first two warm up
 WARM_UP = 2

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from cryptosentinel.agents.manager import Decision, Position
 from cryptosentinel.agents.market_analyst import ROLE as MARKET_ANALYST
 from cryptosentinel.agents.market_analyst import Analysis
-from cryptosentinel.budget import Budget, Ledger
-from cryptosentinel.guard import Guard, GuardLimits
-from cryptosentinel.masking import Mask
-from cryptosentinel.memory import Lean, Memory, Stance, lean_of
+from cryptosentinel.conversation.budget import Budget, Ledger
+from cryptosentinel.conversation.masking import Mask
+from cryptosentinel.conversation.memory import Lean, Memory, Stance, lean_of
+from cryptosentinel.guard.guard import Guard, GuardLimits
 from cryptosentinel.team import Talk, Team, TeamDecision, derive_seed
 from simulator.backtest.run import BacktestResult, BacktestRun
 from simulator.exchange.orders import Cancel, Order

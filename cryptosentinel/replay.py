@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cryptosentinel.agents.risk_analyst import Verdict
+from cryptosentinel.agents.role import Role
 from cryptosentinel.agents.trader import Execution
-from cryptosentinel.guard import Guard
-from cryptosentinel.roles import Role
+from cryptosentinel.guard.guard import Guard
 from cryptosentinel.team import Team, TeamDecision
 from simulator.exchange.orders import Order
 from simulator.exchange.records import AccountView

@@ -15,17 +15,17 @@ from typing import Any, TypeVar
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, OfCoin, Position
 from cryptosentinel.agents.registry import STANDARD, roles_of, team_of
 from cryptosentinel.agents.risk_analyst import Verdict
+from cryptosentinel.agents.role import Role
 from cryptosentinel.agents.trader import Execution
-from cryptosentinel.budget import Ledger, Purse
-from cryptosentinel.guard import Clamp, Guard
+from cryptosentinel.conversation.budget import Ledger, Purse
+from cryptosentinel.conversation.masking import Mask
+from cryptosentinel.conversation.memory import Memory
+from cryptosentinel.conversation.transcript import Conversation, Transcript
+from cryptosentinel.guard.guard import Clamp, Guard
+from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage
-from cryptosentinel.llm.tokens import ChatCodec
-from cryptosentinel.masking import Mask
-from cryptosentinel.memory import Memory
-from cryptosentinel.protocol import Arguments, Malformed, ToolCall, parse
-from cryptosentinel.roles import Role
+from cryptosentinel.protocol.tool_calls import Arguments, Malformed, ToolCall, parse
 from cryptosentinel.tools.context import ToolContext
-from cryptosentinel.transcript import Conversation, Transcript
 from simulator.backtest.run import orders_for_target
 from simulator.exchange.orders import Order
 from simulator.exchange.records import AccountView

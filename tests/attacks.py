@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from cryptosentinel.protocol import render_call
-from cryptosentinel.teacher import Messages, Policy
+from cryptosentinel.protocol.tool_calls import render_call
+from cryptosentinel.scripted_team import Messages, Policy
 from tests.malformed_answers import MALFORMED
 from tests.team_scenes import ask, execution, hold, submit, verdict
 

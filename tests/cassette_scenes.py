@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cryptosentinel.llm.cassette import Recorder, record
+from cryptosentinel.llm.cassette.engine import Recorder, record
 from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling, Usage, failed
 from simulator.errors import RunFailed
 from tests.team_scenes import codec

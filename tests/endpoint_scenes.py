@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cryptosentinel.llm.engine import Completion, Request, Sampling
-from cryptosentinel.llm.openai_engine import OpenAIEngine
+from cryptosentinel.llm.openai_api.engine import OpenAIEngine
 from tests.mock_endpoint import MODEL, Answering, Endpoint, Reply, call, chat
 from tests.team_scenes import codec
 

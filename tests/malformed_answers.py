@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cryptosentinel.protocol import MAX_ANSWER_CHARS, MAX_DEPTH, Code
+from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, MAX_DEPTH, Code
 
 MEGABYTE = 1_000_000
 

@@ -16,8 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.protocol import Malformed, read_call, render_call
-from cryptosentinel.teacher import Messages, Policy, expert_policies
+from cryptosentinel.protocol.tool_calls import Malformed, read_call, render_call
+from cryptosentinel.scripted_team import Messages, Policy, expert_policies
 
 MODEL = "test-model"
 

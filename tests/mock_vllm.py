@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from cryptosentinel.llm.tokens import ChatCodec
+from cryptosentinel.llm.chat_codec import ChatCodec
 
 Logits = npt.NDArray[np.float64]
 Fault = Literal[

@@ -16,8 +16,8 @@ from backend.training.rollouts import RolloutSettings
 from backend.training.sft import SftSettings
 from backend.training.trainer import Trainer
 from backend.training.warm_start import NanoSettings, make_nano
-from cryptosentinel.guard import GuardLimits
-from cryptosentinel.llm.transformers_engine import TransformersEngine
+from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.local.engine import TransformersEngine
 from simulator.exchange.costs import Costs
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig

@@ -16,11 +16,11 @@ from backend.store.store import Store
 from backend.stories import episode_records
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard import GuardLimits
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
+from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
+from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.teacher import expert_policies
+from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.backtest.run import BacktestRun, Window, run_backtest
 from simulator.market.market import Market

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from cryptosentinel.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Engine, Request
-from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
-from cryptosentinel.protocol import render_call
+from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.teacher import Messages, Policy, expert_policies, novice_policies
+from cryptosentinel.scripted_team import Messages, Policy, expert_policies, novice_policies
 from cryptosentinel.team import Team, TeamDecision, TeamSettings
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Order

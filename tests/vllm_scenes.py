@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Completion, Request, Sampling
-from cryptosentinel.llm.tokens import make_byte_codec
-from cryptosentinel.llm.vllm_engine import VllmEngine
+from cryptosentinel.llm.vllm.engine import VllmEngine
 from tests.mock_vllm import MODEL, MockVllm
 
 CODEC = make_byte_codec()

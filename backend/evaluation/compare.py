@@ -16,8 +16,8 @@ from backend.markets import Account
 from backend.strategies import named_strategies
 from backend.teams import LoadedTeam
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard import GuardLimits
-from cryptosentinel.llm.transformers_engine import TransformersEngine
+from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.local.engine import TransformersEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import derive_seed
 from simulator.backtest.run import BacktestResult, BacktestRun, Strategy, Window, run_backtest

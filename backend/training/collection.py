@@ -17,11 +17,11 @@ from backend.training.policies import RolePolicies
 from backend.training.queries import Query
 from backend.training.rollouts import RolloutSettings, collect, practise
 from backend.training.trajectory import Trajectory
-from cryptosentinel.llm.scripted_engine import Policy, ScriptedEngine
-from cryptosentinel.llm.tokens import ChatCodec
-from cryptosentinel.teacher import expert_policies, novice_policies
+from cryptosentinel.conversation.transcript import Transcript
+from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.scripted import Policy, ScriptedEngine
+from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.team import Team, derive_seed
-from cryptosentinel.transcript import Transcript
 
 WARM_START = "warm_start"
 WAVERING = "scripted, wavering"

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from backend.training.sft import Example
-from cryptosentinel.llm.tokens import ChatCodec, parse_conversation
-from cryptosentinel.transcript import Transcript
+from cryptosentinel.conversation.transcript import Transcript
+from cryptosentinel.llm.chat_codec import ChatCodec, parse_conversation
 from simulator.errors import DataError
 
 Messages = list[dict[str, str]]

@@ -48,10 +48,10 @@ from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.rollouts import RolloutSettings, collect, practise
 from backend.training.trajectory import Trajectory
 from cryptosentinel.agents.registry import MANAGER, roles_of
+from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Request, Sampling
+from cryptosentinel.llm.local.engine import TransformersEngine
 from cryptosentinel.llm.nano import new_nano
-from cryptosentinel.llm.tokens import make_byte_codec
-from cryptosentinel.llm.transformers_engine import TransformersEngine
 from cryptosentinel.team import Team
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate

@@ -18,7 +18,7 @@ from backend.training.rollouts import Practice, Rollout
 from backend.training.trajectory import Trajectory
 from backend.training.wandb_mirror import WandbMirror
 from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
-from cryptosentinel.transcript import Transcript
+from cryptosentinel.conversation.transcript import Transcript
 
 
 class Journal:

@@ -9,8 +9,8 @@ from typing import Protocol
 from backend.training.adapters import export_adapter
 from backend.training.policies import RolePolicies
 from cryptosentinel.llm.engine import Engine
-from cryptosentinel.llm.transformers_engine import TransformersEngine
-from cryptosentinel.llm.vllm_engine import VllmEngine
+from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.vllm.engine import VllmEngine
 
 
 class Publisher(Protocol):

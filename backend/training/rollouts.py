@@ -11,11 +11,11 @@ from backend.training.queries import Query
 from backend.training.scoring import Judge, Outcome
 from backend.training.trajectory import Trajectory, failure_kind
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Side
-from cryptosentinel.guard import Guard, GuardLimits
+from cryptosentinel.conversation.transcript import Transcript
+from cryptosentinel.guard.guard import Guard, GuardLimits
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import Question, Team, TeamDecision, derive_seed
-from cryptosentinel.transcript import Transcript
 from simulator.exchange.costs import Costs
 
 

@@ -14,7 +14,7 @@ from backend.training.rewards import brier_score, intervention_value, outcome_sc
 from cryptosentinel.agents.market_analyst import FLAT_BAND, Analysis
 from cryptosentinel.agents.risk_analyst import LOSS_LEVEL, Verdict
 from cryptosentinel.agents.trader import Execution
-from cryptosentinel.transcript import Transcript
+from cryptosentinel.conversation.transcript import Transcript
 from simulator.backtest.run import orders_for_target
 from simulator.backtest.scenarios import FutureOutcome, simulate_futures
 from simulator.exchange.costs import Costs

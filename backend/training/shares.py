@@ -24,7 +24,7 @@ import numpy as np
 from backend.training.credit import RoleCredit
 from backend.training.rollouts import Rollout, RolloutSettings
 from backend.training.scoring import Judge
-from cryptosentinel.guard import Guard
+from cryptosentinel.guard.guard import Guard
 from cryptosentinel.replay import replay, replayable_roles
 from cryptosentinel.team import Team
 

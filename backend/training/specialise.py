@@ -45,7 +45,7 @@ from backend.training.sft import Example, SftSettings, SupervisedTrainer, pad_ex
 from backend.training.tensor_files import read_tensors, write_tensors
 from backend.training.warm_start import Report
 from cryptosentinel.agents.registry import ROLES, STANDARD
-from cryptosentinel.llm.tokens import ChatCodec
+from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.team import derive_seed
 from simulator.errors import DataError, RunFailed, UserError
 from simulator.market.market import Market

@@ -14,14 +14,14 @@ import numpy as np
 
 from backend.training.queries import QueryPool
 from backend.training.sft import SftSettings, warm_start
-from cryptosentinel.guard import Guard, GuardLimits
+from cryptosentinel.conversation.transcript import Transcript
+from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tokenizer
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
+from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.teacher import expert_policies, novice_policies
+from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.team import Team, TeamDecision, TeamSettings, derive_seed
-from cryptosentinel.transcript import Transcript
 
 Report = Callable[[str, int, int], None]  # what is being done, done so far, of how much
 TOKENIZER_DECISIONS = 400

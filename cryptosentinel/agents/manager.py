@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Union
 import numpy as np
 from pydantic import Field, create_model, model_validator
 
-from cryptosentinel.protocol import Arguments, NoArguments
-from cryptosentinel.roles import Role, SubAgent, Tool
+from cryptosentinel.agents.role import Role, SubAgent, Tool
+from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.tools.context import ToolContext, horizon_volatility
 from cryptosentinel.tools.portfolio import limits
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import Field, field_validator, model_validator
 
 from cryptosentinel.agents.manager import AskAnalyst
-from cryptosentinel.protocol import Arguments, NoArguments
-from cryptosentinel.roles import SubAgent, Tool
-from cryptosentinel.tools import market, surroundings, technical
+from cryptosentinel.agents.role import SubAgent, Tool
+from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
+from cryptosentinel.tools import cross_market, market, technical
 from cryptosentinel.tools.context import ToolContext
 
 # A move counts as up or down when it exceeds this share of the volatility over the horizon; otherwise it is flat.
@@ -91,16 +91,16 @@ TOOLS = (
     Tool("get_volatility", "Realised volatility and its forecast.", NoArguments, technical.volatility),
     Tool("get_regime", "Trend and volatility of the last 240 bars.", NoArguments, technical.regime),
     Tool("get_similar_pasts", "What followed the most similar pasts.", NoArguments, technical.similar_pasts),
-    Tool("get_other_coins", "Beta and correlation to other coins.", NoArguments, surroundings.other_coins),
-    Tool("get_order_book", "Spread and imbalance.", NoArguments, surroundings.order_book),
+    Tool("get_other_coins", "Beta and correlation to other coins.", NoArguments, cross_market.other_coins),
+    Tool("get_order_book", "Spread and imbalance.", NoArguments, cross_market.order_book),
     Tool(
         "get_funding_history",
         "Funding, its percentile and carry; basis, open interest.",
         NoArguments,
-        surroundings.funding_history,
+        cross_market.funding_history,
     ),
-    Tool("get_series", "On-chain metrics and sentiment.", NoArguments, surroundings.series),
-    Tool("search_news", "Headlines of thirty days by words.", surroundings.Search, surroundings.search_news),
+    Tool("get_series", "On-chain metrics and sentiment.", NoArguments, cross_market.series),
+    Tool("search_news", "Headlines of thirty days by words.", cross_market.Search, cross_market.search_news),
 )
 
 ROLE = SubAgent(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from cryptosentinel import agents
 from cryptosentinel.agents import manager
-from cryptosentinel.roles import Role, SubAgent
+from cryptosentinel.agents.role import Role, SubAgent
 from simulator.errors import UserError
 
 STANDARD = ("market_analyst", "risk_analyst", "trader")
@@ -62,3 +62,8 @@ def team_of(keys: Sequence[str]) -> tuple[Role, dict[str, SubAgent]]:
 def roles_of(keys: Sequence[str]) -> tuple[str, ...]:
     """The keys of all roles of a team of the sub-agents `keys`, the manager first."""
     return MANAGER.key, *keys
+
+
+def role_title(key: str) -> str:
+    """A role's title; another name (of a metric, say) with its underscores as spaces."""
+    return ROLES[key].title if key in ROLES else key.replace("_", " ")

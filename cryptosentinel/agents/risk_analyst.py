@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from cryptosentinel.agents.manager import AskAboutPosition
-from cryptosentinel.protocol import Arguments, NoArguments
-from cryptosentinel.roles import SubAgent, Tool
+from cryptosentinel.agents.role import SubAgent, Tool
+from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.tools import portfolio, risk
 from cryptosentinel.tools.context import ToolContext
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from llguidance import LLMatcher, LLTokenizer
 
-from cryptosentinel.llm.tokens import CALL_END, CALL_START, ChatCodec
+from cryptosentinel.llm.chat_codec import CALL_END, CALL_START, ChatCodec
 from simulator.errors import UserError
 
 # '<' only where no tag can begin with it: a tag in a string would end or begin a call, as `protocol.parse` reads it.

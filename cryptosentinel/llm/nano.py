@@ -20,14 +20,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
+from cryptosentinel.llm.chat_codec import PADDING, SPECIAL_TOKENS, TURN_END, ChatCodec, add_special_tokens
 from cryptosentinel.llm.model_files import check_folder, check_weights, read_config, read_tokenizer, weight_files
-from cryptosentinel.llm.tokens import (
-    PADDING,
-    SPECIAL_TOKENS,
-    TURN_END,
-    ChatCodec,
-    add_special_tokens,
-)
 from simulator.errors import RunFailed, UserError
 
 CHAT_TEMPLATE = """\

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cryptosentinel.masking import Mask
+from cryptosentinel.conversation.masking import Mask
 from simulator.arrays import FloatArray
 from simulator.exchange.records import AccountView
 from simulator.market.market import MarketView

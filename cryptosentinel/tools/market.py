@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from cryptosentinel.protocol import NoArguments
+from cryptosentinel.protocol.tool_calls import NoArguments
+from cryptosentinel.protocol.untrusted import clean
 from cryptosentinel.tools.context import DAY_MS, ToolContext
 from cryptosentinel.tools.sentiment import tone
-from cryptosentinel.untrusted import clean
 from simulator.market.drift_filter import FILTER_BARS, drift_belief
 
 # Beliefs in a drift from which the trend is called one, and a strong one.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from cryptosentinel.protocol import Arguments, NoArguments
+from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.tools.context import (
     DAY_MS,
     MISSING,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cryptosentinel.protocol import Arguments, NoArguments
+from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.tools.context import ToolContext, horizon_volatility
 
 

@@ -14,7 +14,7 @@ from backend.config import load_config
 from backend.markets import limits_of
 from backend.strategies import named_strategies, strategy_maker
 from backend.teams import LoadedTeam, load_team
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
+from cryptosentinel.llm.scripted import ScriptedEngine
 from simulator.backtest.run import Window
 from simulator.checks.lookahead import check_lookahead
 from simulator.checks.recursion import check_recursion

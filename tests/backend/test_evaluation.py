@@ -19,7 +19,7 @@ from backend.markets import Account
 from backend.store.records import DecisionRecord
 from backend.strategies import named_strategies
 from backend.teams import scripted_team
-from cryptosentinel.guard import GuardLimits
+from cryptosentinel.guard.guard import GuardLimits
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.exchange.rules import SymbolRules

@@ -6,7 +6,7 @@ import pytest
 
 from backend.config import ConfigError, GuardConfig, load_config
 from backend.markets import limits_of
-from cryptosentinel.guard import GuardLimits
+from cryptosentinel.guard.guard import GuardLimits
 
 
 def test_what_is_not_set_is_no_limit() -> None:

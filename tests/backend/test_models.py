@@ -27,8 +27,8 @@ from backend.training.adapters import VERSION, WEIGHTS, export_adapter, hub_name
 from backend.training.origin import begin
 from backend.training.policies import RolePolicies
 from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.llm.local.qwen3 import KVCache, Qwen3Decoder
 from cryptosentinel.llm.nano import load_model, nano_config, new_nano
-from cryptosentinel.llm.qwen3 import KVCache, Qwen3Decoder
 from simulator.errors import UserError
 from tests.small_world import small_config, small_market
 

@@ -15,9 +15,9 @@ from backend.store.store import Store
 from backend.teams import LoadedTeam, TeamManifest, load_team, scripted_team, write_manifest
 from backend.training.queries import QueryPool
 from backend.training.rollouts import collect
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.llm.tokens import make_byte_codec, parse_conversation
-from cryptosentinel.teacher import expert_policies
+from cryptosentinel.llm.chat_codec import make_byte_codec, parse_conversation
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team
 from simulator.backtest.run import Window
 from tests.small_world import HORIZON, TRAIN, rollout_settings, small_config, small_market

@@ -11,7 +11,7 @@ import torch
 from backend import engines
 from backend.config import ConfigError, load_config
 from backend.training.job import check_trainable
-from cryptosentinel.llm.vllm_server import ServerSettings
+from cryptosentinel.llm.vllm.server import ServerSettings
 
 SERVED = ["engine.kind=vllm", "training.base_model=Qwen3-0.6B"]
 

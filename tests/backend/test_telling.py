@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.telling import consequences, conversation, headline, tell
-from cryptosentinel.protocol import render_call
+from cryptosentinel.protocol.tool_calls import render_call
 from tests.stored_runs import full_story
 
 

@@ -17,7 +17,7 @@ from backend.store.store import Store
 from backend.teams import LoadedTeam, configured_team, scripted_team
 from backend.thinking import BudgetConfig
 from backend.thought import return_after_thinking, thinking_line, thinking_of
-from cryptosentinel.budget import Budget, Ledger, Price, SpendingLimits
+from cryptosentinel.conversation.budget import Budget, Ledger, Price, SpendingLimits
 from cryptosentinel.llm.engine import Completion, Request, Usage
 from cryptosentinel.scheduler import Throughput
 from simulator.data.archive import write_market

@@ -24,13 +24,13 @@ from backend.telling import conversation, headline, real_names, tell
 from backend.transcript_pages import page, text_tree
 from backend.transcripts import DecisionTree, decision_tree, decisions_told, manager_talk, tree_from, visible
 from cryptosentinel.agents.manager import ASK_SEVERAL
+from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard import GuardLimits
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.protocol import render_call
+from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.teacher import expert_policies
-from cryptosentinel.transcript import Transcript
+from cryptosentinel.scripted_team import expert_policies
 from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import UserError
 from tests.command_line import Run, program

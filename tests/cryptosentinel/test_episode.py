@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard import GuardLimits
+from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.engine import Engine
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
+from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.teacher import Messages, expert_policies
+from cryptosentinel.scripted_team import Messages, expert_policies
 from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import DataError
 from simulator.market.market import Market

@@ -21,14 +21,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.agents.role import Role, Tool
+from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard import Guard, GuardLimits
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.masking import Mask
-from cryptosentinel.protocol import NoArguments
-from cryptosentinel.roles import Role, Tool
+from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.teacher import expert_policies
+from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import TeamDecision
 from cryptosentinel.tools.context import ToolContext
 from simulator.backtest.run import BacktestRun, Window

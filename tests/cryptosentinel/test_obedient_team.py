@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard import GuardLimits
+from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.engine import Completion, Engine
 from cryptosentinel.llm.engine import Request as Asked
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
+from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from simulator.backtest.run import BacktestRun, Window
 from simulator.exchange.costs import Costs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cryptosentinel.guard import Guard, GuardLimits
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
+from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.replay import replay, replayable_roles
 from cryptosentinel.team import TeamDecision
 from simulator.exchange.orders import Order

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cryptosentinel.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard, GuardLimits
 from cryptosentinel.llm.engine import Completion, Request, Sampling, Usage, failed
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
+from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import Talk, TeamDecision
 from tests.team_scenes import codec, half_taught_policies, hand_made_account, make_team, synthetic

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cryptosentinel.agents.manager import ASK_SEVERAL, MAX_QUESTIONS
+from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.llm.engine import Completion, Request, Sampling
-from cryptosentinel.protocol import render_call
+from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import Talk, TeamDecision, side_by_side
-from cryptosentinel.transcript import Transcript
 from tests.team_scenes import (
     SayingEngine,
     analysis,

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from cryptosentinel.agents.manager import MAX_TURNS, OfCoin
 from cryptosentinel.agents.registry import MANAGER, ROLES, SPEAKERS, STANDARD, roles_of, team_of
-from cryptosentinel.guard import GuardLimits
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.protocol import render_call
-from cryptosentinel.teacher import expert_policies, novice_policies
+from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.protocol.tool_calls import render_call
+from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.team import TeamDecision
 from simulator.market.market import Market
 from tests.team_scenes import (

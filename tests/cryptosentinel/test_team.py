@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.agents.registry import MANAGER, ROLES, SUB_AGENTS
+from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.episode import play
-from cryptosentinel.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.llm.chat_codec import parse_conversation
 from cryptosentinel.llm.engine import Sampling
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.llm.tokens import parse_conversation
-from cryptosentinel.protocol import render_call
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.teacher import novice_policies
+from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import Ruling, derive_seed
-from cryptosentinel.transcript import Transcript
 from simulator.backtest.run import BacktestRun, Window
 from simulator.exchange.orders import on_step
 from simulator.exchange.rules import SymbolRules

@@ -16,10 +16,10 @@ from backend.training.conversations import encode, messages_of
 from backend.training.queries import QueryPool
 from backend.training.warm_start import transcribe
 from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.conversation.transcript import Conversation, Transcript
+from cryptosentinel.llm.chat_codec import TURN_END, ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Completion
 from cryptosentinel.llm.nano import load_model
-from cryptosentinel.llm.tokens import TURN_END, ChatCodec, make_byte_codec
-from cryptosentinel.transcript import Conversation, Transcript
 from simulator.errors import DataError
 from tests.small_world import HORIZON, TRAIN, small_config, small_market
 

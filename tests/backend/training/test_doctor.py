@@ -35,9 +35,9 @@ from backend.training.exposure import market_move, ordered_exposure
 from backend.training.queries import QueryPool
 from backend.training.rollouts import collect
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.llm.tokens import make_byte_codec
-from cryptosentinel.teacher import expert_policies
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.errors import UserError
 from tests.small_world import HORIZON, RUN, TRAIN, open_trainer, rollout_settings, small_config, small_market

@@ -16,10 +16,10 @@ from backend.training.credit import RoleCredit, credit_main, credit_sub
 from backend.training.journal import Journal
 from backend.training.queries import QueryPool
 from backend.training.rollouts import Rollout, RolloutSettings, collect
-from cryptosentinel.guard import GuardLimits
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.llm.tokens import make_byte_codec
-from cryptosentinel.teacher import novice_policies
+from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange.costs import Costs
 from tests.small_world import HORIZON, RUN, TRAIN, small_market

@@ -38,10 +38,10 @@ from backend.training.memory import (
 from backend.training.policies import LoraSettings, RolePolicies
 from backend.training_settings import TrainingConfig
 from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.qwen3 import KVCache, Qwen3Decoder
 from cryptosentinel.llm.nano import nano_config, new_nano
-from cryptosentinel.llm.qwen3 import KVCache, Qwen3Decoder
-from cryptosentinel.llm.tokens import make_byte_codec
-from cryptosentinel.llm.transformers_engine import TransformersEngine
 from simulator.errors import UserError
 
 MEASURED = """

@@ -10,9 +10,9 @@ from backend.training.collection import wavering_policies
 from backend.training.queries import QueryPool
 from backend.training.role_scores import RoleScores, compare_roles, score_roles
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.llm.tokens import make_byte_codec
-from cryptosentinel.teacher import expert_policies
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.scripted_team import expert_policies
 from tests.small_world import HORIZON, VALIDATION, rollout_settings, small_config, small_market
 
 NAN = float("nan")

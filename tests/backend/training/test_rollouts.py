@@ -17,10 +17,10 @@ from backend.training.queries import Query, QueryPool
 from backend.training.rollouts import Practice, Rollout, RolloutSettings, collect, practise
 from backend.training.scoring import Judge
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.guard import GuardLimits
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.llm.tokens import make_byte_codec
-from cryptosentinel.teacher import novice_policies
+from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange.costs import Costs
 from tests.small_world import HORIZON, RUN, TRAIN, small_market

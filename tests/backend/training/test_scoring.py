@@ -14,7 +14,7 @@ from backend.training.queries import Query, QueryPool
 from backend.training.rewards import shortfall_score
 from backend.training.scoring import QUANTILE_WEIGHT, SHORTFALL_SCALE, Judge
 from cryptosentinel.agents.market_analyst import FLAT_BAND
-from cryptosentinel.transcript import Transcript
+from cryptosentinel.conversation.transcript import Transcript
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order
 from simulator.synthetic.config import SyntheticConfig

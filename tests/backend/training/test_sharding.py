@@ -11,11 +11,11 @@ from backend.training.queries import Query, QueryPool
 from backend.training.rollouts import RolloutSettings
 from backend.training.sharding import part, roll_out, step_queries
 from backend.training_settings import TrainingConfig
-from cryptosentinel.guard import GuardLimits
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.llm.tokens import make_byte_codec
+from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import Throughput
-from cryptosentinel.teacher import novice_policies
+from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig

@@ -25,8 +25,8 @@ from backend.training.shared_model import SharedPolicies, learn_together, step_t
 from backend.training.specialise import specialise
 from backend.training.trajectory import Trajectory
 from backend.training_settings import TrainingConfig
-from cryptosentinel.llm.tokens import make_byte_codec
-from cryptosentinel.llm.transformers_engine import TransformersEngine
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.local.engine import TransformersEngine
 from simulator.errors import UserError
 from tests.small_world import small_config, small_market
 

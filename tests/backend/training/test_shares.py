@@ -16,12 +16,12 @@ from backend.training.queries import QueryPool
 from backend.training.rollouts import Rollout, RolloutSettings, collect
 from backend.training.scoring import Judge
 from backend.training.shares import CreditMethod, counterfactual, role_shares, shapley, share_metrics
-from cryptosentinel.guard import Guard, GuardLimits
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.llm.tokens import make_byte_codec
-from cryptosentinel.protocol import render_call
+from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.replay import replay, replayable_roles
-from cryptosentinel.teacher import Messages, exchanges, novice_policies
+from cryptosentinel.scripted_team import Messages, exchanges, novice_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order

@@ -22,8 +22,8 @@ from backend.training.tensor_files import read_tensors
 from backend.training.trainer import Progress
 from backend.training.warm_start import transcribe
 from cryptosentinel.agents.registry import STANDARD, roles_of
+from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.model_files import read_config
-from cryptosentinel.llm.tokens import make_byte_codec
 from simulator.errors import Interrupted, UserError
 from tests.small_world import HORIZON, RUN, TRAIN, VALIDATION, rollout_settings, small_config, small_market, tree
 

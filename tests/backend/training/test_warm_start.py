@@ -11,7 +11,7 @@ from backend.training.queries import QueryPool
 from backend.training.validation import validate
 from backend.training.warm_start import transcribe
 from backend.training_settings import TrainingConfig
-from cryptosentinel.llm.tokens import make_byte_codec
+from cryptosentinel.llm.chat_codec import make_byte_codec
 from tests.small_world import HORIZON, TRAIN, VALIDATION, rollout_settings, small_config, small_market, small_nano, tree
 
 POOL = QueryPool(small_market(), *TRAIN, HORIZON)

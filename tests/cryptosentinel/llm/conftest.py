@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.nano import nano_config, new_nano, train_tokenizer
-from cryptosentinel.llm.tokens import ChatCodec
 
 
 def transcripts(count: int) -> list[str]:

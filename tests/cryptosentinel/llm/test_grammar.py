@@ -18,15 +18,23 @@ from backend.config import Config
 from backend.teams import scripted_team, team_settings
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import play
-from cryptosentinel.guard import GuardLimits
+from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm import grammar as module
+from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Request
 from cryptosentinel.llm.grammar import Grammars, grammar, restrict
-from cryptosentinel.llm.scripted_engine import ScriptedEngine
-from cryptosentinel.llm.tokens import ChatCodec, make_byte_codec
-from cryptosentinel.protocol import Arguments, Malformed, NoArguments, ToolCall, parse, render_call, tool_schema
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.protocol.tool_calls import (
+    Arguments,
+    Malformed,
+    NoArguments,
+    ToolCall,
+    parse,
+    render_call,
+    tool_schema,
+)
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.teacher import novice_policies
+from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import Team
 from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import UserError

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+from cryptosentinel.llm.chat_codec import SPECIAL_TOKENS, ChatCodec
 from cryptosentinel.llm.nano import load_model, nano_config, new_nano, save_model, train_tokenizer
-from cryptosentinel.llm.tokens import SPECIAL_TOKENS, ChatCodec
 from simulator.errors import UserError
 
 TEXTS = [f'{{"name": "consult_market_analyst", "arguments": {{"symbol": "{coin}USDT"}}}}' for coin in "ABCD"] * 20

@@ -1,0 +1,133 @@
+"""The record of one conversation: every token, which of them the model sampled, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.engine import NOTHING, Completion, Usage
+from cryptosentinel.protocol.untrusted import render_result
+
+DROPPED = {"dropped": "an older result, to make room"}
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One finished conversation of one role.
+
+    `ids`, `mask`, `logps` have equal length; `mask` is True where the model sampled the token and `logps` is 0
+    elsewhere. `ordinal` counts the calls of this role within the decision. `brief` is what the caller asked with. A
+    conversation that is not `valid` has a `reason` and no `answer`. `dropped` counts the tool results that were taken
+    out to make room; what was sampled before that was sampled from a longer conversation, so its `mask` is False.
+    `usage` and `cost` (quote currency) are what its requests took.
+    """
+
+    role: str
+    ordinal: int
+    ids: tuple[int, ...]
+    mask: tuple[bool, ...]
+    logps: tuple[float, ...]
+    policy_version: str
+    brief: dict[str, Any]
+    answer: dict[str, Any] | None
+    reason: str | None
+    truncated: bool
+    retries: int = 0  # malformed turns that were given another try
+    dropped: int = 0
+    usage: Usage = field(default=NOTHING, compare=False)
+    cost: float = 0.0
+
+    @property
+    def valid(self) -> bool:
+        return self.answer is not None
+
+
+class Conversation:
+    """A conversation under way; `finish` makes the `Transcript`."""
+
+    def __init__(
+        self,
+        codec: ChatCodec,
+        role: str,
+        ordinal: int,
+        version: str,
+        system: str,
+        user: str,
+        tools: list[dict[str, Any]] | None,
+    ) -> None:
+        self._codec = codec
+        self.role = role
+        self.ordinal = ordinal
+        self._version = version
+        self.ids: list[int] = codec.start(system, user, tools=tools)
+        self._mask = [False] * len(self.ids)
+        self._logps = [0.0] * len(self.ids)
+        self._cut_off = False
+        self._results: list[tuple[int, int]] = []  # (start, stop) in `ids` of the tool results that are still whole
+        self.retries = 0
+        self.dropped = 0
+        self.usage = NOTHING
+        self.cost = 0.0
+
+    def add_completion(self, completion: Completion, cost: float = 0.0) -> str:
+        """Append what the model sampled, at its `cost`; returns it as text without the end-of-turn token."""
+        self.usage += completion.usage
+        self.cost += cost
+        self.ids += completion.ids
+        self._mask += [True] * len(completion.ids)
+        self._logps += completion.logps
+        self._cut_off = not completion.finished
+        spoken = completion.ids[:-1] if completion.finished else completion.ids
+        return self._codec.decode(list(spoken))
+
+    def add_tool_response(self, result: Mapping[str, Any], retry: bool = False) -> None:
+        """Append a tool's result, or with `retry` what was wrong with the turn. It is data, cleaned here, where no tool
+        and no colleague's answer can get by: see `untrusted.render_result`."""
+        self.retries += retry
+        appended = self._codec.continue_after(not self._cut_off, render_result(result))
+        start = len(self.ids)
+        self.ids += appended
+        self._mask += [False] * len(appended)
+        self._logps += [0.0] * len(appended)
+        if not retry:
+            self._results.append((start, len(self.ids)))
+
+    def make_room(self, limit: int) -> bool:
+        """Take out the oldest tool results, each for a note that says so, until at most `limit` tokens are left;
+        whether that was enough. The newest result stays: the next turn answers it."""
+        if len(self.ids) <= limit:
+            return True
+        note = self._codec.tool_response(render_result(DROPPED))
+        before = self.dropped
+        while len(self.ids) > limit and len(self._results) > 1:
+            start, stop = self._results.pop(0)
+            saved = stop - start - len(note)
+            if saved > 0:
+                self.ids[start:stop] = note
+                self._results = [(first - saved, last - saved) for first, last in self._results]
+                self.dropped += 1
+        if self.dropped > before:
+            # What was said so far was sampled from more than is left: as a policy's own words it would be misjudged.
+            self._mask = [False] * len(self.ids)
+            self._logps = [0.0] * len(self.ids)
+        return len(self.ids) <= limit
+
+    def finish(self, brief: dict[str, Any], answer: dict[str, Any] | None, reason: str | None) -> Transcript:
+        return Transcript(
+            role=self.role,
+            ordinal=self.ordinal,
+            ids=tuple(self.ids),
+            mask=tuple(self._mask),
+            logps=tuple(self._logps),
+            policy_version=self._version,
+            brief=brief,
+            answer=answer,
+            reason=reason,
+            truncated=self._cut_off,
+            retries=self.retries,
+            dropped=self.dropped,
+            usage=self.usage,
+            cost=self.cost,
+        )

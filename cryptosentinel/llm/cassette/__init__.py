@@ -1,0 +1,1 @@
+"""Calls of another engine, recorded and replayed."""

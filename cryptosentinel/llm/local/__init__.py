@@ -1,0 +1,1 @@
+"""The project's own decoder: fused projections, one prefill a group, a shared prefix cache."""

@@ -1,0 +1,191 @@
+"""The engine that runs Qwen3-architecture models in this process, one set of weights per role.
+
+A request's tokens depend on its own ids, settings and seed alone. The one way in which a batch can be felt is float
+rounding: matrix products of another shape, or a prompt read in two parts, may differ in the last bits of the logits
+(about 1e-6), so a token can change when its uniform number falls that close to a border of the CDF: about once in a
+million tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from llguidance import LLMatcher
+from transformers import Qwen3Config
+
+from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.engine import Completion, Request, Usage
+from cryptosentinel.llm.grammar import Grammars
+from cryptosentinel.llm.local.decoding import Prompt, decode
+from cryptosentinel.llm.local.prefix_cache import PrefixCache
+from cryptosentinel.llm.local.qwen3 import KVCache, Qwen3Decoder
+from simulator.errors import UserError
+
+_PREFILL_TOKENS = 8192  # at most this many tokens in one prefill, which bounds its activations
+
+
+class TransformersEngine:
+    """Batched sampling from one Qwen3 model per role.
+
+    `weights` maps each role to a state in Hugging Face's names, LoRA already merged; they are copied as float32 to
+    `device`, and what is equal in several roles is held once. Where a request's sampling is `constrained`, its turn is
+    one call that its `tools` allow (see `grammar.py`); `max_tokens` may still cut it short. `max_rows` bounds a decode
+    batch. `prefix_cache_mb` bounds, per role, the memory for what earlier turns of conversations computed; 0 turns this
+    off. Every `set_weights` empties it, for all roles, so that what follows does not depend on what came before.
+    """
+
+    name = "transformers"
+
+    def __init__(
+        self,
+        codec: ChatCodec,
+        config: Qwen3Config,
+        weights: Mapping[str, Mapping[str, torch.Tensor]],
+        *,
+        version: str = "base",
+        device: str = "cpu",
+        max_rows: int = 128,
+        prefix_cache_mb: int = 256,
+    ) -> None:
+        if codec.vocab_size > config.vocab_size:
+            raise UserError(
+                f"the tokenizer has {codec.vocab_size} tokens, the model only {config.vocab_size}: "
+                "they do not belong together"
+            )
+        self._codec = codec
+        self._config = config
+        self._device = torch.device(device)
+        self._max_rows = max_rows
+        self._cache_bytes = prefix_cache_mb * 2**20
+        self._models: dict[str, Qwen3Decoder] = {}
+        self._versions: dict[str, str] = {}
+        self._prefixes: dict[str, PrefixCache] = {}
+        self._grammars: Grammars | None = None  # made when first asked for: a large vocabulary takes a second
+        for role, state in weights.items():
+            self.set_weights(role, state, version)
+
+    def set_weights(self, role: str, state: Mapping[str, torch.Tensor], version: str) -> None:
+        """Answer for `role` with these weights from now on. Raises `UserError` if they do not fit or are not finite."""
+        with torch.inference_mode():
+            others = list(self._models.values())
+            self._models[role] = Qwen3Decoder(self._config, state, self._device, others)
+        self._versions[role] = version
+        self._prefixes[role] = PrefixCache(self._cache_bytes)
+        self.forget()
+
+    def forget(self) -> None:
+        """Empty the prefix caches: from here on, log-probs are to the bit those of an engine made anew.
+
+        Reading a prompt in two parts rounds differently from reading it in one. Whoever promises equal bits (a training
+        that resumes) calls this wherever it may be resumed.
+        """
+        for prefixes in self._prefixes.values():
+            prefixes.clear()
+
+    def policy_version(self, role: str) -> str:
+        """The version that `set_weights` gave. Raises `KeyError` for a role without weights."""
+        return self._versions[role]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that the weights of all roles take together, what they share counted once."""
+        storages = {
+            weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes()
+            for model in self._models.values()
+            for weight in model.tensors()
+        }
+        return sum(storages.values())
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Continue every request; the answers come in the order of the requests.
+
+        Raises `KeyError` for a role without weights, `ValueError` for an empty prompt, `max_tokens` < 1 or a constraint
+        without tools, `UserError` for a conversation that is longer than the model's positions and for tools that no
+        grammar can be made of.
+        """
+        batches: dict[str, list[int]] = defaultdict(list)
+        for index, request in enumerate(requests):
+            self._check(request)
+            batches[request.role].append(index)
+        completions: dict[int, Completion] = {}
+        with torch.inference_mode():
+            for role, indices in batches.items():
+                # Sorted by length, a chunk has few holes; equal prompts stand side by side and are read once.
+                indices.sort(key=lambda index: (len(requests[index].ids), requests[index].ids))
+                for start in range(0, len(indices), self._max_rows):
+                    chunk = indices[start : start + self._max_rows]
+                    answers = self._generate_chunk(role, [requests[index] for index in chunk])
+                    completions.update(zip(chunk, answers, strict=True))
+        return [completions[index] for index in range(len(requests))]
+
+    def _check(self, request: Request) -> None:
+        if not request.ids or request.sampling.max_tokens < 1 or request.sampling.temperature < 0:
+            raise ValueError(
+                f"a request needs ids, max_tokens >= 1 and temperature >= 0; "
+                f"got {len(request.ids)} ids and {request.sampling}"
+            )
+        if request.sampling.constrained and not request.tools:
+            raise ValueError(f"constrained sampling needs the tools of {request.role}: there are none in the request")
+        length, limit = len(request.ids) + request.sampling.max_tokens, self._models[request.role].max_positions
+        if length > limit:
+            raise UserError(
+                f"a conversation of {request.role} may grow to {length} tokens, but the model has {limit} positions: "
+                "lower max_tokens or the number of turns"
+            )
+
+    def _generate_chunk(self, role: str, requests: Sequence[Request]) -> list[Completion]:
+        model, prefixes = self._models[role], self._prefixes[role]
+        began = time.perf_counter()
+        prompts = _read(model, prefixes, list(dict.fromkeys(request.ids for request in requests)))
+
+        def keep(ids: tuple[int, ...], cache: KVCache) -> None:
+            if self._cache_bytes:
+                prefixes.insert(ids, cache.clone())
+
+        reads = [prompts[request.ids] for request in requests]
+        matchers = [self._begin(request) if request.sampling.constrained else None for request in requests]
+        answers = decode(model, requests, [read for read, _ in reads], matchers, self._codec.end_of_turn, keep)
+        seconds = time.perf_counter() - began
+        seen: set[tuple[int, ...]] = set()
+        told = []
+        for request, (_, past), answer in zip(requests, reads, answers, strict=True):
+            # Equal prompts are read once: all but the first of them were known.
+            known = len(request.ids) if request.ids in seen else past
+            seen.add(request.ids)
+            told.append(replace(answer, usage=Usage(len(request.ids), known, len(answer.ids), seconds)))
+        return told
+
+    def _begin(self, request: Request) -> LLMatcher:
+        if self._grammars is None:
+            self._grammars = Grammars(self._codec, self._config.vocab_size)
+        return self._grammars.begin(request.tools)
+
+
+def _read(
+    model: Qwen3Decoder, prefixes: PrefixCache, prompts: Sequence[tuple[int, ...]]
+) -> dict[tuple[int, ...], tuple[Prompt, int]]:
+    """Prefill distinct prompts; with each, how many of its tokens were known. Those with equally many known and equally
+    many new tokens go together, unpadded."""
+    groups: dict[tuple[int, int], list[tuple[tuple[int, ...], KVCache | None]]] = defaultdict(list)
+    for ids in prompts:
+        length, known = prefixes.longest(ids)
+        past = min(length, len(ids) - 1)  # the last token is always read: its logits are wanted
+        groups[past, len(ids) - past].append((ids, known))
+    read: dict[tuple[int, ...], tuple[Prompt, int]] = {}
+    for (past, new), members in groups.items():
+        size = max(1, _PREFILL_TOKENS // new)
+        for start in range(0, len(members), size):
+            batch = members[start : start + size]
+            cache = KVCache.zeros(model, len(batch), past + new)
+            for row, (_, known) in enumerate(batch):
+                if known is not None and past:
+                    cache.write(row, 0, known.row(0, 0, past))
+            tokens = torch.tensor([ids[past:] for ids, _ in batch], device=model.device)
+            logits = model.prefill(tokens, cache, past)
+            for row, (ids, _) in enumerate(batch):
+                read[ids] = Prompt(cache.row(row, 0, past + new), logits[row]), past
+    return read

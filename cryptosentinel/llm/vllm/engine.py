@@ -1,0 +1,266 @@
+"""The engine that lets a vLLM server think: one base model, an adapter per role, token ids in and out.
+
+The server is one that `vllm_server.VllmServer` started, or any other that serves the same folder with
+
+    --enable-lora --logprobs-mode processed_logprobs --structured-outputs-config '{"backend": "guidance"}'
+
+and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1. A request's seed decides its tokens as far as the server computes the same
+logits: what else is in the batch and in its prefix cache can change their last bits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, failed
+from cryptosentinel.llm.grammar import grammar
+from cryptosentinel.llm.vllm.adapters import Adapters
+from cryptosentinel.llm.vllm.client import KEY_VARIABLE, Refused, Unanswered, VllmClient
+from cryptosentinel.llm.vllm.probe import PLAIN_SAMPLING, connect
+from simulator.errors import RunFailed, UserError
+
+# What vLLM samples at without changing it, 0 (greedy) apart.
+COLDEST, HOTTEST = 0.01, 2.0
+
+
+class VllmEngine:
+    """Streams requests to the vLLM server at `url`, which serves the base model under the name `model`.
+
+    `codec` and `vocab_size` (the model's number of embeddings) must be those of the folder that it serves. With
+    `log_probs` False none are asked for and those of all completions are 0, which nothing may be trained on.
+    `timeout_s`, `retries`, `pause_s` and `trouble` are `VllmClient`'s. `positions` is how many tokens a conversation
+    may have there.
+
+    All roles answer with the base model, whose policy version is `version`, or, once `publish` has given one an
+    adapter, each with an adapter of its own. Both at once would be wrong: on a CPU, vLLM 0.32 adds an adapter to
+    requests of the base model that share a batch with it (its pull request 48421 mends that). So engines that share a
+    server take turns too.
+
+    The constructor asks the server what it is. Raises `UserError` for one that is not there, serves another model or
+    tokenizer, or whose log-probs are not those of the distribution that it samples from.
+    """
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        codec: ChatCodec,
+        url: str,
+        model: str,
+        vocab_size: int,
+        *,
+        version: str = "base",
+        log_probs: bool = True,
+        timeout_s: float = 600.0,
+        retries: int = 5,
+        pause_s: float = 0.5,
+        trouble: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._codec = codec
+        self._model = model
+        self._version = version
+        self._log_probs = log_probs
+        self._adapters = Adapters()
+        self._lock = threading.Lock()  # of the adapters
+        self._publishing = threading.Lock()
+        self._order = asyncio.Lock()  # loading and unloading one after the other, in the order they were decided
+        self._folders: dict[str, Path] = {}  # of the versions that were published
+        self._grammars: dict[str, str] = {}
+        self._client = VllmClient(url, timeout_s=timeout_s, retries=retries, pause_s=pause_s, trouble=trouble)
+        try:
+            self.positions = self._client.wait(connect(self._client, codec, model, vocab_size, log_probs))
+        except BaseException:
+            self._client.close()
+            raise
+
+    def policy_version(self, role: str) -> str:
+        """The version of the adapter that answers for `role` from now on, or the base model's."""
+        with self._lock:
+            return self._adapters.current(role) or self._version
+
+    def publish(self, role: str, version: str, folder: Path) -> None:
+        """Answer the requests for `role` that are submitted from now on with the PEFT adapter in `folder`.
+
+        `version` names its content: another content must have another name, and the same one is loaded once, whichever
+        roles use it. Requests under way end as they began. A version is unloaded when it is no role's, nor was just
+        before, and nothing under way uses it; until then `folder` may be read again, as when another user of the server
+        has unloaded it. A server elsewhere must see the folder at the same path. Raises `UserError` for an adapter that
+        the server cannot load, `ValueError` for a first adapter while the base model is answering.
+        """
+        if version == self._model:
+            raise ValueError(f"the version '{version}' is the name of the base model")
+        if not (folder / "adapter_config.json").is_file():
+            raise UserError(f"{folder} holds no adapter_config.json, so it is no adapter: give a PEFT folder")
+        folder = folder.resolve()
+        with self._publishing:
+            with self._lock:
+                if self._adapters.base_in_use:
+                    raise ValueError(f"{role} gets an adapter while requests of the base model are under way")
+                if version in self._adapters.loaded:
+                    self._switch(role, version, folder)
+                    return
+                # Under the lock, so that it comes after an unloading of the same name that has just been decided.
+                loading = self._client.start(self._load(version, folder))
+            loading.result()
+            with self._lock:
+                self._switch(role, version, folder)
+
+    def submit(self, request: Request) -> Future[Completion]:
+        """Start to answer. The future raises `RunFailed` when the server is gone.
+
+        Raises `ValueError` for an empty prompt, `max_tokens` < 1, a constrained request without tools, or a role
+        without an adapter where another has one, `UserError` for a conversation longer than the server allows or a
+        temperature that it would change.
+        """
+        body = self._body(request)
+        with self._lock:
+            if self._adapters.loaded and self._adapters.current(request.role) is None:
+                raise ValueError(f"{request.role} has no adapter although other roles have: publish one for it first")
+            version = self._adapters.take(request.role)
+            folder = None if version is None else self._folders[version]
+        future = self._client.start(self._answer(request, body | {"model": version or self._model}, folder))
+        future.add_done_callback(lambda _: self._ended(version))
+        return future
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Continue every request; the answers come in the order of the requests. Raises as `submit` and its future."""
+        return all_answers(self.submit, requests)
+
+    def close(self) -> None:
+        """Give up what is under way, take our adapters off the server if it is there, and end the connection."""
+        with self._lock:
+            loaded, self._adapters = sorted(self._adapters.loaded), Adapters()
+        there: bool = self._client.wait(self._client.healthy())
+        if there:
+            for version in loaded:
+                self._client.wait(self._forget(version))
+        self._client.close()
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        sampling = request.sampling
+        if not request.ids or sampling.max_tokens < 1 or (sampling.constrained and not request.tools):
+            raise ValueError(
+                f"a request needs ids, max_tokens >= 1 and, where it is constrained, tools; "
+                f"got {len(request.ids)} ids, {len(request.tools)} tools and {sampling}"
+            )
+        if sampling.temperature != 0 and not COLDEST <= sampling.temperature <= HOTTEST:
+            raise UserError(
+                f"vLLM samples at temperature 0 or {COLDEST} to {HOTTEST}, not {sampling.temperature}: choose another"
+            )
+        length = len(request.ids) + sampling.max_tokens
+        if length > self.positions:
+            raise UserError(
+                f"a conversation of {request.role} may grow to {length} tokens, but the server at {self._client.url} "
+                f"takes {self.positions}: lower max_tokens or the number of turns, or start it with a larger "
+                "--max-model-len"
+            )
+        body: dict[str, Any] = {
+            "prompt": list(request.ids),
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "seed": request.seed,
+            "stop_token_ids": [self._codec.end_of_turn],
+            **PLAIN_SAMPLING,
+        }
+        if self._log_probs:
+            body["logprobs"] = 0  # of the sampled token and no other
+        if sampling.constrained:
+            body["structured_outputs"] = {"grammar": self._grammar(request)}
+        return body
+
+    def _grammar(self, request: Request) -> str:
+        key = json.dumps(request.tools)
+        if key not in self._grammars:
+            self._grammars[key] = grammar(request.tools, self._codec)
+        return self._grammars[key]
+
+    async def _answer(self, request: Request, body: dict[str, Any], folder: Path | None) -> Completion:
+        began = time.perf_counter()
+        try:
+            document = await self._ask(body, folder)
+        except Unanswered as error:
+            return failed(str(error), Usage(seconds=time.perf_counter() - began))
+        except (Refused, UserError) as refusal:
+            if isinstance(refusal, UserError) or refusal.status in (401, 403, 404):
+                raise RunFailed(
+                    f"the vLLM server at {self._client.url} no longer serves '{body['model']}' to us ({refusal}): "
+                    f"check its adapters and the key in {KEY_VARIABLE}, and start again"
+                ) from None
+            return failed(f"the vLLM server refused the request: {refusal}", Usage(seconds=time.perf_counter() - began))
+        return self._completion(request, document, time.perf_counter() - began)
+
+    async def _ask(self, body: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+        """The server's document; an adapter that someone else has unloaded is loaded once more from `folder`."""
+        try:
+            document: dict[str, Any] = await self._client.post("/v1/completions", body)
+        except Refused as refusal:
+            if refusal.status != 404 or folder is None:
+                raise
+            await self._load(body["model"], folder)
+            document = await self._client.post("/v1/completions", body)
+        return document
+
+    def _completion(self, request: Request, document: dict[str, Any], seconds: float) -> Completion:
+        """The server's answer as ours; what is not as it should be makes it a failure."""
+        try:
+            (choice,) = document["choices"]
+            ids = tuple(int(token) for token in choice["token_ids"])
+            logps = tuple(map(float, choice["logprobs"]["token_logprobs"])) if self._log_probs else (0.0,) * len(ids)
+            used = document["usage"]
+            cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+            usage = Usage(int(used["prompt_tokens"]), int(cached), len(ids), seconds)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return failed("the vLLM server's answer lacks token ids, log-probs or usage", Usage(seconds=seconds))
+        if usage.prompt != len(request.ids):
+            return failed(f"the vLLM server read {usage.prompt} tokens of {len(request.ids)}", usage)
+        if not ids or len(ids) != len(logps) or choice.get("finish_reason") not in ("stop", "length"):
+            return failed(
+                f"the vLLM server ended with {choice.get('finish_reason')!r} after {len(ids)} tokens and "
+                f"{len(logps)} log-probs",
+                usage,
+            )
+        return Completion(ids, logps, ids[-1] == self._codec.end_of_turn, usage)
+
+    def _switch(self, role: str, version: str, folder: Path) -> None:
+        self._folders[version] = folder
+        self._unload(self._adapters.switch(role, version))
+
+    def _ended(self, version: str | None) -> None:
+        with self._lock:
+            self._unload(self._adapters.give_back(version))
+
+    def _unload(self, versions: Sequence[str]) -> None:
+        for version in versions:
+            del self._folders[version]
+            self._client.start(self._forget(version))
+
+    async def _load(self, version: str, folder: Path) -> None:
+        async with self._order:
+            try:
+                await self._client.command("/v1/load_lora_adapter", {"lora_name": version, "lora_path": str(folder)})
+            except (Refused, Unanswered) as error:
+                if version in await self._served():  # by an earlier run, or by a try whose answer was lost
+                    return
+                raise UserError(
+                    f"the vLLM server at {self._client.url} cannot load the adapter in {folder} ({error}): it must see "
+                    "that folder, allow adapters of its rank (--max-lora-rank) and their loading at run time "
+                    "(VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)"
+                ) from None
+
+    async def _served(self) -> set[str]:
+        return {str(card.get("id")) for card in (await self._client.get("/v1/models")).get("data") or []}
+
+    async def _forget(self, version: str) -> None:
+        async with self._order:
+            try:
+                await self._client.command("/v1/unload_lora_adapter", {"lora_name": version})
+            except (Refused, Unanswered, RunFailed):
+                return  # an adapter too many costs memory only; a server that is gone is told by the next request

@@ -1,0 +1,180 @@
+"""MarketAnalyst's tools on what surrounds a price: other coins, the order book, funding, series, the news."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
+from cryptosentinel.protocol.untrusted import clean
+from cryptosentinel.tools.context import (
+    DAY_MS,
+    MISSING,
+    FloatArray,
+    ToolContext,
+    age_hours,
+    base_of,
+    percentile_of,
+)
+from cryptosentinel.tools.sentiment import tone
+
+BETA_BARS = 120
+SETTLEMENTS = 270  # ninety days of eight-hour funding
+RECORDS = 90
+SERIES_SHOWN = 8
+OLDEST_NEWS = 30 * DAY_MS
+FOUND_SHOWN = 5
+HEADLINE_CHARS = 160
+LEVELS = 5
+
+
+class Search(Arguments):
+    """Words that a headline must hold, all of them; empty: any headline."""
+
+    words: str = Field(default="", max_length=80)
+
+
+def other_coins(context: ToolContext, _: NoArguments) -> dict[str, Any]:
+    """Beta and correlation of the coin's returns to each other coin and to their mean, over the last BETA_BARS bars,
+    and the last day's move of each in percent."""
+    view = context.view
+    others = [symbol for symbol in view.symbols if symbol != context.symbol]
+    own = _returns(context, context.symbol)
+    table = {symbol: _returns(context, symbol) for symbol in others}
+    day = max(1, DAY_MS // view.interval)
+    told: dict[str, Any] = {}
+    for symbol, returns in table.items():
+        beta, correlation = _beta(own, returns)
+        close = view.bars(symbol, day + 1).close
+        move = 100.0 * float(close[-1] / close[0] - 1.0) if len(close) > day else float("nan")
+        told[context.mask.alias(symbol)] = {
+            "beta": _told(beta, 2), "correlation": _told(correlation, 2), "day": _told(move, 1)
+        }  # fmt: skip
+    if not told:
+        return {"others": MISSING}
+    stacked = np.array(list(table.values()))
+    known = ~np.isnan(stacked)
+    counts = known.sum(axis=0)
+    mean = np.where(counts > 0, np.where(known, stacked, 0.0).sum(axis=0) / np.maximum(counts, 1), np.nan)
+    beta, correlation = _beta(own, mean)
+    return {"market": {"beta": _told(beta, 2), "correlation": _told(correlation, 2)}, "others": told}
+
+
+def _returns(context: ToolContext, symbol: str) -> FloatArray:
+    """(BETA_BARS,): log returns on the grid, NaN where unknown, as at the start of a short history."""
+    returns = np.full(BETA_BARS, np.nan)
+    found = np.diff(np.log(context.view.bars(symbol, BETA_BARS + 1).close))
+    returns[BETA_BARS - len(found) :] = found
+    return returns
+
+
+def _beta(own: FloatArray, other: FloatArray) -> tuple[float, float]:
+    """Slope of `own` on `other` and their correlation; NaN from fewer than 30 common returns."""
+    both = ~np.isnan(own) & ~np.isnan(other)
+    if int(both.sum()) < 30 or np.std(own[both]) == 0.0 or np.std(other[both]) == 0.0:
+        return float("nan"), float("nan")
+    covariance = np.cov(own[both], other[both])
+    return float(covariance[0, 1] / covariance[1, 1]), float(np.corrcoef(own[both], other[both])[0, 1])
+
+
+def order_book(context: ToolContext, _: NoArguments) -> dict[str, Any]:
+    """The newest order book: spread in basis points, imbalance of the best LEVELS levels (1: bids only, -1: asks only),
+    and its age. Without one, the spread of the bar alone."""
+    bars = context.view.bars(context.symbol, 120)
+    spread = bars.half_spread[bars.present]
+    told: dict[str, Any] = {
+        "bar_spread_bps": round(2e4 * float(spread[-1]), 2) if len(spread) else MISSING,
+        "usual_bps": round(2e4 * float(np.median(spread)), 2) if len(spread) else MISSING,
+    }
+    book = context.view.book(context.symbol)
+    if book is None:
+        return {**told, "book": MISSING}
+    bid, ask = float(np.nansum(book.bid_size[:LEVELS])), float(np.nansum(book.ask_size[:LEVELS]))
+    middle = 0.5 * float(book.bid_price[0] + book.ask_price[0])
+    return {
+        **told,
+        "book": {
+            "age_h": age_hours(context, book.time),
+            "spread_bps": round(1e4 * float(book.ask_price[0] - book.bid_price[0]) / middle, 2),
+            "imbalance": round((bid - ask) / (bid + ask), 2) if bid + ask > 0.0 else MISSING,
+        },
+    }
+
+
+def funding_history(context: ToolContext, _: NoArguments) -> dict[str, Any]:
+    """The newest funding rate in basis points, its age, where it lies among those of ninety days, what a long earns
+    over the horizon at the mean of the last nine (basis points, negative where longs pay), and the basis and open
+    interest where the data has them."""
+    view = context.view
+    events = view.funding(context.symbol, SETTLEMENTS)
+    told: dict[str, Any] = {"funding": MISSING}
+    if events and view.now - events[-1].time <= 3 * DAY_MS:
+        rates = np.array([event.rate for event in events])
+        told = {
+            "funding_bps": round(1e4 * float(rates[-1]), 2),
+            "age_h": age_hours(context, events[-1].time),
+            "percentile": percentile_of(float(rates[-1]), rates),
+        }
+        if len(events) > 1:
+            every = (events[-1].time - events[0].time) / (len(events) - 1)
+            settlements = context.horizon_bars * view.interval / every
+            told["long_carry_bps"] = round(-1e4 * float(np.mean(rates[-9:])) * settlements, 2)
+    for kind in ("basis", "open_interest"):
+        told[kind] = _series(context, f"{kind}/{base_of(context.symbol)}").get("value", MISSING)
+    return told
+
+
+def series(context: ToolContext, _: NoArguments) -> dict[str, Any]:
+    """On-chain metrics of the coin and measures of sentiment: the newest value, its change over seven records in
+    percent, where it lies among the last ninety, and its age."""
+    base = base_of(context.symbol)
+    told: dict[str, Any] = {}
+    for name in context.view.series_names:
+        kind, subject = name.split("/", 1) if "/" in name else ("", name)
+        if kind == "sentiment" or (kind == "onchain" and subject.split("/")[0].split("-")[0] == base):
+            for column, row in _series(context, name).items():
+                if len(told) < SERIES_SHOWN:
+                    told[clean(f"{kind} {column}" if kind == "onchain" else f"{subject} {column}", 60)] = row
+    return told or {"series": MISSING}
+
+
+def _series(context: ToolContext, name: str) -> dict[str, Any]:
+    """Of each column of a series; empty where it is not there, or not known yet."""
+    if name not in context.view.series_names:
+        return {}
+    found = context.view.series(name, RECORDS)
+    told = {}
+    for column, values in found.columns.items():
+        row: dict[str, Any] = {
+            "value": float(f"{values[-1]:.4g}"), "percentile": percentile_of(float(values[-1]), values),
+            "age_h": age_hours(context, int(found.known_at[-1])),
+        }  # fmt: skip
+        if len(values) > 7 and values[-8] != 0.0:
+            row["change"] = round(100.0 * float(values[-1] / values[-8] - 1.0), 1)
+        told[column] = row
+    return told
+
+
+def search_news(context: ToolContext, asked: Search) -> dict[str, Any]:
+    """Headlines of the last thirty days that hold all the words, newest last, each with its age in hours and tone."""
+    words = asked.words.lower().split()
+    items = context.view.news(context.symbol, 500, OLDEST_NEWS)
+    # The masked text is searched: a model that asks for a coin's name must not learn from the answer which one it is.
+    shown = [(item, clean(context.mask.text(item.text), HEADLINE_CHARS)) for item in items]
+    found = [(item, text) for item, text in shown if all(word in text.lower() for word in words)]
+    if not found:
+        return {"found": 0, "searched": len(items)}
+    return {
+        "found": len(found),
+        "searched": len(items),
+        "news": [
+            {"age_h": age_hours(context, item.known_at), "tone": tone(text), "text": text}
+            for item, text in found[-FOUND_SHOWN:]
+        ],
+    }
+
+
+def _told(value: float, digits: int) -> float | str:
+    return MISSING if np.isnan(value) else round(value, digits)

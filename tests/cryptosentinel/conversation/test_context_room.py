@@ -1,0 +1,101 @@
+"""Conversations that outgrow the model's context: the oldest results go first, openly, and nothing else changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cryptosentinel.conversation.transcript import Conversation
+from cryptosentinel.llm.chat_codec import parse_conversation
+from cryptosentinel.llm.engine import Completion
+from cryptosentinel.protocol.tool_calls import render_call
+from tests.team_scenes import SayingEngine, ask, codec, decide, hold, submit
+
+CALL = render_call("get_bars", {})
+
+
+def grown(sizes: list[int]) -> Conversation:
+    """A conversation with one tool result of each size."""
+    talk = Conversation(codec(), "manager", 0, "v1", "system", "user", None)
+    for number, size in enumerate(sizes):
+        say(talk, CALL)
+        talk.add_tool_response({"n": number, "filling": "x" * size})
+    return talk
+
+
+def say(talk: Conversation, text: str) -> None:
+    ids = tuple(codec().encode_assistant(text))
+    talk.add_completion(Completion(ids, tuple(-0.5 for _ in ids), True))
+
+
+def tools_said(talk: Conversation) -> list[str]:
+    return [turn["content"] for turn in parse_conversation(codec(), talk.ids) if turn["role"] == "tool"]
+
+
+@given(sizes=st.lists(st.integers(0, 300), max_size=6), cut=st.integers(0, 2500))
+def test_the_oldest_results_go_first_and_only_as_many_as_must(sizes: list[int], cut: int) -> None:
+    whole = grown(sizes)
+    turns, length = parse_conversation(codec(), whole.ids), len(whole.ids)
+    talk = grown(sizes)
+    limit = length - cut
+    fits = talk.make_room(limit)
+    assert fits == (len(talk.ids) <= limit)
+    after = parse_conversation(codec(), talk.ids)
+    assert [turn["role"] for turn in after] == [turn["role"] for turn in turns]
+    changed = [number for number, (old, new) in enumerate(zip(turns, after, strict=True)) if old != new]
+    assert all(turns[number]["role"] == "tool" and "dropped" in after[number]["content"] for number in changed)
+    assert len(changed) == talk.dropped
+    results = [number for number, turn in enumerate(turns) if turn["role"] == "tool"]
+    assert not results or results[-1] not in changed  # the newest is what the next turn answers
+    if cut == 0:
+        assert not changed
+    if not fits:  # whatever would have saved anything is gone
+        rest = [one for one in results[:-1] if one not in changed]
+        assert all(len(turns[one]["content"]) <= len(after[changed[0]]["content"]) for one in rest if changed)
+
+
+def test_what_was_said_before_is_not_trained_on_and_what_follows_is() -> None:
+    talk = grown([200, 200, 200])
+    assert talk.make_room(len(talk.ids) - 100)
+    cut = len(talk.ids)
+    say(talk, CALL)
+    talk.add_tool_response({"n": 3})
+    assert talk.make_room(10**6)  # nothing to drop: what was said since stays as it is
+    transcript = talk.finish({}, None, None)
+    assert transcript.dropped == 1 and len(transcript.ids) == len(transcript.mask) == len(transcript.logps)
+    assert not any(transcript.mask[:cut]) and any(transcript.mask[cut:])
+    assert [logp for logp, own in zip(transcript.logps, transcript.mask, strict=True) if not own] == [0.0] * (
+        len(transcript.ids) - sum(transcript.mask)
+    )
+
+
+def bars_asked(times: int, **settings: Any) -> tuple[SayingEngine, list[str], int]:
+    """The analyst looks at the bars again and again; what it was shown at last, and what was dropped."""
+    analyst = [render_call("get_bars", {})] * times + [render_call("submit_analysis", {"up": 1, "flat": 0, "down": 0})]
+    engine = SayingEngine(
+        {"manager": [ask("market_analyst"), submit(hold("C1", "flat", 0))], "market_analyst": analyst}
+    )
+    decision = decide(engine, **settings)
+    analyst_talk = decision.transcripts[1]
+    said = [turn["content"] for turn in parse_conversation(codec(), analyst_talk.ids) if turn["role"] == "tool"]
+    return engine, said, analyst_talk.dropped
+
+
+def test_no_request_is_longer_than_the_context_allows() -> None:
+    engine, said, dropped = bars_asked(5)
+    assert dropped == 0 and not any("dropped" in text for text in said)
+    longest = max(len(request.ids) for request in engine.requests)
+    answer = engine.requests[0].sampling.max_tokens
+    limit = longest + answer - 1
+    engine, said, dropped = bars_asked(5, context_tokens=limit)
+    assert dropped >= 1 and "dropped" in said[0] and "dropped" not in said[-1]
+    assert all(len(request.ids) + answer <= limit for request in engine.requests)
+
+
+@pytest.mark.parametrize("context", [200, 400])
+def test_a_prompt_that_never_fits_is_an_answer_that_is_missing(context: int) -> None:
+    decision = decide(SayingEngine({"manager": [submit(hold("C1", "flat", 0))]}), context_tokens=context)
+    assert decision.orders == [] and decision.events[0].startswith("manager#0: no_room: ")

@@ -1,0 +1,196 @@
+"""What the guard keeps between decisions: the day's loss, the order rate, a shutdown; and that a restart keeps it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cryptosentinel.guard.guard import Clamp, Guard, GuardLimits
+from simulator.errors import UserError
+from simulator.exchange.orders import Order
+from tests.team_scenes import COINS, hand_made_account, synthetic
+
+A, B, C = COINS
+FIRST = 203  # closes at 00:00; bars of 4 hours
+LIMITS = GuardLimits(max_exposure=0.8, max_gross_exposure=1.5, daily_loss=0.1, max_drawdown=0.3, shutdown_drawdown=0.4)
+
+
+def look(
+    guard: Guard, bar: int, sizes: list[tuple[str, float]], held: dict[str, float] | None = None, **account: Any
+) -> tuple[list[Order], list[Clamp]]:
+    """One review at the close of `bar`, of market orders in fractions of 10,000."""
+    view = synthetic().view(bar)
+    orders = [Order(symbol, size * 10_000.0 / view.last_close(symbol)) for symbol, size in sizes]
+    return guard.review(view, replace(hand_made_account(view, held or {}), **account), orders)
+
+
+def rules(clamps: list[Clamp]) -> list[str]:
+    return [clamp.rule for clamp in clamps]
+
+
+def test_after_a_shutdown_all_is_closed_and_nothing_opens() -> None:
+    guard = Guard(LIMITS)
+    held = {A: 0.5, B: -0.3}
+    assert rules(look(guard, FIRST, [(C, 0.1)], held, drawdown=0.39)[1]) == ["max_drawdown"]
+    passed, clamps = look(guard, FIRST + 1, [(C, 0.1), (A, -0.1)], held, drawdown=0.4)
+    closes = hand_made_account(synthetic().view(FIRST + 1), held).positions
+    assert [(one.symbol, one.quantity, one.reduce_only) for one in passed] == [
+        (A, -closes[A], True),
+        (B, -closes[B], True),
+    ]
+    assert rules(clamps) == ["shutdown"] * 4
+    assert [(clamp.asked, clamp.allowed) for clamp in clamps[2:]] == [(0.0, -closes[A]), (0.0, -closes[B])]
+    # The recovery of the equity changes nothing.
+    assert look(guard, FIRST + 30, [(C, 0.1)], drawdown=0.0)[0] == []
+    assert look(guard, FIRST + 31, [], {C: 0.2}, drawdown=0.0)[0] != []
+
+
+def test_each_position_is_closed_once() -> None:
+    view, guard = synthetic().view(FIRST), Guard(LIMITS)
+    account = hand_made_account(view, {A: 0.5, B: 0.2}, drawdown=0.5)
+    first, _ = guard.review(view, account, [])
+    assert guard.review(view, account, [], first) == ([], [])
+    waits = replace(account, pending=(replace(first[0], id="#1"),))
+    assert [one.symbol for one in guard.review(view, waits, [])[0]] == [B]
+
+
+def test_a_shutdown_is_noted_without_equity_and_not_for_a_number_that_is_none() -> None:
+    guard = Guard(LIMITS)
+    assert rules(look(guard, FIRST, [(A, 0.1)], drawdown=math.nan)[1]) == ["max_drawdown"]
+    assert rules(look(guard, FIRST, [(A, 0.1)], drawdown=0.0)[1]) == []
+    look(guard, FIRST, [], equity=-1.0, drawdown=1.1)
+    assert rules(look(guard, FIRST + 1, [(A, 0.1)], drawdown=0.0)[1]) == ["shutdown"]
+
+
+def test_what_waits_is_withdrawn_while_positions_may_only_shrink() -> None:
+    view = synthetic().view(FIRST)
+    grows, shrinks = Order(A, 1.0, kind="limit", limit=1.0, id="g"), Order(A, -1.0, reduce_only=True, id="s")
+    account = replace(hand_made_account(view, {A: 0.5}), pending=(grows, shrinks))
+    guard = Guard(LIMITS)
+    guard.review(view, account, [])
+    assert guard.withdrawals(account) == []
+    beyond: list[dict[str, Any]] = [
+        {"drawdown": 0.3},
+        {"drawdown": math.nan},
+        {"equity": 9_000.0},
+        {"equity": math.nan},
+    ]
+    for bad in beyond:
+        assert [one.id for one in guard.withdrawals(replace(account, **bad))] == ["g"]
+    guard.review(view, replace(account, drawdown=0.4), [])
+    assert [one.id for one in guard.withdrawals(account)] == ["g"]
+
+
+def test_the_order_rate_counts_over_decisions_and_keeps_room_to_close() -> None:
+    guard = Guard(replace(LIMITS, max_order_rate=4, rate_hours=12.0))
+    assert len(look(guard, FIRST, [(A, 0.1)])[0]) == 1
+    # Two are used, and one position is to be closed: there is room for one more position and its closing.
+    passed, clamps = look(guard, FIRST + 1, [(B, 0.1), (C, 0.1)], {A: 0.1})
+    assert [one.symbol for one in passed] == [B] and rules(clamps) == ["max_order_rate"]
+    held = {A: 0.1, B: 0.1}
+    # Neither growth nor a part of a closing takes the places of the closings.
+    passed, clamps = look(guard, FIRST + 2, [(A, 0.1), (A, -0.05), (A, -0.1), (B, -0.1)], held)
+    assert [round(one.quantity) for one in passed] == [round(-clamp) for clamp in closing(FIRST + 2, held)]
+    assert rules(clamps) == ["max_order_rate"] * 2
+    assert rules(look(guard, FIRST + 2, [(A, 0.1)])[1]) == ["max_order_rate"]
+    # Twelve hours after it the first order counts no more; a position and its closing need two places.
+    assert rules(look(guard, FIRST + 3, [(A, 0.1)])[1]) == ["max_order_rate"]
+    assert rules(look(guard, FIRST + 4, [(A, 0.1)])[1]) == []
+
+
+@pytest.mark.parametrize(("used", "closed"), [(0, 2), (2, 2), (3, 1), (4, 0), (9, 0)])
+def test_a_shutdown_closes_as_much_as_the_rate_leaves(used: int, closed: int) -> None:
+    guard = Guard(replace(LIMITS, max_order_rate=4))
+    now = synthetic().view(FIRST).now
+    sent = [[now - 3_600_000, used]] if used else []
+    guard.restore({"format": 1, "day": 1, "day_equity": 1e4, "last_equity": 1e4, "sent": sent, "shut": True})
+    passed, _ = look(guard, FIRST, [], {A: 0.5, B: -0.3})
+    assert len(passed) == closed
+    later, _ = look(guard, FIRST + 6, [], {A: 0.5, B: -0.3})
+    assert len(later) == min(2, 4 - closed), "a day later what was sent before counts no more, what was sent now does"
+
+
+def closing(bar: int, held: dict[str, float]) -> list[float]:
+    positions = hand_made_account(synthetic().view(bar), held).positions
+    return [positions[symbol] for symbol in held]
+
+
+SIZES = st.lists(st.tuples(st.sampled_from(COINS), st.floats(-1.2, 1.2)), max_size=5)
+REVIEWS = st.lists(
+    st.tuples(
+        st.integers(0, 7),  # bars since the last one
+        SIZES,
+        st.fixed_dictionaries({coin: st.sampled_from([0.0, 0.3, -0.5]) for coin in COINS}),
+        st.sampled_from([10_000.0, 9_500.0, 8_800.0, 7_000.0, 0.0, math.nan]),
+        st.sampled_from([0.0, 0.0, 0.1, 0.35, 0.45, math.nan]),
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(reviews=REVIEWS, cut=st.integers(0, 10), rate=st.sampled_from([3.0, 6.0, math.inf]))
+def test_a_restart_changes_nothing(reviews: list[Any], cut: int, rate: float) -> None:
+    limits = replace(LIMITS, max_order_rate=rate, rate_hours=20.0)
+
+    def run(restarts: bool) -> list[Any]:
+        guard, bar, seen = Guard(limits), 100, []
+        for number, (later, sizes, held, equity, drawdown) in enumerate(reviews):
+            if restarts and number == min(cut, len(reviews) - 1):
+                saved = json.dumps(guard.state(), allow_nan=False)
+                guard = Guard(limits)
+                guard.restore(json.loads(saved))
+            bar += later
+            seen.append(look(guard, bar, sizes, held, equity=equity, drawdown=drawdown))
+        return [*seen, guard.state()]
+
+    assert run(True) == run(False)
+
+
+@settings(max_examples=120, deadline=None)
+@given(reviews=REVIEWS, rate=st.integers(2, 6))
+def test_the_rate_is_never_exceeded_and_a_shutdown_is_for_good(reviews: list[Any], rate: int) -> None:
+    guard = Guard(replace(LIMITS, max_order_rate=rate, rate_hours=20.0))
+    bar, sent, shut = 100, [], False
+    for later, sizes, held, equity, drawdown in reviews:
+        bar += later
+        passed, _ = look(guard, bar, sizes, held, equity=equity, drawdown=drawdown)
+        sent += [bar] * len(passed)
+        assert sum(moment > bar - 5 for moment in sent) <= rate  # five bars are 20 hours
+        shut |= drawdown >= 0.4
+        if shut:
+            for one in passed:
+                assert one.reduce_only and one.quantity * held[one.symbol] < 0.0
+
+
+GOOD = {"format": 1, "day": 18_000, "day_equity": 1.0e4, "last_equity": 9.0e3, "sent": [[5, 2]], "shut": False}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"format": 2}, {"day": None}, {"day": 1.5}, {"day": True}, {"day_equity": None}, {"day_equity": -1.0},
+        {"last_equity": math.nan}, {"last_equity": "9000"}, {"sent": None}, {"sent": [[5]]}, {"sent": [[5, 0]]},
+        {"sent": [["5", 1]]}, {"sent": 3}, {"shut": 0}, {"shut": None}, {"more": 1}, {"day_equity": math.inf},
+    ],
+)  # fmt: skip
+def test_a_damaged_state_is_refused_and_forgets_nothing(damage: dict[str, Any]) -> None:
+    guard = Guard(LIMITS)
+    guard.restore(GOOD)
+    assert guard.state() == GOOD
+    with pytest.raises(UserError, match=r"state of the guard is damaged.*undamaged copy"):
+        guard.restore(GOOD | damage)
+    assert guard.state() == GOOD
+
+
+@pytest.mark.parametrize("name", list(GOOD))
+def test_a_state_with_a_part_missing_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="damaged"):
+        Guard(LIMITS).restore({key: value for key, value in GOOD.items() if key != name})

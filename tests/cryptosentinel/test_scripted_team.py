@@ -1,0 +1,168 @@
+"""The scripted team: it always speaks the language, and it knows the trade where there is one to know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cryptosentinel.agents.manager import Decision
+from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
+from cryptosentinel.agents.risk_analyst import Verdict
+from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.protocol.tool_calls import ToolCall, parse, render_call
+from cryptosentinel.scheduler import run_all
+from cryptosentinel.scripted_team import Policy, exchanges, expert_policies, novice_policies
+from cryptosentinel.team import TeamDecision
+from simulator.arrays import FloatArray
+from simulator.backtest.scenarios import simulate_futures
+from simulator.exchange.costs import Costs
+from simulator.market.market import Market
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
+from tests.team_scenes import codec, hand_made_account, make_team, synthetic
+
+POLICIES: dict[str, Callable[[], dict[str, Policy]]] = {"expert": expert_policies, "novice": novice_policies}
+HORIZON = 18
+
+WORDS = st.sampled_from(["strong up", "up", "mixed", "down", "very good", "bad", "none", "not available", "", "wide"])
+# Results as tools and sub-agents give them, and what else a tool might say one day.
+RESULTS: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.fixed_dictionaries({"trend": WORDS, "drift": st.floats(-1, 1)}),
+    st.fixed_dictionaries({"tone": WORDS | st.integers(-6, 6), "news": WORDS | st.lists(st.integers(), max_size=2)}),
+    st.fixed_dictionaries({"funding": WORDS | st.sampled_from(["longs pay", "shorts pay"])}),
+    st.fixed_dictionaries(
+        {"drawdown": st.floats(0, 100)}, optional={"var": st.floats(0, 900) | WORDS, "historical": st.floats(0, 900)}
+    ),
+    st.fixed_dictionaries({"state": WORDS}),
+    st.fixed_dictionaries({"lean": WORDS | st.just("strong down")}),
+    st.fixed_dictionaries({"verdict": st.sampled_from(["approve", "reduce", "veto"]), "loss": st.floats(0, 100)}),
+    st.just({"error": "no valid answer"}),
+    st.just({}),
+)
+HELD = st.sampled_from(["-1.0", "-0.0", "0.5", "12.3"])
+MOVES = st.sampled_from(["not available", "-3.1", "2.0"])
+
+
+@st.composite
+def situations(draw: st.DrawFn, role: str) -> list[dict[str, str]]:
+    """A conversation of `role` so far: calls that it could have made, with any results."""
+    coins = [f"C{number}" for number in range(1, draw(st.integers(0, 4)) + 1)]
+    brief = "equity 1.00, drawdown 0\n" + "\n".join(
+        f"{coin}: held {draw(HELD)}, day {draw(MOVES)}, volatility {draw(MOVES)}" for coin in coins
+    )
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": brief}]
+    for _ in range(draw(st.integers(0, 5))):
+        tool = draw(st.sampled_from(ROLES[role].tools))
+        arguments: dict[str, Any] = {}
+        if tool.name in SUB_AGENTS:
+            arguments["symbol"] = draw(st.sampled_from([*coins, "C9"]))
+            if SUB_AGENTS[tool.name].key != "market_analyst":
+                arguments |= {"side": draw(st.sampled_from(["long", "short"])), "exposure": draw(st.floats(0, 2))}
+        said = render_call(tool.name, arguments) if draw(st.integers(0, 9)) else "hm"
+        messages.append({"role": "assistant", "content": said})
+        messages.append({"role": "tool", "content": json.dumps(draw(RESULTS))})
+    return messages
+
+
+@pytest.mark.parametrize("who", list(POLICIES))
+@pytest.mark.parametrize("role", list(ROLES))
+def test_every_answer_is_valid_protocol(who: str, role: str) -> None:
+    policy = POLICIES[who]()[role]
+
+    @settings(max_examples=60, deadline=None)
+    @given(messages=situations(role), seed=st.integers(0, 2**63 - 1))
+    def check(messages: list[dict[str, str]], seed: int) -> None:
+        said = policy(messages, seed)
+        assert isinstance(parse(said, ROLES[role].argument_types()), ToolCall), said
+        assert said == policy(messages, seed)
+        if who == "expert":
+            assert said == policy(messages, seed + 1)
+
+    check()
+
+
+@pytest.mark.parametrize("var", [None, 0.0, 5.0, 99.0, 140.0, 1e6])
+def test_the_expert_s_loss_is_a_percentage_in_any_storm(var: float | None) -> None:
+    messages = [
+        {"role": "system", "content": ""},
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": render_call("get_risk", {})},
+        {"role": "tool", "content": json.dumps({} if var is None else {"var": var, "historical": var})},
+    ]
+    call = parse(expert_policies()["risk_analyst"](messages, 0), ROLES["risk_analyst"].argument_types())
+    assert isinstance(call, ToolCall) and isinstance(call.arguments, Verdict)
+    assert call.arguments.verdict == ("veto" if var is None else "reduce" if var > 14 else "approve")
+
+
+def test_what_was_not_understood_is_left_out_of_the_exchanges() -> None:
+    messages = [
+        {"role": "assistant", "content": "?"},
+        {"role": "tool", "content": '{"a": 1}'},
+        {"role": "assistant", "content": render_call("get_risk", {})},
+        {"role": "tool", "content": "[1]"},
+        {"role": "assistant", "content": render_call("get_risk", {})},
+        {"role": "tool", "content": '{"var": 3}'},
+        {"role": "assistant", "content": render_call("get_risk", {})},
+    ]
+    assert exchanges(messages, "risk_analyst") == [("get_risk", {}, {"var": 3})]
+
+
+def decisions(market: Market, states: list[tuple[int, str]], policies: dict[str, Policy]) -> list[TeamDecision]:
+    team = make_team(horizon_bars=HORIZON)
+    tasks = []
+    for bar, symbol in states:
+        view = market.view(bar)
+        account = hand_made_account(view, {})
+        tasks.append(team.decide(view, account, (symbol,), Guard(GuardLimits()), seed=bar))
+    return run_all(tasks, ScriptedEngine(codec(), policies))
+
+
+def test_one_coin_at_a_time_the_expert_always_reaches_a_decision() -> None:
+    market = synthetic()
+    states = [(bar, symbol) for bar in (2, 30, 61, *range(130, 310, 15)) for symbol in market.symbols]
+    for decision in decisions(market, states, expert_policies()):
+        assert decision.events == []
+    acted = [d for d in decisions(market, states, expert_policies()) if d.orders]
+    assert 0.2 * len(states) < len(acted) < 0.95 * len(states)
+
+
+def test_the_expert_asks_before_it_acts_and_tells_why() -> None:
+    market = synthetic()
+    states = [(bar, symbol) for bar in range(130, 310, 15) for symbol in market.symbols]
+    for decision in decisions(market, states, expert_policies()):
+        assert decision.manager.answer is not None
+        for position in Decision.model_validate(decision.manager.answer).positions:
+            assert [t.role for t in decision.transcripts[1:]] == ["market_analyst", "risk_analyst", "trader"]
+            assert position.reason.endswith("up" if position.side == "long" else "down")
+
+
+def earnings(market: Market, states: list[tuple[int, str]], policies: dict[str, Policy]) -> FloatArray:
+    """Mean net return of each state's decision over simulated futures, (states,)."""
+    assert market.truth is not None
+    returns = []
+    for (bar, _), decision in zip(states, decisions(market, states, policies), strict=True):
+        paths = market.truth.futures(market, bar, 16, HORIZON, seed=bar)
+        account = hand_made_account(market.view(bar), {})
+        outcome = simulate_futures(paths, account, decision.orders, market.symbols, costs=Costs(), max_leverage=1.0)
+        returns.append(float(np.mean(outcome.net_return)))
+    return np.array(returns)
+
+
+@pytest.mark.parametrize("edge", [True, False])
+def test_the_expert_beats_the_novice_where_there_is_an_edge_and_only_there(edge: bool) -> None:
+    market = generate(SyntheticConfig(bars=2400, seed=11, edge=edge))
+    states = [(bar, symbol) for bar in range(130, 2370, 30) for symbol in market.symbols]
+    expert, novice = (earnings(market, states, policies()) for policies in (expert_policies, novice_policies))
+    difference = expert - novice
+    error = difference.std() / np.sqrt(len(difference))
+    if edge:
+        assert difference.mean() > 4 * error and expert.mean() > 0.0
+    else:
+        assert abs(difference.mean()) < 4 * error and expert.mean() < 0.0  # costs

@@ -1,0 +1,277 @@
+"""The tools' numbers against answers worked out apart, and what they say where there is little or nothing to say."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.conversation.masking import Mask
+from cryptosentinel.protocol.tool_calls import NoArguments
+from cryptosentinel.tools import cross_market, execution, portfolio, technical
+from cryptosentinel.tools import market as trends
+from cryptosentinel.tools.context import MISSING, ToolContext, percentile_of
+from cryptosentinel.tools.technical import BarsOf, IndicatorsOf
+from simulator.exchange.costs import Costs
+from simulator.exchange.exchange import Exchange
+from simulator.exchange.orders import Order
+from simulator.exchange.rules import MarginTier, SymbolRules
+from simulator.exchange.venue import Venue
+from simulator.market.events import FundingEvent, NewsItem
+from simulator.market.market import Market
+from simulator.market.series import Books, Series
+from tests.team_scenes import account_in, hand_made_account, synthetic
+
+HOUR = 3_600_000
+NONE = NoArguments()
+
+
+def market_of(close: Any, **more: Any) -> Market:
+    """Hourly bars with these closes (T, S), each opened at the close before, without wicks."""
+    close = np.asarray(close, np.float64)
+    first = np.concatenate([close[:1], close[:-1]])
+    times = np.arange(len(close), dtype=np.int64) * HOUR
+    symbols = ("AAAUSDT", "BBBUSDT", "CCCUSDT")[: close.shape[1]]
+    flat = np.ones_like(close)
+    high, low = np.maximum(first, close), np.minimum(first, close)
+    return Market(symbols, "1h", times, first, high, low, close, flat * 10.0, flat * 0.0005, **more)
+
+
+def context_at(market: Market, bar: int = -1, exposures: dict[str, float] | None = None, **more: Any) -> ToolContext:
+    view = market.view(bar % len(market))
+    account = hand_made_account(view, exposures or {})
+    given_: dict[str, Any] = {
+        "view": view, "account": account, "mask": Mask(market.symbols, True), "symbols": market.symbols,
+        "horizon_bars": 6, "share": 1.0, "symbol": market.symbols[0], **more,
+    }  # fmt: skip
+    return ToolContext(**given_)
+
+
+def walk(bars: int = 400, coins: int = 2, seed: int = 0, step: float = 0.01) -> Any:
+    return 100.0 * np.exp(np.cumsum(np.random.default_rng(seed).normal(0.0, step, (bars, coins)), axis=0))
+
+
+def said(value: Any) -> str:
+    """As JSON, which knows no NaN."""
+    return json.dumps(value, allow_nan=False)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1), bars=st.integers(1, 130), absent=st.sampled_from([0.0, 0.3, 0.95]),
+    side=st.sampled_from(["long", "short", "flat"]), exposure=st.sampled_from([0.0, 0.5, 10.0]),
+    held=st.sampled_from([-2.0, 0.0, 1.0]), equity=st.sampled_from([10_000.0, 1e-9, 0.0, -5.0]),
+)  # fmt: skip
+@settings(max_examples=120, deadline=None)
+def test_every_tool_answers_in_json_whatever_there_is(
+    seed: int, bars: int, absent: float, side: str, exposure: float, held: float, equity: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    market = market_of(walk(bars, 2, seed, float(rng.choice([0.0, 0.01, 0.5]))))
+    gone = rng.random(market.close.shape) < absent
+    names = ("open", "high", "low", "close", "volume", "half_spread")
+    arrays: dict[str, Any] = {name: np.where(gone, np.nan, getattr(market, name)) for name in names}
+    arrays["volume"] = np.where(rng.random(gone.shape) < 0.3, arrays["volume"] * 0.0, arrays["volume"])
+    market = replace(market, **arrays)
+    marks = {symbol: market.view(bars - 1).last_close(symbol) for symbol in market.symbols}
+    holding = {symbol: held if marks[symbol] > 0.0 else 0.0 for symbol in market.symbols}
+    context = context_at(market, side=side, exposure=exposure)
+    state = replace(
+        context.account, equity=equity, exposure=holding, mark=marks, liquidated=equity <= 0.0,
+        positions={s: held * 100.0 / marks[s] if holding[s] else 0.0 for s in market.symbols},
+        entry_price={s: marks[s] if holding[s] else None for s in market.symbols},
+    )  # fmt: skip
+    context = replace(context, account=state)
+    for role in ROLES.values():
+        for tool in role.tools:
+            if tool.run is not None:
+                assert said(tool.run(context, tool.arguments()))
+
+
+def test_without_data_it_is_not_available() -> None:
+    context = context_at(market_of(walk(8)))
+    table: tuple[tuple[Any, Any, str], ...] = (
+        (technical.indicator_values, IndicatorsOf(), "indicators"), (technical.volatility, NONE, "volatility"),
+        (technical.regime, NONE, "regime"), (technical.similar_pasts, NONE, "pasts"),
+        (technical.bars, BarsOf(timeframe="15m"), "bars"), (cross_market.funding_history, NONE, "funding"),
+        (cross_market.order_book, NONE, "book"), (cross_market.series, NONE, "series"),
+        (portfolio.loss_quantiles, portfolio.WhatIf(), "var"),
+    )  # fmt: skip
+    for tool, arguments, key in table:
+        assert tool(context, arguments)[key] == MISSING
+
+
+@given(seed=st.integers(0, 2**32 - 1), slope=st.sampled_from([-0.02, 0.0, 0.02]))
+def test_a_trend_and_its_mirror_image_are_told_alike(seed: int, slope: float) -> None:
+    close = walk(200, 1, seed) * np.exp(slope * np.arange(200))[:, None]
+    told, mirrored = (trends.trend(context_at(market_of(one)), NONE) for one in (close, 1.0 / close))
+    swapped = {"up": "down", "down": "up"}
+    assert mirrored["trend"] == " ".join(swapped.get(word, word) for word in told["trend"].split())
+    assert mirrored["drift"] == -told["drift"]
+    assert ("up" in told["trend"]) == (told["drift"] >= 0.15) or abs(told["drift"]) in (0.1, 0.2)  # it is rounded
+    if slope:
+        assert told["trend"].endswith("up" if slope > 0 else "down")
+
+
+def test_bars_are_rescaled_and_coarser_ones_are_complete() -> None:
+    close = walk(50, 1)
+    context = context_at(market_of(close))
+    told = technical.bars(context, BarsOf(count=3))
+    scale = 100.0 / close[-1, 0]
+    assert [row[3] for row in told["ohlc"]] == pytest.approx((close[-3:, 0] * scale).tolist(), abs=0.01)
+    assert told["ohlc"][-1][3] == 100.0 and told["age_h"] == 0.0 and told["volume"] == [1.0, 1.0, 1.0]
+    coarse = technical.bars(context, BarsOf(timeframe="4h", count=2))
+    # 50 hours hold twelve whole bars of four hours; the last of them ended two hours ago.
+    assert coarse["age_h"] == 2.0 and coarse["ohlc"][-1][3] == 100.0
+    assert coarse["ohlc"][-1][0] == pytest.approx(100.0 * close[43, 0] / close[47, 0], abs=0.01)
+
+
+@given(beta=st.floats(-3.0, 3.0).filter(lambda value: abs(value) > 0.1), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_beta_is_the_slope(beta: float, seed: int) -> None:
+    other = np.random.default_rng(seed).normal(0.0, 0.01, 200)
+    close = 100.0 * np.exp(np.cumsum(np.column_stack([beta * other, other]), axis=0))
+    told = cross_market.other_coins(context_at(market_of(close)), NONE)
+    assert told["others"]["C2"]["beta"] == pytest.approx(beta, abs=0.006)
+    assert told["others"]["C2"]["correlation"] == math.copysign(1.0, beta)
+
+
+def test_funding_carry_series_and_books_by_hand() -> None:
+    funding = {"AAAUSDT": tuple(FundingEvent(8 * HOUR * k, 0.0001 * k) for k in range(1, 11))}
+    series = {
+        "onchain/AAA": Series(np.array([HOUR, 20 * HOUR, 500 * HOUR]), {"users": np.array([1.0, 3.0, 9.0])}),
+        "onchain/BBB": Series(np.array([HOUR]), {"users": np.array([7.0])}),
+        "sentiment/mood": Series(np.array([HOUR]), {"value": np.array([5.0])}),
+    }
+    sides = {
+        "bid_price": [[99.0, 98.0]],
+        "bid_size": [[3.0, 1.0]],
+        "ask_price": [[101.0, 102.0]],
+        "ask_size": [[1.0, 3.0]],
+    }
+    books = {"AAAUSDT": Books(np.array([30 * HOUR]), **{name: np.array(value) for name, value in sides.items()})}
+    market = market_of(np.full((84, 2), 100.0), funding=funding, series=series, books=books)
+    context = context_at(market)
+    told = cross_market.funding_history(context, NONE)
+    assert told == {
+        "funding_bps": 10.0, "age_h": 4.0, "percentile": 95, "long_carry_bps": pytest.approx(-6.0 * 6 / 8, abs=0.01),
+        "basis": MISSING, "open_interest": MISSING,
+    }  # fmt: skip
+    assert cross_market.series(context, NONE) == {
+        "onchain users": {"value": 3.0, "percentile": 75, "age_h": 64.0},
+        "mood value": {"value": 5.0, "percentile": 50, "age_h": 83.0},
+    }
+    book = cross_market.order_book(context, NONE)
+    assert book["book"] == {"age_h": 54.0, "spread_bps": 200.0, "imbalance": 0.0}
+    assert book["bar_spread_bps"] == 10.0
+
+
+def test_news_are_searched_as_they_are_shown() -> None:
+    news = tuple(
+        NewsItem(time=h * HOUR, known_at=h * HOUR, symbol=symbol, text=text)
+        for h, symbol, text in ((1, "AAAUSDT", "AAA rallies"), (2, None, "Market falls"), (3, "BBBUSDT", "BBB rallies"))
+    )
+    context = context_at(market_of(walk(10), news=news))
+    assert cross_market.search_news(context, cross_market.Search()) == {
+        "found": 2,
+        "searched": 2,
+        "news": [
+            {"age_h": 9.0, "tone": 1, "text": "C1 rallies"},
+            {"age_h": 8.0, "tone": -1, "text": "Market falls"},
+        ],
+    }
+    assert cross_market.search_news(context, cross_market.Search(words="aaa"))["found"] == 0, "the name is masked"
+    assert cross_market.search_news(context, cross_market.Search(words="C1 RALLIES"))["found"] == 1
+
+
+def test_similar_pasts_find_a_shape_that_repeats() -> None:
+    shape = np.sin(np.arange(40) / 40 * 2 * np.pi) * 0.05
+    logs = np.tile(np.concatenate([shape, np.zeros(8)]), 12)
+    close = 100.0 * np.exp(logs[:-28])[:, None]  # ends in the middle of the wave
+    told = technical.similar_pasts(context_at(market_of(close)), NONE)
+    following = 100.0 * math.expm1(logs[19 + 6] - logs[19])
+    assert told["pasts"] == 8 and told["rose"] == 0.0
+    assert told["median"] == pytest.approx(following, abs=0.01)
+
+
+def test_loss_quantiles_of_one_coin_are_those_of_its_moves() -> None:
+    close = walk(300, 1, seed=4)
+    context = context_at(market_of(close), side="short", exposure=2.0, share=0.5, horizon_bars=1)
+    told = portfolio.loss_quantiles(context, portfolio.WhatIf())
+    losses = np.sort(np.diff(close[-241:, 0]) / close[-241:-1, 0])  # a short of one loses what the coin gains
+    assert told["exposure"] == -2.0 and told["share_of_risk"] == 1.0
+    assert told["var"] == pytest.approx(100.0 * losses[227], abs=0.01)
+    assert told["shortfall"] == pytest.approx(100.0 * losses[227:].mean(), abs=0.01)
+    other = portfolio.loss_quantiles(context, portfolio.WhatIf(exposure=-4.0))
+    assert other["var"] == pytest.approx(2.0 * told["var"], abs=0.02)
+
+
+def test_stress_by_hand() -> None:
+    context = context_at(market_of(walk(300)), exposures={"BBBUSDT": -0.25}, side="long", exposure=1.0)
+    assert portfolio.stress(context, portfolio.WhatIf()) == {
+        "exposure": 1.0, "all_fall_20": -15.0, "all_rise_20": 15.0, "coin_against_20": -20.0,
+        "funding_spike": pytest.approx(-0.22, abs=0.01), "leave_at_3_spreads": pytest.approx(-0.19, abs=0.01),
+        "ruin": False,
+    }  # fmt: skip
+    assert portfolio.stress(context, portfolio.WhatIf(exposure=6.0))["ruin"]
+
+
+@given(exposure=st.sampled_from([-4.0, -2.0, 1.5, 3.0, 4.5]), rate=st.sampled_from([0.005, 0.02, 0.1]))
+@settings(max_examples=15, deadline=None)
+def test_the_exchange_liquidates_at_the_distance_that_is_told(exposure: float, rate: float) -> None:
+    rules = {"AAAUSDT": SymbolRules(tiers=(MarginTier(0.0, rate, 50.0),))}
+    context = context_at(
+        market_of(np.full((200, 1), 100.0)), side="long" if exposure > 0 else "short", exposure=abs(exposure)
+    )
+    context = replace(context, account=replace(context.account, rules=rules))
+    distance = portfolio.what_if(context, portfolio.WhatIf())["liquidation_distance"]
+    assert execution.margin(context, NONE)["liquidation_distance"] == distance
+    for move, ended in ((distance - 0.02, False), (distance + 0.02, True)):
+        after = 100.0 * (1.0 - math.copysign(move / 100.0, exposure))
+        market = replace(market_of([[100.0], [100.0], [after]]), half_spread=np.zeros((3, 1)))
+        exchange = Exchange(market, 0, 10_000.0, Costs(taker_fee=0.0), 10.0, venue=Venue(rules))
+        exchange.submit(Order("AAAUSDT", exposure * 100.0))
+        exchange.step(2)
+        assert exchange.account().liquidated is ended
+
+
+def test_more_slices_cost_less_and_risk_more() -> None:
+    context = context_at(market_of(walk(200)), side="long", exposure=1.0)
+    told = execution.compare_orders(context, NONE)
+    costs, risks = ([told[f"slices_{n}"][key] for n in (1, 2, 3)] for key in ("cost_bps", "risk_bps"))
+    assert costs[0] > costs[1] > costs[2] > 5.0 and risks[0] == 0.0 < risks[1] < risks[2]
+    assert told["change"] == 1.0 and told["of_a_bar"] == pytest.approx(10_000 / (10 * 100), rel=0.5)
+
+
+def test_the_account_is_told_as_the_exchange_holds_it() -> None:
+    market = synthetic()
+    state = account_in(market, 200, {"AAAUSDT": 0.5, "BBBUSDT": -0.25})
+    context = replace(context_at(market, 200), account=state, share=0.5)
+    told = portfolio.account(context, NONE)
+    assert told["held"]["C1"]["exposure"] == pytest.approx(state.exposure["AAAUSDT"] / 0.5, abs=1e-3)
+    assert told["gross"] == pytest.approx(sum(map(abs, state.exposure.values())) / 0.5, abs=2e-3)
+    assert told["net"] == pytest.approx(sum(state.exposure.values()) / 0.5, abs=2e-3)
+    gone = replace(context, account=replace(state, liquidated=True))
+    assert portfolio.account(gone, NONE) == {"account": "liquidated"}
+
+
+def test_the_manager_is_told_its_limits_and_the_room_they_leave() -> None:
+    context = context_at(market_of(walk(50)), exposures={"AAAUSDT": 0.5, "BBBUSDT": -0.25}, share=0.5)
+    given_limits = {"max_exposure": 0.6, "max_gross_exposure": 1.0, "max_drawdown": 0.5, "price_band": math.inf}
+    told = portfolio.limits(replace(context, limits=given_limits), NONE)
+    assert told["limits"] == {"max_exposure": 0.6, "max_gross_exposure": 1.0, "max_drawdown": 0.5}
+    assert told["left"] == {"exposure": {"C1": 1.2, "C2": 1.0}, "gross": 0.5, "drawdown": 50.0}
+    assert portfolio.limits(context, NONE)["left"] == {"exposure": "any"}
+
+
+@given(values=st.lists(st.floats(-5.0, 5.0), min_size=1, max_size=30), value=st.floats(-6.0, 6.0))
+def test_percentiles_are_shares(values: list[float], value: float) -> None:
+    found = percentile_of(value, np.array(values))
+    assert 0 <= found <= 100
+    assert percentile_of(-value, -np.array(values)) == pytest.approx(100 - found, abs=1)
