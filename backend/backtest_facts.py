@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from backend import performance
+from backend.config.market import CostsConfig
 from backend.interventions import RuleWorth, by_rule, interventions
 from backend.performance import Month, RollingSharpe
-from backend.sections import CostsConfig
 from backend.summary import Played
 from backend.traded_market import Recalled
 from simulator.errors import DataError

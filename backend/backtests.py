@@ -8,19 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backend.cassettes import is_cassette, played, recording
-from backend.config import Config, load_config
+from backend.builders.market import Account, account_of, is_recorded, limits_of, load_market, other_costs, recorded
+from backend.builders.recorded_team import is_cassette, played, recording
+from backend.builders.strategies import NamedStrategy, named_strategies, strategy_maker, told
+from backend.builders.teams import PROMPTED, SCRIPTED, UNMASKED, LoadedTeam, configured_team
+from backend.config.base import suggestion
+from backend.config.load import load_config
+from backend.config.schema import Config
 from backend.evaluation.compare import baselines
-from backend.markets import Account, account_of, is_recorded, limits_of, load_market, other_costs, recorded
 from backend.masking import cutoff_note, masking_note
+from backend.models.manifest import MANIFEST, read_manifest
 from backend.report import write_report
-from backend.runs import new_run_id, recorded_run
-from backend.sections import suggestion
 from backend.store.records import BacktestRecord
+from backend.store.run_record import new_run_id, recorded_run
 from backend.store.store import Store
 from backend.stories import episode_records, remarks
-from backend.strategies import NamedStrategy, named_strategies, strategy_maker, told
-from backend.teams import MANIFEST, PROMPTED, SCRIPTED, UNMASKED, LoadedTeam, configured_team, read_manifest
 from backend.thought import thinking_of
 from backend.training.queries import WARM_UP_BARS
 from cryptosentinel.episode import EpisodeResult, play

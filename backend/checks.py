@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.teams import LoadedTeam
+from backend.builders.teams import LoadedTeam
 from cryptosentinel.episode import play
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.local.engine import TransformersEngine

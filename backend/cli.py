@@ -22,7 +22,8 @@ from backend.cli_runs import StoreOption, runs_app
 from backend.cli_serve import serve_app
 from backend.cli_sft import sft
 from backend.cli_store import runs_export, runs_import, runs_upgrade
-from backend.config import Config, config_from_dict, describe, load_config, override
+from backend.config.load import config_from_dict, describe, load_config, override
+from backend.config.schema import Config
 from backend.console import bars, comparison_table, console, difference_line, errors, narrow_table
 from backend.failures import message_and_code
 from backend.options import (
@@ -118,10 +119,10 @@ def backtest(
     """Backtest teams and strategies against the baselines over one window, store every decision, and write a report."""
     from backend.backtests import backtest as run_backtest
     from backend.backtests import decision_interval, notes_on, settings_for, subject_of, window_of, with_unmasked
-    from backend.markets import account_of, costs_told, load_market, told
-    from backend.runs import new_run_id
+    from backend.builders.market import account_of, costs_told, load_market, told
+    from backend.builders.teams import LoadedTeam
+    from backend.store.run_record import new_run_id
     from backend.store.store import Store
-    from backend.teams import LoadedTeam
     from backend.thought import thinking_line
     from simulator.market.validation import gaps
 
@@ -227,10 +228,10 @@ def train(
     ] = "",
 ) -> None:
     """Train a team with M-GRPO. Ctrl-C is safe: go on with --resume."""
-    from backend.markets import account_of, load_market, unknown_to_training
-    from backend.runs import new_run_id, recorded_run
+    from backend.builders.market import account_of, load_market, unknown_to_training
+    from backend.policies.hardware import described, moved
+    from backend.store.run_record import new_run_id, recorded_run
     from backend.store.store import Store
-    from backend.training.hardware import described, moved
     from backend.training.job import check_ready
     from backend.training.job import train as run_training
 
@@ -312,12 +313,13 @@ def evaluate(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Measure a trained team against its warm start and the baselines on held-out windows, with an interval."""
+    from backend.builders.market import account_of, costs_told, load_market, other_costs, recorded, told
+    from backend.builders.teams import configured_team, scripted_team
     from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, summary_record, verdict
-    from backend.markets import account_of, costs_told, load_market, other_costs, recorded, told
+    from backend.models.manifest import MANIFEST, read_manifest
     from backend.report import write_report
-    from backend.runs import new_run_id, recorded_run
+    from backend.store.run_record import new_run_id, recorded_run
     from backend.store.store import Store
-    from backend.teams import MANIFEST, configured_team, read_manifest, scripted_team
 
     own = load_config(config, set_ or []) if config else override(read_manifest(folder).config, set_ or [])
     settings = with_market(own, data, symbols, timeframe, resample, funding, news)

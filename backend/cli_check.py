@@ -226,10 +226,10 @@ def _case(
 ) -> _Case:
     """What the options name. `greedy` takes the sampling out of a team: its seeds count the bars of the history."""
     from backend.backtests import decision_interval, parse_optional, settings_for, window_of
+    from backend.builders.market import account_of, limits_of, load_market
+    from backend.builders.strategies import strategy_maker
+    from backend.builders.teams import configured_team
     from backend.checks import team_drive
-    from backend.markets import account_of, limits_of, load_market
-    from backend.strategies import strategy_maker
-    from backend.teams import configured_team
     from simulator.checks.lookahead import driven_by
 
     if bool(strategy) == bool(team):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from backend.config import Config
+from backend.config.schema import Config
 from backend.console import console, narrow_table
 
 if TYPE_CHECKING:  # they import torch
@@ -20,9 +20,9 @@ def dry_run_step(config: Config) -> None:
 
     Raises `UserError` for a base of unknown architecture, and where not even one block of it fits.
     """
-    from backend.training.architectures import Shape, architecture_of
+    from backend.models.architectures import Shape, architecture_of
+    from backend.policies.hardware import hardware_of
     from backend.training.dry_run import dry_run, project
-    from backend.training.hardware import hardware_of
     from backend.training.memory import estimate, gib, machine_memory, plan_of, server, verdict
 
     shape = Shape.of(architecture_of(config.training, config.nano))

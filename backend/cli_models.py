@@ -13,8 +13,8 @@ from backend.console import console, narrow_table
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # they bring torch, which takes seconds
-    from backend.model_checks import Findings
-    from backend.models import AdapterInfo, BaseInfo
+    from backend.models.checks import Findings
+    from backend.models.registry import AdapterInfo, BaseInfo
 
 models_app = typer.Typer(
     help="Base models and adapters: list them, check one, pull one from the model hub, export a team's.",
@@ -28,7 +28,7 @@ RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds a fo
 @models_app.command("list")
 def list_models(models: ModelsOption = Path("models"), runs: RunsOption = Path("runs")) -> None:
     """List the base models, and the adapters that runs kept."""
-    from backend.models import list_adapters, list_bases
+    from backend.models.registry import list_adapters, list_bases
 
     bases, adapters = list_bases(models, runs), list_adapters(runs)
     if bases:
@@ -55,7 +55,7 @@ def check(
     ] = None,
 ) -> None:
     """Check a model, an adapter or a run; ends with exit code 2 where something is wrong."""
-    from backend.model_checks import check_path
+    from backend.models.checks import check_path
 
     _conclude(check_path(path, base), path)
 
@@ -71,8 +71,8 @@ def pull(
 
     HF_TOKEN gives access to gated models; HF_ENDPOINT names another hub.
     """
-    from backend.model_checks import check_base
-    from backend.model_hub import pull as pull_model
+    from backend.models.checks import check_base
+    from backend.models.hub import pull as pull_model
 
     console.print(f"{name} at {revision}", markup=False)
     done = pull_model(name, revision, to, models)
@@ -90,9 +90,10 @@ def export(
     to: Annotated[Path, typer.Option("--to", help="Folder that becomes one of a PEFT folder for each role.")],
 ) -> None:
     """Write the adapters of a run's team as PEFT folders, which peft and vLLM load."""
-    from backend.models import step_of
-    from backend.teams import read_manifest, role_policies
-    from backend.training.adapters import export_adapter, load_versions
+    from backend.models.manifest import read_manifest
+    from backend.models.registry import step_of
+    from backend.policies.adapters import export_adapter, load_versions
+    from backend.policies.build import role_policies
     from cryptosentinel.agents.registry import roles_of
 
     manifest = read_manifest(run)

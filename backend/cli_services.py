@@ -18,7 +18,7 @@ from backend.console import console, narrow_table
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # the database and torch take their time
-    from backend.config import Config
+    from backend.config.schema import Config
     from backend.console import Bars
     from backend.store.store import Store
     from backend.training.checkpoints import TrainingState

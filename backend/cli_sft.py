@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from backend.cli_data import SymbolsOption
-from backend.config import load_config
+from backend.config.load import load_config
 from backend.console import bars, console, narrow_table
 from backend.options import (
     ConfigOption,
@@ -48,7 +48,7 @@ def sft(
 
     Ctrl-C is safe: the same command goes on.
     """
-    from backend.markets import load_market
+    from backend.builders.market import load_market
     from backend.training.datasets import DROPPED
     from backend.training.specialise import specialise
 

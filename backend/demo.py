@@ -8,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.config import Config
+from backend.builders.market import account_of, load_market
+from backend.builders.teams import LoadedTeam, load_team, scripted_team
+from backend.config.schema import Config
 from backend.evaluation.compare import Report
 from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, most_telling, summary_record, verdict
-from backend.markets import account_of, load_market
+from backend.policies.hardware import described
 from backend.report import write_report
-from backend.runs import new_run_id, recorded_run
 from backend.store.records import EvaluationRecord
+from backend.store.run_record import new_run_id, recorded_run
 from backend.store.store import Store
-from backend.teams import LoadedTeam, load_team, scripted_team
-from backend.training.hardware import described
 from backend.training.job import check_ready, train
 from backend.training.trainer import Progress
 from simulator.errors import UserError

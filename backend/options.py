@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from backend.cli_data import names
-from backend.config import Config, config_from_dict
-from backend.sections import NONE
+from backend.config.load import config_from_dict
+from backend.config.market import NONE
+from backend.config.schema import Config
 
 ConfigOption = Annotated[str, typer.Option("--config", "-c", help="A preset (demo, quick, recorded) or a TOML file.")]
 SetOption = Annotated[

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.charts import Event
-from backend.config import BASELINES
+from backend.config.schema import BASELINES
 from backend.naming import ABSENT, listed, number_text, title_of
 from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord, MetricRecord, RunRecord
 from backend.store.store import Store

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backend.config import config_from_dict
-from backend.markets import load_market
+from backend.builders.market import load_market
+from backend.config.load import config_from_dict
 from backend.store.records import RunRecord
 from simulator.errors import DataError, UserError
 from simulator.market.market import Bars, Market

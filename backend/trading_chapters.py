@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from backend import naming, trading_charts
 from backend.backtest_facts import TRADES_LISTED, withheld_of
-from backend.config import Config
+from backend.config.schema import Config
 from backend.interventions import RISK_ANALYST
 from backend.naming import COST_TITLES, Column, title_of
 from backend.page_parts import Chapter, Missing, Picture, Row, Table

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import torch
 
-from backend.config import Config, load_config
-from backend.markets import account_of, limits_of, load_market, split
-from backend.teams import LoadedTeam, model_team, role_policies
+from backend.builders.market import account_of, limits_of, load_market, split
+from backend.builders.teams import LoadedTeam, model_team
+from backend.config.load import load_config
+from backend.config.schema import Config
+from backend.policies.build import role_policies
 from backend.training.origin import begin
 from benchmarks.run import Result
 from cryptosentinel.episode import play

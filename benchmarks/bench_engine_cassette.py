@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from backend.config import Config
-from backend.teams import scripted_team
+from backend.builders.teams import scripted_team
+from backend.config.schema import Config
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import EpisodeResult, play

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from backend.builders.market import account_of, load_market, split
 from backend.evaluation.compare import ORACLE_LEVELS, baselines, split_windows
-from backend.markets import account_of, load_market, split
 from benchmarks.bench_learning_oracle_share import EVERYBODY, SEEDS, TARGET, config_of, share_interval
 from benchmarks.run import Result
 from simulator.backtest.run import orders_for_target, run_backtest

@@ -23,12 +23,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backend.config import Config, config_from_dict, load_config
+from backend.builders.market import account_of, limits_of, load_market, split
+from backend.builders.teams import LoadedTeam, load_team, scripted_team
+from backend.config.load import config_from_dict, load_config
+from backend.config.schema import Config
 from backend.evaluation.compare import baselines, play_windows, split_windows
-from backend.markets import account_of, limits_of, load_market, split
-from backend.runs import recorded_run
+from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.teams import LoadedTeam, load_team, scripted_team
 from backend.training.job import train
 from backend.training.origin import begin
 from backend.training.specialise import specialise

@@ -24,15 +24,16 @@ from pathlib import Path
 
 import torch
 
-from backend.config import Config, load_config
-from backend.markets import load_market
-from backend.runs import recorded_run
+from backend.builders.market import load_market
+from backend.config.load import load_config
+from backend.config.schema import Config
+from backend.policies.build import role_policies
+from backend.policies.tensor_files import write_tensors
 from backend.services.launch import gateway
 from backend.store.records import PublishedRecord, RolloutRecord, TrajectoryRecord
+from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.teams import role_policies
 from backend.training.origin import begin
-from backend.training.tensor_files import write_tensors
 from benchmarks.run import Result
 
 STEPS = 6  # the first warms up

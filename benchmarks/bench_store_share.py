@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from backend.config import load_config
-from backend.markets import load_market
+from backend.builders.market import load_market
+from backend.config.load import load_config
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training.job import made

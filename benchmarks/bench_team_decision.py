@@ -16,8 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 import cryptosentinel.team as team_module
-from backend.config import Config
-from backend.teams import scripted_team
+from backend.builders.teams import scripted_team
+from backend.config.schema import Config
 from benchmarks.run import Result
 from cryptosentinel.agents.role import Role, Tool
 from cryptosentinel.episode import play

@@ -11,7 +11,7 @@ random in a rollout; steps are as large as those of the preset `demo`. Both trai
 tokenizer) on the same rollouts. What is saved depends on the calls: where everybody calls once, it is nothing.
 
 Both make the plain pass, in which every item goes through the model: a pass over shared beginnings
-(`shared_prefixes.py`) computes equal items once, so with it the copies would cost memory and little time.
+(`prefix_tree.py`) computes equal items once, so with it the copies would cost memory and little time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backend.training import shared_prefixes
+from backend.policies import prefix_tree
+from backend.policies.role_policies import RolePolicies
 from backend.training.alignment import target_count
 from backend.training.credit import calls_histogram, credit_sub
-from backend.training.policies import RolePolicies
 from backend.training.queries import QueryPool
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.rollouts import Rollout, RolloutSettings, collect
@@ -157,10 +157,10 @@ def _check(policies: RolePolicies, role: str, drawn: _Batch, copied: _Batch) -> 
 def _step(policies: RolePolicies, role: str, batch: _Batch) -> tuple[float, dict[str, float]]:
     """Processor time and metrics of one step of a new trainer on a copy of the policies."""
     trainer = RoleTrainer(copy.deepcopy(policies), role, SETTINGS)
-    worthwhile, shared_prefixes.WORTHWHILE = shared_prefixes.WORTHWHILE, 0.0
+    worthwhile, prefix_tree.WORTHWHILE = prefix_tree.WORTHWHILE, 0.0
     try:
         start = time.process_time()
         metrics = trainer.step(batch.trajectories, batch.advantages, batch.weights)
         return time.process_time() - start, metrics
     finally:
-        shared_prefixes.WORTHWHILE = worthwhile
+        prefix_tree.WORTHWHILE = worthwhile

@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 import numpy as np
 import torch
-from backend.training.policies import RolePolicies
+from backend.policies.role_policies import RolePolicies
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.trajectory import Trajectory
 from cryptosentinel.llm.nano import nano_config, new_nano

@@ -14,10 +14,11 @@ import time
 import numpy as np
 import torch
 
-from backend.training.architectures import Shape, qwen3_config
+from backend.models.architectures import Shape, qwen3_config
+from backend.policies.hardware import Hardware
+from backend.policies.lora import LoraSettings
+from backend.policies.role_policies import RolePolicies
 from backend.training.flops import PEAKS, training_flops
-from backend.training.hardware import Hardware
-from backend.training.policies import LoraSettings, RolePolicies
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.trajectory import Trajectory
 from benchmarks.run import Result

@@ -25,8 +25,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 
+from backend.policies.lora import LoraSettings
+from backend.policies.role_policies import RolePolicies
 from backend.training.advantages import group_advantages
-from backend.training.policies import LoraSettings, RolePolicies
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.trajectory import Trajectory
 from benchmarks.run import Result

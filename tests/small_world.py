@@ -6,10 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from backend.config import Config, config_from_dict
+from backend.builders.teams import model_team, team_settings
+from backend.config.load import config_from_dict
+from backend.config.schema import Config
+from backend.policies.build import role_policies
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from backend.teams import model_team, role_policies, team_settings
 from backend.training.journal import Journal
 from backend.training.queries import QueryPool
 from backend.training.rollouts import RolloutSettings

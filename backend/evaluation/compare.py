@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from backend.builders.market import Account
+from backend.builders.strategies import named_strategies
+from backend.builders.teams import LoadedTeam
 from backend.evaluation.bootstrap import mean_interval
-from backend.markets import Account
-from backend.strategies import named_strategies
-from backend.teams import LoadedTeam
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.local.engine import TransformersEngine

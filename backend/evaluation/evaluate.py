@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.config import Config
+from backend.builders.market import account_of, limits_of, recorded, split, unknown_to_training
+from backend.builders.teams import LoadedTeam
+from backend.config.schema import Config
 from backend.evaluation.compare import (
     Report,
     baselines,
@@ -18,11 +20,9 @@ from backend.evaluation.compare import (
     split_windows,
     table,
 )
-from backend.markets import account_of, limits_of, recorded, split, unknown_to_training
 from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord
 from backend.store.store import Store
 from backend.stories import episode_records
-from backend.teams import LoadedTeam
 from simulator.backtest.run import BacktestResult
 from simulator.market.market import Market
 
@@ -78,7 +78,7 @@ def measure(
 
 def verdict(held_out: dict[str, Any], no_edge: dict[str, Any] | None, other_costs: Sequence[str] = ()) -> str:
     """What training changed in one plain sentence, made from the intervals alone; and a second one where it was
-    measured on more than training scores, or on `other_costs` (see `backend.markets`)."""
+    measured on more than training scores, or on `other_costs` (see `backend.builders.market`)."""
     sentence = _difference_told(held_out, no_edge)
     beyond = held_out.get("unknown_to_training") or []
     if beyond:

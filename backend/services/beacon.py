@@ -11,11 +11,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
-from backend.runs import code_version
 from backend.services.logs import PLACE
 from backend.store import lease
 from backend.store.errors import StoreError
 from backend.store.records import RunRecord, ServiceRecord, ServiceState
+from backend.store.run_record import code_version
 from backend.store.store import Store
 from simulator.errors import RunFailed, UserError
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.errors import RunFailed, UserError
 
 if TYPE_CHECKING:  # torch takes its time, and who only carries files does not need it
-    from backend.config import Config
+    from backend.config.schema import Config
 
 Call = Callable[..., Any]  # of a method of a `Library` elsewhere: its name, then its arguments
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backend.config import config_from_dict
+from backend.config.load import config_from_dict
 from backend.services.beacon import LEADER
 from backend.services.logs import last_words
 from backend.services.parent import PARENT

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from backend.policies.tensor_files import write_tensors
 from backend.services.beacon import LEADER, Beacon
 from backend.services.files import SERVICES, RunFiles
 from backend.services.marks import closing_shard, is_complete
@@ -30,7 +31,6 @@ from backend.training.metrics import team_metrics
 from backend.training.queries import Query
 from backend.training.sharding import Shard, part, step_queries
 from backend.training.shares import role_shares
-from backend.training.tensor_files import write_tensors
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import MANAGER
 from simulator.errors import RunFailed, UserError

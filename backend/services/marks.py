@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from backend.config.training import TrainingConfig
 from backend.store.store import Store
-from backend.training_settings import TrainingConfig
 
 
 def closing_shard(config: TrainingConfig) -> int | None:

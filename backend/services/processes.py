@@ -7,16 +7,17 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from backend.config import Config, ConfigError, config_from_dict
-from backend.markets import load_market
-from backend.models import START
-from backend.runs import PROGRAM, versions
+from backend.builders.market import load_market
+from backend.config.load import config_from_dict
+from backend.config.schema import Config, ConfigError
+from backend.models.registry import START
 from backend.services.beacon import Beacon, RunOver
 from backend.services.files import SERVICES, RunFiles
 from backend.services.lead import Worker
 from backend.services.role_service import RoleService
 from backend.store import lease
 from backend.store.records import RunRecord
+from backend.store.run_record import PROGRAM, versions
 from backend.store.store import Store
 from backend.training.crew import helped
 from backend.training.job import check_trainable, made, write_team

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NoReturn
 
-from backend.runs import code_version
 from backend.services.files import SERVICES, CarriedFiles, Library, RunFiles
 from backend.services.logs import Ended, Place, last_words, logged
+from backend.store.run_record import code_version
 
 _ASK = 0.5  # seconds between two looks whether to stop
 _PATIENCE = 30.0  # seconds in which who keeps the files must answer whether to stop

@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from backend.config import ConfigError
+from backend.config.schema import ConfigError
 from simulator.errors import RunFailed, UserError
 
 ADDRESS = "RAY_ADDRESS"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backend.config import Config, ConfigError
+from backend.config.schema import Config, ConfigError
 
 CPU_SHARES = (1.0, 0.5, 0.25)  # a trainer waits while others roll out, so four processes of a core are bearable
 GPU_SHARES = (1.0, 0.5, 0.25, 0.125)

@@ -7,7 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from backend.config import Config
+from backend.config.schema import Config
+from backend.policies.build import role_policies
+from backend.policies.hardware import hardware_of
+from backend.policies.tensor_files import write_tensors
 from backend.services.beacon import Beacon
 from backend.services.files import SERVICES, RunFiles, sha256
 from backend.services.marks import is_complete
@@ -15,14 +18,11 @@ from backend.services.put_back import PUT_BACK
 from backend.services.step_data import step_data
 from backend.store.records import PublishedRecord
 from backend.store.store import Store
-from backend.teams import role_policies
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
 from backend.training.curriculum import curriculum_of
-from backend.training.hardware import hardware_of
 from backend.training.journal import Journal
 from backend.training.learner import Learner, Learnt, StepData
 from backend.training.origin import start_of
-from backend.training.tensor_files import write_tensors
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import RunFailed
 

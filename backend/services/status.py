@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backend.config import config_from_dict
+from backend.config.load import config_from_dict
+from backend.config.training import TrainingConfig
 from backend.services.beacon import LEADER, SILENT
 from backend.services.marks import closing_shard
 from backend.store.records import ServiceRecord
 from backend.store.store import Store
-from backend.training_settings import TrainingConfig
 
 
 @dataclass(frozen=True)

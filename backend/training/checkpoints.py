@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from backend.policies.role_policies import RolePolicies
+from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.training.learner import Learner, Past
-from backend.training.policies import RolePolicies
-from backend.training.tensor_files import read_tensors, write_tensors
 from simulator.errors import RunFailed, UserError
 
 KEPT = 2

@@ -10,10 +10,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from backend.config import Config
-from backend.teams import SCRIPTED, LoadedTeam, load_team, model_team, team_settings
+from backend.builders.teams import SCRIPTED, LoadedTeam, load_team, model_team, team_settings
+from backend.config.schema import Config
+from backend.policies.role_policies import RolePolicies
 from backend.training.conversations import Messages, messages_of
-from backend.training.policies import RolePolicies
 from backend.training.queries import Query
 from backend.training.rollouts import RolloutSettings, collect, practise
 from backend.training.trajectory import Trajectory

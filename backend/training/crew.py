@@ -33,10 +33,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from backend.training.hardware import hardware_of
-from backend.training.policies import RolePolicies
+from backend.config.training import TrainingConfig
+from backend.policies.hardware import hardware_of
+from backend.policies.role_policies import RolePolicies
 from backend.training.role_trainer import MicroBatch, RoleTrainer, RoleTrainerSettings, Watch
-from backend.training_settings import TrainingConfig
 from simulator.errors import RunFailed
 
 _PATIENCE = timedelta(minutes=30)  # with a tensor that all have announced; a rollout may take longer, nobody waits then
@@ -218,7 +218,7 @@ def _follow(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the leader's to hear
     torch.set_num_threads(threads)
     try:
-        from backend.teams import role_policies  # which imports most of the program
+        from backend.policies.build import role_policies  # which imports most of the program
 
         hardware = hardware_of(training, rank)
         policies, _ = role_policies(base, training, roles=roles, hardware=hardware, start=start)

@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
 
+from backend.config.training import TrainingConfig
 from backend.training.hard_windows import Hard
-from backend.training_settings import TrainingConfig
 
 Schedule = Literal["constant", "linear", "cosine"]
 Weights = TypeVar("Weights", tuple[float, float], tuple[float, float, float])

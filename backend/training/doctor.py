@@ -31,14 +31,14 @@ from typing import Any
 
 import numpy as np
 
-from backend.config import config_from_dict
+from backend.config.load import config_from_dict
+from backend.config.training import TrainingConfig
 from backend.store.records import RewardRecord, RolloutRecord, TrajectoryRecord
 from backend.store.store import Store
 from backend.training.alignment import align
 from backend.training.curriculum import Curriculum
 from backend.training.doctor_rulebook import RULES
 from backend.training.doctor_rules import Finding, History, diagnose, judged
-from backend.training_settings import TrainingConfig
 from cryptosentinel.agents.registry import MANAGER, ROLES
 from simulator.errors import UserError
 

@@ -25,14 +25,15 @@ import numpy as np
 import torch
 from transformers import Qwen3Config
 
-from backend.config import Config
-from backend.markets import costs_of, limits_of
-from backend.teams import team_settings
-from backend.training.adapter_shapes import adapter_shapes, largest_rank
-from backend.training.architectures import Shape, architecture_of
+from backend.builders.market import costs_of, limits_of
+from backend.builders.teams import team_settings
+from backend.config.schema import Config
+from backend.models.architectures import Shape, architecture_of
+from backend.policies.adapter_shapes import adapter_shapes, largest_rank
+from backend.policies.hardware import Hardware, hardware_of
+from backend.policies.role_policies import RolePolicies
 from backend.training.credit import credit_main, credit_sub
 from backend.training.curriculum import Curriculum
-from backend.training.hardware import Hardware, hardware_of
 from backend.training.memory import (
     PROMPT_TOKENS,
     RESULT_TOKENS,
@@ -42,7 +43,6 @@ from backend.training.memory import (
     machine_memory,
     require,
 )
-from backend.training.policies import RolePolicies
 from backend.training.queries import Query, QueryPool
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.rollouts import RolloutSettings, collect, practise

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from backend.config.training import TrainingConfig
 from backend.training.credit import TeamAttempt, credit_main
 from backend.training.curriculum import Stage
 from backend.training.learner import credit_settings
 from backend.training.queries import Query, QueryPool
-from backend.training_settings import TrainingConfig
 from cryptosentinel.team import derive_seed
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from backend.training.architectures import Shape
+from backend.models.architectures import Shape
 
 # Dense bfloat16 operations a second, of NVIDIA's data sheets, by a part of the card's name; the more special first.
 PEAKS = {

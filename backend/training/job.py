@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from backend.config import Config, ConfigError
-from backend.engines import served
-from backend.markets import costs_of, limits_of, split
-from backend.models import START
+from backend.builders.engines import served
+from backend.builders.market import costs_of, limits_of, split
+from backend.builders.teams import model_team, team_over
+from backend.config.schema import Config, ConfigError
+from backend.models.architectures import Shape
+from backend.models.manifest import TeamManifest, write_manifest
+from backend.models.registry import START
+from backend.policies.adapter_shapes import largest_rank
+from backend.policies.build import role_policies
+from backend.policies.hardware import hardware_of
 from backend.store.store import Store
-from backend.teams import TeamManifest, model_team, role_policies, team_over, write_manifest
-from backend.training.adapter_shapes import largest_rank
-from backend.training.architectures import Shape
 from backend.training.checkpoints import TrainingState
 from backend.training.crew import helped
-from backend.training.hardware import hardware_of
 from backend.training.journal import Journal
 from backend.training.memory import estimate, machine_memory, plan_of, require
 from backend.training.origin import NANO, begin, start_of

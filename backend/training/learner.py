@@ -14,6 +14,8 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
+from backend.config.training import TrainingConfig
+from backend.policies.role_policies import RolePolicies
 from backend.training.alignment import target_count
 from backend.training.credit import (
     Attempt,
@@ -26,11 +28,9 @@ from backend.training.credit import (
 )
 from backend.training.curriculum import Stage, curriculum_of
 from backend.training.metrics import credit_metrics, spoken_metrics
-from backend.training.policies import RolePolicies
 from backend.training.role_trainer import Batch, RoleTrainer, RoleTrainerSettings
 from backend.training.shares import share_metrics
 from backend.training.trajectory import Trajectory
-from backend.training_settings import TrainingConfig
 from cryptosentinel.agents.registry import MANAGER, ROLES
 from cryptosentinel.team import derive_seed
 

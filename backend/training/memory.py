@@ -33,10 +33,10 @@ from typing import Literal
 
 import torch
 
-from backend.config import Config
-from backend.training.adapter_shapes import largest_rank
-from backend.training.architectures import Shape
-from backend.training.hardware import DeviceKind, Precision, Quantisation, precision_on
+from backend.config.schema import Config
+from backend.models.architectures import Shape
+from backend.policies.adapter_shapes import largest_rank
+from backend.policies.hardware import DeviceKind, Precision, Quantisation, precision_on
 from cryptosentinel.agents.registry import ROLES, roles_of
 from simulator.errors import UserError
 

@@ -10,15 +10,16 @@ import os
 import shutil
 from pathlib import Path
 
-from backend.config import Config, ConfigError
-from backend.markets import split
-from backend.models import START, resolve_base
-from backend.sections import MarketConfig
-from backend.teams import MANIFEST, TeamManifest, read_manifest, team_settings, write_manifest
+from backend.builders.market import split
+from backend.builders.teams import team_settings
+from backend.config.market import MarketConfig
+from backend.config.schema import Config, ConfigError
+from backend.config.training import TrainingConfig
+from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, write_manifest
+from backend.models.registry import START, resolve_base
 from backend.training.queries import QueryPool
 from backend.training.sft import SftSettings
 from backend.training.warm_start import NanoSettings, Report, make_nano
-from backend.training_settings import TrainingConfig
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
 from simulator.market.market import Market

@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from backend.config.training import TrainingConfig
 from backend.training.hard_windows import Hard, cells_of
-from backend.training_settings import TrainingConfig
 from cryptosentinel.team import derive_seed
 from cryptosentinel.tools.context import horizon_volatility
 from simulator.backtest.scenarios import recorded_path

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from backend.builders.teams import LoadedTeam
 from backend.evaluation.bootstrap import mean_interval
-from backend.teams import LoadedTeam
 from backend.training.queries import Query
 from backend.training.rollouts import RolloutSettings, collect, practise
 from cryptosentinel.agents.registry import MANAGER, ROLES

@@ -19,6 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from backend.policies.prefix_tree import sortable
+from backend.policies.role_policies import RolePolicies
+from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.training.objective import (
     Aggregation,
     ClipStats,
@@ -34,9 +37,6 @@ from backend.training.objective import (
     normaliser,
 )
 from backend.training.optimisers import OptimiserName, make_optimiser, optimiser_state, restore_optimiser
-from backend.training.policies import RolePolicies
-from backend.training.shared_prefixes import sortable
-from backend.training.tensor_files import read_tensors, write_tensors
 from backend.training.trajectory import PaddedBatch, Trajectory, pad_trajectories
 from simulator.errors import UserError
 

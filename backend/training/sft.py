@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from backend.training.policies import token_logps
+from backend.policies.logprobs import token_logps
 
 Example = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from backend.config.training import TrainingConfig
 from backend.training.curriculum import Stage
 from backend.training.queries import Query, QueryPool
 from backend.training.rollouts import Practice, Rollout, RolloutSettings, collect, practise
-from backend.training_settings import TrainingConfig
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import Throughput
 from cryptosentinel.team import Team, derive_seed

@@ -17,11 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.config import Config, ConfigError, config_from_dict
-from backend.markets import costs_of, limits_of, split
-from backend.runs import versions
-from backend.teams import LoadedTeam, TeamManifest, model_team, role_policies, scripted_team, write_manifest
-from backend.training.adapters import save_versions
+from backend.builders.market import costs_of, limits_of, split
+from backend.builders.teams import LoadedTeam, model_team, scripted_team
+from backend.config.load import config_from_dict
+from backend.config.schema import Config, ConfigError
+from backend.models.manifest import TeamManifest, write_manifest
+from backend.policies.adapters import save_versions
+from backend.policies.build import role_policies
+from backend.policies.hardware import hardware_of
+from backend.policies.role_policies import RolePolicies
+from backend.policies.tensor_files import read_tensors, write_tensors
+from backend.store.run_record import versions
 from backend.training.collection import Said, listen, sources_of
 from backend.training.conversations import encode
 from backend.training.datasets import (
@@ -35,14 +41,11 @@ from backend.training.datasets import (
     select,
     write_data_set,
 )
-from backend.training.hardware import hardware_of
 from backend.training.origin import NANO, begin
-from backend.training.policies import RolePolicies
 from backend.training.queries import QueryPool, pools_of
 from backend.training.role_scores import compare_roles, score_roles
 from backend.training.rollouts import RolloutSettings
 from backend.training.sft import Example, SftSettings, SupervisedTrainer, pad_examples
-from backend.training.tensor_files import read_tensors, write_tensors
 from backend.training.warm_start import Report
 from cryptosentinel.agents.registry import ROLES, STANDARD
 from cryptosentinel.llm.chat_codec import ChatCodec

@@ -11,9 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from backend.config.training import TrainingConfig
+from backend.policies.adapters import load_versions, save_versions
+from backend.policies.role_policies import RolePolicies
+from backend.policies.weight_sync import publisher
 from backend.store.records import AdapterRecord
 from backend.training import dynamic
-from backend.training.adapters import load_versions, save_versions
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
 from backend.training.credit import RoleCredit
 from backend.training.curriculum import Stage, curriculum_of
@@ -22,15 +25,12 @@ from backend.training.hard_windows import Gaps, Hard
 from backend.training.journal import Journal
 from backend.training.learner import SILENT_STEPS, Learner, Learnt, StepData
 from backend.training.metrics import team_metrics
-from backend.training.policies import RolePolicies
-from backend.training.publishing import publisher
 from backend.training.queries import Query, QueryPool
 from backend.training.rollouts import Rollout, RolloutSettings, collect
 from backend.training.sharding import Shard, part, roll_out
 from backend.training.shared_model import learn_together
 from backend.training.shares import role_shares
 from backend.training.validation import Validation, validate
-from backend.training_settings import TrainingConfig
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import FILLING, SPEED, Throughput
 from cryptosentinel.team import Team, derive_seed

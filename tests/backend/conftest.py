@@ -1,17 +1,81 @@
-"""The small nano, made once for all tests of a process."""
+"""What tests of the backend share: the small nano, a tiny random Qwen3, trajectories for it, the known answers."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from backend.training.trajectory import Trajectory
 from tests.small_world import small_nano
+
+VOCABULARY = 40
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def known() -> dict[str, Any]:
+    """The known answers of M-GRPO."""
+    path = Path(__file__).parents[1] / "kat" / "mgrpo.json"
+    answers: dict[str, Any] = json.loads(path.read_text())
+    return answers
+
+
+@pytest.fixture
+def tiny() -> Qwen3ForCausalLM:
+    """Two layers, hidden 32, tied embeddings; weights large enough for a distribution that is far from uniform."""
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+    )
+    torch.manual_seed(7)
+    return Qwen3ForCausalLM(config).eval()
+
+
+@pytest.fixture
+def make() -> Callable[..., Trajectory]:
+    """make(seed, role, prompt, answer): a prompt, an answer, a tool's reply, a second answer."""
+
+    def build(seed: int, role: str = "manager", prompt: int = 5, answer: int = 4, **changes: Any) -> Trajectory:
+        rng = np.random.default_rng(seed)
+        mask = np.repeat([False, True, False, True], [prompt, answer, 2, 2])
+        fields: dict[str, Any] = {
+            "role": role,
+            "query": "q0",
+            "rollout": seed,
+            "ordinal": 0,
+            "ids": rng.integers(0, VOCABULARY, len(mask)).astype(np.int32),
+            "mask": mask,
+            "sampled_logps": np.where(mask, rng.uniform(-3.0, -0.5, len(mask)), 0.0).astype(np.float32),
+            "policy_version": "v0",
+            "valid": True,
+            "format_score": 1.0,
+            "expert": None,
+            "truncated": False,
+        }
+        return Trajectory(**{**fields, **changes})
+
+    return build
 
 
 @pytest.fixture(scope="session")
 def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warm-started nano, to be read only."""
-    torch.set_num_threads(1)
     return small_nano(tmp_path_factory.mktemp("nano") / "nano")

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plotly.offline import get_plotlyjs
 
-from backend import config, naming, trading_charts
+from backend import naming, trading_charts
 from backend.backtest_report import chapters, tiles
+from backend.config import load, schema
 from backend.page_parts import Missing, Picture, Table
 from backend.performance import rolling_sharpe, trades_of_result
 from backend.report import all_facts, render, write_report
@@ -289,7 +290,7 @@ def test_a_run_without_trades_or_too_short_is_said_to_be_so(summary: RunSummary)
 
 
 def test_settings_are_told_with_their_meaning() -> None:
-    document = config.load_config("demo", []).model_dump(mode="json")
+    document = load.load_config("demo", []).model_dump(mode="json")
     table = settings_part(document)
     assert isinstance(table, Table)
     by_name = {row.label: row.values for row in table.rows}
@@ -330,7 +331,7 @@ def test_a_year_of_hours_makes_a_page_of_sensible_size(summary: RunSummary) -> N
     times = (base.open_time[:-1] + base.interval).tolist()
     exposure = [[math.sin(number / 9), math.cos(number / 9)] for number in range(bars - 1)]
     long = {"start": 0, "times": times, "equity": equity, "exposure": exposure}
-    results = [BacktestRecord("b", name, {**summary.backtests[0].result, **long}) for name in config.BASELINES]
+    results = [BacktestRecord("b", name, {**summary.backtests[0].result, **long}) for name in schema.BASELINES]
     html = render(replace(summary, backtests=results, decisions=[]), Recalled(base))
     assert len(html) - len(get_plotlyjs()) < 4_000_000
 
@@ -384,7 +385,7 @@ def test_money_has_its_currency_where_it_is_known(symbols: tuple[str, ...], quot
 
 
 def test_every_baseline_has_a_name_and_a_meaning() -> None:
-    for name in config.BASELINES:
+    for name in schema.BASELINES:
         assert not naming.title_of(name).startswith("Team ") and naming.MEANINGS[name]
     assert naming.title_of("mine:Own") == "Strategy mine:Own"
     assert naming.listed("ABCDEFGH", 3) == "A, B, C and 5 more"

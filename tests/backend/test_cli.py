@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from backend.policies.role_policies import RolePolicies
 from backend.store.store import Store
-from backend.training.policies import RolePolicies
 from simulator.data.archive import write_market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate

@@ -12,9 +12,9 @@ import pytest
 
 from backend import cli
 from backend.backtests import notes_on, run_backtest_job, settings_for, subject_of
-from backend.config import load_config, override
+from backend.config.load import load_config, override
+from backend.models.manifest import TeamManifest, write_manifest
 from backend.store.store import Store
-from backend.teams import TeamManifest, write_manifest
 from simulator.backtest.run import Window
 from simulator.data.archive import write_market
 from simulator.data.venue import write_rules

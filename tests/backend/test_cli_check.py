@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from backend.builders.market import limits_of
+from backend.builders.strategies import named_strategies, strategy_maker
+from backend.builders.teams import LoadedTeam, load_team
 from backend.checks import team_drive
-from backend.config import load_config
-from backend.markets import limits_of
-from backend.strategies import named_strategies, strategy_maker
-from backend.teams import LoadedTeam, load_team
+from backend.config.load import load_config
 from cryptosentinel.llm.scripted import ScriptedEngine
 from simulator.backtest.run import Window
 from simulator.checks.lookahead import check_lookahead

@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from backend import cli
 from backend.cli_models import models_app
-from backend.teams import TeamManifest, role_policies, write_manifest
-from backend.training.adapters import read_adapter, save_versions
+from backend.models.manifest import TeamManifest, write_manifest
+from backend.policies.adapters import read_adapter, save_versions
+from backend.policies.build import role_policies
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.nano import load_model
 from tests.command_line import Run, program

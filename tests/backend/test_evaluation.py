@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backend.config import BASELINES, EvaluationConfig, TeamConfig
+from backend.builders.market import Account
+from backend.builders.strategies import named_strategies
+from backend.builders.teams import scripted_team
+from backend.config.schema import BASELINES, EvaluationConfig, TeamConfig
 from backend.evaluation.bootstrap import mean_interval
 from backend.evaluation.compare import baselines, difference, mean_equity, play_windows, split_windows, table
 from backend.evaluation.evaluate import most_telling, verdict
-from backend.markets import Account
 from backend.store.records import DecisionRecord
-from backend.strategies import named_strategies
-from backend.teams import scripted_team
 from cryptosentinel.guard.guard import GuardLimits
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs

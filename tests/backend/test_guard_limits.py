@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from backend.config import ConfigError, GuardConfig, load_config
-from backend.markets import limits_of
+from backend.builders.market import limits_of
+from backend.config.load import load_config
+from backend.config.schema import ConfigError, GuardConfig
 from cryptosentinel.guard.guard import GuardLimits
 
 

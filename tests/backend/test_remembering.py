@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from backend.backtests import backtest
-from backend.config import TeamConfig, config_from_dict
-from backend.markets import account_of
+from backend.builders.market import account_of
+from backend.builders.teams import LoadedTeam, load_team, scripted_team
+from backend.config.load import config_from_dict
+from backend.config.schema import TeamConfig
+from backend.models.manifest import TeamManifest, write_manifest
 from backend.store.store import Store
-from backend.teams import LoadedTeam, TeamManifest, load_team, scripted_team, write_manifest
 from backend.training.queries import QueryPool
 from backend.training.rollouts import collect
 from cryptosentinel.llm.chat_codec import make_byte_codec, parse_conversation

@@ -12,10 +12,11 @@ import pytest
 
 from backend import backtests
 from backend.backtests import subject_of
-from backend.config import ConfigError, config_from_dict, load_config
+from backend.builders.teams import LoadedTeam, configured_team, scripted_team
+from backend.config.engine import BudgetConfig
+from backend.config.load import config_from_dict, load_config
+from backend.config.schema import ConfigError
 from backend.store.store import Store
-from backend.teams import LoadedTeam, configured_team, scripted_team
-from backend.thinking import BudgetConfig
 from backend.thought import return_after_thinking, thinking_line, thinking_of
 from cryptosentinel.conversation.budget import Budget, Ledger, Price, SpendingLimits
 from cryptosentinel.llm.engine import Completion, Request, Usage

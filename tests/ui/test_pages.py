@@ -10,7 +10,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from backend import backtests
-from backend.config import Config, load_config
+from backend.config.load import load_config
+from backend.config.schema import Config
 from backend.store.records import DecisionRecord, RunRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market

@@ -14,13 +14,13 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from backend.config import Config, ConfigError
+from backend.config.schema import Config, ConfigError
 from backend.failures import message_and_code
+from backend.policies import tensor_files
 from backend.services.lead import leader_state
 from backend.services.processes import check_apart
 from backend.store.records import TrajectoryRecord
 from backend.store.store import Store
-from backend.training import tensor_files
 from backend.training.job import made
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from backend.config import Config
-from backend.runs import PROGRAM, versions
+from backend.config.schema import Config
 from backend.services import beacon
 from backend.services.beacon import Beacon, RunOver
 from backend.services.processes import run_role
 from backend.store import lease
 from backend.store.errors import StoreError
 from backend.store.records import RunRecord
+from backend.store.run_record import PROGRAM, versions
 from backend.store.store import Store
 from simulator.errors import RunFailed, UserError
 from tests.backend.store.gateways import gateway_thread

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from backend.config import Config
+from backend.config.schema import Config
 from backend.services.marks import closing_shard, is_complete
 from backend.store.records import ShardRecord
 from backend.store.store import Store

@@ -15,11 +15,11 @@ import torch
 import typer
 
 from backend import cli_services
-from backend.markets import load_market
-from backend.runs import recorded_run
+from backend.builders.market import load_market
 from backend.services import launch
 from backend.services.launch import gateway, run_processes
 from backend.services.lead import leader_state
+from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.job import made
 from backend.training.trainer import Trainer

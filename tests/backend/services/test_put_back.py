@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from backend.config import Config
+from backend.config.schema import Config
 from backend.services.beacon import LEADER
 from backend.services.lead import leader_state
 from backend.store.records import PublishedRecord

@@ -13,14 +13,14 @@ import pytest
 import ray
 import torch
 
-from backend.config import Config
-from backend.markets import load_market
-from backend.runs import recorded_run
+from backend.builders.market import load_market
+from backend.config.schema import Config
 from backend.services import ray_launch
 from backend.services.launch import gateway, run_processes
 from backend.services.lead import leader_state
 from backend.services.ray_actors import Machine
 from backend.services.ray_launch import run_ray
+from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.job import made
 from backend.training.trainer import Trainer

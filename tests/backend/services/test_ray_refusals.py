@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend import cli_services
-from backend.config import Config, ConfigError, config_from_dict
+from backend.config.load import config_from_dict
+from backend.config.schema import Config, ConfigError
 from backend.services import ray_cluster
 from backend.services.ray_actors import look
 from backend.services.ray_cluster import LOCAL, cluster, cluster_address

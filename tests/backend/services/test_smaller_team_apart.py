@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from backend.config import config_from_dict
+from backend.config.load import config_from_dict
 from backend.store.store import Store
 from backend.training.job import made
 from backend.training.trainer import Trainer

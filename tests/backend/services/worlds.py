@@ -10,17 +10,17 @@ from typing import Any
 
 from torch import Tensor
 
-from backend.config import Config
+from backend.config.schema import Config
+from backend.policies.adapters import load_versions
+from backend.policies.build import role_policies
+from backend.policies.tensor_files import read_tensors
 from backend.services.beacon import Beacon, RunOver
 from backend.services.lead import Worker
 from backend.services.role_service import RoleService
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from backend.teams import role_policies
-from backend.training.adapters import load_versions
 from backend.training.checkpoints import checkpoints
 from backend.training.job import made
-from backend.training.tensor_files import read_tensors
 from cryptosentinel.agents.registry import ROLES, roles_of
 from tests.small_world import RUN, small_market
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from backend.training.policies import RolePolicies
+from backend.policies.role_policies import RolePolicies
 from backend.training.queries import QueryPool
 from backend.training.rollouts import Rollout
 from backend.training.scoring import Outcome

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
-from backend.teams import role_policies
-from backend.training import tensor_files
+from backend.config.training import TrainingConfig
+from backend.policies import tensor_files
+from backend.policies.build import role_policies
+from backend.policies.role_policies import RolePolicies
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
 from backend.training.learner import Learner, Past
-from backend.training.policies import RolePolicies
-from backend.training_settings import TrainingConfig
 from simulator.errors import RunFailed, UserError
 from tests.small_world import tree
 

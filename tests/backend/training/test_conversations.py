@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.teams import team_settings
+from backend.builders.teams import team_settings
 from backend.training.conversations import encode, messages_of
 from backend.training.queries import QueryPool
 from backend.training.warm_start import transcribe

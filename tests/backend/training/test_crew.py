@@ -15,14 +15,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.teams import role_policies
+from backend.config.training import TrainingConfig
+from backend.policies.adapters import save_versions
+from backend.policies.build import role_policies
+from backend.policies.role_policies import RolePolicies
 from backend.training import crew as module
-from backend.training.adapters import save_versions
 from backend.training.crew import Crew, balanced
-from backend.training.policies import RolePolicies
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings, Row
 from backend.training.trajectory import Trajectory
-from backend.training_settings import TrainingConfig
 from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tokenizer
 from simulator.errors import RunFailed
 

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from backend import cli_dry_run
 from backend.cli_dry_run import dry_run_step
-from backend.config import Config, load_config
+from backend.config.load import load_config
+from backend.config.schema import Config
 from backend.console import console
+from backend.policies.hardware import Hardware
+from backend.policies.role_policies import RolePolicies
 from backend.training import dry_run as module
 from backend.training.dry_run import DryRun, Part, dry_run, project
-from backend.training.hardware import Hardware
 from backend.training.memory import GIB
-from backend.training.policies import RolePolicies
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import UserError
 

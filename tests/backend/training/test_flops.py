@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from backend.training.architectures import Shape, qwen3_config
+from backend.models.architectures import Shape, qwen3_config
+from backend.policies.lora import LoraSettings
+from backend.policies.role_policies import RolePolicies
 from backend.training.flops import training_flops
-from backend.training.policies import LoraSettings, RolePolicies
 from benchmarks import bench_training_mfu
 from cryptosentinel.llm.nano import nano_config, new_nano
 

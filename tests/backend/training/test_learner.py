@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import Qwen3ForCausalLM
 
+from backend.config.training import RoleSettings, TrainingConfig
+from backend.policies.role_policies import RolePolicies
 from backend.training.alignment import target_count
 from backend.training.curriculum import curriculum_of
 from backend.training.learner import Learner, Past, StepData, role_settings
-from backend.training.policies import RolePolicies
 from backend.training.scoring import Outcome
 from backend.training.trajectory import Trajectory
-from backend.training_settings import RoleSettings, TrainingConfig
 from cryptosentinel.agents.registry import ROLES
 from tests.small_world import small_config
 

@@ -16,9 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from backend.config import NanoConfig, load_config
-from backend.training.architectures import KNOWN, Shape, architecture_of, qwen3_config
-from backend.training.hardware import Hardware, Precision
+from backend.config.load import load_config
+from backend.config.schema import NanoConfig
+from backend.config.training import TrainingConfig
+from backend.models.architectures import KNOWN, Shape, architecture_of, qwen3_config
+from backend.policies.hardware import Hardware, Precision
+from backend.policies.lora import LoraSettings
+from backend.policies.role_policies import RolePolicies
 from backend.training.memory import (
     GIB,
     Estimate,
@@ -35,8 +39,6 @@ from backend.training.memory import (
     updates,
     verdict,
 )
-from backend.training.policies import LoraSettings, RolePolicies
-from backend.training_settings import TrainingConfig
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.local.engine import TransformersEngine
@@ -48,9 +50,10 @@ MEASURED = """
 import json, sys
 import numpy as np, torch
 torch.set_num_threads(1)
-from backend.training.architectures import qwen3_config
-from backend.training.hardware import Hardware
-from backend.training.policies import LoraSettings, RolePolicies
+from backend.models.architectures import qwen3_config
+from backend.policies.hardware import Hardware
+from backend.policies.lora import LoraSettings
+from backend.policies.role_policies import RolePolicies
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.trajectory import Trajectory
 from cryptosentinel.llm.nano import nano_config, new_nano

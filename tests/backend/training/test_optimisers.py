@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
+from backend.policies.role_policies import RolePolicies
+from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.training.optimisers import OptimiserName
-from backend.training.policies import RolePolicies
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
-from backend.training.tensor_files import read_tensors, write_tensors
 from backend.training.trajectory import Trajectory
 from simulator.errors import UserError
 

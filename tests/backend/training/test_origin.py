@@ -11,19 +11,22 @@ from typing import Any
 import pytest
 import torch
 
-from backend.config import Config, ConfigError, config_from_dict
-from backend.model_checks import check_path
-from backend.runs import recorded_run
+from backend.builders.teams import load_team
+from backend.config.load import config_from_dict
+from backend.config.schema import Config, ConfigError
+from backend.models.architectures import Shape, architecture_of
+from backend.models.checks import check_path
+from backend.models.manifest import TeamManifest, read_manifest, write_manifest
+from backend.policies.adapters import save_versions
+from backend.policies.build import role_policies
+from backend.policies.role_policies import RolePolicies
 from backend.services.files import CarriedFiles, Library
 from backend.services.lead import leader_state
+from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.teams import TeamManifest, load_team, read_manifest, role_policies, write_manifest
-from backend.training.adapters import save_versions
-from backend.training.architectures import Shape, architecture_of
 from backend.training.job import made, train
 from backend.training.memory import estimate, plan_of
 from backend.training.origin import begin, start_of
-from backend.training.policies import RolePolicies
 from backend.training.specialise import specialise
 from backend.training.trainer import Progress, Trainer
 from cryptosentinel.agents.registry import ROLES, roles_of

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from backend.markets import split
-from backend.sections import MarketConfig
+from backend.builders.market import split
+from backend.config.market import MarketConfig
+from backend.config.training import TrainingConfig
 from backend.training.queries import HELD, WARM_UP_BARS, QueryPool, account_holding, pools_of
-from backend.training_settings import TrainingConfig
 from simulator.errors import DataError
 from simulator.market.market import Market
 from simulator.synthetic.beliefs import regime_beliefs

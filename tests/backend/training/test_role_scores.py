@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from backend.teams import scripted_team
+from backend.builders.teams import scripted_team
 from backend.training.collection import wavering_policies
 from backend.training.queries import QueryPool
 from backend.training.role_scores import RoleScores, compare_roles, score_roles

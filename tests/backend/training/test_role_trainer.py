@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import Qwen3ForCausalLM
 
-from backend.training.policies import RolePolicies, token_logps
+from backend.policies.logprobs import token_logps
+from backend.policies.role_policies import RolePolicies
 from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.trajectory import Trajectory
 from simulator.errors import UserError

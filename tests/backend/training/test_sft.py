@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from backend.training.policies import token_logps
+from backend.policies.logprobs import token_logps
 from backend.training.sft import Example, SftSettings, SupervisedTrainer, _batches, learning_rate, warm_start
 
 SETTINGS = SftSettings(steps=30, batch_tokens=60, lr=1e-2, warmup_steps=3)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.config.training import TrainingConfig
 from backend.training.curriculum import Stage
 from backend.training.queries import Query, QueryPool
 from backend.training.rollouts import RolloutSettings
 from backend.training.sharding import part, roll_out, step_queries
-from backend.training_settings import TrainingConfig
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine

@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from backend.config import Config, ConfigError, config_from_dict
-from backend.runs import recorded_run
+from backend.builders.teams import load_team, scripted_team, team_settings
+from backend.config.load import config_from_dict
+from backend.config.schema import Config, ConfigError
+from backend.models.architectures import Shape
+from backend.models.manifest import read_manifest
+from backend.policies.adapters import read_adapter
+from backend.policies.tensor_files import read_tensors
+from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.teams import load_team, read_manifest, scripted_team, team_settings
-from backend.training.adapters import read_adapter
-from backend.training.architectures import Shape
 from backend.training.job import check_trainable, train
 from backend.training.memory import plan_of
 from backend.training.queries import QueryPool
 from backend.training.rollouts import collect
-from backend.training.tensor_files import read_tensors
 from backend.training.trainer import Progress
 from backend.training.warm_start import transcribe
 from cryptosentinel.agents.registry import STANDARD, roles_of

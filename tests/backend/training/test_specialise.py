@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from backend.config import Config, config_from_dict
-from backend.teams import load_team, read_manifest
+from backend.builders.teams import load_team
+from backend.config.load import config_from_dict
+from backend.config.schema import Config
+from backend.models.manifest import read_manifest
 from backend.training.datasets import read_rows
 from backend.training.specialise import Specialised, specialise
 from cryptosentinel.agents.registry import ROLES

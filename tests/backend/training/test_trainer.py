@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from backend.config import Config
-from backend.runs import recorded_run
+from backend.config.schema import Config
+from backend.policies.role_policies import RolePolicies
+from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
 from backend.training.checkpoints import checkpoints
 from backend.training.credit import RoleCredit
 from backend.training.job import train
-from backend.training.policies import RolePolicies
 from backend.training.trainer import Progress, Trainer
 from backend.training.validation import Validation
 from cryptosentinel.agents.registry import ROLES

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backend.config import ConfigError
+from backend.config.schema import ConfigError
 from backend.store.store import Store
 from backend.training.credit import credit_main
 from backend.training.learner import credit_settings

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from backend.config import ConfigError, load_config
+from backend.config.load import load_config
+from backend.config.schema import ConfigError
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training import wandb_mirror

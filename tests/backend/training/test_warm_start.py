@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from backend.teams import model_team, role_policies, team_settings
+from backend.builders.teams import model_team, team_settings
+from backend.config.training import TrainingConfig
+from backend.policies.build import role_policies
 from backend.training.queries import QueryPool
 from backend.training.validation import validate
 from backend.training.warm_start import transcribe
-from backend.training_settings import TrainingConfig
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from tests.small_world import HORIZON, TRAIN, VALIDATION, rollout_settings, small_config, small_market, small_nano, tree
 

@@ -14,8 +14,8 @@ from llguidance import LLMatcher, LLTokenizer, hf
 from pydantic import Field, create_model
 from transformers import PreTrainedTokenizerFast
 
-from backend.config import Config
-from backend.teams import scripted_team, team_settings
+from backend.builders.teams import scripted_team, team_settings
+from backend.config.schema import Config
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import play
 from cryptosentinel.guard.guard import GuardLimits

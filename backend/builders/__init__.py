@@ -1,0 +1,1 @@
+"""From a configuration to things: market, venue, engine, team, strategy."""

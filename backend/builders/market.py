@@ -1,0 +1,274 @@
+"""The market that a configuration names, the venue and the account it is traded with, and how its history is divided.
+
+This is the one place where settings become a `Market`, `Costs` and a `Venue`: whatever trades takes them from here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backend.config.market import NONE, CostsConfig, MarketConfig
+from backend.config.schema import Config, GuardConfig
+from cryptosentinel.guard.guard import GuardLimits
+from simulator.data.archive import MANIFEST
+from simulator.data.catalog import Catalog
+from simulator.data.venue import RULES_FILE, read_rules
+from simulator.errors import DataError
+from simulator.exchange.costs import Costs
+from simulator.exchange.rules import SymbolRules
+from simulator.exchange.venue import Venue
+from simulator.market.market import Market
+from simulator.market.timeframes import interval_of, parse_time
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
+
+MARK_FOLDER = "mark"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Bars of the three parts of a history, each [start, stop), one after the other: the past never learns from the
+    future."""
+
+    train: tuple[int, int]
+    validation: tuple[int, int]
+    held_out: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Account:
+    """What every account of a comparison begins with and is subject to; `terms` gives it to a `BacktestRun`."""
+
+    cash: float
+    costs: Costs
+    max_leverage: float
+    venue: Venue
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        return {"cash": self.cash, "costs": self.costs, "max_leverage": self.max_leverage, "venue": self.venue}
+
+
+def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
+    """Recorded bars from `config.data`, or a synthetic market where it is empty. Raises `DataError`."""
+    if config.data:
+        return Catalog(config.data).load(
+            config.symbols or None,
+            config.timeframe,
+            start=parse_time(config.start) if config.start else None,
+            end=parse_time(config.end) if config.end else None,
+            resample=config.resample or None,
+            half_spread_bps=costs.half_spread_bps,
+            funding_dir=Path(config.funding_dir) if config.funding_dir else None,
+            news_path=Path(config.news) if config.news else None,
+        )
+    symbols = config.symbols or tuple(f"{letter * 3}USDT" for letter in "ABCDEFGHIJKLMNOPQRST"[: config.coins])
+    return generate(
+        SyntheticConfig(
+            bars=config.bars,
+            seed=config.seed,
+            symbols=symbols,
+            timeframe=config.timeframe,
+            edge=config.edge,
+            drift_ratio=config.drift_ratio,
+            news_accuracy=config.news_accuracy,
+        )
+    )
+
+
+def is_recorded(data: str | Path) -> bool:
+    """Whether `data` is a folder of recorded bars, and not a synthetic market that was written as a whole."""
+    folder = Path(data)
+    return folder.is_dir() and not (folder / MANIFEST).exists()
+
+
+def split(market: Market, config: MarketConfig, horizon: int) -> Split:
+    """Divide the bars by the configured shares, with a horizon's distance between the parts."""
+    first = int(len(market) * config.train_share)
+    second = int(len(market) * (config.train_share + config.validation_share))
+    parts = Split((0, first - horizon), (first, second - horizon), (second, len(market)))
+    if min(stop - start for start, stop in (parts.train, parts.validation, parts.held_out)) < 1:
+        raise DataError(
+            f"{market.source}: {len(market)} bars are too few to divide into training, validation and held-out parts "
+            f"with a horizon of {horizon} bars: use more bars or a shorter horizon"
+        )
+    return parts
+
+
+def costs_of(config: CostsConfig) -> Costs:
+    """The exchange's costs as the configuration has them."""
+    return config.costs()
+
+
+def limits_of(config: GuardConfig) -> GuardLimits:
+    """The guard's limits as the configuration has them, where 0 is no limit."""
+    limits: dict[str, Any] = {name: value or math.inf for name, value in config.model_dump().items()}
+    return GuardLimits(**limits)
+
+
+def account_of(config: Config, market: Market) -> Account:
+    """The account that `market` is traded with. Raises `DataError` as `venue_of` does."""
+    costs = config.costs
+    return Account(costs.cash, costs_of(costs), costs.max_leverage, venue_of(config, market))
+
+
+def venue_of(config: Config, market: Market) -> Venue:
+    """The venue of `market`, which the configuration describes.
+
+    Raises `DataError` for files that are missing or unusable, rules that lack a symbol where a file of rules is named,
+    a leverage for a symbol that is not traded, and finer bars that are not finer or not there.
+    """
+    settings, root = config.venue, Path(config.market.data) if config.market.data else None
+    leverages = settings.leverages()
+    strangers = sorted(set(leverages) - set(market.symbols))
+    if strangers:
+        raise DataError(
+            f"venue.isolated names {', '.join(strangers)}, but the market has {', '.join(market.symbols)}; "
+            "name symbols that are traded"
+        )
+    finer = None
+    if settings.finer:
+        if root is None:
+            raise DataError(f"venue.finer = '{settings.finer}' needs recorded bars: a generated market has none finer")
+        if interval_of(settings.finer) >= market.interval:
+            raise DataError(
+                f"venue.finer = '{settings.finer}' is not finer than the {market.timeframe} bars that are traded"
+            )
+        finer = Catalog(root).beside(market, settings.finer, config.costs.half_spread_bps)
+    rules = _rules(settings.rules, root, market)
+    return Venue(rules=rules, isolated=leverages, finer=finer, mark=_mark(settings.mark, root, market, finer))
+
+
+def costs_told(costs: Costs, market: Market) -> str:
+    """What trading costs, in words."""
+    fees = f"taker fee {100 * costs.taker_fee:g} %, maker fee {100 * costs.maker_fee:g} %"
+    if costs.fee_tiers:
+        fees = f"{len(costs.fee_tiers)} fee tiers by traded volume"
+    spread = 1e4 * costs.spread_multiplier * float(np.nanmean(market.half_spread))
+    parts = [
+        f"{fees}{' in coins bought' if costs.fee_currency == 'base' else ''}",
+        f"half spread {spread:.3g} bps on average",
+    ]
+    if costs.impact:
+        parts.append(f"square-root impact x {costs.impact:g}")
+    if costs.participation is not None:
+        parts.append(f"at most {100 * costs.participation:g} % of a bar's volume")
+    if costs.latency:
+        parts.append(f"{costs.latency} bars of latency")
+    return "; ".join(parts)
+
+
+def told(venue: Venue, market: Market) -> str:
+    """What the venue adds to the bars and the account's costs, in words."""
+    parts = []
+    if venue.rules:
+        without = [symbol for symbol in market.symbols if symbol not in venue.rules]
+        # They go before those of the account, so they must not stay unsaid.
+        fees = sorted({100 * one.taker_fee for one in venue.rules.values() if one.taker_fee is not None})
+        own = (
+            f" with taker fees of {' to '.join(f'{fee:g}' for fee in dict.fromkeys((fees[0], fees[-1])))} %"
+            if fees
+            else ""
+        )
+        lacking = f" (none of {', '.join(without)})" if without else ""
+        parts.append(f"rules of {', '.join(venue.rules)}{own}{lacking}")
+    if venue.isolated:
+        parts.append("isolated " + ", ".join(f"{symbol} at {size:g}" for symbol, size in venue.isolated.items()))
+    if venue.finer is not None:
+        there = [market.symbols[column] for column in np.flatnonzero(venue.finer.present.any(axis=0))]
+        parts.append(f"{venue.finer.timeframe} bars inside those of {', '.join(there)}")
+    if venue.mark is not None:
+        parts.append("mark prices")
+    return "; ".join(parts) or "no rules, finer bars or mark prices"
+
+
+def recorded(venue: Venue, market: Market) -> dict[str, Any]:
+    """What a run's record says of its venue: in words, and a hash of each of its parts."""
+    rules = hashlib.sha256(repr(sorted(venue.rules.items())).encode()).hexdigest() if venue.rules else None
+    return {
+        "told": told(venue, market),
+        "rules": rules,
+        "finer": None if venue.finer is None else venue.finer.content_hash,
+        "mark": None if venue.mark is None else venue.mark.content_hash,
+    }
+
+
+def unknown_to_training(account: Account) -> list[str]:
+    """What the account is subject to and the futures that training scores on know nothing of, in words."""
+    venue, parts = account.venue, []
+    if account.costs.impact:
+        parts.append("price impact")
+    if account.costs.participation is not None:
+        parts.append("the limit to a share of the volume")
+    if venue.rules:
+        parts.append("the venue's rules with their fees")
+    if venue.isolated:
+        parts.append("isolated margin")
+    if venue.finer is not None:
+        parts.append("finer bars")
+    if venue.mark is not None:
+        parts.append("mark prices")
+    return parts
+
+
+def other_costs(trained: CostsConfig, measured: CostsConfig) -> list[str]:
+    """Where the costs of a measurement are not those that a team was trained with, in words."""
+    before, now = trained.model_dump(), measured.model_dump()
+    return [f"{key} {now[key]} instead of {before[key]}" for key in now if now[key] != before[key]]
+
+
+def _rules(named: str, root: Path | None, market: Market) -> dict[str, SymbolRules]:
+    """The rules of the market's symbols; all of them must be in a file that is named."""
+    if named == NONE:
+        return {}
+    path = Path(named) if named else None if root is None else root / RULES_FILE
+    if path is None or not (named or path.exists()):
+        return {}
+    known = read_rules(path)
+    missing = [symbol for symbol in market.symbols if symbol not in known]
+    if named and missing:
+        raise DataError(f"{path}: no rules of {', '.join(missing)}; it has {', '.join(known) or 'none'}")
+    return {symbol: known[symbol] for symbol in market.symbols if symbol in known}
+
+
+def _mark(named: str, root: Path | None, market: Market, finer: Market | None) -> Market | None:
+    """Mark-price bars on the grid that fills are decided on. Where there are none, the trade price stands in."""
+    if named == NONE:
+        return None
+    folder = Path(named) if named else None if root is None else root / MARK_FOLDER
+    if folder is None or not (named or folder.is_dir()):
+        return None
+    if not folder.is_dir():
+        raise DataError(f"{folder}: there is no such folder of mark-price bars; name another, or venue.mark='none'")
+    traded = market if finer is None else _inside(market, finer)
+    try:
+        mark = Catalog(folder).beside(market, traded.timeframe)
+    except DataError as error:
+        raise DataError(
+            f"{error}. Mark prices must be as fine as the bars that fills are decided on; "
+            f"venue.mark='none' leaves them out"
+        ) from None
+    absent = np.isnan(mark.close)
+    filled = {name: np.where(absent, getattr(traded, name), getattr(mark, name)) for name in _PRICES}
+    return replace(mark, **filled)
+
+
+_PRICES = ("open", "high", "low", "close")
+
+
+def _inside(market: Market, finer: Market) -> Market:
+    """`finer`, with a bar of `market` in the place of its first finer bar where that has no finer bar at all."""
+    per_bar, columns = market.interval // finer.interval, len(market.symbols)
+    arrays: dict[str, Any] = {}
+    alone = np.isnan(finer.close).reshape(len(market), per_bar, columns).all(axis=1)
+    for name in _PRICES:
+        blocks = getattr(finer, name).copy().reshape(len(market), per_bar, columns)
+        blocks[:, 0][alone] = getattr(market, name)[alone]
+        arrays[name] = blocks.reshape(-1, columns)
+    return replace(finer, **arrays)

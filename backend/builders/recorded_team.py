@@ -1,0 +1,61 @@
+"""Teams on cassettes: a run's calls recorded beside it, and played again without a model or a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from backend.builders.teams import LoadedTeam
+from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
+from cryptosentinel.llm.cassette.engine import Cassette, Recorder, record
+from cryptosentinel.llm.cassette.files import HEADER
+from cryptosentinel.llm.engine import Sampling
+from cryptosentinel.llm.openai_api.engine import OpenAIEngine
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.team import Team, TeamSettings
+from simulator.errors import UserError
+
+
+def is_cassette(folder: Path) -> bool:
+    """Whether calls were recorded in `folder`."""
+    return (folder / HEADER).is_file()
+
+
+def recording(loaded: LoadedTeam, folder: Path) -> tuple[LoadedTeam, Recorder]:
+    """The team with its calls recorded in `folder`, and the recorder, which is to be closed. Calls that are there
+    already are not asked again. Raises `UserError` for a folder that cannot be used."""
+    in_bytes = isinstance(loaded.engine, ScriptedEngine | OpenAIEngine)
+    settings = {"name": loaded.name, "team": asdict(loaded.team.settings), "budget": asdict(loaded.budget)}
+    recorder = record(
+        loaded.engine,
+        folder,
+        loaded.team.codec,
+        [loaded.team.manager.key, *(role.key for role in loaded.team.sub_agents.values())],
+        settings,
+        None if in_bytes else loaded.team.codec.tokenizer,
+    )
+    return replace(loaded, engine=recorder), recorder
+
+
+def played(folder: Path) -> LoadedTeam:
+    """The team that was recorded in `folder`, which says again what it said. Raises `UserError` for a damaged one."""
+    cassette = Cassette(folder)
+    try:
+        name, team, budget = (cassette.settings[key] for key in ("name", "team", "budget"))
+        loaded = LoadedTeam(
+            name, Team(cassette.codec, cassette.policy_version, _settings(team)), cassette, _budget(budget)
+        )
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{folder / HEADER} does not describe a team ({error}): record the run anew") from error
+    return loaded
+
+
+def _settings(document: Mapping[str, Any]) -> TeamSettings:
+    return TeamSettings(**{**document, "roles": tuple(document["roles"]), "sampling": Sampling(**document["sampling"])})
+
+
+def _budget(document: Mapping[str, Any]) -> Budget:
+    spans = {name: SpendingLimits(**document[name]) for name in ("decision", "day", "run")}
+    return Budget(**spans, price=Price(**document["price"]))

@@ -1,0 +1,164 @@
+"""Teams by name: the scripted one, or one that was trained, read from the folder of its run."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from backend.builders.engines import Mind, mind_of, served
+from backend.config.schema import Config, TeamConfig
+from backend.models.manifest import read_manifest
+from backend.policies.adapter_shapes import largest_rank
+from backend.policies.adapters import export_adapter, load_versions
+from backend.policies.build import role_policies
+from backend.policies.role_policies import RolePolicies
+from cryptosentinel.agents.registry import roles_of
+from cryptosentinel.conversation.budget import Budget
+from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
+from cryptosentinel.llm.engine import Engine, Sampling
+from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.llm.vllm.engine import VllmEngine
+from cryptosentinel.scripted_team import expert_policies
+from cryptosentinel.team import Team, TeamSettings
+from simulator.errors import UserError
+
+SCRIPTED = "scripted"
+PROMPTED = "model"  # a model that was not trained here, told what to do by its prompts alone
+UNMASKED = ", unmasked"  # behind the name of a team that is also shown what the coins are called
+
+
+@dataclass(frozen=True)
+class LoadedTeam:
+    """A team ready to decide, and what its thinking may cost in a backtest."""
+
+    name: str
+    team: Team
+    engine: Engine
+    budget: Budget = field(default_factory=Budget)
+
+    def renamed(self, name: str) -> LoadedTeam:
+        """The same team under another name."""
+        return replace(self, name=name)
+
+    def unmasked(self) -> LoadedTeam:
+        """The same team, which is shown the coins' names and the dates."""
+        settings = replace(self.team.settings, mask_symbols=False)
+        team = Team(self.team.codec, self.team.version_of, settings)
+        return replace(self, name=f"{self.name}{UNMASKED}", team=team)
+
+    def at_temperature(self, temperature: float) -> LoadedTeam:
+        """The same team sampled at another temperature; 0 is greedy."""
+        settings = replace(self.team.settings, sampling=replace(self.team.settings.sampling, temperature=temperature))
+        return replace(self, team=Team(self.team.codec, self.team.version_of, settings))
+
+
+def team_settings(config: TeamConfig, temperature: float, *, context_tokens: int = 0) -> TeamSettings:
+    """The team's settings as its configuration has them; the last is the model's."""
+    return TeamSettings(
+        horizon_bars=config.horizon_bars,
+        mask_symbols=config.mask_symbols,
+        schemas_in_prompt=config.schemas_in_prompt,
+        memory=config.memory,
+        roles=config.roles,
+        retries=config.retries,
+        context_tokens=context_tokens,
+        sampling=Sampling(temperature=temperature, max_tokens=config.max_tokens),
+    )
+
+
+def scripted_team(config: TeamConfig) -> LoadedTeam:
+    """The team of expert rules; needs no model."""
+    engine = ScriptedEngine(make_byte_codec(), expert_policies(config.roles))
+    team = Team(make_byte_codec(), engine.policy_version, team_settings(config, 1.0))
+    return LoadedTeam(SCRIPTED, team, engine)
+
+
+def model_team(
+    name: str, policies: RolePolicies, codec: ChatCodec, config: TeamConfig, temperature: float
+) -> LoadedTeam:
+    """A team that thinks with the policies as they are now."""
+    engine = TransformersEngine(codec, policies.base_config, {}, device=policies.hardware.device)
+    for role in policies.roles:
+        engine.set_weights(role, policies.merged_state(role), policies.version(role))
+    settings = team_settings(config, temperature, context_tokens=policies.base_config.max_position_embeddings)
+    return LoadedTeam(name, Team(codec, engine.policy_version, settings), engine)
+
+
+def team_over(name: str, mind: Mind, config: TeamConfig, temperature: float) -> LoadedTeam:
+    """A team over an engine that is there."""
+    settings = team_settings(config, temperature, context_tokens=mind.context_tokens)
+    return LoadedTeam(name, Team(mind.codec, mind.engine.policy_version, settings), mind.engine)
+
+
+def configured_team(name: str, config: Config, *, trained: bool = True) -> LoadedTeam:
+    """`load_team`, or `model` for one whose model was not trained here, on the engine and with the budget that `config`
+    has. Raises `UserError`."""
+    if name == SCRIPTED:
+        return scripted_team(config.team)
+    loaded, model = _on_its_engine(name, config, trained)
+    settings = loaded.team.settings
+    settings = replace(settings, sampling=replace(settings.sampling, constrained=config.engine.constrained))
+    team = Team(loaded.team.codec, loaded.team.version_of, settings)
+    return replace(loaded, team=team, budget=config.budget.budget(model))
+
+
+def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam, str]:
+    """A team on the engine of the configuration, and its model's name in the table of prices."""
+    if name == PROMPTED:
+        mind = mind_of(config.engine)
+        return team_over(f"{PROMPTED} {mind.model}", mind, config.team, config.training.temperature), mind.model
+    if config.engine.kind == "openai_api":
+        raise UserError(
+            f"the team in {name} was trained here, so it cannot run at an endpoint (engine.kind = openai_api): use "
+            "engine.kind=transformers or vllm, or --team model for the endpoint's own"
+        )
+    folder = Path(name)
+    manifest = read_manifest(folder)
+    base = folder / manifest.base
+    if config.engine.kind == "transformers":
+        loaded = load_team(name, config.team, trained=trained)
+        settings = loaded.team.settings
+        room = min(config.engine.context_tokens or settings.context_tokens, settings.context_tokens)
+        team = Team(loaded.team.codec, loaded.team.version_of, replace(settings, context_tokens=room))
+        return replace(loaded, team=team), base.resolve().name
+    own = manifest.config
+    asked = config.engine.model_copy(update={"empty_think": own.engine.empty_think})
+    mind = served(asked, base, largest_rank(own.training))
+    assert isinstance(mind.engine, VllmEngine)
+    weights = manifest.weights(trained=trained)
+    if weights is not None:
+        policies, _ = role_policies(base, own.training, roles=roles_of(own.team.roles))
+        load_versions(policies, folder / weights)
+        exported = Path(tempfile.mkdtemp(prefix="cryptosentinel-adapters-"))
+        for role in policies.roles:
+            adapter = export_adapter(policies, role, exported / policies.version(role))
+            mind.engine.publish(role, adapter.version, adapter.folder)
+    working = own.team.model_copy(update={"memory": config.team.memory})
+    return team_over(_label(folder, trained), mind, working, own.training.temperature), mind.model
+
+
+def _label(folder: Path, trained: bool) -> str:
+    return folder.resolve().name if trained else "warm_started"
+
+
+def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedTeam:
+    """`scripted`, or the folder of a training run; with `trained` False the team as the run began.
+
+    `config` is used by the scripted team; a trained one works as it was trained, but for its memory, which training
+    never uses. Raises `UserError` for a folder that holds no team.
+    """
+    if name == SCRIPTED:
+        return scripted_team(config)
+    folder = Path(name)
+    manifest = read_manifest(folder)
+    own = manifest.config
+    policies, codec = role_policies(
+        folder / manifest.base, own.training, empty_think=own.engine.empty_think, roles=roles_of(own.team.roles)
+    )
+    weights = manifest.weights(trained=trained)
+    if weights is not None:
+        load_versions(policies, folder / weights)
+    settings = own.team.model_copy(update={"memory": config.memory})
+    return model_team(_label(folder, trained), policies, codec, settings, own.training.temperature)

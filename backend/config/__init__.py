@@ -1,0 +1,1 @@
+"""The settings of a run: their types, bounds and meaning, and how they are loaded."""

@@ -1,0 +1,35 @@
+"""What all sections of the configuration share."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _split(value: Any) -> Any:
+    """'A,B' as ('A', 'B'), which is handy on the command line; a list as a tuple."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return tuple(value) if isinstance(value, list) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+Rate = Annotated[float, Field(gt=0.0, le=0.1)]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, no unknown keys, no silent conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """` (did you mean 'x'?)` for what is close to a known word, else nothing."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""

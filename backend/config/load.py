@@ -1,0 +1,211 @@
+"""The settings of a run: typed, bounded, each with one line of meaning.
+
+`load_config` reads a TOML preset or file, applies `section.key=value` overrides and returns a frozen `Config`. The
+sections are separate models, so that a part of the program depends on its own section only.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from backend.config.base import Section, suggestion
+from backend.config.schema import (
+    Config,
+    ConfigError,
+)
+
+PRESETS = Path(__file__).resolve().parents[2] / "configs"
+
+
+@dataclass(frozen=True)
+class KeyHelp:
+    """One key of the config, for `--help` and the documentation."""
+
+    key: str
+    meaning: str
+    default: str
+    allowed: str
+
+
+def describe(model: type[Section] = Config, prefix: str = "") -> list[KeyHelp]:
+    """Every key with its meaning, default and what is allowed, in the order of the sections."""
+    found: list[KeyHelp] = []
+    for name, info in model.model_fields.items():
+        section = _section_of(info)
+        if section is not None:
+            found += describe(section, f"{prefix}{name}.")
+        else:
+            default = json.dumps(info.get_default(call_default_factory=True), default=list)
+            found.append(KeyHelp(f"{prefix}{name}", info.description or "", default, _allowed(info)))
+    return found
+
+
+def presets() -> list[str]:
+    """Names of the presets in `configs/`."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The config of a preset (`demo`) or a TOML file, with overrides such as `training.seed=5` applied to it.
+
+    Keys that neither names keep their default. Raises `ConfigError` for a missing or malformed file, an unknown key, a
+    value of the wrong type or out of range, and for settings that contradict each other.
+    """
+    path = _find(source)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    overridden: dict[str, str] = {}
+    for override in overrides:
+        key = _apply(data, override)
+        overridden[key] = override
+    return _validated(data, str(path), overridden)
+
+
+def config_from_dict(data: dict[str, Any], source: str = "stored config") -> Config:
+    """The config that `Config.to_dict` gave. Raises `ConfigError`, naming `source`, as `load_config` does."""
+    return _validated(data, source, {})
+
+
+def override(config: Config, overrides: Sequence[str], source: str = "the run's configuration") -> Config:
+    """`config` with overrides such as `training.seed=5` applied to it. Raises `ConfigError` as `load_config` does."""
+    data = config.to_dict()
+    return _validated(data, source, {_apply(data, one): one for one in overrides})
+
+
+def _find(source: str | Path) -> Path:
+    path = Path(source)
+    if path.suffix == ".toml" or len(path.parts) > 1:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such config file; presets are {', '.join(presets())}")
+        return path
+    if str(source) not in presets():
+        raise ConfigError(
+            f"no preset '{source}'{suggestion(str(source), presets())}; presets are {', '.join(presets())}, "
+            "or give the path of a .toml file"
+        )
+    return PRESETS / f"{source}.toml"
+
+
+def _apply(data: dict[str, Any], override: str) -> str:
+    """Set one `section.key=value` in `data`; returns the key."""
+    key, equals, text = override.partition("=")
+    key, parts = key.strip(), key.strip().split(".")
+    if not equals or len(parts) < 2 or not all(parts):
+        raise ConfigError(f"override '{override}': write it as section.key=value, for example training.seed=5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word, as in training.alignment=none
+    for part in parts[:-1]:
+        data = data.setdefault(part, {})
+        if not isinstance(data, dict):
+            raise ConfigError(f"override '{override}': '{part}' is not a section")
+    data[parts[-1]] = value
+    return key
+
+
+def _validated(data: dict[str, Any], source: str, overridden: dict[str, str]) -> Config:
+    try:
+        # Through JSON, because strict validation takes a list for a tuple only there.
+        return Config.model_validate_json(json.dumps(data, default=str))
+    except ValidationError as error:
+        problems = [_problem(problem, source, overridden) for problem in error.errors(include_url=False)]
+        raise ConfigError("\n".join(problems)) from error
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location)
+
+
+def _problem(problem: Any, source: str, overridden: dict[str, str]) -> str:
+    """One line: where, which key, which value, what is allowed."""
+    *location, last = problem["loc"]
+    of_name = last == "[key]"  # pydantic's word for the name of a table's entry
+    location = tuple(location) if of_name else (*location, last)
+    key = _dotted(location)
+    where = _blame(key, source, overridden)
+    if problem["type"] == "extra_forbidden":
+        siblings = _siblings(location)
+        kind = "section" if len(location) == 1 else "key"
+        hint = suggestion(str(location[-1]), siblings)
+        return f"{where}: unknown {kind} '{key}'{hint}; known: {', '.join(siblings)}"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return f"{where}: {key}: {message}"
+    allowed = next((entry.allowed for entry in describe() if f"{key}.".startswith(f"{entry.key}.")), "")
+    if len(location) > 3 and isinstance(location[3], str):  # a key of an entry: these are not described one by one
+        allowed = ""
+    if of_name:
+        return f"{where}: {key} is not allowed: expected {allowed}"
+    value = json.dumps(problem["input"], default=str)
+    return f"{where}: {key} = {value} is not allowed: {f'expected {allowed}' if allowed else message}"
+
+
+def _blame(key: str, source: str, overridden: dict[str, str]) -> str:
+    """The override that set `key`; else the file, with the overrides that reach into `key` if there are any."""
+    for name, text in overridden.items():
+        if key == name or key.startswith(f"{name}."):
+            return f"override '{text}'"
+    inside = [text for name, text in overridden.items() if name.startswith(f"{key}.")]
+    return f"{source} with {', '.join(repr(text) for text in inside)}" if inside else source
+
+
+def _siblings(location: tuple[int | str, ...]) -> list[str]:
+    """Names that would have been right at `location`."""
+    model: type[Section] = Config
+    parts = [str(part) for part in location[:-1]]
+    while parts:
+        info = model.model_fields[parts.pop(0)]
+        section = _section_of(info)
+        if section is None:
+            section = _entry_of(info)
+            del parts[:1]  # the name of the entry
+        assert section is not None  # pydantic descends into sections and tables of them only
+        model = section
+    return list(model.model_fields)
+
+
+def _section_of(info: FieldInfo) -> type[Section] | None:
+    kind = info.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def _entry_of(info: FieldInfo) -> type[Section] | None:
+    """What each entry of a table of sections is; None for a field that is no such table."""
+    kind = get_args(info.annotation)[1] if get_origin(info.annotation) is dict else None
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+_TYPES: dict[Any, str] = {int: "integer", float: "number", bool: "true or false", str: "text"}
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "multiple_of": "a multiple of"}
+
+
+def _allowed(info: FieldInfo) -> str:
+    """What a field takes, in words: type, bounds, choices."""
+    choices = getattr(info.annotation, "__args__", ())
+    if choices and all(isinstance(choice, str) for choice in choices):
+        return "one of " + ", ".join(f"'{choice}'" for choice in choices)
+    entry = _entry_of(info)
+    if entry is not None:
+        names = get_args(get_args(info.annotation)[0])
+        return f"table by {', '.join(names)}, each with any of {', '.join(entry.model_fields)}"
+    if get_origin(info.annotation) is dict:
+        width = len(get_args(get_args(info.annotation)[1]))
+        return f"table, each entry a list of {width} numbers from 0 up"
+    words = [_TYPES.get(info.annotation, "list")]
+    for rule in info.metadata:
+        for part in rule.metadata if isinstance(rule, FieldInfo) else [rule]:
+            words += [f"{word} {getattr(part, rule)}" for rule, word in _BOUNDS.items() if hasattr(part, rule)]
+    return ", ".join(words)

@@ -1,0 +1,153 @@
+"""Settings of what is traded: where the bars come from, what trading costs, and what the venue is like.
+
+Like all sections of the configuration (`schema.py`), they are typed, bounded, frozen and hold no unknown key.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from backend.config.base import Fraction, Names, Section
+from simulator.errors import DataError
+from simulator.exchange.costs import Costs, FeeTier
+from simulator.market.timeframes import TIMEFRAMES
+
+NONE = "none"  # in place of a path: not even what stands beside the bars
+_ISOLATED = re.compile(r"([^:]+):(\d+(?:\.\d+)?)")
+
+
+class MarketConfig(Section):
+    """Where the bars come from: a folder of data, or the synthetic market where `data` is empty."""
+
+    data: str = Field("", description="folder of Parquet files; empty: generate a synthetic market")
+    symbols: Names = Field((), description="symbols to use, as a list or 'A,B'; empty: all there are")
+    timeframe: Literal["1m", "5m", "15m", "30m", "1h", "4h", "1d"] = Field("4h", description="bars to load or generate")
+    resample: Literal["", "5m", "15m", "30m", "1h", "4h", "1d"] = Field(
+        "", description="timeframe to decide on, a multiple of `timeframe`; empty: the same"
+    )
+    funding_dir: str = Field("", description="folder of funding files; empty: look beside the bars")
+    news: str = Field("", description="Parquet file of dated headlines; empty: look beside the bars")
+    start: str = Field("", description="first day to use, UTC, as 2023-01-31; empty: from the beginning")
+    end: str = Field("", description="day to stop before, UTC; empty: to the end")
+    coins: int = Field(4, ge=1, le=20, description="synthetic: number of coins")
+    bars: int = Field(6000, ge=200, le=1_000_000, description="synthetic: number of bars")
+    seed: int = Field(7, ge=0, le=2**31 - 1, description="synthetic: seed of the generator")
+    edge: bool = Field(True, description="synthetic: false gives the twin without any information about the drift")
+    drift_ratio: float = Field(
+        0.3, ge=0.0, le=2.0, description="synthetic: drift a day in bull and bear, in daily volatilities"
+    )
+    news_accuracy: Fraction = Field(0.75, description="synthetic: share of toned headlines that agree with the regime")
+    train_share: float = Field(
+        0.6, gt=0.0, lt=1.0, description="first part of the history, for training; the rest is split into two"
+    )
+    validation_share: float = Field(
+        0.15, gt=0.0, lt=1.0, description="part after it, for validation; what remains is held out"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.train_share + self.validation_share >= 1.0:
+            raise ValueError("train_share + validation_share must be below 1, or nothing is held out")
+        if self.resample and TIMEFRAMES[self.resample] % TIMEFRAMES[self.timeframe]:
+            raise ValueError(f"resample = '{self.resample}' is not a multiple of timeframe = '{self.timeframe}'")
+        return self
+
+
+class CostsConfig(Section):
+    """What trading costs, and how much may be borrowed.
+
+    Impact and participation need the volume of the bars. Simulated futures have none, and the synthetic market's is too
+    small to trade on, so they are off here and on in the preset for recorded bars.
+    """
+
+    taker_fee: float = Field(0.0005, ge=0.0, le=0.01, description="fee as a fraction of the notional")
+    maker_fee: float = Field(
+        0.0002, gt=-0.01, le=0.01, description="fee of what rested in the book, as a fraction; a rebate is negative"
+    )
+    fee_tiers: tuple[tuple[float, ...], ...] = Field(
+        (),
+        description="fees by traded volume of the last 30 days, instead of the two above: "
+        "[[0, maker, taker], [volume, maker, taker], ...]",
+    )
+    fee_currency: Literal["quote", "base"] = Field(
+        "quote", description="base: the fee of a purchase is taken off the coins bought, as spot venues do"
+    )
+    half_spread_bps: float = Field(
+        2.0, ge=0.0, le=200.0, description="half the spread in basis points, for data that has no spread"
+    )
+    spread_multiplier: float = Field(
+        1.0, ge=0.0, le=100.0, description="scales every half spread; 0 trades at the mid price"
+    )
+    impact: float = Field(
+        0.0, ge=0.0, le=10.0, description="Y of the impact Y x volatility x sqrt(share of the volume); 1 is usual"
+    )
+    participation: float = Field(
+        0.0, ge=0.0, le=1.0, description="most of a bar's volume that orders may take, what is left waits; 0: any"
+    )
+    latency_bars: int = Field(0, ge=0, le=1000, description="bars that an order takes beyond the next open")
+    borrow_rate: float = Field(0.1, ge=0.0, le=10.0, description="interest a year on spot coins sold short")
+    max_leverage: float = Field(1.0, gt=0.0, le=10.0, description="cap on gross notional / equity at the exchange")
+    cash: float = Field(10_000.0, gt=0.0, le=1e9, description="cash at the start")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for tier in self.fee_tiers:
+            if len(tier) != 3:
+                raise ValueError(f"fee tier {list(tier)}: write three numbers, [volume, maker fee, taker fee]")
+        try:
+            self.costs()
+        except DataError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def costs(self) -> Costs:
+        """The exchange's costs. Its conventions `fill` and `sizing` are not settings: they are there to agree with
+        other engines, and a fill at the close that was decided on is kinder than life."""
+        return Costs(
+            taker_fee=self.taker_fee,
+            maker_fee=self.maker_fee,
+            fee_tiers=tuple(FeeTier(*tier) for tier in self.fee_tiers),
+            fee_currency=self.fee_currency,
+            spread_multiplier=self.spread_multiplier,
+            impact=self.impact,
+            participation=self.participation or None,
+            latency=self.latency_bars,
+            borrow_rate=self.borrow_rate,
+        )
+
+
+class VenueConfig(Section):
+    """Where recorded bars are traded: the venue's rules, margin, and what happened inside a bar."""
+
+    rules: str = Field(
+        "", description="JSON file of the venue's rules; empty: rules.json beside the bars, if it is there; 'none'"
+    )
+    isolated: Names = Field(
+        (), description="symbols margined apart with their leverage, as a list or 'BTCUSDT:5,ETHUSDT:3'; others cross"
+    )
+    finer: Literal["", "1m", "5m", "15m", "30m", "1h", "4h"] = Field(
+        "", description="finer bars that decide what came first inside a bar, where there are some; empty: none"
+    )
+    mark: str = Field(
+        "", description="folder of mark-price bars; empty: the folder mark beside the bars, if it is there; 'none'"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self.leverages()
+        return self
+
+    def leverages(self) -> dict[str, float]:
+        """Leverage of each symbol that is margined apart. Raises ValueError for an entry that says none."""
+        found: dict[str, float] = {}
+        for entry in self.isolated:
+            match = _ISOLATED.fullmatch(entry)
+            if match is None or not 0.0 < float(match[2]) <= 200.0:
+                raise ValueError(f"isolated '{entry}': write SYMBOL:LEVERAGE, up to 200, as BTCUSDT:5")
+            if match[1] in found:
+                raise ValueError(f"isolated: {match[1]} is named twice")
+            found[match[1]] = float(match[2])
+        return found

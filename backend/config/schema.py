@@ -1,0 +1,181 @@
+"""The configuration as one typed document: every section, every setting."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from backend.config.base import Fraction, Names, Rate, Section, suggestion
+from backend.config.engine import BudgetConfig, EngineConfig
+from backend.config.market import CostsConfig, MarketConfig, VenueConfig
+from backend.config.training import TrainingConfig
+from simulator.errors import UserError
+from simulator.market.timeframes import parse_time
+
+# What teams can be measured against: the strategies of `simulator.strategies`, by name, and two that are made for the
+# occasion. They are listed so that reading a configuration loads no simulator; a test compares the lists.
+BASELINES = (
+    "always_short", "bollinger_reversion", "buy_the_dip", "donchian_breakout", "ema_cross", "equal_weight", "flat",
+    "hold", "inverse_volatility", "macd_cross", "rsi_reversion", "sma_cross", "volatility_target", "matched_random",
+    "oracle",
+)  # fmt: skip
+
+
+class ConfigError(UserError):
+    """A config that cannot be used. The message names file, key, value and what is allowed."""
+
+
+class GuardConfig(Section):
+    """The hard limits that no model can pass."""
+
+    max_exposure: float = Field(1.0, gt=0.0, le=10.0, description="cap on |notional| / equity of one symbol")
+    max_gross_exposure: float = Field(1.0, gt=0.0, le=10.0, description="cap on the sum of |notional| / equity")
+    max_orders: int = Field(12, ge=1, le=1000, description="orders per decision")
+    max_drawdown: float = Field(0.5, gt=0.0, le=1.0, description="from this drawdown on, positions may only shrink")
+    daily_loss: float = Field(0.2, gt=0.0, le=1.0, description="from this loss in a day on, positions may only shrink")
+    max_stale_bars: int = Field(
+        3, ge=1, le=1000, description="without a bar for so long a symbol's position may only shrink"
+    )
+    max_net_exposure: float = Field(0.0, ge=0.0, le=10.0, description="cap on |sum of notional| / equity; 0: none")
+    max_order_rate: int = Field(
+        0, ge=0, le=1_000_000, description="orders in `rate_hours`, the last kept for closings; from 2 on, 0: any"
+    )
+    rate_hours: float = Field(24.0, gt=0.0, le=8760.0, description="hours over which `max_order_rate` counts")
+    shutdown_drawdown: float = Field(
+        1.0, gt=0.0, le=1.0, description="from this drawdown on all is closed and nothing opens again; 1: never"
+    )
+    price_band: float = Field(
+        0.0, ge=0.0, le=1.0, description="how far prices of an order may be from the last close, as a share; 0: any"
+    )
+    max_order_notional: float = Field(0.0, ge=0.0, le=1e12, description="cap on one order, in quote currency; 0: none")
+    max_symbol_notional: float = Field(
+        0.0, ge=0.0, le=1e12, description="cap on the position of one symbol, in quote currency; 0: none"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.max_order_rate == 1:
+            raise ValueError("max_order_rate = 1 lets nothing open, as a closing must fit too; give 2 or more, or 0")
+        return self
+
+
+class TeamConfig(Section):
+    """How the team decides."""
+
+    horizon_bars: int = Field(18, ge=1, le=1000, description="bars over which a decision is judged")
+    decide_every: int = Field(6, ge=1, le=1000, description="bars between two decisions in an evaluation")
+    mask_symbols: bool = Field(True, description="show neutral names and no dates, so that memory of them cannot help")
+    roles: Names = Field(
+        ("market_analyst", "risk_analyst", "trader"), description="sub-agents that the manager may ask, as 'A,B'"
+    )
+    retries: int = Field(
+        0,
+        ge=0,
+        le=5,
+        description="malformed turns of a conversation that are told what is wrong; one more ends it",
+    )
+    knowledge_cutoff: str = Field(
+        "", description="day up to which the model may have read the news, UTC, as 2024-06-30; empty: not known"
+    )
+    schemas_in_prompt: bool = Field(
+        False, description="list the tools' JSON schemas in the prompt, as large models need"
+    )
+    max_tokens: int = Field(64, ge=8, le=4096, description="tokens of one answer at most")
+    memory: int = Field(
+        0,
+        ge=0,
+        le=100,
+        description="lessons of its earlier decisions the manager reads in a backtest; never in training",
+    )
+
+    @field_validator("knowledge_cutoff")
+    @classmethod
+    def _day(cls, day: str) -> str:
+        if day:
+            try:
+                parse_time(day)
+            except UserError as error:
+                raise ValueError(str(error)) from error
+        return day
+
+
+class NanoConfig(Section):
+    """The small model that the project makes from its own teacher's transcripts."""
+
+    vocab_size: int = Field(1280, ge=300, le=50_000, description="entries of the BPE tokenizer")
+    hidden: int = Field(128, ge=16, le=2048, multiple_of=16, description="width of the model")
+    layers: int = Field(4, ge=1, le=48, description="number of layers")
+    intermediate: int = Field(384, ge=16, le=8192, description="width of the MLPs")
+    decisions: int = Field(2500, ge=10, le=1_000_000, description="decisions to transcribe for the warm start")
+    teacher_share: Fraction = Field(0.3, description="share of decisions that follow the teacher; others are random")
+    steps: int = Field(700, ge=1, le=1_000_000, description="steps of the warm start")
+    batch_tokens: int = Field(2048, ge=256, le=1_000_000, description="tokens per step of the warm start, with padding")
+    learning_rate: Rate = Field(3e-3, description="learning rate of the warm start")
+    seed: int = Field(11, ge=0, le=2**31 - 1, description="seed of weights, transcripts and batches")
+
+
+class EvaluationConfig(Section):
+    """How a policy is measured on held-out history."""
+
+    windows: int = Field(24, ge=2, le=10_000, description="held-out windows")
+    decisions_per_window: int = Field(8, ge=1, le=10_000, description="decisions in each window")
+    bootstrap_samples: int = Field(5000, ge=100, le=1_000_000, description="resamples behind the 95 % interval")
+    seed: int = Field(3, ge=0, le=2**31 - 1, description="seed of sampling, resamples and random baselines")
+    baselines: Names = Field(
+        ("hold", "flat", "equal_weight", "always_short", "sma_cross", "volatility_target", "matched_random", "oracle"),
+        description="strategies to compare with, as a list or 'a,b'; the oracle only where the truth is known",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for number, name in enumerate(self.baselines):
+            if name not in BASELINES:
+                raise ValueError(f"no baseline '{name}'{suggestion(name, BASELINES)}; there are {', '.join(BASELINES)}")
+            if name in self.baselines[:number]:
+                raise ValueError(f"the baseline '{name}' is named twice")
+        return self
+
+
+class SpecialiseConfig(Section):
+    """Supervised specialisation of the roles: conversations of a team, the best of K kept, and what is learnt of
+    them."""
+
+    states: int = Field(600, ge=2, le=1_000_000, description="states of the training part that are rolled out")
+    rollouts: int = Field(4, ge=1, le=256, description="K: conversations of each source on the same state and question")
+    waver: Fraction = Field(
+        0.0,
+        description="share of turns said at random by the scripted team in all but its first rollout; 0: that one only",
+    )
+    min_score: Fraction = Field(0.0, description="conversations with a lower score are dropped")
+    min_margin: Fraction = Field(0.0, description="the best must be so much above the mean of its K")
+    validation_share: Fraction = Field(0.1, description="share of the states that only the imitation loss is taken on")
+    steps: int = Field(300, ge=1, le=1_000_000, description="steps of the supervised training of each role")
+    batch_tokens: int = Field(2048, ge=256, le=1_000_000, description="tokens per step, with padding")
+    learning_rate: Rate = Field(2e-3, description="learning rate")
+    score_on: Literal["validation", "held_out"] = Field(
+        "held_out", description="part of the history on which roles are scored before and after"
+    )
+    score_states: int = Field(400, ge=2, le=100_000, description="states of a held-out score")
+    score_samples: int = Field(4, ge=1, le=256, description="answers of each role to a state in a held-out score")
+    seed: int = Field(5, ge=0, le=2**31 - 1, description="seed of states, sampling, batches and resamples")
+
+
+class Config(Section):
+    """All sections."""
+
+    market: MarketConfig = Field(default_factory=MarketConfig)
+    costs: CostsConfig = Field(default_factory=CostsConfig)
+    venue: VenueConfig = Field(default_factory=VenueConfig)
+    guard: GuardConfig = Field(default_factory=GuardConfig)
+    team: TeamConfig = Field(default_factory=TeamConfig)
+    engine: EngineConfig = Field(default_factory=EngineConfig)
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
+    nano: NanoConfig = Field(default_factory=NanoConfig)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+    specialise: SpecialiseConfig = Field(default_factory=SpecialiseConfig)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All values as JSON knows them; `config_from_dict` is the inverse."""
+        return self.model_dump(mode="json")

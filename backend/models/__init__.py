@@ -1,0 +1,1 @@
+"""Models on disk: list, check, pull, export, and the manifest of a team's folder."""

@@ -1,0 +1,354 @@
+"""Everything that can be known of a model, an adapter or a run before it is used, check by check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3Config
+
+from backend.models.registry import ADAPTERS, TEAM, adapters_of, parameters_of, role_header, size_on_disk
+from backend.policies.adapters import CONFIG as ADAPTER_CONFIG
+from backend.policies.adapters import VERSION, AdapterFile, read_adapter
+from backend.policies.tensor_files import fingerprint, read_tensors
+from cryptosentinel.agents.registry import ROLES, roles_of
+from cryptosentinel.llm.chat_codec import SPECIAL_TOKENS, ChatCodec
+from cryptosentinel.llm.local.qwen3 import check_supported
+from cryptosentinel.llm.model_files import (
+    CONFIG,
+    EMBEDDING,
+    HEAD,
+    WeightFiles,
+    check_folder,
+    check_weights,
+    expected_shapes,
+    read_config,
+    read_tokenizer,
+    unsafe_files,
+    weight_files,
+)
+from cryptosentinel.llm.nano import check_chat_format, check_vocabulary
+from simulator.errors import UserError
+
+CONVERSATIONS, TOKENS = 128, 1000  # what the estimate of memory is for
+
+State = Literal["ok", "note", "wrong"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: what was looked at, and in words what was found; where it is wrong, also what to do."""
+
+    what: str
+    state: State
+    told: str
+
+
+@dataclass
+class Findings:
+    """The checks so far. `fingerprint` is that of the base's weights, once all of them were read."""
+
+    found: list[Finding] = field(default_factory=list)
+    fingerprint: str | None = None
+
+    @property
+    def wrong(self) -> int:
+        """How many checks failed."""
+        return sum(one.state == "wrong" for one in self.found)
+
+    def look(self, what: str, check: Callable[[], tuple[T, str]]) -> T | None:
+        """Run a check that gives a value and words for it, or raises `UserError`; None when it failed."""
+        try:
+            value, told = check()
+        except UserError as error:
+            self.found.append(Finding(what, "wrong", str(error)))
+            return None
+        self.found.append(Finding(what, "ok", told))
+        return value
+
+    def note(self, what: str, told: str) -> None:
+        """Something to know that is no fault."""
+        self.found.append(Finding(what, "note", told))
+
+
+def check_path(path: Path, base: Path | None = None) -> Findings:
+    """Check what lies in `path`: a base model, an exported adapter, or a run.
+
+    `base`: the model that an adapter is checked against; by default that of the run it lies in. Raises `UserError`
+    where `path` is none of them.
+    """
+    try:
+        if (path / TEAM).is_file() or (path / ADAPTERS).is_dir():
+            return check_run(path)
+        if any((path / name).is_file() for name in (ADAPTER_CONFIG, VERSION)):
+            return check_adapter(path, base or _base_of_run(path))
+        model = (path / CONFIG).is_file()
+        files = path.is_dir() and any(path.iterdir())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): give this user permission to read it") from error
+    if files and not model and not any(path.glob("*.safetensors")) and not (path / "tokenizer.json").exists():
+        raise UserError(
+            f"{path} holds no model ({CONFIG}), no adapter ({ADAPTER_CONFIG}) and no run ({TEAM}): give one of these"
+        )
+    return check_base(path)
+
+
+def check_base(folder: Path) -> Findings:
+    """Files, config, weights and their values, tokenizer, chat format, engines, memory."""
+    findings = Findings()
+    if findings.look("folder", lambda: _folder(folder)) is None:
+        return findings
+    unsafe = unsafe_files(folder)
+    if unsafe:
+        findings.note(
+            "formats", f"{', '.join(unsafe)} may hold code and {'is' if len(unsafe) == 1 else 'are'} not read"
+        )
+    config = findings.look("config", lambda: _config(folder))
+    weights = findings.look("weights", lambda: _weights(folder, config))
+    if config is not None and weights is not None:
+        findings.fingerprint = findings.look("values", lambda: _values(config, weights))
+    tokenizer = findings.look("tokenizer", lambda: _tokenizer(folder, config))
+    if tokenizer is not None:
+        findings.look("special tokens", lambda: _special_tokens(tokenizer, folder))
+        findings.look("chat format", lambda: _chat_format(tokenizer, folder))
+    if config is not None:
+        _engines(findings, config)
+        if weights is not None:
+            _memory(findings, config, weights)
+    return findings
+
+
+def check_adapter(folder: Path, base: Path | None) -> Findings:
+    """An exported adapter: whole, and of this base."""
+    findings = Findings()
+    one = findings.look("adapter", lambda: _adapter(folder))
+    if one is None:
+        return findings
+    if base is None:
+        findings.note(
+            "base", f"trained on {one.base_name or 'a base'} ({one.base[:12]}); compare one with --base FOLDER"
+        )
+        return findings
+    findings.look("base", lambda: _of_base(folder, one.base, fingerprint_of(base), base))
+    return findings
+
+
+def check_run(folder: Path) -> Findings:
+    """A run's base, and every version of a role's weights that it kept."""
+    from backend.models.manifest import read_manifest  # it brings the whole configuration
+
+    base: Path | None = folder / "nano"
+    manifest = None
+    findings = Findings()
+    if (folder / TEAM).is_file():
+        manifest = findings.look("team", lambda: (read_manifest(folder), "the run is finished and is a team"))
+        base = None if manifest is None else folder / manifest.base
+    else:
+        findings.note("team", f"no {TEAM}: the run is not finished")
+    if base is not None and base.is_dir():
+        of_base = check_base(base)
+        findings.fingerprint = of_base.fingerprint
+        findings.found += [Finding(f"base: {one.what}", one.state, one.told) for one in of_base.found]
+    elif base is not None:
+        state: State = "note" if manifest is None else "wrong"
+        findings.found.append(Finding("base", state, f"there is no model folder {base}: put it back where it was"))
+    kept = adapters_of(folder)
+    for one in kept:
+        where = str(one.folder.relative_to(folder))
+        findings.look(where, partial(_version, one.folder, findings.fingerprint, base))
+    if manifest is not None and manifest.weights() is None:
+        findings.note("adapters", "no version passed the gate of validation: the team is the base itself")
+    elif manifest is not None:
+        missing = sorted(set(roles_of(manifest.config.team.roles)) - {one.role for one in kept if one.in_team})
+        if missing:
+            kept_in = folder / (manifest.weights() or "")
+            told = f"{kept_in} holds nothing of {', '.join(missing)}: copy it from the run anew"
+            findings.found.append(Finding("roles", "wrong", told))
+    return findings
+
+
+def fingerprint_of(base: Path) -> str:
+    """The fingerprint of a base's weights, as its adapters carry it. Raises `UserError` for one that is not whole."""
+    check_folder(base)
+    config = read_config(base)
+    weights = weight_files(base)
+    check_weights(config, weights)
+    return _values(config, weights)[0]
+
+
+def decoding_memory(config: Qwen3Config, parameters: int) -> tuple[int, int]:
+    """Bytes that decoding takes in this process: weights of one role, and keys and values of one token.
+
+    Both are float32; a token has a key and a value of `head_dim` numbers in each layer and each head of keys.
+    """
+    heads = config.num_key_value_heads or config.num_attention_heads
+    return 4 * parameters, 2 * 4 * config.num_hidden_layers * heads * config.head_dim
+
+
+class _Read(Mapping[str, Tensor]):
+    """The state of a model, tensor by tensor as it is asked for; remembers which held values that are not finite.
+
+    What shares the embedding's weights, as an output layer may, is the embedding.
+    """
+
+    def __init__(self, weights: WeightFiles, names: Mapping[str, tuple[int, ...]]) -> None:
+        self._weights = weights
+        self._names = names
+        self.not_finite: list[str] = []
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self._weights[name if name in self._weights.files else EMBEDDING]
+        if not torch.isfinite(tensor).all():
+            self.not_finite.append(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _folder(folder: Path) -> tuple[bool, str]:
+    check_folder(folder)
+    return True, _size(size_on_disk(folder))
+
+
+def _config(folder: Path) -> tuple[Qwen3Config, str]:
+    config = read_config(folder)
+    heads = f"{config.num_attention_heads} heads ({config.num_key_value_heads} of keys)"
+    return config, (
+        f"Qwen3, {config.num_hidden_layers} layers of {config.hidden_size}, {heads}, vocabulary {config.vocab_size:,}, "
+        f"context {config.max_position_embeddings:,}"
+    )
+
+
+def _weights(folder: Path, config: Qwen3Config | None) -> tuple[WeightFiles, str]:
+    weights = weight_files(folder)
+    files = len(set(weights.files.values()))
+    told = f"{len(weights):,} tensors in {files} safetensors file{'s' if files > 1 else ''}"
+    if config is None:
+        return weights, f"{told}; without a config their shapes cannot be checked"
+    check_weights(config, weights)
+    parameters = parameters_of(weights, bool(config.tie_word_embeddings))
+    return weights, f"{told}, of the config's shapes, {parameters:,} parameters"
+
+
+def _values(config: Qwen3Config, weights: WeightFiles) -> tuple[str, str]:
+    """The fingerprint, for which every weight is read once."""
+    read = _Read(weights, expected_shapes(config, weights))
+    found = fingerprint(read)
+    if read.not_finite:
+        more = f" and {len(read.not_finite) - 3} more" if len(read.not_finite) > 3 else ""
+        raise UserError(
+            f"{', '.join(read.not_finite[:3])}{more} in {weights.folder} hold values that are not finite: its training "
+            "has diverged, or the file is damaged; use another model"
+        )
+    if config.tie_word_embeddings and HEAD in weights.files and not torch.equal(weights[HEAD], weights[EMBEDDING]):
+        raise UserError(
+            f"{CONFIG} in {weights.folder} says that embedding and output layer are one, but its weights differ: set "
+            "tie_word_embeddings to false there, or copy the model anew"
+        )
+    return found, f"all finite; fingerprint {found[:12]}"
+
+
+def _tokenizer(folder: Path, config: Qwen3Config | None) -> tuple[PreTrainedTokenizerFast, str]:
+    tokenizer = read_tokenizer(folder)
+    if config is not None:
+        check_vocabulary(config, tokenizer, folder)
+    return tokenizer, f"{len(tokenizer):,} tokens"
+
+
+def _special_tokens(tokenizer: PreTrainedTokenizerFast, folder: Path) -> tuple[ChatCodec, str]:
+    try:
+        codec = ChatCodec(tokenizer)
+    except UserError as error:
+        raise UserError(f"in {folder}, {error}") from error
+    known = [token for token in SPECIAL_TOKENS if token in codec.special_ids]
+    return codec, f"{len(known)} of the chat format's {len(SPECIAL_TOKENS)} are known, and no text can be taken for one"
+
+
+def _chat_format(tokenizer: PreTrainedTokenizerFast, folder: Path) -> tuple[bool, str]:
+    check_chat_format(tokenizer, str(folder))
+    return True, "the model's template writes a tool call and its answer as the program does"
+
+
+def _engines(findings: Findings, config: Qwen3Config) -> None:
+    try:
+        check_supported(config)
+    except UserError as error:
+        findings.note("engines", f"vllm; not transformers: {error}")
+        return
+    findings.look("engines", lambda: (True, "transformers, vllm"))
+
+
+def _memory(findings: Findings, config: Qwen3Config, weights: WeightFiles) -> None:
+    role, token = decoding_memory(config, parameters_of(weights, bool(config.tie_word_embeddings)))
+    total = len(ROLES) * role + CONVERSATIONS * TOKENS * token
+    findings.note(
+        "memory",
+        f"decoding in this process takes about {_size(total)}: weights of {_size(role)} for each of {len(ROLES)} roles "
+        f"and {_size(token)} a token, here for {CONVERSATIONS} conversations of {TOKENS:,}; vllm keeps one base of "
+        f"{_size(role // 2)} (16 bits) for all roles",
+    )
+
+
+def _adapter(folder: Path) -> tuple[AdapterFile, str]:
+    one = read_adapter(folder)
+    return one, (
+        f"{one.version}: rank {one.shape.r}, alpha {one.shape.alpha}, step {one.step} of run {one.run or 'unknown'}, "
+        "checksum, shapes and values as they should be"
+    )
+
+
+def _of_base(what: Path, trained_on: str, given: str, base: Path) -> tuple[bool, str]:
+    if trained_on != given:
+        raise UserError(
+            f"{what} was trained on another base ({trained_on[:12]}) than {base} ({given[:12]}): give the base that it "
+            "was trained on"
+        )
+    return True, f"trained on {base} ({given[:12]})"
+
+
+def _version(path: Path, given: str | None, base: Path | None) -> tuple[bool, str]:
+    """A kept version of a role's weights, exported or in one file; against the base where its fingerprint is known."""
+    if path.is_dir():
+        one = read_adapter(path)
+        trained_on, told = one.base, f"{one.version}, rank {one.shape.r}, step {one.step}, checksum ok"
+    else:
+        header = role_header(path)
+        tensors, _ = read_tensors(path)
+        if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
+            raise UserError(f"{path} holds values that are not finite: its training has diverged; use another version")
+        trained_on, told = str(header["base"]), f"{header['role']}, {header['mode']}, without a checksum"
+    if given is None or base is None:
+        return True, f"{told}; its base is not at hand"
+    _of_base(path, trained_on, given, base)
+    return True, f"{told}, of this base"
+
+
+def _base_of_run(adapter: Path) -> Path | None:
+    """The base of the run that an adapter lies in, where it lies in one that is finished."""
+    from backend.models.manifest import read_manifest
+
+    for parent in list(adapter.resolve().parents)[:3]:
+        if (parent / TEAM).is_file():
+            base = parent / read_manifest(parent).base
+            return base if base.is_dir() else None
+    return None
+
+
+def _size(count: int) -> str:
+    """Bytes in words."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"

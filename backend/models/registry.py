@@ -1,0 +1,221 @@
+"""Base models by name, and what lies in a folder of models and in the folders of runs: base models and adapters."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from backend.policies.adapters import CONFIG as ADAPTER_CONFIG
+from backend.policies.adapters import VERSION, hub_name, read_adapter
+from backend.policies.tensor_files import HEADER
+from cryptosentinel.llm.model_files import (
+    CONFIG,
+    EMBEDDING,
+    HEAD,
+    WeightFiles,
+    check_folder,
+    check_weights,
+    read_config,
+    read_tokenizer,
+    weight_files,
+)
+from cryptosentinel.llm.nano import check_chat_format, check_vocabulary
+from simulator.errors import UserError
+
+MODELS = Path("models")  # where pulled models lie
+TEAM, ADAPTERS = "team.json", "adapters"
+START = f"{ADAPTERS}/start"  # what a run began with
+_UNFINISHED = ".tmp"  # what an interrupt may leave
+_HUB_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*\w)?/[A-Za-z0-9](?:[\w.-]*\w)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class BaseInfo:
+    """A base model by its folder. `size` in bytes on disk; what could not be read is None, and `problem` says why."""
+
+    name: str
+    folder: Path
+    architecture: str | None = None
+    parameters: int | None = None
+    vocabulary: int | None = None
+    context: int | None = None
+    size: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class AdapterInfo:
+    """A role's weights that a run kept. `step` is None where the run kept but one version; `in_team`: whether the run's
+    team answers with them; `state`: ok, no checksum, or what is wrong."""
+
+    run: str
+    role: str
+    folder: Path
+    step: int | None
+    version: str
+    base: str
+    rank: int | None
+    in_team: bool
+    state: str
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether `name` reads like a model on the hub: owner/model."""
+    return _HUB_NAME.fullmatch(name) is not None and "--" not in name and ".." not in name
+
+
+def hub_folder(name: str, models: Path = MODELS) -> Path:
+    """Where a model of the hub lies once it is pulled: `Qwen/Qwen3-0.6B` in `models/Qwen--Qwen3-0.6B`."""
+    return models / name.replace("/", "--")
+
+
+def resolve_base(name: str, models: Path = MODELS) -> Path:
+    """The folder of a base model that is given as a folder or by its name on the hub.
+
+    Raises `UserError` where there is none; for a name of the hub it says how to get it.
+    """
+    folder = Path(name)
+    if is_hub_name(name) and not folder.is_dir():
+        pulled = hub_folder(name, models)
+        if not pulled.is_dir():
+            raise UserError(
+                f"there is no model folder {name} and {models} holds no model of that name: if it is one of the model "
+                f"hub, pull it with `cryptosentinel models pull {name}`"
+            )
+        folder = pulled
+    check_folder(folder)
+    return folder
+
+
+def list_bases(models: Path, runs: Path) -> list[BaseInfo]:
+    """The base models in `models`, and those that runs made in their own folders."""
+    return [describe_base(folder) for folder in (*_folders(models), *_made_in(runs))]
+
+
+def describe_base(folder: Path) -> BaseInfo:
+    """What a folder says of its model, as far as it can be read; no weight is."""
+    name = hub_name(folder.name) if hub_name(folder.name) != folder.name else str(folder)
+    found: dict[str, Any] = {"name": name, "folder": folder, "size": size_on_disk(folder)}
+    try:
+        check_folder(folder)
+        config = read_config(folder)
+        found |= {
+            "architecture": f"Qwen3, {config.num_hidden_layers} x {config.hidden_size}",
+            "vocabulary": config.vocab_size,
+            "context": config.max_position_embeddings,
+        }
+        weights = weight_files(folder)
+        found["parameters"] = parameters_of(weights, bool(config.tie_word_embeddings))
+        check_weights(config, weights)
+        tokenizer = read_tokenizer(folder)
+        check_vocabulary(config, tokenizer, folder)
+        check_chat_format(tokenizer, str(folder))
+    except UserError as error:
+        found["problem"] = str(error)
+    return BaseInfo(**found)
+
+
+def parameters_of(weights: WeightFiles, tied: bool) -> int:
+    """Parameters, where an output layer that is the embedding counts once."""
+    double = tied and HEAD in weights.shapes and EMBEDDING in weights.shapes
+    return weights.parameters - (weights.shapes[HEAD][0] * weights.shapes[HEAD][1] if double else 0)
+
+
+def size_on_disk(folder: Path) -> int:
+    """Bytes of all files below a folder; 0 where it cannot be read."""
+    try:
+        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    except OSError:
+        return 0
+
+
+def list_adapters(runs: Path) -> list[AdapterInfo]:
+    """Every version of a role's weights that the runs below `runs` kept, by run, step and role."""
+    return [found for run in _folders(runs) for found in adapters_of(run)]
+
+
+def adapters_of(run: Path) -> list[AdapterInfo]:
+    """The versions that one run kept."""
+    team = _team_adapters(run)
+    kept = run / ADAPTERS
+    if not kept.is_dir():
+        return []
+    found = []
+    for place in (kept, *(path for path in _folders(kept) if path == run / START or path.name.startswith("step-"))):
+        step = step_of(place)
+        in_team = team is not None and (run / team).resolve() == place.resolve()
+        for path in sorted(path for path in place.iterdir() if path.suffix != _UNFINISHED):
+            if path.is_dir() and any((path / name).is_file() for name in (ADAPTER_CONFIG, VERSION)):
+                found.append(_exported(run.name, path, step, in_team))
+            elif path.suffix == ".safetensors":
+                found.append(_plain(run.name, path, step, in_team))
+    return found
+
+
+def step_of(kept: Path) -> int | None:
+    """The step that a folder of weights was kept at, by its name `step-N`."""
+    number = kept.name.removeprefix("step-")
+    return int(number) if kept.name != number and number.isdecimal() else None
+
+
+def role_header(path: Path) -> dict[str, Any]:
+    """What a `{role}.safetensors` says that it is, without reading a tensor. Raises `UserError`."""
+    try:
+        with path.open("rb"), safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {}).get(HEADER, "null"))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); it may have been cut short: use another version") from error
+    if not isinstance(header, dict) or not {"role", "mode", "lora", "base"} <= header.keys():
+        raise UserError(f"{path} holds no weights of a role that this program wrote: use another version")
+    return header
+
+
+def _exported(run: str, folder: Path, step: int | None, in_team: bool) -> AdapterInfo:
+    try:
+        one = read_adapter(folder)
+    except UserError as error:
+        return AdapterInfo(run, folder.name, folder, step, "", "", None, in_team, str(error))
+    base = f"{one.base_name} {one.base[:8]}".strip()
+    return AdapterInfo(run, one.role, folder, step, one.version, base, one.shape.r, in_team, "ok")
+
+
+def _plain(run: str, path: Path, step: int | None, in_team: bool) -> AdapterInfo:
+    """A version in one file, as whole models are kept and earlier runs kept adapters."""
+    try:
+        header = role_header(path)
+    except UserError as error:
+        return AdapterInfo(run, path.stem, path, step, "", "", None, in_team, str(error))
+    rank = (header["lora"] or {}).get("r")
+    return AdapterInfo(run, header["role"], path, step, "", str(header["base"])[:8], rank, in_team, "no checksum")
+
+
+def _team_adapters(run: Path) -> str | None:
+    """Which folder of weights the run's team answers with, if it says so."""
+    try:
+        document = json.loads((run / TEAM).read_text(encoding="utf-8"))
+        adapters = document["adapters"] or document.get("start")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None  # an unfinished run has none; what a damaged one means, loading it says
+    return adapters if isinstance(adapters, str) else None
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    """The folders in `parent` by name; hidden ones, such as unfinished downloads, are none."""
+    try:
+        paths = sorted(parent.iterdir()) if parent.is_dir() else []
+    except OSError as error:
+        raise UserError(f"{parent} cannot be read ({error.strerror}): give this user permission to read it") from error
+    yield from (
+        path for path in paths if path.is_dir() and not path.name.startswith(".") and path.suffix != _UNFINISHED
+    )
+
+
+def _made_in(runs: Path) -> Iterator[Path]:
+    for run in _folders(runs):
+        yield from (folder for folder in _folders(run) if (folder / CONFIG).is_file())

@@ -1,0 +1,23 @@
+"""The shape of each role's LoRA adapter, as the configuration has it."""
+
+from __future__ import annotations
+
+from backend.config.training import TrainingConfig
+from backend.policies.lora import LoraSettings
+from cryptosentinel.agents.registry import ROLES
+
+
+def adapter_shape(training: TrainingConfig, role: str) -> LoraSettings:
+    """Rank, alpha and layers of a role's adapter."""
+    own = training.of_role(role)
+    return LoraSettings(own.lora_rank, own.lora_alpha or 2 * own.lora_rank, own.lora_targets)
+
+
+def adapter_shapes(training: TrainingConfig) -> dict[str, LoraSettings]:
+    """`adapter_shape` of every role."""
+    return {role: adapter_shape(training, role) for role in ROLES}
+
+
+def largest_rank(training: TrainingConfig) -> int:
+    """What a server must have room for (vLLM's `--max-lora-rank`)."""
+    return max(shape.r for shape in adapter_shapes(training).values())

@@ -1,0 +1,49 @@
+"""From a base model's folder and the settings to the policies of the roles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from backend.config.training import TrainingConfig
+from backend.policies.adapter_shapes import adapter_shapes
+from backend.policies.adapters import load_versions
+from backend.policies.hardware import Hardware, answering_device
+from backend.policies.role_policies import RolePolicies
+from backend.policies.single_policy import SharedPolicies
+from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.model_files import read_tokenizer
+from simulator.errors import UserError
+
+
+def role_policies(
+    base: Path,
+    training: TrainingConfig,
+    *,
+    empty_think: bool = False,
+    roles: Sequence[str] = tuple(ROLES),
+    hardware: Hardware | None = None,
+    start: Path | None = None,
+) -> tuple[RolePolicies, ChatCodec]:
+    """Base model and tokenizer in `base`, with an untrained adapter (or a copy) for each of `roles`, or one for all of
+    them as `training.models` has it. With `start` they begin with the weights in that folder, to which the KL is then.
+
+    Who trains them gives the `hardware` that the configuration asks for (`hardware_of`); who only lets them answer has
+    them in float32, on a GPU where there is one. Raises `UserError` for a base that cannot be used.
+    """
+    held = hardware or Hardware(answering_device(training))
+    shapes = adapter_shapes(training)
+    policies = (
+        SharedPolicies(base, list(roles), training.weights, shapes[roles[0]], training.seed, held)
+        if training.models == "shared"
+        else RolePolicies(base, list(roles), training.weights, shapes, training.seed, held)
+    )
+    if start is not None:
+        try:
+            load_versions(policies, start)
+        except UserError as error:
+            raise UserError(f"training.start_from = {training.start_from} cannot be gone on from: {error}") from error
+        if training.anchors():
+            policies.anchor()
+    return policies, ChatCodec(read_tokenizer(base), empty_think=empty_think)

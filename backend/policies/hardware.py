@@ -1,0 +1,206 @@
+"""Where a role's policy is trained, and in which numbers: device, bfloat16, gradient checkpointing, four-bit base.
+
+**bfloat16.** The frozen base is held in it, and matrix products are done in it (torch's autocast). What is trained
+stays float32 with its gradient and its optimiser: an adapter, or in the mode `full` the whole copy. Losses, log-softmax
+and norms are float32: autocast leaves them so, and `token_logps` takes the logits there.
+
+**Checkpointing** (arXiv 1604.06174). A block keeps its input alone and is computed again in the backward pass. The
+gradient is the same; there is about one more forward pass.
+
+**QLoRA** (arXiv 2305.14314). The base's linear layers are held as NF4 with double quantisation, by bitsandbytes, and
+are expanded in `precision` where they multiply. The adapters are trained on what that rounding left of the base, and
+what the engine of this process gets is that base, too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import Qwen3ForCausalLM
+
+from backend.config.schema import ConfigError
+from backend.config.training import TrainingConfig
+
+Precision = Literal["float32", "bfloat16"]
+Quantisation = Literal["none", "nf4"]
+DeviceKind = Literal["cpu", "cuda"]
+HEAD = "lm_head"  # is not quantised: its rounding would go straight into the log-probs
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """How the policies of a process are held and computed. `device` is torch's name for it."""
+
+    device: str = "cpu"
+    precision: Precision = "float32"
+    checkpointing: bool = False
+    quantisation: Quantisation = "none"
+
+    @property
+    def kind(self) -> DeviceKind:
+        """The kind of device."""
+        return "cuda" if torch.device(self.device).type == "cuda" else "cpu"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the frozen base, and of matrix products."""
+        return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """The context of a forward pass."""
+        return torch.autocast(self.kind, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+    def pack(self, model: nn.Module) -> None:
+        """Quantise a frozen base in place, if that is wanted, before it gets adapters."""
+        if self.quantisation == "nf4":
+            _quantise(model, self.dtype)
+            self.carry(model)  # which packs it
+
+    def carry(self, model: nn.Module) -> None:
+        """Bring a model to the device, in place."""
+        model.to(torch.device(self.device))
+
+    def place(self, model: nn.Module) -> None:
+        """Bring a frozen base to the device, in its numbers, in place; its adapters, if it has any, stay float32."""
+        if self.precision == "bfloat16":
+            _shorten(model)
+            for module in model.modules():
+                if isinstance(module, LoraLayer):
+                    # Autocast brings the input to its numbers; brought to the adapter's before, each layer would keep a
+                    # copy of its own.
+                    module.cast_input_dtype_enabled = False
+        self.carry(model)
+
+    def prepare(self, model: Qwen3ForCausalLM) -> None:
+        """Let a model that is trained compute its blocks again in the backward pass, if that is wanted."""
+        if not self.checkpointing:
+            return
+        # Policies are in evaluation mode, where the library does not checkpoint. The blocks alone are told that they
+        # train: nothing in them does, so no dropout wakes up.
+        again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+        for block in model.model.layers:
+            block.gradient_checkpointing = True
+            block._gradient_checkpointing_func = again
+            block.training = True
+
+
+def _shorten(model: nn.Module) -> None:
+    """Frozen floats to bfloat16. Buffers stay as they are: positions need the digits of RoPE's frequencies."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and ".lora_" not in name:
+            parameter.data = parameter.data.to(torch.bfloat16)
+
+
+def _quantise(model: nn.Module, compute: torch.dtype) -> None:
+    """Replace the linear layers of the blocks by NF4 ones; these are packed as they go to their device."""
+    from bitsandbytes.nn import Linear4bit, Params4bit
+
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, nn.Linear) or name == HEAD:
+            continue
+        packed = Linear4bit(
+            module.in_features,
+            module.out_features,
+            bias=module.bias is not None,
+            compute_dtype=compute,
+            compress_statistics=True,
+            quant_type="nf4",
+            device="meta",
+        )
+        packed.weight = Params4bit(
+            module.weight.data, requires_grad=False, compress_statistics=True, quant_type="nf4", module=packed
+        )
+        packed.bias = module.bias
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, packed)
+    # What peft asks before it puts an adapter on such a layer.
+    object.__setattr__(model, "is_loaded_in_4bit", True)
+
+
+def base_state(model: nn.Module) -> dict[str, Tensor]:
+    """A model's parameters and buffers by name, NF4 ones expanded to float32."""
+    state = model.state_dict()
+    for name, module in model.named_modules():
+        if type(module).__name__ == "Linear4bit":
+            from bitsandbytes.functional import dequantize_4bit
+
+            # Beside each packed weight are the numbers to expand it with.
+            packed = [key for key in state if key.startswith(f"{name}.weight")]
+            for key in packed:
+                del state[key]
+            state[f"{name}.weight"] = dequantize_4bit(module.weight.data, module.weight.quant_state).float()
+    return state
+
+
+# -- what a configuration asks of this machine ----------------------------------------------------------------------
+
+
+def hardware_of(training: TrainingConfig, rank: int = 0) -> Hardware:
+    """The hardware of a configuration on this machine, for the process `rank` of those that compute a role together.
+
+    Raises `ConfigError` for what this machine does not have.
+    """
+    device = _device(training, rank)
+    if training.quantisation == "nf4":
+        if device == "cpu":
+            raise ConfigError(
+                "training.quantisation = nf4 needs a GPU that torch sees, and there is none: leave it out, or train "
+                "where there is one"
+            )
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise ConfigError(
+                "training.quantisation = nf4 needs bitsandbytes, which is not installed: install cryptosentinel[qlora]"
+            )
+    precision = precision_on(training, "cpu" if device == "cpu" else "cuda")
+    return Hardware(device, precision, training.gradient_checkpointing, training.quantisation)
+
+
+def precision_on(training: TrainingConfig, kind: DeviceKind) -> Precision:
+    """The precision on a kind of device. By itself no CPU computes in bfloat16: many are slower with it."""
+    if training.precision == "auto":
+        return "bfloat16" if kind == "cuda" else "float32"
+    return training.precision
+
+
+def answering_device(training: TrainingConfig) -> str:
+    """Where a team that was trained so is to answer on this machine: on a GPU if there is one, unless it was trained on
+    a CPU by order."""
+    return "cuda" if training.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _device(training: TrainingConfig, rank: int) -> str:
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if training.device == "cpu" or (training.device == "auto" and not seen):
+        return "cpu"
+    if not seen:
+        raise ConfigError(
+            f"training.device = cuda, but torch {torch.__version__} sees no GPU: use training.device = cpu, or install "
+            "a CUDA build of torch and check the driver (nvidia-smi)"
+        )
+    if training.data_parallel > seen:
+        raise ConfigError(
+            f"training.data_parallel = {training.data_parallel} takes a GPU each and torch sees {seen}: lower it"
+        )
+    return f"cuda:{rank}"
+
+
+def described(training: TrainingConfig) -> dict[str, Any]:
+    """What a run records of the hardware that it is trained on. Raises as `hardware_of` does."""
+    found = hardware_of(training)
+    name = torch.cuda.get_device_name(found.device) if found.kind == "cuda" else "cpu"
+    return {"device": name, "precision": found.precision, "processes": training.data_parallel}
+
+
+def moved(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """What to tell of a run that goes on with other hardware than it began with; both as `described`."""
+    changed = [f"{key} was {before[key]}, now {now[key]}" for key in now if before.get(key, now[key]) != now[key]]
+    return f"the hardware is another ({'; '.join(changed)}): the run goes on, but not bit for bit" if changed else None

@@ -1,0 +1,30 @@
+"""The shape of a role's LoRA adapter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peft import LoraConfig
+
+from backend.config.training import LINEARS
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """Shape of the adapters: rank r, scaling alpha / r, and which linear layers carry one."""
+
+    r: int = 16
+    alpha: int = 32
+    targets: tuple[str, ...] = LINEARS
+
+
+def lora_config(lora: LoraSettings, base_name: str | None = None) -> LoraConfig:
+    """The adapters' shape as peft has it; `base_name` is what an exported adapter calls its base."""
+    return LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets),
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base_name,
+    )

@@ -1,0 +1,72 @@
+"""Runs and their folders: an id, a record in the store, and everything needed to repeat it."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from backend.config.schema import Config
+from backend.store.records import RunRecord
+from backend.store.store import Store
+from simulator.errors import Interrupted
+
+FLOORS = ("backend", "cryptosentinel", "simulator")
+PROGRAM = "cryptosentinel"
+PACKAGES = (PROGRAM, "torch", "transformers", "peft", "numpy", "numba", "surrealdb")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of what decides results."""
+    packages = {name: version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), **packages, "source": source_digest()}
+
+
+@cache
+def source_digest() -> str:
+    """The first digits of a SHA-256 over the program's source: two states of one version are told apart by it."""
+    root, digest = Path(__file__).resolve().parents[2], hashlib.sha256()
+    for path in sorted(path for floor in FLOORS for path in (root / floor).rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def code_version() -> str:
+    """The version of this program and the digest of its source, as `0.1.0+3f2a9c01`."""
+    return f"{version(PROGRAM)}+{source_digest()}"
+
+
+def new_run_id(kind: str) -> str:
+    """An id that sorts by time, as `train-20240131-120000-250`."""
+    now = datetime.now(UTC)
+    return f"{kind}-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}"
+
+
+@contextmanager
+def recorded_run(
+    store: Store, run: str, kind: str, seed: int, data_hash: str, config: Config, how: str = "", **more: Any
+) -> Iterator[None]:
+    """Record a run around a block: running, and then finished, failed (with the error's message) or interrupted. `how`
+    are the options that `train --resume RUN` needs besides, each with a space before it."""
+    document = {"config": config.to_dict(), "versions": versions(), **more}
+    store.add_run(RunRecord(run, kind, seed, data_hash, int(time.time() * 1000), document))
+    try:
+        yield
+    except KeyboardInterrupt:
+        store.finish_run(run, "interrupted", "interrupted from the keyboard")
+        advice = {
+            "train": f"; go on with: cryptosentinel train --resume {run}{how}",
+            "demo": "; the same command goes on from here",
+        }
+        raise Interrupted(f"run {run} was interrupted; what it stored is kept{advice.get(kind, '')}") from None
+    except Exception as error:
+        store.finish_run(run, "failed", f"{type(error).__name__}: {error}"[:500])
+        raise
+    store.finish_run(run, "finished")

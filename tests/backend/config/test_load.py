@@ -1,0 +1,209 @@
+"""Config: presets, overrides, and the message for each mistake."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend.config.load import config_from_dict, describe, load_config, presets
+from backend.config.market import CostsConfig, VenueConfig
+from backend.config.schema import Config, ConfigError
+from backend.config.training import TrainingConfig
+from backend.training.alignment import AlignmentMethod
+from backend.training.objective import RatioKind
+from simulator.exchange.costs import Costs
+from simulator.exchange.venue import Venue
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_presets_load_and_come_back_from_json(preset: str) -> None:
+    config = load_config(preset)
+    assert config_from_dict(config.to_dict()) == config
+
+
+def test_there_are_the_presets_that_the_documentation_names() -> None:
+    assert {"demo", "quick", "recorded"} <= set(presets())
+    assert load_config("quick").training.queries_per_step < load_config("demo").training.queries_per_step
+
+
+def test_defaults_are_valid() -> None:
+    assert config_from_dict(Config().to_dict()) == Config()
+
+
+def test_a_configuration_stored_before_there_were_venues_still_loads() -> None:
+    before = Config().to_dict()
+    del before["venue"]
+    del before["evaluation"]["baselines"]
+    before["costs"] = {"taker_fee": 0.001, "half_spread_bps": 2.0, "max_leverage": 1.0, "cash": 500.0}
+    loaded = config_from_dict(before)
+    assert loaded.venue == VenueConfig()
+    assert (loaded.costs.costs(), loaded.costs.cash) == (Costs(taker_fee=0.001), 500.0)
+
+
+def test_presets_that_train_charge_only_what_training_scores() -> None:
+    for preset in presets():
+        costs = load_config(preset).costs.costs()
+        realistic = (costs.impact, costs.participation) == (1.0, 0.1)
+        assert realistic == (preset == "recorded"), preset
+        assert realistic or (costs.impact, costs.participation) == (0.0, None)
+
+
+# Fields of the simulator's that no setting reaches: conventions for comparisons with other engines.
+CONVENTIONS = {"fill", "sizing"}
+
+
+def test_every_option_of_the_exchange_can_be_set() -> None:
+    changed = CostsConfig(
+        taker_fee=0.001, maker_fee=-0.001, fee_tiers=((0.0, 0.0, 0.001), (1e6, -0.0001, 0.0005)), fee_currency="base",
+        spread_multiplier=2.0, impact=0.5, participation=0.2, latency_bars=3, borrow_rate=0.3,
+    ).costs()  # fmt: skip
+    same = {one.name for one in fields(Costs) if getattr(changed, one.name) == getattr(Costs(), one.name)}
+    assert same == CONVENTIONS
+    assert (changed.latency, changed.fee_tiers[1].maker) == (3, -0.0001)
+    assert {one.name for one in fields(Venue)} == set(VenueConfig.model_fields)
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Z]{2,6}", fullmatch=True), st.floats(0.5, 200.0), max_size=4))
+def test_isolated_symbols_come_back_with_their_leverage(wanted: dict[str, float]) -> None:
+    written = {symbol: round(size, 2) for symbol, size in wanted.items()}
+    text = ",".join(f"{symbol}:{size}" for symbol, size in written.items())
+    assert load_config("quick", [f"venue.isolated={text}"]).venue.leverages() == written
+
+
+def test_a_file_sets_what_it_names_and_an_override_wins(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[training]\nseed = 4\nkl = 1\n[market]\nsymbols = ['A', 'B']\n")
+    config = load_config(path, ["training.seed=5", "training.alignment=none", "training.alpha=[0.25, 0.75]"])
+    assert (config.training.seed, config.training.kl, config.market.symbols) == (5, 1.0, ("A", "B"))
+    assert (config.training.alignment, config.training.alpha) == ("none", (0.25, 0.75))
+    assert config.training.beta == Config().training.beta
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("market.symbols=BTCUSDT,ETHUSDT", "symbols", ("BTCUSDT", "ETHUSDT")),
+        ("market.symbols=BTCUSDT", "symbols", ("BTCUSDT",)),
+        ('market.symbols=["A"]', "symbols", ("A",)),
+        ("market.data=../data/a=b", "data", "../data/a=b"),
+        ("market.edge=false", "edge", False),
+        (" market.bars = 300", "bars", 300),
+    ],
+)
+def test_overrides_are_read_as_they_are_typed(override: str, key: str, value: object) -> None:
+    assert getattr(load_config("quick", [override]).market, key) == value
+
+
+def test_an_override_reaches_a_role() -> None:
+    rates = load_config("quick", ["training.learning_rate.trader=1e-4"]).training.learning_rate
+    assert (rates.trader, rates.manager) == (1e-4, Config().training.learning_rate.manager)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.sede=1", "override 'training.sede=1': unknown key 'training.sede' (did you mean 'seed'?); known: "),
+        ("trainin.seed=1", "unknown section 'trainin' (did you mean 'training'?); known: market, costs"),
+        ("training.learning_rate.manger=1e-4", "unknown key 'training.learning_rate.manger' (did you mean 'manager'?)"),
+        ("training.seed=-1", "training.seed = -1 is not allowed: expected integer, at least 0, at most 2147483647"),
+        ("training.seed=1.5", "training.seed = 1.5 is not allowed: expected integer"),
+        ("training.seed=true", "training.seed = true is not allowed: expected integer"),
+        ("training.seed='1'", 'training.seed = "1" is not allowed: expected integer'),
+        ("training.seed=2001-01-01", 'training.seed = "2001-01-01" is not allowed: expected integer'),
+        ("training.seed.x=1", "with 'training.seed.x=1': training.seed = {\"x\": 1} is not allowed: expected integer"),
+        ("training.stage1_steps.x=1", "override 'training.stage1_steps.x=1': 'stage1_steps' is not a section"),
+        ("training.kl=nan", "training.kl = NaN is not allowed: expected number"),
+        ("costs.cash=inf", "costs.cash = Infinity is not allowed: expected number, above 0.0"),
+        ("costs.taker_fe=1", "unknown key 'costs.taker_fe' (did you mean 'taker_fee'?)"),
+        ("costs.maker_fee=-0.02", "costs.maker_fee = -0.02 is not allowed: expected number, above -0.01"),
+        ("costs.impact=1", "impact needs participation"),
+        ("costs.participation=1.5", "costs.participation = 1.5 is not allowed: expected number, at least 0.0"),
+        ("costs.latency_bars=0.5", "costs.latency_bars = 0.5 is not allowed: expected integer"),
+        ("costs.fee_tiers=[[0, 0.0002]]", "fee tier [0.0, 0.0002]: write three numbers"),
+        ("costs.fee_tiers=[[5, 0.0002, 0.0005]]", "the first starts at volume 0"),
+        ("costs.fee_currency=euro", "costs.fee_currency = \"euro\" is not allowed: expected one of 'quote', 'base'"),
+        ("venue.rulez=x", "unknown key 'venue.rulez' (did you mean 'rules'?); known: rules, isolated, finer, mark"),
+        ("venue.isolated=BTCUSDT", "isolated 'BTCUSDT': write SYMBOL:LEVERAGE"),
+        ("venue.isolated=BTCUSDT:0", "isolated 'BTCUSDT:0': write SYMBOL:LEVERAGE"),
+        ("venue.isolated=BTCUSDT:2,BTCUSDT:3", "BTCUSDT is named twice"),
+        ("venue.finer=2m", "venue.finer = \"2m\" is not allowed: expected one of '', '1m'"),
+        ("evaluation.baselines=holt", "no baseline 'holt' (did you mean 'hold'?); there are always_short"),
+        ("evaluation.baselines=hold,hold", "the baseline 'hold' is named twice"),
+        ("market.edge=1", "market.edge = 1 is not allowed: expected true or false"),
+        ("training.ratio=tokens", "training.ratio = \"tokens\" is not allowed: expected one of 'token', 'sequence'"),
+        ("training.alpha=[1]", "training.alpha.1"),
+        ("training.alpha=[0.5, 0.6]", "with 'training.alpha=[0.5, 0.6]': training: alpha = [0.5, 0.6] sums to 1.1;"),
+        ("training.learning_rate=1e-4", "training.learning_rate = 0.0001 is not allowed: Input should be an object"),
+        ("market.resample=5m", "resample = '5m' is not a multiple of timeframe = '4h'"),
+        ("market.train_share=0.9", "train_share + validation_share must be below 1"),
+        (
+            "nano.hidden=100",
+            "nano.hidden = 100 is not allowed: expected integer, at least 16, at most 2048, a multiple",
+        ),
+        ("training.seed", "override 'training.seed': write it as section.key=value"),
+        ("seed=1", "override 'seed=1': write it as section.key=value"),
+        (".=1", "write it as section.key=value"),
+    ],
+)
+def test_a_mistake_is_told_with_the_way_out(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("demo", [override])
+    assert message in str(caught.value)
+
+
+def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[training]\nseed = -1\nnope = 1\n[other]\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    told = str(caught.value).splitlines()
+    assert len(told) == 3 and all(line.startswith(f"{path}: ") for line in told)
+
+
+def test_a_file_that_is_no_config_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("[training\n")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    for name in ("bad.toml", "binary.toml"):
+        with pytest.raises(ConfigError, match=rf"{name}: this is not valid TOML"):
+            load_config(tmp_path / name)
+    with pytest.raises(ConfigError, match=r"absent\.toml: no such config file; presets are demo"):
+        load_config(tmp_path / "absent.toml")
+    with pytest.raises(ConfigError, match=r"no preset 'dmeo' \(did you mean 'demo'\?\); presets are demo"):
+        load_config("dmeo")
+    with pytest.raises(ConfigError, match="no preset ''"):
+        load_config("")
+
+
+@given(st.text(max_size=30))
+@settings(max_examples=200)
+def test_any_override_is_taken_or_told(text: str) -> None:
+    for override in (text, f"training.{text}", f"training.seed={text}"):
+        try:
+            load_config("quick", [override])
+        except ConfigError as error:
+            assert str(error)
+
+
+def test_every_key_is_explained() -> None:
+    entries = {entry.key: entry for entry in describe()}
+    assert all(entry.meaning and entry.allowed for entry in entries.values())
+    assert entries["training.learning_rate.trader"].allowed == "number, above 0.0, at most 0.1"
+    assert entries["training.alignment"].default == '"fractional"'
+    assert entries["market.symbols"].default == "[]"
+
+    def keys(values: dict[str, object], prefix: str = "") -> set[str]:
+        found: set[str] = set()
+        for name, value in values.items():
+            # An empty table is a value; a section is never empty.
+            found |= keys(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {f"{prefix}{name}"}
+        return found
+
+    assert set(entries) == keys(Config().to_dict())
+
+
+@pytest.mark.parametrize(("key", "choices"), [("alignment", AlignmentMethod), ("ratio", RatioKind)])
+def test_choices_are_those_of_the_formulas(key: str, choices: object) -> None:
+    assert set(get_args(TrainingConfig.model_fields[key].annotation)) == set(get_args(choices))

@@ -1,0 +1,62 @@
+"""The presets of real models: each loads, names an architecture that is known, and says what it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from backend.config.load import load_config, presets
+from backend.models.architectures import KNOWN, Shape, architecture_of, qwen3_config
+from backend.training.memory import GIB, estimate, plan_of, rows, server
+from cryptosentinel.agents.registry import ROLES
+
+REAL = {
+    "qwen3_0.6b": "Qwen3-0.6B",
+    "qwen3_1.7b": "Qwen3-1.7B",
+    "qwen3_4b": "Qwen3-4B",
+    "qwen3_8b": "Qwen3-8B",
+}  # fmt: skip
+
+
+def test_there_is_a_preset_for_every_known_model() -> None:
+    assert sorted(REAL.values()) == sorted(KNOWN)
+    assert set(REAL) == {name for name in presets() if name.startswith("qwen3")}
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_loads(name: str) -> None:
+    load_config(name)
+
+
+@pytest.mark.parametrize(("name", "model"), REAL.items())
+def test_a_preset_of_a_real_model_trains_adapters_of_it_through_vllm(name: str, model: str) -> None:
+    config = load_config(name)
+    assert config.training.base_model == f"Qwen/{model}"
+    assert (config.training.weights, config.engine.kind) == ("lora", "vllm")
+    assert config.engine.empty_think and config.team.schemas_in_prompt
+    assert not config.engine.constrained  # it would sample from another distribution than is trained
+    assert config.training.kl > 0.0 and all(getattr(config.training.learning_rate, role) <= 1e-4 for role in ROLES)
+    assert config.engine.context_tokens <= qwen3_config(model).max_position_embeddings
+
+
+@pytest.mark.parametrize(("name", "model"), REAL.items())
+def test_what_a_preset_takes_is_known(name: str, model: str) -> None:
+    config = load_config(name)
+    shape = Shape.of(architecture_of(config.training, config.nano))
+    assert shape == Shape.of(qwen3_config(model))
+    plan = plan_of(config, shape)
+    apart, together = (estimate(shape, replace(plan, shared=shared)) for shared in (False, True))
+    assert together.total == apart.total + server(shape, plan).total
+    assert server(shape, plan).total < 80 * GIB  # of one GPU
+    assert {part for part, _, _ in rows(together)} >= {"base model", "vLLM: KV cache", "activations of a micro-batch"}
+    assert not any(need.part.startswith("engine:") for need in together.needs)  # vLLM merges nothing
+
+
+def test_a_larger_model_takes_more() -> None:
+    totals = []
+    for name in REAL:
+        config = load_config(name)
+        shape = Shape.of(architecture_of(config.training, config.nano))
+        totals.append(estimate(shape, replace(plan_of(config, shape), shared=False)).total)
+    assert totals == sorted(totals)

@@ -1,0 +1,406 @@
+"""Models by name, what lies in folders of models and of runs, and the checks.
+
+What is right passes, and each fault is found by the check that is there for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from transformers import Qwen3Config
+
+from backend.builders.teams import load_team
+from backend.models.checks import Findings, check_path, decoding_memory, fingerprint_of
+from backend.models.manifest import TeamManifest, write_manifest
+from backend.models.registry import describe_base, hub_folder, is_hub_name, list_adapters, list_bases, resolve_base
+from backend.policies.adapters import VERSION, WEIGHTS, export_adapter, hub_name, save_versions
+from backend.policies.build import role_policies
+from backend.policies.role_policies import RolePolicies
+from backend.training.origin import begin
+from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.llm.local.qwen3 import KVCache, Qwen3Decoder
+from cryptosentinel.llm.nano import load_model, nano_config, new_nano
+from simulator.errors import UserError
+from tests.small_world import small_config, small_market
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """As a user whom permissions bind."""
+    user = os.getuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.fixture
+def models(nano: Path, tmp_path: Path) -> Path:
+    """A folder with a model by its own name and a pulled one."""
+    for name in ("mine", "Qwen--Qwen3-tiny"):
+        shutil.copytree(nano, tmp_path / "models" / name)
+    return tmp_path / "models"
+
+
+def disturbed(base: Path) -> RolePolicies:
+    """As after some training."""
+    policies, _ = role_policies(base, small_config().training)
+    with torch.no_grad():
+        for role in policies.roles:
+            for parameter in policies.trainable(role):
+                parameter.add_(0.01)
+    return policies
+
+
+@pytest.fixture
+def run(nano: Path, tmp_path: Path) -> Path:
+    """A finished run that kept two steps, the latter of which is its team."""
+    folder = tmp_path / "runs" / "train-1"
+    shutil.copytree(nano, folder / "nano")
+    first, _ = role_policies(folder / "nano", small_config().training)
+    save_versions(first, folder / "adapters" / "step-000000", "train-1", 0)
+    save_versions(disturbed(folder / "nano"), folder / "adapters" / "step-000003", "train-1", 3)
+    write_manifest(folder, TeamManifest(base="nano", adapters="adapters/step-000003", config=small_config()))
+    return folder
+
+
+# -- names ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_base_is_found_by_folder_and_by_its_name_on_the_hub(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(models.parent)
+    assert resolve_base("models/mine") == Path("models/mine")
+    assert resolve_base(str(models / "mine"), Path("elsewhere")) == models / "mine"
+    assert resolve_base("Qwen/Qwen3-tiny") == Path("models/Qwen--Qwen3-tiny")
+    assert resolve_base("Qwen/Qwen3-tiny", models) == models / "Qwen--Qwen3-tiny"
+    config = small_config(base_model="Qwen/Qwen3-tiny")
+    base = begin(config, small_market(), models.parent / "run", lambda what, done, total: None)
+    assert base == Path("models/Qwen--Qwen3-tiny")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Qwen/Qwen3-0.6B", "pull it with `cryptosentinel models pull Qwen/Qwen3-0.6B`"),
+        ("nowhere", "there is no model folder nowhere"),
+        ("a/b/c", "there is no model folder a/b/c"),
+        ("../nowhere", "there is no model folder ../nowhere"),
+        ("empty", "holds no config.json"),
+        ("loop", "a link that leads nowhere"),
+    ],
+)
+def test_a_base_that_is_not_there_is_told(
+    models: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    monkeypatch.chdir(models.parent)
+    Path("empty").mkdir()
+    Path("loop").symlink_to("loop")
+    with pytest.raises(UserError, match=message):
+        resolve_base(name)
+
+
+WORDS = st.from_regex(r"[A-Za-z0-9](?:[A-Za-z0-9._]|-(?=[A-Za-z0-9])){0,12}[A-Za-z0-9]", fullmatch=True)
+
+
+@given(owner=WORDS, model=WORDS)
+def test_a_folder_s_name_tells_the_name_on_the_hub(owner: str, model: str) -> None:
+    name = f"{owner}/{model}"
+    if is_hub_name(name):
+        folder = hub_folder(name, Path("models"))
+        assert folder.parent == Path("models") and hub_name(folder.name) == name
+    else:
+        assert ".." in name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a", "/a", "a/", "a/b/c", "../a", "a/..", "a--b/c", "a/b c", "a/b\n", "-a/b", "é/b"]
+)
+def test_what_is_no_name_on_the_hub(name: str) -> None:
+    assert not is_hub_name(name)
+
+
+# -- lists ---------------------------------------------------------------------------------------------------------
+
+
+def test_bases_are_listed_with_what_they_are(models: Path, run: Path) -> None:
+    (models / "notes.txt").write_text("no model")
+    (models / ".Qwen--more.partial").mkdir()
+    (models / "broken").mkdir()
+    (models / "loop").symlink_to("loop")
+    (models / "mine" / "again").symlink_to(models)
+    found = {one.name: one for one in list_bases(models, run.parent)}
+    assert set(found) == {str(models / "mine"), "Qwen/Qwen3-tiny", str(models / "broken"), str(run / "nano")}
+    one, model = found["Qwen/Qwen3-tiny"], load_model(models / "mine")[0]
+    assert (one.architecture, one.problem) == ("Qwen3, 2 x 64", "")
+    assert one.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert (one.vocabulary, one.context) == (model.config.vocab_size, model.config.max_position_embeddings)
+    assert one.size == sum(path.stat().st_size for path in (models / "Qwen--Qwen3-tiny").iterdir())
+    assert "config.json" in found[str(models / "broken")].problem
+    assert list_bases(models / "none", run / "none") == []
+
+
+def test_a_second_output_layer_that_is_the_embedding_is_counted_once(models: Path) -> None:
+    before = describe_base(models / "mine").parameters
+    path = models / "mine" / "model.safetensors"
+    weights = load_file(path)
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    save_file(weights, path, metadata={"format": "pt"})
+    assert describe_base(models / "mine").parameters == before
+    assert not check_path(models / "mine").wrong
+
+
+def test_adapters_are_listed_with_what_they_are(run: Path, nano: Path) -> None:
+    whole = run.with_name("train-2")
+    (whole / "adapters").mkdir(parents=True)
+    RolePolicies(nano, ["manager"], "full").save(whole / "adapters" / "step-000001")
+    disturbed(nano).save(run.with_name("sft") / "adapters")
+    shutil.copytree(run / "adapters" / "step-000003" / "trader", run / "adapters" / "step-000003" / "trader.tmp")
+    cut = run / "adapters" / "step-000000" / "trader" / WEIGHTS
+    cut.write_bytes(cut.read_bytes()[:-8])
+    found = list_adapters(run.parent)
+    of_run = [one for one in found if one.run == "train-1"]
+    assert [(one.step, one.role) for one in of_run] == [(step, role) for step in (0, 3) for role in sorted(ROLES)]
+    assert {one.in_team for one in of_run if one.step == 3} == {True}
+    assert {one.in_team for one in of_run if one.step == 0} == {False}
+    fingerprint = fingerprint_of(nano)
+    for one in of_run:
+        if (one.step, one.role) == (0, "trader"):
+            assert "cut short or changed" in one.state
+        else:
+            assert (one.state, one.rank, one.base) == ("ok", 2, f"nano {fingerprint[:8]}")
+            assert one.version.startswith(f"{one.role}-")
+    earlier = {one.role: one for one in found if one.run == "sft"}
+    assert set(earlier) == set(ROLES)
+    assert {(one.state, one.step, one.rank) for one in earlier.values()} == {("no checksum", None, 2)}
+    assert [(one.rank, one.step, one.base) for one in found if one.run == "train-2"] == [(None, 1, fingerprint[:8])]
+
+
+# -- checks --------------------------------------------------------------------------------------------------------
+
+
+def wrong(findings: Findings) -> dict[str, str]:
+    return {one.what: one.told for one in findings.found if one.state == "wrong"}
+
+
+def test_a_good_base_passes_every_check(nano: Path) -> None:
+    findings = check_path(nano)
+    assert wrong(findings) == {}
+    assert [one.what for one in findings.found] == [
+        "folder", "config", "weights", "values", "tokenizer", "special tokens", "chat format", "engines", "memory",
+    ]  # fmt: skip
+    assert findings.fingerprint == RolePolicies(nano, ["manager"]).base_fingerprint
+
+
+def poison(name: str, value: float) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        weights[name].view(-1)[-1] = value
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return change
+
+
+def edit(name: str, **changes: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), **changes}))
+
+    return change
+
+
+def replaced(name: str, old: str, new: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text((folder / name).read_text().replace(old, new))
+
+
+def untied(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"] + 1.0
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+NORM = "model.norm.weight"
+FAULTS: dict[str, tuple[Callable[[Path], object], set[str], str]] = {
+    "nan": (poison(NORM, float("nan")), {"values"}, f"{NORM} .* not finite"),
+    "infinite": (poison(NORM, float("-inf")), {"values"}, "not finite"),
+    "two output layers": (untied, {"values"}, "tie_word_embeddings to false"),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), {"tokenizer"}, "holds no tokenizer.json"),
+    "config is no JSON": (lambda f: (f / "config.json").write_text("{"), {"config"}, "is no JSON"),
+    "other shapes": (edit("config.json", intermediate_size=999), {"weights"}, "not those of its config.json"),
+    "cut short": (
+        lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-5]),
+        {"weights"},
+        "cut short",
+    ),
+    "only a pickle": (
+        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
+        {"weights"},
+        "pytorch_model.bin, which may hold code",
+    ),
+    "a special token is unknown": (
+        replaced("tokenizer.json", "<tool_call>", "<call>"),
+        {"special tokens", "chat format"},
+        "<tool_call>",
+    ),
+    "another template": (
+        lambda f: (f / "chat_template.jinja").write_text("{{ messages[0].content }}"),
+        {"chat format"},
+        "not Qwen3's",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_each_fault_is_found_by_its_check(nano: Path, tmp_path: Path, what: str) -> None:
+    spoil, checks, message = FAULTS[what]
+    shutil.copytree(nano, tmp_path / "base")
+    spoil(tmp_path / "base")
+    findings = check_path(tmp_path / "base")
+    found = wrong(findings)
+    assert set(found) == checks
+    assert any(re.search(message, told) for told in found.values()), found
+    assert findings.wrong == len(checks)
+
+
+def test_a_model_that_only_a_server_computes_is_a_note(nano: Path, tmp_path: Path) -> None:
+    shutil.copytree(nano, tmp_path / "base")
+    rope = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 10_000.0, "original_max_position_embeddings": 2048}
+    edit("config.json", rope_parameters=rope)(tmp_path / "base")
+    engines = next(one for one in check_path(tmp_path / "base").found if one.what == "engines")
+    assert engines.state == "note" and engines.told.startswith("vllm; not transformers") and "yarn" in engines.told
+
+
+def test_what_may_hold_code_is_named(nano: Path, tmp_path: Path) -> None:
+    shutil.copytree(nano, tmp_path / "base")
+    (tmp_path / "base" / "old.pt").write_bytes(b"\x80\x04.")
+    findings = check_path(tmp_path / "base")
+    assert not findings.wrong
+    assert [one.told for one in findings.found if one.what == "formats"] == ["old.pt may hold code and is not read"]
+
+
+@given(layers=st.integers(1, 3), groups=st.sampled_from([1, 2, 4]), width=st.sampled_from([16, 32]))
+def test_the_estimate_of_memory_is_what_decoding_takes(layers: int, groups: int, width: int) -> None:
+    config: Qwen3Config = nano_config(
+        300,
+        hidden_size=32,
+        layers=layers,
+        heads=4,
+        kv_heads=groups,
+        head_dim=width,
+        intermediate_size=48,
+        max_positions=64,
+    )
+    model = new_nano(1, config)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    role, token = decoding_memory(config, parameters)
+    decoder = Qwen3Decoder(config, model.state_dict(), torch.device("cpu"))
+    assert KVCache.zeros(decoder, 3, 7).nbytes == 3 * 7 * token
+    packed = sum(
+        tensor.nbytes
+        for layer in decoder.layers
+        for tensor in (layer.qkv, layer.qk_norm, layer.output, layer.gate_up, layer.down)
+    )
+    assert packed + decoder.embedding.nbytes + decoder.norm.nbytes == pytest.approx(role, rel=0.05)
+
+
+def test_a_good_run_and_its_adapters_pass(run: Path, nano: Path, tmp_path: Path) -> None:
+    findings = check_path(run)
+    assert wrong(findings) == {}
+    assert sum(one.what.startswith("adapters/step-") for one in findings.found) == 2 * len(ROLES)
+    adapter = run / "adapters" / "step-000003" / "manager"
+    assert [one.what for one in check_path(adapter).found] == ["adapter", "base"]
+    assert wrong(check_path(adapter)) == wrong(check_path(adapter, nano)) == {}
+    alone = shutil.copytree(adapter, tmp_path / "alone")
+    assert [one.state for one in check_path(alone).found] == ["ok", "note"]
+    load_team(str(run), small_config().team)
+
+
+def test_an_adapter_of_another_base_is_found(run: Path, nano: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(nano, tmp_path / "other")
+    poison(NORM, 3.0)(other)
+    found = wrong(check_path(run / "adapters" / "step-000003" / "manager", other))
+    assert set(found) == {"base"} and str(other) in found["base"]
+    assert fingerprint_of(nano)[:12] in found["base"] and fingerprint_of(other)[:12] in found["base"]
+    shutil.copytree(other, run / "nano", dirs_exist_ok=True)
+    assert len(wrong(check_path(run))) == 2 * len(ROLES)
+    with pytest.raises(UserError, match="another base"):
+        load_team(str(run), small_config().team)
+
+
+def of_version(name: str) -> Callable[[Path], Path]:
+    return lambda run: run / "adapters" / "step-000003" / "trader" / name
+
+
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+RUN_FAULTS: dict[str, tuple[Callable[[Path], object], set[str]]] = {
+    "an adapter cut short": (lambda run: halve(of_version(WEIGHTS)(run)), {"adapters/step-000003/trader"}),
+    "a record that is none": (lambda run: of_version(VERSION)(run).write_text("[]"), {"adapters/step-000003/trader"}),
+    "a role is missing": (lambda run: shutil.rmtree(of_version(".")(run)), {"roles"}),
+    "no base": (lambda run: shutil.rmtree(run / "nano"), {"base"}),
+    "a manifest that is none": (lambda run: (run / "team.json").write_text("{"), {"team"}),
+    "a base without tokenizer": (lambda run: (run / "nano" / "tokenizer.json").unlink(), {"base: tokenizer"}),
+}
+
+
+@pytest.mark.parametrize("what", RUN_FAULTS)
+def test_each_fault_of_a_run_is_found(run: Path, what: str) -> None:
+    spoil, checks = RUN_FAULTS[what]
+    spoil(run)
+    assert set(wrong(check_path(run))) == checks
+    with pytest.raises(UserError):
+        load_team(str(run), small_config().team)
+
+
+def test_runs_as_they_were_kept_before_and_unfinished_ones_are_checked(run: Path) -> None:
+    (run / "team.json").unlink()
+    findings = check_path(run)
+    assert not findings.wrong and findings.found[0].told == "no team.json: the run is not finished"
+    shutil.rmtree(run / "adapters")
+    policies = disturbed(run / "nano")
+    policies.save(run / "adapters")
+    write_manifest(run, TeamManifest(base="nano", adapters="adapters", config=small_config()))
+    assert wrong(check_path(run)) == {}
+    halve(run / "adapters" / "manager.safetensors")
+    assert set(wrong(check_path(run))) == {"adapters/manager.safetensors"}
+    write_manifest(run, TeamManifest(base="nano", adapters=None, config=small_config()))
+    shutil.rmtree(run / "adapters")
+    assert [one.what for one in check_path(run).found][-1] == "adapters"
+
+
+def test_what_is_none_of_them_is_told(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(UserError, match=r"no model \(config.json\), no adapter \(adapter_config.json\) and no run"):
+        check_path(tmp_path)
+    assert set(wrong(check_path(tmp_path / "nothing"))) == {"folder"}
+    (tmp_path / "loop").symlink_to("loop")
+    assert "leads nowhere" in wrong(check_path(tmp_path / "loop"))["folder"]
+
+
+def test_folders_without_permission_are_told(run: Path, nano: Path, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    shutil.copytree(nano, closed / "base")
+    export_adapter(disturbed(nano), "manager", closed / "adapter")
+    closed.chmod(0)
+    try:
+        with unprivileged():
+            for name in ("base", "adapter"):
+                with pytest.raises(UserError, match="permission"):
+                    check_path(closed / name)
+            with pytest.raises(UserError, match="permission"):
+                list_bases(closed, tmp_path / "none")
+    finally:
+        closed.chmod(0o700)

@@ -1,0 +1,276 @@
+"""Device, precision, checkpointing, four bits and the shapes of adapters: what they change, and what they must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import Qwen3ForCausalLM
+
+from backend.config.load import load_config
+from backend.config.schema import ConfigError
+from backend.config.training import TrainingConfig
+from backend.policies import hardware as module
+from backend.policies.adapter_shapes import adapter_shape, adapter_shapes, largest_rank
+from backend.policies.adapters import load_versions, save_versions
+from backend.policies.hardware import Hardware, answering_device, described, hardware_of, moved, precision_on
+from backend.policies.logprobs import token_logps
+from backend.policies.lora import LoraSettings
+from backend.policies.role_policies import PolicyMode, RolePolicies
+from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.trajectory import Trajectory
+
+Make = Callable[..., Trajectory]
+ROLES = ("manager", "trader")
+BF16 = Hardware(precision="bfloat16")
+
+
+def batch(shared: bool = False) -> tuple[Tensor, Tensor]:
+    """ids (6, 30) and mask; with `shared`, conversations that begin with the same 20 tokens."""
+    ids = torch.randint(0, 40, (6, 30), generator=torch.Generator().manual_seed(3))
+    if shared:
+        ids[:, :20] = ids[0, :20]
+    return ids, torch.arange(30).expand(6, -1) >= 20
+
+
+def moved_policies(model: Qwen3ForCausalLM, hardware: Hardware, mode: PolicyMode = "lora", **more: Any) -> RolePolicies:
+    """Policies away from their start: at B = 0 half of a LoRA's gradient is 0."""
+    policies = RolePolicies(model, ROLES, mode, hardware=hardware, **more)
+    rng = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in policies.trainable("manager"):
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=rng))
+    return policies
+
+
+def learnt(policies: RolePolicies, shared: bool = False) -> tuple[Tensor, list[Tensor], int]:
+    """Log-probs, their gradient, and bytes that were kept for it."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        logps, _ = policies.logps("manager", *batch(shared))
+    logps.sum().backward()
+    gradients = [one.grad for one in policies.trainable("manager")]
+    return logps.detach(), [one for one in gradients if one is not None], sum(kept.values())
+
+
+def flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([one.reshape(-1) for one in tensors])
+
+
+# -- checkpointing --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("mode", ["lora", "full"])
+def test_checkpointing_keeps_less_and_changes_no_gradient(
+    tiny: Qwen3ForCausalLM, mode: PolicyMode, shared: bool, precision: Literal["float32", "bfloat16"]
+) -> None:
+    plain = Hardware(precision=precision)
+    logps, gradients, kept = learnt(moved_policies(tiny, plain, mode), shared)
+    again = moved_policies(tiny, replace(plain, checkpointing=True), mode)
+    same_logps, same_gradients, less = learnt(again, shared)
+    assert torch.equal(same_logps, logps)
+    torch.testing.assert_close(same_gradients, gradients, rtol=1e-5, atol=1e-6)
+    assert flat(gradients).abs().max() > 0.0
+    assert less < 0.7 * kept
+
+
+def test_checkpointing_wakes_no_dropout(tiny: Qwen3ForCausalLM) -> None:
+    for layer in tiny.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    expected, *_ = learnt(moved_policies(tiny, Hardware()))
+    found, *_ = learnt(moved_policies(tiny, Hardware(checkpointing=True)))
+    assert torch.equal(expected, found)
+
+
+# -- bfloat16 -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["lora", "full"])
+def test_bfloat16_is_of_the_base_and_its_products_alone(tiny: Qwen3ForCausalLM, mode: PolicyMode) -> None:
+    plain, short = moved_policies(tiny, Hardware(), mode), moved_policies(tiny, BF16, mode)
+    assert {one.dtype for one in short.trainable("manager")} == {torch.float32}
+    frozen = {one.dtype for name, one in short._base.named_parameters() if ".lora_" not in name}
+    assert frozen == {torch.bfloat16}
+    expected, gradients, kept = learnt(plain)
+    found, near, less = learnt(short)
+    assert found.dtype == torch.float32 and {one.dtype for one in near} == {torch.float32}
+    assert 0.0 < (found - expected).abs().max() < 0.2
+    # Two roundings to eight bits, in some ten products one behind another.
+    assert (flat(near) - flat(gradients)).norm() < 0.1 * flat(gradients).norm()
+    assert less < 0.8 * kept
+    reference = short.reference_logps("manager", *batch())
+    assert reference.dtype == torch.float32
+
+
+@pytest.mark.parametrize("hardware", [BF16, replace(BF16, checkpointing=True)])
+def test_a_base_in_other_numbers_takes_the_same_adapters(tiny: Qwen3ForCausalLM, hardware: Hardware) -> None:
+    plain, short = RolePolicies(tiny, ROLES, seed=4), RolePolicies(tiny, ROLES, seed=4, hardware=hardware)
+    for role in ROLES:
+        assert plain.header(role) == short.header(role)
+        assert plain.version(role) == short.version(role)
+
+
+def test_small_steps_are_not_lost_in_bfloat16(tiny: Qwen3ForCausalLM, make: Make) -> None:
+    # 1e-4 is below half a step of bfloat16 at 0.05 and above: there it would vanish.
+    for mode in ("lora", "full"):
+        policies = RolePolicies(tiny, ROLES, mode, hardware=BF16)
+        before = policies.role_state("manager")
+        trainer = RoleTrainer(policies, "manager", RoleTrainerSettings(lr=1e-4, warmup_steps=1))
+        found = trainer.step([make(i) for i in range(4)], [1.0, -1.0, 0.5, -0.5], [0.25] * 4)
+        assert found["manager/updates"] == 1.0
+        change = flat([policies.role_state("manager")[name] - before[name] for name in before]).abs()
+        assert change.max() == pytest.approx(1e-4, rel=0.01)
+
+
+def test_the_engine_gets_the_base_that_was_trained_on(tiny: Qwen3ForCausalLM) -> None:
+    policies = moved_policies(tiny, BF16)
+    merged = policies.merged_state("manager")
+    assert {one.dtype for one in merged.values()} == {torch.float32}
+    untouched = "model.norm.weight"
+    assert torch.equal(merged[untouched], tiny.state_dict()[untouched].bfloat16().float())
+    plain = moved_policies(tiny, Hardware()).merged_state("manager")
+    name = "model.layers.0.mlp.up_proj.weight"
+    rounding = tiny.state_dict()[name].bfloat16().float() - tiny.state_dict()[name]
+    torch.testing.assert_close(merged[name] - plain[name], rounding, rtol=0.0, atol=1e-6)
+
+
+# -- four bits ------------------------------------------------------------------------------------------------------
+
+
+def test_a_base_in_four_bits_is_trained_on_as_it_is_rounded(tiny: Qwen3ForCausalLM) -> None:
+    pytest.importorskip("bitsandbytes", reason="the extra qlora is not installed")
+    packed = Hardware(quantisation="nf4")
+    policies = moved_policies(tiny, packed)
+    logps, gradients, _ = learnt(policies)
+    assert len(gradients) == len(policies.trainable("manager"))
+    assert policies.header("manager") == RolePolicies(tiny, ROLES).header("manager")
+    expected, *_ = learnt(moved_policies(tiny, Hardware()))
+    assert (logps - expected).abs().max() > 1e-3
+    merged = Qwen3ForCausalLM(tiny.config).eval()
+    merged.load_state_dict(policies.merged_state("manager"))
+    with torch.no_grad():
+        torch.testing.assert_close(token_logps(merged, *batch())[0], logps, rtol=1e-4, atol=1e-4)
+
+
+# -- shapes of adapters ---------------------------------------------------------------------------------------------
+
+SHAPED = ["training.lora_rank=4", "training.per_role.trader.lora_rank=8", "training.per_role.trader.lora_alpha=8"]
+PLACED = [*SHAPED, 'training.per_role.trader.lora_targets="q_proj,v_proj"']
+
+
+def test_each_role_has_the_shape_that_was_asked_for() -> None:
+    training = load_config("quick", PLACED).training
+    assert adapter_shape(training, "manager") == LoraSettings(4, 8)
+    assert adapter_shape(training, "trader") == LoraSettings(8, 8, ("q_proj", "v_proj"))
+    assert largest_rank(training) == 8
+    one = load_config("quick", ["training.lora_alpha=5", "training.per_role.manager.lora_rank=3"]).training
+    assert [(shape.r, shape.alpha) for shape in adapter_shapes(one).values()] == [(3, 5), *[(one.lora_rank, 5)] * 3]
+
+
+def test_roles_of_different_shapes_train_merge_and_come_back(tiny: Qwen3ForCausalLM, tmp_path: Path) -> None:
+    shapes = adapter_shapes(load_config("quick", PLACED).training)
+    policies = moved_policies(tiny, Hardware(), lora=shapes)
+    with torch.no_grad():
+        for one in policies.trainable("trader"):
+            one.add_(0.02)
+    assert {name.split(".")[-3] for name in policies.role_state("trader")} == {"q_proj", "v_proj"}
+    assert len(policies.role_state("manager")) == 7 * len(policies.role_state("trader")) / 2
+    merged = Qwen3ForCausalLM(tiny.config).eval()
+    for role in ROLES:
+        merged.load_state_dict(policies.merged_state(role))
+        with torch.no_grad():
+            expected, found = policies.logps(role, *batch())[0], token_logps(merged, *batch())[0]
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    save_versions(policies, tmp_path, "run", 1)
+    fresh = RolePolicies(tiny, ROLES, lora=shapes)
+    load_versions(fresh, tmp_path)
+    assert [fresh.version(role) for role in ROLES] == [policies.version(role) for role in ROLES]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["training.weights=full", "training.lora_alpha=8"], "lora_alpha is of adapters .* weights = 'full'"),
+        (
+            ["training.weights=full", "training.per_role.trader.lora_rank=8"],
+            "per_role.trader.lora_rank is of adapters .* weights = 'full'",
+        ),
+        (["training.quantisation=nf4", "training.weights=full"], "quantisation = 'nf4' .* weights = 'full'"),
+        (["training.quantisation=nf4", "training.device=cpu"], "quantisation = 'nf4' .* device = 'cpu'"),
+        (["training.lora_targets=q_proj,head"], "'head' is no linear layer .* q_proj"),
+        (["training.lora_targets=q_proj,q_proj"], "twice"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config("quick", overrides)
+
+
+# -- this machine ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let torch see so many GPUs."""
+
+    def see(count: int) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"card {device}")
+
+    return see
+
+
+def training(**settings: Any) -> TrainingConfig:
+    return TrainingConfig(**settings)
+
+
+def test_auto_takes_a_gpu_where_there_is_one(gpus: Callable[[int], None]) -> None:
+    gpus(0)
+    assert hardware_of(training()) == Hardware()
+    assert hardware_of(training(precision="auto")).precision == "float32"
+    assert answering_device(training(device="cuda")) == "cpu"
+    gpus(2)
+    both = training(data_parallel=2, precision="auto", gradient_checkpointing=True)
+    assert hardware_of(both, 1) == Hardware("cuda:1", "bfloat16", checkpointing=True)
+    assert hardware_of(training(device="cpu")) == Hardware()
+    assert precision_on(training(), "cuda") == "float32"
+    assert (answering_device(training()), answering_device(training(device="cpu"))) == ("cuda", "cpu")
+
+
+def test_what_the_machine_does_not_have_is_refused(
+    gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(0)
+    with pytest.raises(ConfigError, match=r"training\.device = cuda, but torch .* sees no GPU: .*nvidia-smi"):
+        hardware_of(training(device="cuda"))
+    with pytest.raises(ConfigError, match=r"training\.quantisation = nf4 needs a GPU"):
+        hardware_of(training(quantisation="nf4"))
+    gpus(1)
+    with pytest.raises(ConfigError, match=r"training\.data_parallel = 2 takes a GPU each and torch sees 1"):
+        hardware_of(training(data_parallel=2))
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"nf4 needs bitsandbytes.*cryptosentinel\[qlora\]"):
+        hardware_of(training(quantisation="nf4"))
+
+
+def test_a_run_knows_what_it_was_trained_on(gpus: Callable[[int], None]) -> None:
+    gpus(0)
+    before = described(training())
+    assert before == {"device": "cpu", "precision": "float32", "processes": 1}
+    assert moved(before, before) is None and moved({}, before) is None
+    gpus(1)
+    told = moved(before, described(training()))
+    assert told is not None and "device was cpu, now card cuda:0" in told and "not bit for bit" in told
