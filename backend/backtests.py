@@ -24,7 +24,7 @@ from backend.store.run_record import new_run_id, recorded_run
 from backend.store.store import Store
 from backend.stories import episode_records, remarks
 from backend.thought import thinking_of
-from backend.training.queries import WARM_UP_BARS
+from backend.training.curriculum.queries import WARM_UP_BARS
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.cassette.engine import Cassette

@@ -232,8 +232,8 @@ def train(
     from backend.policies.hardware import described, moved
     from backend.store.run_record import new_run_id, recorded_run
     from backend.store.store import Store
-    from backend.training.job import check_ready
-    from backend.training.job import train as run_training
+    from backend.training.rl_job import check_ready
+    from backend.training.rl_job import train as run_training
 
     settings = with_market(load_config(config, set_ or []), data, symbols, timeframe, resample, funding, news)
     if dry_run:

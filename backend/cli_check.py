@@ -151,7 +151,7 @@ def recursion(
     out: OutOption = None,
 ) -> None:
     """Decide with histories that begin later: from how many bars on does more history change nothing?"""
-    from backend.training.queries import WARM_UP_BARS
+    from backend.training.curriculum.queries import WARM_UP_BARS
     from simulator.backtest.run import Window
     from simulator.checks.recursion import check_recursion
 

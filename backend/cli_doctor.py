@@ -16,7 +16,7 @@ from backend.console import console, narrow_table
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # it imports the database and torch
-    from backend.training.doctor import Examination
+    from backend.training.diagnostics.diagnose import Examination
 
 
 def doctor(
@@ -31,7 +31,7 @@ def doctor(
 ) -> None:
     """Say what is wrong with a training run, and what to try: a table per role, and the findings."""
     from backend.store.store import Store
-    from backend.training.doctor import METRICS, examine_folder, examine_run
+    from backend.training.diagnostics.diagnose import METRICS, examine_folder, examine_run
 
     folder = Path(run)
     if (folder / METRICS).is_file():
@@ -51,7 +51,7 @@ def doctor(
 
 def show(found: Examination) -> None:
     """Print an examination."""
-    from backend.training.doctor import ROLE_ROWS, TEAM_ROWS
+    from backend.training.diagnostics.diagnose import ROLE_ROWS, TEAM_ROWS
     from backend.transcripts import visible
     from cryptosentinel.agents.registry import ROLES
 

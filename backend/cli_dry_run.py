@@ -11,8 +11,8 @@ from backend.config.schema import Config
 from backend.console import console, narrow_table
 
 if TYPE_CHECKING:  # they import torch
-    from backend.training.dry_run import DryRun
-    from backend.training.memory import Estimate
+    from backend.training.planning.dry_run import DryRun
+    from backend.training.planning.memory_estimate import Estimate
 
 
 def dry_run_step(config: Config) -> None:
@@ -22,8 +22,8 @@ def dry_run_step(config: Config) -> None:
     """
     from backend.models.architectures import Shape, architecture_of
     from backend.policies.hardware import hardware_of
-    from backend.training.dry_run import dry_run, project
-    from backend.training.memory import estimate, gib, machine_memory, plan_of, server, verdict
+    from backend.training.planning.dry_run import dry_run, project
+    from backend.training.planning.memory_estimate import estimate, gib, machine_memory, plan_of, server, verdict
 
     shape = Shape.of(architecture_of(config.training, config.nano))
     hardware = hardware_of(config.training)
@@ -59,7 +59,7 @@ def dry_run_step(config: Config) -> None:
 
 def needs_table(title: str, found: Estimate) -> Table:
     """An estimate by part."""
-    from backend.training.memory import gib, rows
+    from backend.training.planning.memory_estimate import gib, rows
 
     table = narrow_table(title)
     table.add_column("when")
@@ -72,7 +72,7 @@ def needs_table(title: str, found: Estimate) -> Table:
 
 def parts_table(found: DryRun) -> Table:
     """What each part of the step took."""
-    from backend.training.memory import gib
+    from backend.training.planning.memory_estimate import gib
 
     table = narrow_table("one step with random weights")
     table.add_column("seconds", justify="right", no_wrap=True)

@@ -156,7 +156,7 @@ def launched(
     from backend.services.launch import run_processes
     from backend.services.lead import leader_state
     from backend.services.ray_launch import run_ray
-    from backend.training.origin import begin
+    from backend.training.start import begin
 
     begin(settings, market, runs / run, shown.report)
     total = settings.training.stage1_steps + settings.training.stage2_steps

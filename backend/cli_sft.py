@@ -49,8 +49,8 @@ def sft(
     Ctrl-C is safe: the same command goes on.
     """
     from backend.builders.market import load_market
-    from backend.training.datasets import DROPPED
-    from backend.training.specialise import specialise
+    from backend.training.sft.datasets import DROPPED
+    from backend.training.sft_job import specialise
 
     settings = with_market(load_config(config, set_ or []), data, symbols, timeframe, resample, funding, news)
     market = load_market(settings.market, settings.costs)

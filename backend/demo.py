@@ -18,7 +18,7 @@ from backend.report import write_report
 from backend.store.records import EvaluationRecord
 from backend.store.run_record import new_run_id, recorded_run
 from backend.store.store import Store
-from backend.training.job import check_ready, train
+from backend.training.rl_job import check_ready, train
 from backend.training.trainer import Progress
 from simulator.errors import UserError
 

@@ -20,7 +20,7 @@ from backend.builders.teams import LoadedTeam, model_team
 from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.policies.build import role_policies
-from backend.training.origin import begin
+from backend.training.start import begin
 from benchmarks.run import Result
 from cryptosentinel.episode import play
 from cryptosentinel.llm.local.engine import TransformersEngine

@@ -30,9 +30,9 @@ from backend.config.schema import Config
 from backend.evaluation.compare import baselines, play_windows, split_windows
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.training.job import train
-from backend.training.origin import begin
-from backend.training.specialise import specialise
+from backend.training.rl_job import train
+from backend.training.sft_job import specialise
+from backend.training.start import begin
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import ROLES
 from simulator.market.market import Market

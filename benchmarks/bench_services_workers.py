@@ -33,7 +33,7 @@ from backend.services.launch import gateway
 from backend.store.records import PublishedRecord, RolloutRecord, TrajectoryRecord
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.training.origin import begin
+from backend.training.start import begin
 from benchmarks.run import Result
 
 STEPS = 6  # the first warms up

@@ -19,8 +19,8 @@ from backend.builders.market import load_market
 from backend.config.load import load_config
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from backend.training.job import made
-from backend.training.origin import begin
+from backend.training.rl_job import made
+from backend.training.start import begin
 from backend.training.trainer import Progress, Trainer
 from benchmarks.run import Result
 

@@ -25,13 +25,13 @@ import numpy as np
 
 from backend.policies import prefix_tree
 from backend.policies.role_policies import RolePolicies
-from backend.training.alignment import target_count
-from backend.training.credit import calls_histogram, credit_sub
-from backend.training.queries import QueryPool
-from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
-from backend.training.rollouts import Rollout, RolloutSettings, collect
-from backend.training.trajectory import Trajectory
-from backend.training.warm_start import transcribe
+from backend.training.algorithm.alignment import target_count
+from backend.training.algorithm.credit import calls_histogram, credit_sub
+from backend.training.algorithm.trajectory import Trajectory
+from backend.training.curriculum.queries import QueryPool
+from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.rollout.collect import Rollout, RolloutSettings, collect
+from backend.training.sft.warm_start import transcribe
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import SUB_AGENTS
 from cryptosentinel.guard.guard import GuardLimits

@@ -33,8 +33,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from backend.policies.role_policies import RolePolicies
-from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
-from backend.training.trajectory import Trajectory
+from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.algorithm.trajectory import Trajectory
 from cryptosentinel.llm.nano import nano_config, new_nano
 
 def field(name):

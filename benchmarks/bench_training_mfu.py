@@ -1,9 +1,9 @@
 """Model FLOP utilisation of the training step for Qwen3-0.6B's architecture on a GPU.
 
 Random weights, a LoRA adapter, bfloat16, one optimiser step on full micro-batches, with gradient checkpointing off and
-on. FLOPs are those of the model (`backend/training/flops.py`), so what checkpointing computes again does not count as
-work. The peak is that of the data sheet for dense bfloat16. Without a GPU there is nothing to measure, and the rows say
-so.
+on. FLOPs are those of the model (`backend/training/planning/flops.py`), so what checkpointing computes again does not
+count as work. The peak is that of the data sheet for dense bfloat16. Without a GPU there is nothing to measure, and
+the rows say so.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from backend.models.architectures import Shape, qwen3_config
 from backend.policies.hardware import Hardware
 from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import RolePolicies
-from backend.training.flops import PEAKS, training_flops
-from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
-from backend.training.trajectory import Trajectory
+from backend.training.algorithm.trajectory import Trajectory
+from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.planning.flops import PEAKS, training_flops
 from benchmarks.run import Result
 from cryptosentinel.llm.nano import new_nano
 

@@ -27,9 +27,9 @@ from transformers import PreTrainedTokenizerFast, TrainerCallback
 
 from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import RolePolicies
-from backend.training.advantages import group_advantages
-from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
-from backend.training.trajectory import Trajectory
+from backend.training.algorithm.advantages import group_advantages
+from backend.training.algorithm.trajectory import Trajectory
+from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
 from benchmarks.run import Result
 from cryptosentinel.llm.chat_codec import PADDING, TURN_END, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Request, Sampling

@@ -12,12 +12,12 @@ from backend.config.schema import Config
 from backend.policies.build import role_policies
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from backend.training.journal import Journal
-from backend.training.queries import QueryPool
-from backend.training.rollouts import RolloutSettings
-from backend.training.sft import SftSettings
+from backend.training.curriculum.queries import QueryPool
+from backend.training.recorder import Journal
+from backend.training.rollout.collect import RolloutSettings
+from backend.training.sft.sft import SftSettings
+from backend.training.sft.warm_start import NanoSettings, make_nano
 from backend.training.trainer import Trainer
-from backend.training.warm_start import NanoSettings, make_nano
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.local.engine import TransformersEngine
 from simulator.exchange.costs import Costs
@@ -74,7 +74,7 @@ def rollout_settings(config: Config) -> RolloutSettings:
 
 
 def open_trainer(config: Config, nano: Path, folder: Path, store: Store) -> Trainer:
-    """A trainer in `folder`, as `backend.training.job` builds it, resumed from its newest checkpoint."""
+    """A trainer in `folder`, as `backend.training.rl_job` builds it, resumed from its newest checkpoint."""
     folder.mkdir(parents=True, exist_ok=True)
     store.add_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1_700_000_000_000, {}))
     policies, codec = role_policies(nano, config.training)

@@ -28,7 +28,7 @@ from cryptosentinel.llm.nano import load_model
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # it trains policies
-    from backend.training.crew import Crew
+    from backend.training.learning.data_parallel import Crew
 
 PolicyMode = Literal["lora", "full"]
 

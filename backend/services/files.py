@@ -37,7 +37,7 @@ class RunFiles:
 
     def base(self, config: Config) -> Path:
         """The base model, which must be there: whoever began the run has made it. Raises `UserError`."""
-        from backend.training.origin import base_of
+        from backend.training.start import base_of
 
         base = base_of(config.training, self.folder)
         if not base.is_dir():

@@ -24,13 +24,13 @@ from backend.services.step_data import step_data
 from backend.store.records import PublishedRecord, ShardRecord
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
-from backend.training.curriculum import Stage
-from backend.training.dynamic import further, missing, samples_on, told
-from backend.training.learner import StepData
-from backend.training.metrics import team_metrics
-from backend.training.queries import Query
-from backend.training.sharding import Shard, part, step_queries
-from backend.training.shares import role_shares
+from backend.training.curriculum.curriculum import Stage
+from backend.training.curriculum.queries import Query
+from backend.training.learning.metrics import team_metrics
+from backend.training.learning.step_data import StepData
+from backend.training.rollout.counterfactual import role_shares
+from backend.training.rollout.dynamic_sampling import further, missing, samples_on, told
+from backend.training.rollout.sharding import Shard, part, step_queries
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import MANAGER
 from simulator.errors import RunFailed, UserError

@@ -19,10 +19,10 @@ from backend.store import lease
 from backend.store.records import RunRecord
 from backend.store.run_record import PROGRAM, versions
 from backend.store.store import Store
-from backend.training.crew import helped
-from backend.training.job import check_trainable, made, write_team
-from backend.training.origin import start_of
-from backend.training.wandb_mirror import require_wandb
+from backend.training.learning.data_parallel import helped
+from backend.training.rl_job import check_trainable, made, write_team
+from backend.training.start import start_of
+from backend.training.wandb_logger import require_wandb
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
 

@@ -19,10 +19,11 @@ from backend.services.step_data import step_data
 from backend.store.records import PublishedRecord
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
-from backend.training.curriculum import curriculum_of
-from backend.training.journal import Journal
-from backend.training.learner import Learner, Learnt, StepData
-from backend.training.origin import start_of
+from backend.training.curriculum.curriculum import curriculum_of
+from backend.training.learning.learner import Learner
+from backend.training.learning.step_data import Learnt, StepData
+from backend.training.recorder import Journal
+from backend.training.start import start_of
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import RunFailed
 

@@ -10,10 +10,10 @@ import numpy as np
 from backend.config.training import TrainingConfig
 from backend.store.records import RolloutRecord, TrajectoryRecord
 from backend.store.store import Store
-from backend.training.curriculum import Curriculum
-from backend.training.learner import StepData
-from backend.training.scoring import Outcome
-from backend.training.trajectory import Trajectory, failure_kind
+from backend.training.algorithm.rewards import Outcome
+from backend.training.algorithm.trajectory import Trajectory, failure_kind
+from backend.training.curriculum.curriculum import Curriculum
+from backend.training.learning.step_data import StepData
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.replay import acts_through_code
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from backend.policies.role_policies import RolePolicies
 from backend.policies.tensor_files import read_tensors, write_tensors
-from backend.training.learner import Learner, Past
+from backend.training.learning.learner import Learner, Past
 from simulator.errors import RunFailed, UserError
 
 KEPT = 2

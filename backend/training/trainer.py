@@ -16,20 +16,21 @@ from backend.policies.adapters import load_versions, save_versions
 from backend.policies.role_policies import RolePolicies
 from backend.policies.weight_sync import publisher
 from backend.store.records import AdapterRecord
-from backend.training import dynamic
+from backend.training.algorithm.credit import RoleCredit
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
-from backend.training.credit import RoleCredit
-from backend.training.curriculum import Stage, curriculum_of
-from backend.training.doctor_rulebook import should_stop
-from backend.training.hard_windows import Gaps, Hard
-from backend.training.journal import Journal
-from backend.training.learner import SILENT_STEPS, Learner, Learnt, StepData
-from backend.training.metrics import team_metrics
-from backend.training.queries import Query, QueryPool
-from backend.training.rollouts import Rollout, RolloutSettings, collect
-from backend.training.sharding import Shard, part, roll_out
-from backend.training.shared_model import learn_together
-from backend.training.shares import role_shares
+from backend.training.curriculum.curriculum import Stage, curriculum_of
+from backend.training.curriculum.hard_windows import Gaps, Hard
+from backend.training.curriculum.queries import Query, QueryPool
+from backend.training.diagnostics.catalogue import should_stop
+from backend.training.learning.learner import SILENT_STEPS, Learner
+from backend.training.learning.metrics import team_metrics
+from backend.training.learning.shared_model import learn_together
+from backend.training.learning.step_data import Learnt, StepData
+from backend.training.recorder import Journal
+from backend.training.rollout import dynamic_sampling
+from backend.training.rollout.collect import Rollout, RolloutSettings, collect
+from backend.training.rollout.counterfactual import role_shares
+from backend.training.rollout.sharding import Shard, part, roll_out
 from backend.training.validation import Validation, validate
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import FILLING, SPEED, Throughput
@@ -206,17 +207,17 @@ class Trainer:
     def _sample_on(self, groups: list[list[Rollout]], stage: Stage) -> tuple[list[list[Rollout]], dict[str, float]]:
         """Roll out further queries in place of those that teach the manager nothing (`dynamic`), and say how many."""
         config, step = self.config, self.state.step
-        if not dynamic.samples_on(config, stage):
+        if not dynamic_sampling.samples_on(config, stage):
             return groups, {}
-        lacking = dynamic.missing(config, stage, groups)
+        lacking = dynamic_sampling.missing(config, stage, groups)
         for number in range(config.dynamic_rounds):
             if not lacking:
                 break
-            queries = dynamic.further(self.pool, config, step, stage, number, len(groups), lacking)
+            queries = dynamic_sampling.further(self.pool, config, step, stage, number, len(groups), lacking)
             shards = [part(queries, shard, config.shards) for shard in range(config.shards)]
             groups = [*groups, *(group for shard in shards for group in self._collect(shard))]
-            lacking = dynamic.missing(config, stage, groups)
-        return groups, dynamic.told(config, len(groups), lacking)
+            lacking = dynamic_sampling.missing(config, stage, groups)
+        return groups, dynamic_sampling.told(config, len(groups), lacking)
 
     def _learn(self, data: StepData) -> dict[str, float]:
         """Let every role learn from the step's rollouts; the engine answers with what they became."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backend.training.metrics import format_counts
-from backend.training.queries import Query
-from backend.training.rollouts import RolloutSettings, collect
+from backend.training.curriculum.queries import Query
+from backend.training.learning.metrics import format_counts
+from backend.training.rollout.collect import RolloutSettings, collect
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.team import Team

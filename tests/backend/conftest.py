@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from backend.training.trajectory import Trajectory
+from backend.training.algorithm.trajectory import Trajectory
 from tests.small_world import small_nano
 
 VOCABULARY = 40

@@ -75,7 +75,7 @@ def test_ctrl_c_says_how_to_go_on(run: Runner, monkeypatch: pytest.MonkeyPatch) 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("backend.training.specialise._train_role", stop)
+    monkeypatch.setattr("backend.training.sft_job._train_role", stop)
     result = run()
     assert isinstance(result.exception, Interrupted)
     assert "the same command goes on" in str(result.exception)

@@ -15,8 +15,8 @@ from backend.config.load import config_from_dict
 from backend.config.schema import TeamConfig
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.store.store import Store
-from backend.training.queries import QueryPool
-from backend.training.rollouts import collect
+from backend.training.curriculum.queries import QueryPool
+from backend.training.rollout.collect import collect
 from cryptosentinel.llm.chat_codec import make_byte_codec, parse_conversation
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import expert_policies

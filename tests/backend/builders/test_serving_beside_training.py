@@ -11,7 +11,7 @@ import torch
 from backend.builders import engines
 from backend.config.load import load_config
 from backend.config.schema import ConfigError
-from backend.training.job import check_trainable
+from backend.training.rl_job import check_trainable
 from cryptosentinel.llm.vllm.server import ServerSettings
 
 SERVED = ["engine.kind=vllm", "training.base_model=Qwen3-0.6B"]

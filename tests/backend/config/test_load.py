@@ -12,8 +12,8 @@ from backend.config.load import config_from_dict, describe, load_config, presets
 from backend.config.market import CostsConfig, VenueConfig
 from backend.config.schema import Config, ConfigError
 from backend.config.training import TrainingConfig
-from backend.training.alignment import AlignmentMethod
-from backend.training.objective import RatioKind
+from backend.training.algorithm.alignment import AlignmentMethod
+from backend.training.algorithm.objective import RatioKind
 from simulator.exchange.costs import Costs
 from simulator.exchange.venue import Venue
 

@@ -8,7 +8,7 @@ import pytest
 
 from backend.config.load import load_config, presets
 from backend.models.architectures import KNOWN, Shape, architecture_of, qwen3_config
-from backend.training.memory import GIB, estimate, plan_of, rows, server
+from backend.training.planning.memory_estimate import GIB, estimate, plan_of, rows, server
 from cryptosentinel.agents.registry import ROLES
 
 REAL = {

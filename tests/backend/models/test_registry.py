@@ -27,7 +27,7 @@ from backend.models.registry import describe_base, hub_folder, is_hub_name, list
 from backend.policies.adapters import VERSION, WEIGHTS, export_adapter, hub_name, save_versions
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
-from backend.training.origin import begin
+from backend.training.start import begin
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.local.qwen3 import KVCache, Qwen3Decoder
 from cryptosentinel.llm.nano import load_model, nano_config, new_nano

@@ -22,8 +22,8 @@ from backend.policies.hardware import Hardware, answering_device, described, har
 from backend.policies.logprobs import token_logps
 from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
-from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
-from backend.training.trajectory import Trajectory
+from backend.training.algorithm.trajectory import Trajectory
+from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
 
 Make = Callable[..., Trajectory]
 ROLES = ("manager", "trader")

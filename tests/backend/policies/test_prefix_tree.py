@@ -17,8 +17,9 @@ from backend.policies import prefix_tree as module
 from backend.policies.logprobs import token_logps
 from backend.policies.prefix_tree import prefix_tree
 from backend.policies.role_policies import PolicyMode, RolePolicies
-from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings, Row, _micro_batches
-from backend.training.trajectory import Trajectory
+from backend.training.algorithm.trajectory import Trajectory
+from backend.training.learning.batches import Row, _micro_batches
+from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
 
 Make = Callable[..., Trajectory]
 CPU = torch.device("cpu")

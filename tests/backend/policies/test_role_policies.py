@@ -14,7 +14,7 @@ from backend.policies.logprobs import token_logps
 from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.policies.tensor_files import write_tensors
-from backend.training.trajectory import Trajectory, pad_trajectories
+from backend.training.algorithm.trajectory import Trajectory, pad_trajectories
 from simulator.errors import UserError
 
 Make = Callable[..., Trajectory]

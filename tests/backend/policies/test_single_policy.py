@@ -21,13 +21,14 @@ from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.policies.single_policy import SharedPolicies
 from backend.services.processes import check_apart
-from backend.training.curriculum import Stage
-from backend.training.learner import MIN_CALLS, Learner, StepData
-from backend.training.role_trainer import RoleTrainer, RoleTrainerSettings
-from backend.training.scoring import Outcome
-from backend.training.shared_model import learn_together, step_together
-from backend.training.specialise import specialise
-from backend.training.trajectory import Trajectory
+from backend.training.algorithm.rewards import Outcome
+from backend.training.algorithm.trajectory import Trajectory
+from backend.training.curriculum.curriculum import Stage
+from backend.training.learning.learner import MIN_CALLS, Learner
+from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.learning.shared_model import learn_together, step_together
+from backend.training.learning.step_data import StepData
+from backend.training.sft_job import specialise
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.local.engine import TransformersEngine
 from simulator.errors import UserError

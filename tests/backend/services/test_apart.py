@@ -21,7 +21,7 @@ from backend.services.lead import leader_state
 from backend.services.processes import check_apart
 from backend.store.records import TrajectoryRecord
 from backend.store.store import Store
-from backend.training.job import made
+from backend.training.rl_job import made
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import RunFailed

@@ -21,7 +21,7 @@ from backend.services.launch import gateway, run_processes
 from backend.services.lead import leader_state
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.training.job import made
+from backend.training.rl_job import made
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.data.archive import write_market

@@ -17,7 +17,7 @@ from backend.services.lead import leader_state
 from backend.store.records import PublishedRecord
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
-from backend.training.job import made
+from backend.training.rl_job import made
 from backend.training.trainer import Trainer
 from backend.training.validation import Validation
 from cryptosentinel.agents.registry import ROLES

@@ -22,7 +22,7 @@ from backend.services.ray_actors import Machine
 from backend.services.ray_launch import run_ray
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.training.job import made
+from backend.training.rl_job import made
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.data.archive import write_market

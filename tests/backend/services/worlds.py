@@ -20,7 +20,7 @@ from backend.services.role_service import RoleService
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training.checkpoints import checkpoints
-from backend.training.job import made
+from backend.training.rl_job import made
 from cryptosentinel.agents.registry import ROLES, roles_of
 from tests.small_world import RUN, small_market
 

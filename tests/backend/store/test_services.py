@@ -25,7 +25,7 @@ from backend.store import (
     StoreError,
     TrajectoryRecord,
 )
-from backend.training.trajectory import Trajectory
+from backend.training.algorithm.trajectory import Trajectory
 from tests.backend.store.gateways import GatewayThread, gateway_thread
 
 SERVICE = ServiceRecord("r", "trainer-manager", "trainer", "manager", "0.1.0", "4711", "starting", None, 0)

@@ -19,7 +19,7 @@ from backend.policies import tensor_files
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
-from backend.training.learner import Learner, Past
+from backend.training.learning.learner import Learner, Past
 from simulator.errors import RunFailed, UserError
 from tests.small_world import tree
 

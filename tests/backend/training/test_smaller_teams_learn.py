@@ -17,12 +17,12 @@ from backend.policies.adapters import read_adapter
 from backend.policies.tensor_files import read_tensors
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.training.job import check_trainable, train
-from backend.training.memory import plan_of
-from backend.training.queries import QueryPool
-from backend.training.rollouts import collect
+from backend.training.curriculum.queries import QueryPool
+from backend.training.planning.memory_estimate import plan_of
+from backend.training.rl_job import check_trainable, train
+from backend.training.rollout.collect import collect
+from backend.training.sft.warm_start import transcribe
 from backend.training.trainer import Progress
-from backend.training.warm_start import transcribe
 from cryptosentinel.agents.registry import STANDARD, roles_of
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.model_files import read_config
@@ -139,7 +139,7 @@ def test_settings_about_who_is_not_there_are_refused(
 
 
 def test_a_role_that_nothing_scores_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backend.training.job.STANDARD", STANDARD[:2])
+    monkeypatch.setattr("backend.training.rl_job.STANDARD", STANDARD[:2])
     with pytest.raises(ConfigError, match=r"team\.roles = 'trader': nothing scores what trader says"):
         check_trainable(config_of(("trader",)))
 

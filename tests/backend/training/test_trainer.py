@@ -18,9 +18,9 @@ from backend.policies.role_policies import RolePolicies
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
+from backend.training.algorithm.credit import RoleCredit
 from backend.training.checkpoints import checkpoints
-from backend.training.credit import RoleCredit
-from backend.training.job import train
+from backend.training.rl_job import train
 from backend.training.trainer import Progress, Trainer
 from backend.training.validation import Validation
 from cryptosentinel.agents.registry import ROLES

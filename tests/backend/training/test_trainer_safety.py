@@ -14,7 +14,7 @@ import torch
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
 from backend.training.checkpoints import checkpoints, load_checkpoint
-from backend.training.learner import SILENT_STEPS
+from backend.training.learning.learner import SILENT_STEPS
 from backend.training.trainer import Trainer
 from backend.training.validation import Validation
 from simulator.errors import RunFailed

@@ -13,13 +13,12 @@ import pytest
 
 from backend.config.schema import ConfigError
 from backend.store.store import Store
-from backend.training.credit import credit_main
-from backend.training.learner import credit_settings
-from backend.training.queries import Query
-from backend.training.rollouts import Rollout
-from backend.training.scoring import Outcome
+from backend.training.algorithm.credit import credit_main, credit_settings
+from backend.training.algorithm.rewards import Outcome
+from backend.training.algorithm.trajectory import Trajectory
+from backend.training.curriculum.queries import Query
+from backend.training.rollout.collect import Rollout
 from backend.training.trainer import Trainer
-from backend.training.trajectory import Trajectory
 from cryptosentinel.team import TeamDecision
 from tests.small_world import RUN, open_trainer, small_config
 

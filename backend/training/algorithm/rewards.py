@@ -1,0 +1,195 @@
+"""Rewards of M-GRPO (arXiv 2511.13288) and the scores they are made of, all in [0, 1].
+
+    main agent:  R = a1 format + a2 outcome              0 when its format is invalid
+    sub-agent:   R = b1 format + b2 outcome + b3 expert  0 when its format is invalid
+
+`outcome` is the team's, one per rollout, or what a role changed of it (`shares`). An overlong conversation may cost up
+to 1 more (`overlong_penalty`). The expert scores are verifiable: each compares what an agent said with what happened on
+the market, no judge involved. All are proper or monotone, so honesty is the best answer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+ALPHA = (0.1, 0.9)
+BETA = (0.1, 0.4, 0.5)
+
+
+@dataclass(frozen=True)
+class RewardParts:
+    """The parts of one trajectory's reward, kept apart so that a record can be re-weighed later.
+
+    `outcome` is the team's outcome of the rollout, 0 when the main agent's format was invalid, or what `role_shares`
+    credits the role with. `expert` is None where no score exists, always so for the main agent. `overlong` is
+    `overlong_penalty`. Raises ValueError for a part outside [0, 1], an `overlong` outside [-1, 0], or NaN.
+    """
+
+    valid: bool
+    format: float
+    outcome: float
+    expert: float | None = None
+    overlong: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check("format", self.format)
+        _check("outcome", self.outcome)
+        if self.expert is not None:
+            _check("expert", self.expert)
+        if not -1.0 <= self.overlong <= 0.0:
+            raise ValueError(f"reward part overlong = {self.overlong} is outside [-1, 0]")
+
+    def terms(self) -> tuple[float, float, float, float]:
+        """Format, outcome, expert and overlong as they count: the former three are 0 when the format is invalid, and
+        so is a missing expert score. The reward is their sum weighted with (b1, b2, b3, 1)."""
+        if not self.valid:
+            return 0.0, 0.0, 0.0, self.overlong
+        return self.format, self.outcome, self.expert or 0.0, self.overlong
+
+
+def main_reward(valid: bool, format_score: float, outcome: float, alpha: tuple[float, float] = ALPHA) -> float:
+    """The main agent's reward: alpha[0] format + alpha[1] outcome, 0 when invalid. Raises as `RewardParts` does."""
+    parts = RewardParts(valid, format_score, outcome)
+    return alpha[0] * parts.format + alpha[1] * parts.outcome if valid else 0.0
+
+
+def sub_reward(
+    valid: bool, format_score: float, outcome: float, expert: float | None, beta: tuple[float, float, float] = BETA
+) -> float | None:
+    """A sub-agent's reward: beta[0] format + beta[1] outcome + beta[2] expert, 0 when invalid.
+
+    None when a valid call has no expert score although the score counts (beta[2] > 0). Such a call must be left out
+    of its group and counted: the other weights renormalised, or a guessed score, would put it on another scale than
+    the calls it is compared with, and it would be praised or blamed for lacking a score. Raises as `RewardParts` does.
+    """
+    parts = RewardParts(valid, format_score, outcome, expert)
+    if not valid:
+        return 0.0
+    reward = beta[0] * parts.format + beta[1] * parts.outcome
+    if beta[2] == 0.0:
+        return reward
+    return None if parts.expert is None else reward + beta[2] * parts.expert
+
+
+def overlong_penalty(tokens: int, length: int, buffer: int) -> float:
+    """The soft overlong punishment of DAPO (arXiv 2503.14476, eq. 13), in [-1, 0]; it is added to the reward.
+
+    0 up to `length - buffer` sampled tokens, then linearly down to -1 at `length`, and -1 beyond. Raises ValueError
+    unless 1 <= buffer <= length.
+    """
+    if not 1 <= buffer <= length:
+        raise ValueError(f"an overlong penalty needs a buffer from 1 to its length {length}, not {buffer}")
+    return -min(1.0, max(0.0, (tokens - (length - buffer)) / buffer))
+
+
+def squash(x: float) -> float:
+    """Any finite number to [0, 1], 0 to one half: (1 + tanh x) / 2."""
+    if not math.isfinite(x):
+        raise ValueError(f"cannot squash {x}")
+    return 0.5 * (1.0 + math.tanh(x))
+
+
+def outcome_score(net_returns: npt.ArrayLike, volatility: float) -> float:
+    """Mean of squash(net return / volatility) over n >= 1 futures of the same state, in [0, 1]; no trade gives 0.5.
+
+    net_returns (n,) fractions of equity over the horizon, net of all costs; `volatility` the market's expected
+    standard deviation over the same horizon, known at decision time. The mean is taken after squashing, so that one
+    recorded future (n = 1) estimates the same quantity as many simulated ones.
+    """
+    _positive("volatility", volatility)
+    return float(np.mean(0.5 * (1.0 + np.tanh(_row("net_returns", net_returns) / volatility))))
+
+
+def brier_score(probabilities: npt.ArrayLike, outcome_frequencies: npt.ArrayLike) -> float:
+    """One minus half the multiclass Brier score, averaged over the outcomes that came, in [0, 1].
+
+    probabilities (C,) the stated distribution over all C classes; outcome_frequencies (C,) how often each class came:
+    one-hot for a recorded future, shares for simulated ones. E|p - onehot|^2 = sum p^2 - 2 sum p f + 1, which is
+    least at p = f (Brier 1950): a proper score, since the classes are fixed in advance and none is the agent's pick.
+    """
+    stated = _distribution("probabilities", probabilities)
+    came = _distribution("outcome_frequencies", outcome_frequencies)
+    if stated.shape != came.shape:
+        raise ValueError(f"{stated.shape[0]} probabilities for {came.shape[0]} classes of outcome")
+    brier = float(stated @ stated - 2.0 * stated @ came + 1.0)
+    return min(1.0, max(0.0, 1.0 - 0.5 * brier))
+
+
+def pinball_score(stated: float, losses: npt.ArrayLike, level: float, scale: float) -> float:
+    """How good a stated quantile of the loss is: one minus the normalised pinball loss (Koenker & Bassett 1978).
+
+    stated  the loss that is not exceeded with probability `level`, same unit as losses (n,), n >= 1 futures
+    scale   the largest loss told apart. Both are clipped to [0, scale] first, which bounds the score in [0, 1]
+            while the best answer stays the true quantile (clipped): a cut through the *loss* would not keep that,
+            and would teach an analyst to understate risk.
+    """
+    _positive("scale", scale)
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level {level} is outside (0, 1)")
+    if math.isnan(stated):
+        raise ValueError("stated is NaN")
+    excess = np.clip(_row("losses", losses), 0.0, scale) - min(max(stated, 0.0), scale)
+    pinball = float(np.mean(np.maximum(level * excess, (level - 1.0) * excess)))
+    return max(0.0, 1.0 - pinball / (max(level, 1.0 - level) * scale))  # rounding may pass 0 by a last bit
+
+
+def intervention_value(with_cap: npt.ArrayLike, without: npt.ArrayLike, scale: float) -> float:
+    """What a cap or veto was worth: squash(mean(with_cap - without) / scale); 0.5 where it changed nothing.
+
+    with_cap, without (n,): the utility of the same n futures with the reduction and without it, in one unit with
+    `scale`. Common futures, so that luck cancels.
+    """
+    _positive("scale", scale)
+    capped, free = _row("with_cap", with_cap), _row("without", without)
+    if capped.shape != free.shape:
+        raise ValueError(f"{capped.shape[0]} futures with the cap, {free.shape[0]} without")
+    return squash(float(np.mean(capped - free)) / scale)
+
+
+def shortfall_score(shortfall: float, scale: float) -> float:
+    """Execution quality: squash(-shortfall / scale); 0.5 is a fill at the arrival price.
+
+    shortfall: signed implementation shortfall against the arrival price as a fraction of the notional, positive is a
+    cost (Perold 1988). Where nothing was filled there is no shortfall and no score: give None as the expert part.
+    """
+    _positive("scale", scale)
+    return squash(-shortfall / scale)
+
+
+def _check(name: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:  # False for NaN as well
+        raise ValueError(f"reward part {name} = {value} is outside [0, 1]")
+
+
+def _positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0.0):
+        raise ValueError(f"{name} must be positive and finite, not {value}")
+
+
+def _row(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    row = np.atleast_1d(np.asarray(values, np.float64))
+    if row.ndim != 1 or row.size == 0 or not np.isfinite(row).all():
+        raise ValueError(f"{name} must be one row of finite numbers, not {values!r}")
+    return row
+
+
+def _distribution(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    row = _row(name, values)
+    if (row < 0.0).any() or abs(float(row.sum()) - 1.0) > 1e-6:
+        raise ValueError(f"{name} {row.tolist()} is not a distribution")
+    return row
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The team's outcome of one rollout: `score` in [0, 1], and what it was made of (fractions of equity, means)."""
+
+    score: float
+    net_return: float
+    fees: float
+    spread: float
+    funding: float

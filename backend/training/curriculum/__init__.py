@@ -1,0 +1,1 @@
+"""Which states are trained on, and in which stage."""

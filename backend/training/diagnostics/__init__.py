@@ -1,0 +1,1 @@
+"""What the metrics of a training run say is wrong with it."""

@@ -1,0 +1,1 @@
+"""One role's optimiser step."""

@@ -1,0 +1,342 @@
+"""The trainer of one role: a batch of its trajectories in, optimiser steps on its own parameters, metrics out.
+
+Groups, rewards and alignment were decided before and arrive as an advantage and a weight per trajectory. What is added
+here is speed that changes no gradient: micro-batches of similar length under a token budget, and no pass at all over
+trajectories that have none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from backend.policies.role_policies import RolePolicies
+from backend.policies.tensor_files import read_tensors, write_tensors
+from backend.training.algorithm.objective import (
+    Aggregation,
+    ImportanceKind,
+    PolicyLoss,
+    RatioKind,
+    aggregate,
+    clipped_objective,
+    importance_weights,
+    kl_tokens,
+    masked_mean,
+    normaliser,
+)
+from backend.training.algorithm.trajectory import Trajectory, pad_trajectories
+from backend.training.learning.batches import MicroBatch, Row, Watch, _micro_batches
+from backend.training.learning.optimizers import OptimiserName, make_optimiser, optimiser_state, restore_optimiser
+from simulator.errors import UserError
+
+
+@dataclass(frozen=True)
+class RoleTrainerSettings:
+    """How one role is trained. One call of `step` makes `epochs * minibatches` optimiser steps."""
+
+    lr: float = 2e-4
+    warmup_steps: int = 10  # optimiser steps until the learning rate is reached, linearly; `step` has what comes then
+    optimiser: OptimiserName = "adamw"
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
+    eps_low: float = 0.2
+    eps_high: float = 0.2
+    ratio: RatioKind = "token"
+    loss: PolicyLoss = "clip"
+    aggregation: Aggregation = "grpo"  # of the policy loss, the KL and the entropy alike
+    constant_length: int = 0  # of the aggregation dr_grpo
+    kl_coef: float = 0.0  # anchor to the base model; costs one more forward pass
+    entropy_coef: float = 0.0
+    importance: ImportanceKind = "truncate"
+    importance_cap: float = 2.0  # on pi_trainer / pi_engine of each sampled token
+    mask_truncated: bool = False  # conversations cut off at the token limit have no token that is learnt from
+    max_grad_norm: float = 1.0
+    epochs: int = 1
+    minibatches: int = 1
+    micro_batch_tokens: int = 8192  # padded; memory only, no gradient depends on it
+    seed: int = 0  # of the minibatches
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of one role, divided into its updates: the rows of each, and the denominator that they are divided by."""
+
+    updates: Sequence[tuple[Sequence[Row], float]]
+    rows: Sequence[Row]
+    temperature: float
+    truncated: int
+    watch: Watch
+
+
+class RoleTrainer:
+    """Trains one role's policy. Nothing of another role is read or written."""
+
+    def __init__(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> None:
+        self.policies = policies
+        self.role = role
+        self.settings = settings
+        self.updates = 0  # optimiser steps taken
+        self.batches = 0  # calls of `step`
+        self._parameters = policies.trainable(role)
+        self._optimizer = make_optimiser(
+            self._parameters, settings.optimiser, settings.lr, settings.betas, settings.weight_decay
+        )
+
+    def step(
+        self,
+        trajectories: Sequence[Trajectory],
+        advantages: npt.ArrayLike,
+        weights: npt.ArrayLike,
+        temperature: float = 1.0,
+        rate: float = 1.0,
+    ) -> dict[str, float]:
+        """Learn from one batch; advantages and weights (B,) belong to the trajectories in their order.
+
+        The weights of each group sum to 1 (`alignment.align`), so their total is the batch's number of groups and, with
+        the aggregation grpo, its denominator (`objective.normaliser` has the others'). Calls without a gradient are in
+        it. One of several updates a batch has its share of the batch's denominator; with bnpo it has that of its own
+        calls. `temperature` is the one the engine sampled at, `rate` the factor of a schedule on the learning rate. A
+        batch without any signal (all advantages 0, no KL and no entropy term) takes no optimiser step: momentum alone
+        is no reason to move. An update whose loss or gradient is not finite is skipped and counted. Raises ValueError
+        for another role's trajectory or bad lengths.
+
+        With `mask_truncated` a conversation that was cut off is in the denominator as a call without a token (overlong
+        filtering, DAPO, arXiv 2503.14476): grpo and dr_grpo count its weight, the means over tokens do not see it.
+
+        Metrics, named `{role}/...`: loss, grad_norm, kl (when it has a coefficient), entropy, clip_share, ratio/mean,
+        ratio/max, ratio/p01 and ratio/p99 (quantiles of the entries of `objective.ClipStats`), importance/mean,
+        importance/cut_share (sampled tokens whose importance weight was truncated or masked), engine_gap (largest
+        |log pi_trainer - log pi_engine| of a sampled token), lr (of the last update), updates, skipped_updates, masked
+        (conversations that `mask_truncated` left out), trained (trajectories that carried a gradient), tokens (sampled
+        ones among theirs). What nothing was seen of is left out.
+        """
+        return self.learn(self.begin(trajectories, advantages, weights, temperature), rate)
+
+    def begin(
+        self,
+        trajectories: Sequence[Trajectory],
+        advantages: npt.ArrayLike,
+        weights: npt.ArrayLike,
+        temperature: float = 1.0,
+    ) -> Batch:
+        """Divide a batch into its updates, as `step` says, and change nothing yet. The gradient of the first one is to
+        be taken before anything moves."""
+        advantage, weight = np.asarray(advantages, np.float64), np.asarray(weights, np.float64)
+        self._check(trajectories, advantage, weight)
+        settings = self.settings
+        regularised = settings.kl_coef != 0.0 or settings.entropy_coef != 0.0
+        tokens = np.array([self._tokens(one) for one in trajectories], np.int64)
+        learns = (tokens > 0) & (weight > 0.0) & (regularised | (advantage != 0.0))
+        # A call without a gradient stands in the denominator of its own update only where updates have one each.
+        by_update = settings.aggregation == "bnpo"
+        chosen = np.flatnonzero((tokens > 0) & (weight > 0.0)) if by_update else np.flatnonzero(learns)
+        rows = {i: Row(trajectories[i], float(advantage[i]), float(weight[i])) for i in np.flatnonzero(learns).tolist()}
+        plan = self._plan(len(chosen))
+        if len(plan) > 1:
+            # Rows of the first update alone see the policy before it has moved: their log-probs are at hand there.
+            first = set(chosen[plan[0]].tolist()) if settings.epochs == 1 else set()
+            self._remember_proximal([row for i, row in rows.items() if i not in first], temperature)
+        updates: list[tuple[list[Row], float]] = []
+        how, length = settings.aggregation, settings.constant_length
+        total = normaliser(weight, tokens, how, length) / settings.minibatches
+        for part in plan:
+            members = chosen[part]
+            if by_update:
+                total = normaliser(weight[members], tokens[members], how)
+            updates.append(([rows[i] for i in members.tolist() if i in rows], total))
+        self.batches += 1
+        truncated = sum(one.truncated for one in trajectories)
+        return Batch(updates, list(rows.values()), temperature, truncated, self.watch())
+
+    def learn(self, batch: Batch, rate: float = 1.0) -> dict[str, float]:
+        """Make the updates of a batch; its metrics."""
+        for number in range(len(batch.updates)):
+            loss = self.gradient(batch, number)
+            if loss is not None:
+                self.apply([(loss, batch.watch)], rate)
+        return self.end(batch)
+
+    def end(self, batch: Batch) -> dict[str, float]:
+        """The metrics of a batch whose updates are made, as `step` names them."""
+        found = batch.watch.metrics(batch.rows)
+        if self.settings.mask_truncated:
+            found["masked"] = float(batch.truncated)
+        return {f"{self.role}/{name}": value for name, value in found.items()}
+
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors of the optimiser and a JSON-safe header with the counters (which are also the scheduler's state)."""
+        tensors, numbers = optimiser_state(self._optimizer)
+        header = {"kind": "trainer", "role": self.role, "updates": self.updates, "batches": self.batches}
+        return tensors, {**header, "optimiser": self.settings.optimiser, "numbers": numbers}
+
+    def load_state_dict(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+        """Continue from `state_dict`. Raises UserError for the state of another role, optimiser or model."""
+        if header.get("kind") != "trainer" or header.get("role") != self.role:
+            raise UserError(
+                f"this is the state of {header.get('role')}'s {header.get('kind')}, not {self.role}'s trainer"
+            )
+        # Written before there was a choice, it is AdamW's.
+        kind, numbers = header.get("optimiser", "adamw"), header.get("numbers", {})
+        if kind != self.settings.optimiser:
+            raise UserError(
+                f"the trainer state of {self.role} is that of {kind}: resume with training.optimiser = {kind}, not "
+                f"{self.settings.optimiser}"
+            )
+        try:
+            restore_optimiser(self._optimizer, self._parameters, tensors, numbers)
+        except ValueError as error:
+            raise UserError(
+                f"the trainer state of {self.role} belongs to other parameters ({error}): resume with the same model"
+            ) from error
+        self.updates, self.batches = header["updates"], header["batches"]
+
+    def save(self, path: Path) -> None:
+        """Write the state to one safetensors file."""
+        write_tensors(path, *self.state_dict())
+
+    def load(self, path: Path) -> None:
+        """Continue from `save`, bit for bit on the CPU, once the policies are loaded too. Raises UserError."""
+        self.load_state_dict(*read_tensors(path))
+
+    def _check(
+        self, trajectories: Sequence[Trajectory], advantage: npt.NDArray[np.float64], weight: npt.NDArray[np.float64]
+    ) -> None:
+        if advantage.shape != (len(trajectories),) or weight.shape != (len(trajectories),):
+            raise ValueError(f"{len(trajectories)} trajectories, advantages {advantage.shape}, weights {weight.shape}")
+        if not (np.isfinite(advantage).all() and np.isfinite(weight).all() and (weight >= 0.0).all()):
+            raise ValueError("advantages must be finite, weights finite and not negative")
+        foreign = {one.role for one in trajectories} - {self.role}
+        if foreign:
+            raise ValueError(f"the trainer of {self.role} got trajectories of {sorted(foreign)}")
+
+    def _tokens(self, one: Trajectory) -> int:
+        """Sampled tokens of a conversation that are learnt from."""
+        return 0 if self.settings.mask_truncated and one.truncated else int(one.mask.sum())
+
+    def _plan(self, rows: int) -> list[npt.NDArray[np.int64]]:
+        """Which rows each update learns from; decided by seed and batch number alone, so a resumed run agrees."""
+        parts, epochs = self.settings.minibatches, self.settings.epochs
+        if parts == 1:
+            return [np.arange(rows)] * epochs
+        rng = np.random.default_rng([self.settings.seed, self.batches])
+        return [part for _ in range(epochs) for part in np.array_split(rng.permutation(rows), parts)]
+
+    def _remember_proximal(self, rows: Sequence[Row], temperature: float) -> None:
+        """Log-probs before the first of several updates."""
+        batches, crew = self._batches(rows), self.policies.crew
+        if crew is None:
+            found = list(zip(batches, self.logps_of(batches, temperature), strict=True))
+        else:
+            found = crew.logps(self, batches, temperature)
+        for members, lines in found:
+            for row, line in zip(members, lines, strict=True):
+                row.proximal = line
+
+    def logps_of(self, batches: Sequence[MicroBatch], temperature: float) -> list[list[Tensor]]:
+        """Log-probs (length,) of each row of some micro-batches, without gradient."""
+        found = []
+        with torch.no_grad():
+            for members in batches:
+                batch = pad_trajectories([row.trajectory for row in members]).to(self.policies.device)
+                logps, _ = self.policies.logps(self.role, batch.ids, batch.mask, temperature)
+                found.append([line[: row.length] for row, line in zip(members, logps, strict=True)])
+        return found
+
+    def _batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
+        """The rows in micro-batches, as many as there are processes to compute them, where that can be."""
+        budget, crew = self.settings.micro_batch_tokens, self.policies.crew
+        if crew is not None:
+            budget = crew.budget(budget, sum(row.length for row in rows))
+        return list(_micro_batches(rows, budget))
+
+    def gradient(self, batch: Batch, number: int) -> float | None:
+        """Add the gradient of update `number` of the batch to the parameters' own; its loss, None without a row."""
+        rows, total = batch.updates[number]
+        if not rows:
+            return None
+        batches, crew = self._batches(rows), self.policies.crew
+        if crew is None:
+            return self.accumulate(batches, total, batch.temperature, batch.watch)
+        return crew.gradient(self, batches, total, batch.temperature, batch.watch)
+
+    def apply(self, losses: Sequence[tuple[float, Watch]], rate: float = 1.0) -> None:
+        """One optimiser step along the gradients that were added, by `gradient` of this trainer or of others over the
+        same parameters; `losses` are theirs. Nothing moves where one of them, or the gradient, is not finite."""
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_grad_norm).item()
+        finite = math.isfinite(norm) and all(math.isfinite(loss) for loss, _ in losses)
+        lr = self.settings.lr * min(1.0, (self.updates + 1) / max(1, self.settings.warmup_steps)) * rate
+        if finite:
+            for group in self._optimizer.param_groups:
+                group["lr"] = lr
+            self._optimizer.step()
+            self.updates += 1
+        for loss, watch in losses:
+            if finite:
+                watch.add_update(loss, norm, lr)
+            else:
+                watch.skipped_updates += 1
+        self._optimizer.zero_grad()
+
+    def accumulate(self, batches: Sequence[MicroBatch], total: float, temperature: float, watch: Watch) -> float:
+        """Add the gradient of some micro-batches of an update to the parameters' own; their part of its loss."""
+        loss = 0.0
+        for members in batches:
+            part = self._loss(members, total, temperature, watch)
+            part.backward()
+            loss += part.item()
+        return loss
+
+    def watch(self) -> Watch:
+        """An empty record of a step."""
+        return Watch(self.settings.importance_cap)
+
+    def _loss(self, members: Sequence[Row], total: float, temperature: float, watch: Watch) -> Tensor:
+        """-(J - kl_coef KL + entropy_coef H) of a micro-batch, a scalar with gradient."""
+        settings, device = self.settings, self.policies.device
+        batch = pad_trajectories([row.trajectory for row in members]).to(device)
+        advantages = torch.tensor([row.advantage for row in members], device=device)
+        weights = torch.tensor([row.weight for row in members], device=device)
+        with_entropy = settings.entropy_coef != 0.0
+        reference = None
+        if settings.kl_coef != 0.0:  # before the pass that is learnt from: it changes what answers for a while
+            reference = self.policies.reference_logps(self.role, batch.ids, batch.mask, temperature)
+        new, entropy = self.policies.logps(self.role, batch.ids, batch.mask, temperature, with_entropy)
+        remembered = [row.proximal for row in members if row.proximal is not None]
+        old = pad_sequence(remembered, batch_first=True) if remembered else new.detach()
+        importance = importance_weights(
+            old, batch.sampled_logps, batch.mask, settings.importance_cap, settings.importance
+        )
+        objective, stats = clipped_objective(
+            new,
+            old,
+            batch.mask,
+            advantages,
+            weights,
+            settings.eps_low,
+            settings.eps_high,
+            settings.ratio,
+            importance,
+            total,
+            loss=settings.loss,
+            aggregation=settings.aggregation,
+            length=settings.constant_length,
+        )
+        loss = -objective
+        if reference is not None:
+            kl = kl_tokens(new, old, reference, batch.mask, importance)
+            loss = loss + settings.kl_coef * aggregate(kl, batch.mask, weights, settings.aggregation, total)
+            watch.add_kl(masked_mean(kl.detach(), batch.mask), weights)
+        if with_entropy:
+            mean = aggregate(entropy, batch.mask, weights, settings.aggregation, total)
+            loss = loss - settings.entropy_coef * mean
+        watch.add_tokens(stats, entropy.detach()[batch.mask], importance[batch.mask], old.detach(), batch)
+        return loss

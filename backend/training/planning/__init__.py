@@ -1,0 +1,1 @@
+"""What a training would need: memory, floating point operations, a dry run of one step."""

@@ -1,0 +1,211 @@
+"""Writes what happened in a training step: rollouts, trajectories and rewards to the store, metrics to three places."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from torch.utils.tensorboard.writer import SummaryWriter
+
+from backend.store.records import QueryRecord, RewardRecord, RolloutRecord, TrajectoryRecord
+from backend.store.store import Store
+from backend.training.algorithm.credit import Credited, RoleCredit
+from backend.training.algorithm.trajectory import Trajectory
+from backend.training.learning.metrics import market_move, ordered_exposure
+from backend.training.rollout.collect import Practice, Rollout
+from backend.training.wandb_logger import WandbMirror
+from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
+from cryptosentinel.conversation.transcript import Transcript
+
+
+class Journal:
+    """The records of one run, whose decisions are judged over `horizon` bars. Writing a step twice, as after a crash,
+    leaves it once in the store. Metrics go to the project `wandb_project` of Weights & Biases too, if there is one."""
+
+    def __init__(self, store: Store, run: str, folder: Path, horizon: int, wandb_project: str = "") -> None:
+        self.store = store
+        self._wandb_project = wandb_project
+        self._horizon = horizon
+        self.run = run
+        self._jsonl = folder / "metrics.jsonl"
+        self._folder = folder
+
+    @cached_property
+    def _tensorboard(self) -> SummaryWriter:
+        return SummaryWriter(str(self._folder / "tensorboard"))
+
+    @cached_property
+    def _mirror(self) -> WandbMirror | None:
+        return WandbMirror(self._wandb_project, self.run, self._folder) if self._wandb_project else None
+
+    def close(self) -> None:
+        """Write what TensorBoard and Weights & Biases have not written yet."""
+        if "_tensorboard" in self.__dict__:
+            self._tensorboard.close()
+        if "_mirror" in self.__dict__ and self._mirror is not None:
+            self._mirror.close()
+
+    def drop_metrics_after(self, step: int) -> None:
+        """Forget the lines of steps that will be done again, before a run resumes with `step` steps done."""
+        if not self._jsonl.is_file():
+            return
+        kept = [line for line in self._jsonl.read_text().splitlines() if _step_of(line) <= step]
+        partial = self._jsonl.with_suffix(".tmp")
+        partial.write_text("".join(line + "\n" for line in kept))
+        partial.replace(self._jsonl)
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Add metrics of a step; NaN is written as null to the file."""
+        line = {"step": step, **{name: value if math.isfinite(value) else None for name, value in values.items()}}
+        with self._jsonl.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        for name, value in values.items():
+            self._tensorboard.add_scalar(name, value, step)
+        self.store.add_metrics(self.run, step, dict(values))
+        if self._mirror is not None:
+            self._mirror.log(step, values)
+
+    def speed(self, step: int, values: Mapping[str, float]) -> None:
+        """Show how fast a step was, to TensorBoard alone: what is stored of a run is the same whenever it is done."""
+        for name, value in values.items():
+            self._tensorboard.add_scalar(name, value, step)
+
+    def rollouts(
+        self,
+        step: int,
+        stage: int,
+        team: Sequence[Sequence[Rollout]],
+        practice: Sequence[Sequence[Practice]],
+        shares: Mapping[str, Sequence[Sequence[float]]],
+    ) -> list[RolloutRecord]:
+        """Write what a step heard: queries, rollouts, conversations and delegations; returns the rollouts' records.
+
+        `shares` are those of `team` (`shares.role_shares`). Practice has conversations, but no team, so no rollout and
+        no delegation.
+        """
+        groups: list[Sequence[Rollout | Practice]] = [*team, *practice]
+        queries = [group[0].query for group in groups]
+        for query in queries:
+            self.store.add_query(
+                QueryRecord(
+                    self.run, step, query.number, stage, (query.symbol,), query.bar, query.view().now, query.seed
+                )
+            )
+        records: list[RolloutRecord] = []
+        trajectories: list[TrajectoryRecord] = []
+        for place, group in enumerate(team):
+            for position, one in enumerate(group):
+                records.append(self._rollout(step, one))
+                shared = {role: rows[place][position] for role, rows in shares.items()}
+                trajectories.append(self._trajectory(step, one, one.main, one.decision.manager, None, None))
+                trajectories += [
+                    self._trajectory(step, one, call, said, (MANAGER.key, 0), shared.get(call.role, one.shared_outcome))
+                    for call, said in zip(one.subs, one.decision.transcripts[1:], strict=True)
+                ]
+        for rehearsed in practice:
+            for attempt in rehearsed:
+                trajectories += [
+                    self._trajectory(step, attempt, call, said, None, attempt.shared_outcome)
+                    for call, said in zip(attempt.subs, attempt.transcripts, strict=True)
+                ]
+        self.store.add_rollouts(records)
+        self.store.add_trajectories(trajectories)
+        return records
+
+    def rewards(self, step: int, credits: Mapping[str, RoleCredit]) -> None:
+        """Write what the roles were paid."""
+        for credit in credits.values():
+            paid = [item for item in credit.items if item.reward is not None]
+            self.store.add_rewards([self._reward(step, item) for item in paid])
+
+    def _rollout(self, step: int, rollout: Rollout) -> RolloutRecord:
+        roles = [role.key for role in SUB_AGENTS.values()]
+        return RolloutRecord(
+            run=self.run,
+            step=step,
+            query=rollout.query.number,
+            rollout=rollout.number,
+            seed=rollout.seed,
+            valid=rollout.main.valid,
+            outcome=rollout.outcome.score,
+            calls={role: sum(call.role == role for call in rollout.subs) for role in roles},
+            parts=rollout_parts(rollout, self._horizon),
+        )
+
+    def _trajectory(
+        self,
+        step: int,
+        attempt: Rollout | Practice,
+        call: Trajectory,
+        said: Transcript,
+        caller: tuple[str, int] | None,
+        shared: float | None,
+    ) -> TrajectoryRecord:
+        return TrajectoryRecord(
+            run=self.run,
+            step=step,
+            query=attempt.query.number,
+            rollout=attempt.number,
+            role=call.role,
+            ordinal=call.ordinal,
+            policy_version=call.policy_version,
+            ids=said.ids,
+            mask=said.mask,
+            sampled_logps=said.logps,
+            valid=call.valid,
+            truncated=call.truncated,
+            reason=said.reason,
+            caller=caller,
+            format_score=call.format_score,
+            expert=call.expert,
+            shared=shared,
+        )
+
+    def _reward(self, step: int, item: Credited) -> RewardRecord:
+        assert item.reward is not None
+        parts = {"format": item.parts.format if item.parts.valid else 0.0, "outcome": item.parts.outcome}
+        if item.parts.expert is not None:
+            parts["expert"] = item.parts.expert
+        if item.parts.overlong:
+            parts["overlong"] = item.parts.overlong
+        return RewardRecord(
+            run=self.run,
+            step=step,
+            query=int(item.trajectory.query.rpartition("-")[2]),
+            rollout=item.trajectory.rollout,
+            role=item.trajectory.role,
+            ordinal=item.trajectory.ordinal,
+            total=item.reward,
+            parts=parts,
+            advantage=item.advantage,
+        )
+
+
+def rollout_parts(rollout: Rollout, horizon: int) -> dict[str, float]:
+    """What a rollout's outcome was made of and what the team did (`metrics.PARTS`): fractions of the equity, numbers of
+    orders, rulings, clamps and tokens; `exposure`, signed, that the decision led to, and `move`, the coin's over
+    `horizon` bars of the recorded path in volatilities."""
+    outcome, decision = rollout.outcome, rollout.decision
+    return {
+        "net_return": outcome.net_return,
+        "fees": outcome.fees,
+        "spread": outcome.spread,
+        "funding": outcome.funding,
+        "orders": float(len(decision.orders)),
+        "rulings": float(len(decision.rulings)),
+        "clamps": float(len(decision.clamps)),
+        "tokens": float(sum(len(call.ids) for call in (rollout.main, *rollout.subs))),
+        "exposure": ordered_exposure(rollout),
+        "move": market_move(rollout.query, horizon),
+    }
+
+
+def _step_of(line: str) -> int:
+    """The step of a line of metrics; a line cut short by a crash counts as a later step."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return 2**62

@@ -1,0 +1,197 @@
+"""A whole training run: market, warm start, M-GRPO, and a team folder at the end that `backtest` and `evaluate`
+read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from backend.builders.engines import served
+from backend.builders.market import costs_of, limits_of, split
+from backend.builders.teams import model_team, team_over
+from backend.config.schema import Config, ConfigError
+from backend.models.architectures import Shape
+from backend.models.manifest import TeamManifest, write_manifest
+from backend.models.registry import START
+from backend.policies.adapter_shapes import largest_rank
+from backend.policies.build import role_policies
+from backend.policies.hardware import hardware_of
+from backend.store.store import Store
+from backend.training.checkpoints import TrainingState
+from backend.training.curriculum.queries import pools_of
+from backend.training.learning.data_parallel import helped
+from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
+from backend.training.recorder import Journal
+from backend.training.rollout.collect import RolloutSettings
+from backend.training.sft.warm_start import Report
+from backend.training.start import NANO, begin, start_of
+from backend.training.trainer import Progress, Trainer
+from backend.training.wandb_logger import require_wandb
+from cryptosentinel.agents.registry import STANDARD, roles_of, team_of
+from cryptosentinel.llm.model_files import read_config
+from simulator.market.market import Market
+from simulator.synthetic.beliefs import MOST_COINS
+
+T = TypeVar("T", bound=Trainer)
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """`state` at the end; the team is in the run's folder."""
+
+    folder: Path
+    state: TrainingState
+
+
+def train(
+    config: Config,
+    market: Market,
+    store: Store,
+    run: str,
+    folder: Path,
+    report: Report,
+    on_progress: Callable[[Progress], None],
+) -> TrainingResult:
+    """Train a team in `folder`, going on from its newest checkpoint if there is one.
+
+    Raises `UserError` for a configuration or data that cannot be used or a model that this machine has no room for,
+    `RunFailed` where training cannot go on.
+    """
+    check_ready(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    base = begin(config, market, folder, report)
+    shape = Shape.of(read_config(base))
+    hardware = hardware_of(config.training)
+    require(estimate(shape, plan_of(config, shape, hardware.kind)), machine_memory(hardware.device))
+    trainer = made(Trainer, config, market, store, run, folder, base, folder)
+    try:
+        with helped(trainer.policies, base, config.training, start_of(config.training, folder)):
+            trainer.resume()
+            state = trainer.run(on_progress)
+    finally:
+        trainer.journal.close()
+    write_team(config, folder, base, trainer)
+    return TrainingResult(folder, state)
+
+
+def made(
+    kind: type[T], config: Config, market: Market, store: Store, run: str, folder: Path, base: Path, journal: Path
+) -> T:
+    """A trainer of this kind over the base model in `base`, as it begins in the run's `folder`; its journal writes into
+    the folder `journal`."""
+    training, horizon = config.training, config.team.horizon_bars
+    parts = split(market, config.market, horizon)
+    pool, validation_pool = pools_of(training, market, (parts.train, parts.validation), horizon)
+    policies, codec = role_policies(
+        base,
+        training,
+        empty_think=config.engine.empty_think,
+        roles=roles_of(config.team.roles),
+        hardware=hardware_of(training),
+        start=start_of(training, folder),
+    )
+    if config.engine.kind == "vllm":
+        loaded = team_over(run, served(config.engine, base, largest_rank(training)), config.team, training.temperature)
+    else:
+        loaded = model_team(run, policies, codec, config.team, training.temperature)
+    settings = RolloutSettings(
+        group_size=training.rollouts_per_query,
+        paths=training.futures_paths,
+        horizon=horizon,
+        costs=costs_of(config.costs),
+        max_leverage=config.costs.max_leverage,
+        limits=limits_of(config.guard),
+        outcome_scale=training.outcome_scale,
+    )
+    written = Journal(store, run, journal, horizon, training.wandb_project)
+    return kind(training, settings, loaded.team, loaded.engine, policies, pool, validation_pool, written, folder)
+
+
+def write_team(config: Config, folder: Path, base: Path, trainer: Trainer) -> None:
+    """Make the run's folder one that `load_team` reads: the base, and the adapters of the best validation."""
+    best = trainer.state.best_step
+    adapters = None if best is None else str(trainer.adapters(best).relative_to(folder))
+    base_name = NANO if base == folder / NANO else str(base.resolve())
+    start = START if config.training.start_from else None
+    write_manifest(folder, TeamManifest(base=base_name, adapters=adapters, start=start, config=config))
+
+
+def check_ready(config: Config) -> None:
+    """Raise `UserError` for a training that cannot be done as it is configured, or not on this machine."""
+    check_trainable(config)
+    require_wandb(config.training.wandb_project)
+    hardware_of(config.training)
+
+
+def check_trainable(config: Config) -> None:
+    """Raise `ConfigError` for a team that is not trained, settings about roles that are not in it, or an engine whose
+    samples cannot be trained on. Raises `UserError` for a team that cannot be."""
+    for problem in _of_the_team(config):
+        raise ConfigError(problem)
+    if config.training.futures_from == "beliefs" and not config.market.data and config.market.coins > MOST_COINS:
+        raise ConfigError(
+            f"training.futures_from = 'beliefs' is for {MOST_COINS} coins at most, and market.coins = "
+            f"{config.market.coins}: use 'truth', or fewer coins"
+        )
+    if config.engine.kind == "openai_api":
+        raise ConfigError(
+            "engine.kind = openai_api gives no log-probs of what its model sampled, so it cannot be trained: use "
+            "transformers or vllm"
+        )
+    if config.engine.constrained:
+        raise ConfigError(
+            "engine.constrained = true samples from another distribution than the policy's, so it cannot be trained "
+            "on: leave it out (stage 1 teaches the format)"
+        )
+    if (
+        config.engine.kind == "vllm"
+        and not (config.engine.url or config.engine.gpu_share)
+        and hardware_of(config.training).kind == "cuda"
+    ):
+        raise ConfigError(
+            "engine.kind = vllm reserves nine tenths of the GPU that the training is to use, too: set "
+            "engine.gpu_share, for example to 0.4, or start the server on another GPU and name it in engine.url, or "
+            "use training.device = cpu"
+        )
+    if config.engine.kind == "vllm" and config.training.weights == "full":
+        raise ConfigError(
+            "engine.kind = vllm takes adapters, and training.weights = full has none: use training.weights = lora, or "
+            "engine.kind = transformers"
+        )
+
+
+def _of_the_team(config: Config) -> Iterator[str]:
+    """What `team.roles` and the settings of the training say that cannot both be meant, each with both names.
+
+    Learning rates and practice of absent roles are not read and do no harm: presets name them.
+    """
+    training, sub_agents = config.training, config.team.roles
+    team_of(sub_agents)
+    team = roles_of(sub_agents)
+    named = f"team.roles = '{','.join(sub_agents)}'"
+    for role in sub_agents:
+        if role not in STANDARD:
+            yield (
+                f"{named}: nothing scores what {role} says, so it cannot be trained; what is trained is the manager "
+                f"with any of {', '.join(STANDARD)}"
+            )
+    for key, roles in (("freeze", training.freeze), ("per_role", tuple(training.per_role))):
+        for role in roles:
+            if role not in team:
+                yield f"training.{key} names {role}, which {named} leaves out: take it out of the one or into the other"
+    learning = [role for role in team if role not in training.freeze]
+    if not learning:
+        yield f"training.freeze names every role that {named} has: there is nothing to train"
+    if training.alternate and len(learning) == 1:
+        yield f"training.alternate = {training.alternate}, but of {named} only {learning[0]} learns: set it to 0"
+    if training.credit != "broadcast" and not {"risk_analyst", "trader"} & set(sub_agents):
+        yield (
+            f"training.credit = '{training.credit}' shares what binding answers changed, and {named} has neither "
+            "risk_analyst nor trader: use 'broadcast'"
+        )
+    if not sub_agents:
+        for key in ("alignment", "group", "beta", "beta_end"):
+            if getattr(training, key) != type(training).model_fields[key].default:
+                yield f"training.{key} is about sub-agents, and {named} is a single agent: leave training.{key} out"

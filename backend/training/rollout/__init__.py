@@ -1,0 +1,1 @@
+"""K decisions of the team on each state, scored."""

@@ -1,0 +1,172 @@
+"""Rollouts: K decisions of the team on the same state of each query, scored, as trajectories ready to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from backend.training.algorithm.rewards import Outcome
+from backend.training.algorithm.trajectory import Trajectory, failure_kind
+from backend.training.curriculum.queries import Query
+from backend.training.rollout.scoring import Judge
+from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Side
+from cryptosentinel.conversation.transcript import Transcript
+from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.llm.engine import Engine
+from cryptosentinel.scheduler import Throughput, run_all
+from cryptosentinel.team import Question, Team, TeamDecision, derive_seed
+from simulator.exchange.costs import Costs
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One decision on a query: the main trajectory, the sub-trajectories in the order of the calls, the outcome."""
+
+    query: Query
+    number: int
+    seed: int
+    decision: TeamDecision
+    outcome: Outcome
+    main: Trajectory
+    subs: tuple[Trajectory, ...]
+
+    @property
+    def shared_outcome(self) -> float:
+        """The team's outcome as sub-agents share it: 0 where the manager's format was invalid."""
+        return self.outcome.score if self.main.valid else 0.0
+
+
+@dataclass(frozen=True)
+class Practice:
+    """Each sub-agent asked once, directly: there is no manager, and so no outcome of a team to share."""
+
+    query: Query
+    number: int
+    transcripts: tuple[Transcript, ...]
+    subs: tuple[Trajectory, ...]
+    shared_outcome: float = 0.0
+
+
+@dataclass(frozen=True)
+class RolloutSettings:
+    """`group_size` is K, `paths` the simulated futures of a query, `horizon` their length in bars; `outcome_scale` is
+    `Judge`'s."""
+
+    group_size: int
+    paths: int
+    horizon: int
+    costs: Costs
+    max_leverage: float
+    limits: GuardLimits
+    outcome_scale: float = 1.0
+
+    def judge(self, query: Query) -> Judge:
+        """Who scores what is said and done about a query."""
+        return Judge(query, self.paths, self.horizon, self.costs, self.max_leverage, self.outcome_scale)
+
+
+def collect(
+    team: Team,
+    engine: Engine,
+    queries: Sequence[Query],
+    settings: RolloutSettings,
+    seed: int,
+    on_finished: Callable[[int], None] | None = None,
+    throughput: Throughput | None = None,
+) -> list[list[Rollout]]:
+    """K rollouts of each query, as one list a query. `seed` and the query's key fix all sampling."""
+    seeds = [
+        [derive_seed(seed, "rollout", query.key, number) for number in range(settings.group_size)] for query in queries
+    ]
+    tasks = [
+        team.decide(query.view(), query.account(), (query.symbol,), Guard(settings.limits), rollout_seed)
+        for query, row in zip(queries, seeds, strict=True)
+        for rollout_seed in row
+    ]
+    decisions = iter(run_all(tasks, engine, on_finished=on_finished, throughput=throughput))
+    groups: list[list[Rollout]] = []
+    for query, row in zip(queries, seeds, strict=True):
+        judge = settings.judge(query)
+        groups.append([_scored(judge, number, one, next(decisions)) for number, one in enumerate(row)])
+    return groups
+
+
+def practise(
+    team: Team,
+    engine: Engine,
+    queries: Sequence[Query],
+    settings: RolloutSettings,
+    seed: int,
+    throughput: Throughput | None = None,
+    roles: Callable[[Query], Collection[str]] | None = None,
+) -> list[list[Practice]]:
+    """K times the same question to every sub-agent of the team about each query, as one list a query; with `roles`, to
+    those of them alone that it names for the query."""
+    tools = [
+        [tool for tool, sub_agent in team.sub_agents.items() if roles is None or sub_agent.key in roles(query)]
+        for query in queries
+    ]
+    asked = [(query, tool, _question(query, tool)) for query, row in zip(queries, tools, strict=True) for tool in row]
+    tasks = [
+        team.consult(
+            tool, question, query.view(), query.account(), derive_seed(seed, "practice", query.key, tool, number)
+        )
+        for query, tool, question in asked
+        for number in range(settings.group_size)
+    ]
+    answered = iter(run_all(tasks, engine, throughput=throughput))
+    groups: list[list[Practice]] = []
+    for query, row in zip(queries, tools, strict=True):
+        judge = settings.judge(query)
+        by_tool = [[next(answered) for _ in range(settings.group_size)] for _ in row]
+        groups.append([])
+        for number in range(settings.group_size):
+            spoken = tuple(answers[number] for answers in by_tool)
+            subs = tuple(_trajectory(query, number, one, judge.expert_score(one)) for one in spoken)
+            groups[-1].append(Practice(query, number, spoken, subs))
+    return groups
+
+
+def _question(query: Query, tool: str) -> Question:
+    """What is asked about a query, the same for all its rollouts: the coin, or a position drawn by the query's seed."""
+    if tool == "consult_market_analyst":
+        return AskAnalyst(symbol=query.symbol)
+    rng = np.random.default_rng(derive_seed(query.seed, tool))
+    side: Side = "long" if rng.random() < 0.5 else "short"
+    return AskAboutPosition(symbol=query.symbol, side=side, exposure=float(rng.choice([0.5, 1.0])))
+
+
+def _scored(judge: Judge, number: int, seed: int, decision: TeamDecision) -> Rollout:
+    query = judge.query
+    return Rollout(
+        query=query,
+        number=number,
+        seed=seed,
+        decision=decision,
+        outcome=judge.outcome(decision.orders),
+        main=_trajectory(query, number, decision.manager, None),
+        subs=tuple(
+            _trajectory(query, number, transcript, judge.expert_score(transcript))
+            for transcript in decision.transcripts[1:]
+        ),
+    )
+
+
+def _trajectory(query: Query, rollout: int, transcript: Transcript, expert: float | None) -> Trajectory:
+    return Trajectory(
+        role=transcript.role,
+        query=query.key,
+        rollout=rollout,
+        ordinal=transcript.ordinal,
+        ids=np.asarray(transcript.ids, np.int32),
+        mask=np.asarray(transcript.mask, np.bool_),
+        sampled_logps=np.asarray(transcript.logps, np.float32),
+        policy_version=transcript.policy_version,
+        valid=transcript.valid,
+        format_score=1.0 / (1 + transcript.retries) if transcript.valid else 0.0,
+        expert=expert,
+        truncated=transcript.truncated,
+        failure=failure_kind(transcript.reason),
+    )

@@ -1,0 +1,128 @@
+"""What a rollout was worth: the team's outcome and the verifiable expert score of each sub-agent's call.
+
+All calls and rollouts of a query are scored on the same futures, so that luck is common and differences are theirs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backend.training.algorithm.rewards import (
+    Outcome,
+    brier_score,
+    intervention_value,
+    outcome_score,
+    pinball_score,
+    shortfall_score,
+)
+from backend.training.curriculum.queries import Query
+from cryptosentinel.agents.market_analyst import FLAT_BAND, Analysis
+from cryptosentinel.agents.risk_analyst import LOSS_LEVEL, Verdict
+from cryptosentinel.agents.trader import Execution
+from cryptosentinel.conversation.transcript import Transcript
+from simulator.backtest.run import orders_for_target
+from simulator.backtest.scenarios import FutureOutcome, simulate_futures
+from simulator.exchange.costs import Costs
+from simulator.exchange.orders import Order
+from simulator.exchange.rules import SymbolRules
+
+PINBALL_SCALE = 4.0  # volatilities of the horizon; larger losses of the position are not told apart
+SHORTFALL_SCALE = 0.003  # an execution 30 basis points worse than the arrival price scores squash(-1)
+# Weight of the stated loss quantile in RiskAnalyst's score; the rest is what its reductions and vetoes were worth.
+QUANTILE_WEIGHT = 0.7
+
+
+class Judge:
+    """Scores everything that was said and done about one query. Holds the query's futures; equal orders are simulated
+    once.
+
+    A net return of `outcome_scale` volatilities is squashed to (1 + tanh 1) / 2. With 1 a decision is judged as if the
+    account held this coin alone and a large gain were worth little more than a fair one, so that the last half of an
+    exposure must earn several times its costs. Where several coins share an account their noise cancels in part, and a
+    larger scale, which is nearer to the return itself, is nearer to what the account earns.
+    """
+
+    def __init__(
+        self, query: Query, paths: int, horizon: int, costs: Costs, max_leverage: float, outcome_scale: float = 1.0
+    ) -> None:
+        self.query = query
+        self._outcome_scale = outcome_scale
+        self._futures = query.futures(paths, horizon)
+        self._costs = costs
+        self._max_leverage = max_leverage
+        self._view = query.view()
+        self._account = query.account()
+        self._simulated: dict[tuple[Order, ...], FutureOutcome] = {}
+        moves = self._futures.close[:, -1, 0] / self._view.last_close(query.symbol) - 1.0  # (paths,) simple returns
+        self._moves = moves
+
+    def outcome(self, orders: list[Order]) -> Outcome:
+        """What the orders earn over the horizon, marked at its end, net of all costs."""
+        result = self._simulate(orders)
+        return Outcome(
+            score=outcome_score(result.net_return, self._outcome_scale * self.query.volatility),
+            net_return=float(np.mean(result.net_return)),
+            fees=float(np.mean(result.fees)),
+            spread=float(np.mean(result.spread)),
+            funding=float(np.mean(result.funding)),
+        )
+
+    def expert_score(self, transcript: Transcript) -> float | None:
+        """The score of a sub-agent's valid answer; None where nothing that could be measured came of it."""
+        if transcript.answer is None:
+            return None
+        if transcript.role == "market_analyst":
+            return self._analysis(Analysis.model_validate(transcript.answer))
+        if transcript.role == "risk_analyst":
+            return self._verdict(Verdict.model_validate(transcript.answer), transcript)
+        if transcript.role == "trader":
+            return self._execution(Execution.model_validate(transcript.answer), transcript)
+        raise ValueError(f"no expert score is defined for the role {transcript.role!r}")
+
+    def _analysis(self, analysis: Analysis) -> float:
+        band = FLAT_BAND * self.query.volatility
+        frequencies = [
+            float(np.mean(self._moves < -band)),
+            float(np.mean(np.abs(self._moves) <= band)),
+            float(np.mean(self._moves > band)),
+        ]
+        return brier_score(analysis.distribution(), frequencies)
+
+    def _verdict(self, verdict: Verdict, transcript: Transcript) -> float:
+        side = transcript.brief["side"]
+        proposed = float(transcript.brief["exposure"])
+        # A proposal to be flat risks nothing; its losses are those of the coin falling.
+        gains = -self._moves if side == "short" else self._moves
+        quantile = pinball_score(verdict.loss / 100, -gains, LOSS_LEVEL, PINBALL_SCALE * self.query.volatility)
+        held = 0.0 if side == "flat" else 1.0
+        cap = verdict.cap(proposed)
+        value = intervention_value(held * cap * gains, held * proposed * gains, self.query.volatility)
+        return QUANTILE_WEIGHT * quantile + (1.0 - QUANTILE_WEIGHT) * value
+
+    def _execution(self, execution: Execution, transcript: Transcript) -> float | None:
+        sign = {"long": 1.0, "short": -1.0, "flat": 0.0}[transcript.brief["side"]]
+        target = sign * float(transcript.brief["exposure"])
+        orders = orders_for_target(self._view, self._account, self.query.symbol, target, delays=execution.delays())
+        if not orders:
+            return None
+        rules = self._account.rules.get(self.query.symbol, SymbolRules())
+        orders = execution.placed(orders, self._view.last_close(self.query.symbol), rules)
+        shortfall = self._simulate(orders).shortfall[:, 0]
+        if execution.type == "limit":  # what was not traded has cost (or saved) the whole move
+            side = 1.0 if orders[0].quantity > 0.0 else -1.0
+            shortfall = np.where(np.isnan(shortfall), side * self._moves, shortfall)
+        filled = shortfall[~np.isnan(shortfall)]
+        return shortfall_score(float(np.mean(filled)), SHORTFALL_SCALE) if len(filled) else None
+
+    def _simulate(self, orders: list[Order]) -> FutureOutcome:
+        key = tuple(orders)
+        if key not in self._simulated:
+            self._simulated[key] = simulate_futures(
+                self._futures,
+                self._account,
+                orders,
+                self.query.market.symbols,
+                costs=self._costs,
+                max_leverage=self._max_leverage,
+            )
+        return self._simulated[key]

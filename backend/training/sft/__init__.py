@@ -1,0 +1,1 @@
+"""Supervised fine-tuning: data sets, losses, scores, and the warm start of nano."""

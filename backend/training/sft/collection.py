@@ -1,0 +1,146 @@
+"""Collection: what each role said about the same states, K times over, with its score; the raw stuff of a data set.
+
+The manager is heard in rollouts of the whole team and scored by their outcome. The sub-agents are asked directly, the
+same question K times, since only answers to one question can be compared, and scored by their expert scores.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from backend.builders.teams import SCRIPTED, LoadedTeam, load_team, model_team, team_settings
+from backend.config.schema import Config
+from backend.policies.role_policies import RolePolicies
+from backend.training.algorithm.trajectory import Trajectory
+from backend.training.curriculum.queries import Query
+from backend.training.rollout.collect import RolloutSettings, collect, practise
+from backend.training.sft.conversations import Messages, messages_of
+from cryptosentinel.conversation.transcript import Transcript
+from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.scripted import Policy, ScriptedEngine
+from cryptosentinel.scripted_team import expert_policies, novice_policies
+from cryptosentinel.team import Team, derive_seed
+
+WARM_START = "warm_start"
+WAVERING = "scripted, wavering"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A team that is listened to, `rollouts` times on each state."""
+
+    loaded: LoadedTeam
+    rollouts: int
+
+
+@dataclass(frozen=True)
+class Said:
+    """One conversation of a role about a state.
+
+    `score` is in [0, 1]; None where the answer was invalid or nothing that could be measured came of it. Only
+    conversations about the same `state` with the same `question` can be compared. Invalid ones have no `messages`.
+    """
+
+    role: str
+    source: str
+    state: str
+    symbol: str
+    bar: int
+    exposure: float
+    question: str
+    rollout: int
+    valid: bool
+    score: float | None
+    messages: Messages
+
+
+def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, codec: ChatCodec) -> list[Source]:
+    """The teams behind the names: 'scripted', 'warm_start' (the base as it is), or the folder of a trained team.
+
+    The scripted team always says the same. With `waver` above 0 all but its first rollout waver: now and then a turn is
+    the novice's; otherwise there is that one only. All teams are asked with the horizon and the masking of `config`.
+    Raises `UserError` for a folder that holds no team.
+    """
+    settings, rollouts = config.specialise, config.specialise.rollouts
+    found: list[Source] = []
+    for name in names:
+        if name == SCRIPTED:
+            found.append(Source(_scripted(SCRIPTED, expert_policies(), codec, config), 1))
+            if rollouts > 1 and settings.waver > 0.0:
+                wavering = _scripted(WAVERING, wavering_policies(settings.waver), codec, config)
+                found.append(Source(wavering, rollouts - 1))
+        elif name == WARM_START:
+            loaded = model_team(WARM_START, policies, codec, config.team, config.training.temperature)
+            found.append(Source(loaded, rollouts))
+        else:
+            loaded = load_team(name, config.team)
+            asked = replace(
+                loaded.team.settings, horizon_bars=config.team.horizon_bars, mask_symbols=config.team.mask_symbols
+            )
+            team = Team(loaded.team.codec, loaded.team.version_of, asked)
+            found.append(Source(replace(loaded, name=name, team=team), rollouts))
+    return found
+
+
+def wavering_policies(share: float) -> dict[str, Policy]:
+    """The expert's rules, but for about `share` of the turns, which are the novice's. The seed decides which."""
+    experts, novices = expert_policies(), novice_policies()
+
+    def wavering(role: str) -> Policy:
+        def says(messages: Messages, seed: int) -> str:
+            rng = random.Random(derive_seed(seed, "waver"))
+            return (novices if rng.random() < share else experts)[role](messages, seed)
+
+        return says
+
+    return {role: wavering(role) for role in experts}
+
+
+def listen(source: Source, queries: Sequence[Query], settings: RolloutSettings, seed: int) -> list[Said]:
+    """Everything that the roles of a source say about `queries`: the manager in rollouts, the others in practice."""
+    loaded = source.loaded
+    asked = replace(settings, group_size=source.rollouts)
+    codec = loaded.team.codec
+    said: list[Said] = []
+    for group in collect(loaded.team, loaded.engine, queries, asked, derive_seed(seed, loaded.name)):
+        for rollout in group:
+            manager = rollout.decision.manager
+            score = rollout.outcome.score if rollout.main.valid else None
+            said.append(_said(loaded.name, codec, rollout.query, rollout.number, manager, score))
+    for practices in practise(loaded.team, loaded.engine, queries, asked, derive_seed(seed, loaded.name)):
+        for practice in practices:
+            for transcript, sub in zip(practice.transcripts, practice.subs, strict=True):
+                said.append(_said(loaded.name, codec, practice.query, practice.number, transcript, _expert(sub)))
+    return said
+
+
+def _expert(trajectory: Trajectory) -> float | None:
+    return trajectory.expert if trajectory.valid else None
+
+
+def _scripted(name: str, policies: dict[str, Policy], codec: ChatCodec, config: Config) -> LoadedTeam:
+    """A scripted team that speaks the tokens of `codec`."""
+    engine = ScriptedEngine(codec, policies)
+    return LoadedTeam(name, Team(codec, engine.policy_version, team_settings(config.team, 1.0)), engine)
+
+
+def _said(
+    source: str, codec: ChatCodec, query: Query, number: int, transcript: Transcript, score: float | None
+) -> Said:
+    brief = transcript.brief
+    whole = transcript.valid and transcript.retries == 0  # nobody is to learn the turns that were wrong
+    return Said(
+        role=transcript.role,
+        source=source,
+        state=query.key,
+        symbol=query.symbol,
+        bar=query.bar,
+        exposure=query.exposure,
+        question=" ".join(str(brief[key]) for key in ("symbol", "side", "exposure") if key in brief),
+        rollout=number,
+        valid=whole,
+        score=score,
+        messages=messages_of(codec, transcript) if whole else [],
+    )

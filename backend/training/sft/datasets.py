@@ -1,0 +1,184 @@
+"""Data sets of the roles: the best conversations of each question, one Parquet file a role, and the same as JSONL.
+
+A folder holds `{role}.parquet`, `{role}.jsonl` and `manifest.json`, which says where the rows come from, how many were
+dropped and why, and the hash of every file. Rows are in the chat format (see `conversations.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from backend.training.sft.collection import Said
+from backend.training.sft.conversations import Messages
+from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.team import derive_seed
+from simulator.errors import DataError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+TRAIN, VALIDATION = "train", "validation"
+DROPPED = ("invalid", "unscored", "duplicate", "below_score", "below_margin", "not_best")
+_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
+_SCHEMA = pa.schema(
+    [
+        ("role", pa.string()), ("source", pa.string()), ("state", pa.string()), ("symbol", pa.string()),
+        ("bar", pa.int64()), ("exposure", pa.float64()), ("question", pa.string()), ("rollout", pa.int64()),
+        ("score", pa.float64()), ("margin", pa.float64()), ("split", pa.string()), ("tools", pa.string()),
+        ("messages", pa.list_(_MESSAGE)),
+    ]
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """A conversation that is learnt. `margin` is how far its score is above the mean of those it was chosen from;
+    `tools` are the schemas in its system turn as JSON, or None."""
+
+    role: str
+    source: str
+    state: str
+    symbol: str
+    bar: int
+    exposure: float
+    question: str
+    rollout: int
+    score: float
+    margin: float
+    split: str
+    tools: str | None
+    messages: Messages
+
+    def schemas(self) -> list[dict[str, Any]] | None:
+        """`tools`, read."""
+        return None if self.tools is None else json.loads(self.tools)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How the rows are chosen, and which states are kept for validation."""
+
+    min_score: float
+    min_margin: float
+    validation_share: float
+    schemas_in_prompt: bool
+    seed: int
+
+
+def select(said: Iterable[Said], selection: Selection) -> tuple[list[Row], dict[str, dict[str, int]]]:
+    """The best conversation of every question about every state, and how many of each role were dropped, and why.
+
+    The best has the highest score, the earliest among equals; it is kept if its score is at least `min_score` and at
+    least `min_margin` above the mean of the distinct conversations of its question. Equal conversations are duplicates
+    within a question only: between states they say how often an answer was the best one to the same evidence, and
+    without them a lucky answer would weigh as much as a good one.
+
+    Counts are by role: collected, kept, train, validation and each reason of `DROPPED`; what is dropped has one reason.
+    """
+    counts = {role: dict.fromkeys(("collected", *DROPPED, "kept", TRAIN, VALIDATION), 0) for role in ROLES}
+    groups: dict[tuple[str, str, str], list[Said]] = {}
+    for one in said:
+        count = counts[one.role]
+        count["collected"] += 1
+        if not one.valid:
+            count["invalid"] += 1
+        elif one.score is None:
+            count["unscored"] += 1
+        else:
+            groups.setdefault((one.role, one.state, one.question), []).append(one)
+    rows: list[Row] = []
+    for (role, state, _), group in groups.items():
+        count = counts[role]
+        distinct = list({json.dumps(one.messages): one for one in reversed(group)}.values())[::-1]
+        count["duplicate"] += len(group) - len(distinct)
+        scores = [one.score for one in distinct if one.score is not None]
+        best = max(range(len(distinct)), key=lambda i: (scores[i], -i))
+        margin = max(0.0, scores[best] - float(np.mean(scores)))  # rounding may pass 0 by a last bit
+        count["not_best"] += len(distinct) - 1
+        if scores[best] < selection.min_score:
+            count["below_score"] += 1
+        elif margin < selection.min_margin:
+            count["below_margin"] += 1
+        else:
+            split = _split(state, selection)
+            count["kept"] += 1
+            count[split] += 1
+            rows.append(_row(distinct[best], scores[best], margin, split, selection.schemas_in_prompt))
+    return rows, counts
+
+
+def write_data_set(folder: Path, rows: Sequence[Row], manifest: Mapping[str, Any]) -> None:
+    """Write the rows of every role and the manifest, to which format and hashes are added. The manifest comes last, so
+    that a folder with one is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    hashes: dict[str, str] = {}
+    for role in ROLES:
+        own = [asdict(row) for row in rows if row.role == role]
+        path, lines = folder / f"{role}.parquet", folder / f"{role}.jsonl"
+        pq.write_table(pa.Table.from_pylist(own, schema=_SCHEMA), path)
+        lines.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in own), encoding="utf-8")
+        hashes |= {one.name: _hash(one) for one in (path, lines)}
+    partial = folder / f"{MANIFEST}.tmp"
+    partial.write_text(json.dumps({**manifest, "format": FORMAT, "sha256": hashes}, indent=2) + "\n")
+    os.replace(partial, folder / MANIFEST)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest in `folder`. Raises `DataError` where it is missing, damaged or of another format."""
+    path = folder / MANIFEST
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{folder} holds no {MANIFEST}: give the folder of a finished data set") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}): remove {folder} and collect anew") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("sha256"), dict):
+        raise DataError(f"{path} is no manifest of format {FORMAT}: remove {folder} and collect anew")
+    return found
+
+
+def read_rows(folder: Path, role: str) -> list[Row]:
+    """The rows of a role, as they were written. Raises `DataError` for a file that is missing or has changed since."""
+    path = folder / f"{role}.parquet"
+    wanted = read_manifest(folder)["sha256"].get(path.name)
+    if not path.is_file() or _hash(path) != wanted:
+        raise DataError(f"{path} is not the file that {MANIFEST} describes: remove {folder} and collect anew")
+    return [Row(**row) for row in pq.read_table(path, schema=_SCHEMA).to_pylist()]
+
+
+def _split(state: str, selection: Selection) -> str:
+    """A state is wholly in one split, whoever spoke about it."""
+    share = derive_seed(selection.seed, "split", state) / 2**63
+    return VALIDATION if share < selection.validation_share else TRAIN
+
+
+def _row(said: Said, score: float, margin: float, split: str, schemas_in_prompt: bool) -> Row:
+    return Row(
+        role=said.role,
+        source=said.source,
+        state=said.state,
+        symbol=said.symbol,
+        bar=said.bar,
+        exposure=said.exposure,
+        question=said.question,
+        rollout=said.rollout,
+        score=score,
+        margin=margin,
+        split=split,
+        tools=json.dumps(ROLES[said.role].schemas) if schemas_in_prompt else None,
+        messages=said.messages,
+    )
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,352 @@
+"""Specialisation: a team is listened to, the best of what it said becomes a data set for each role, and each role
+learns its own. The result is a team folder: a base model and an adapter a role, a warmer start than the base alone.
+
+A run is a folder, and everything in it is written whole or not at all: the same call goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backend.builders.market import costs_of, limits_of, split
+from backend.builders.teams import LoadedTeam, model_team, scripted_team
+from backend.config.load import config_from_dict
+from backend.config.schema import Config, ConfigError
+from backend.models.manifest import TeamManifest, write_manifest
+from backend.policies.adapters import save_versions
+from backend.policies.build import role_policies
+from backend.policies.hardware import hardware_of
+from backend.policies.role_policies import RolePolicies
+from backend.policies.tensor_files import read_tensors, write_tensors
+from backend.store.run_record import versions
+from backend.training.curriculum.queries import QueryPool, pools_of
+from backend.training.rollout.collect import RolloutSettings
+from backend.training.sft.collection import Said, listen, sources_of
+from backend.training.sft.conversations import encode
+from backend.training.sft.datasets import (
+    MANIFEST,
+    TRAIN,
+    VALIDATION,
+    Row,
+    Selection,
+    read_manifest,
+    read_rows,
+    select,
+    write_data_set,
+)
+from backend.training.sft.role_scores import compare_roles, score_roles
+from backend.training.sft.sft import Example, SftSettings, SupervisedTrainer, pad_examples
+from backend.training.sft.warm_start import Report
+from backend.training.start import NANO, begin
+from cryptosentinel.agents.registry import ROLES, STANDARD
+from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.team import derive_seed
+from simulator.errors import DataError, RunFailed, UserError
+from simulator.market.market import Market
+
+STATE, DATA, COLLECTED, TRAINING, ADAPTERS, SCORES = (
+    "sft.json", "data", "collected", "training", "adapters", "scores.json",
+)  # fmt: skip
+CHUNK = 32  # states whose conversations are written at a time
+SAVE_EVERY = 25  # steps between two checkpoints of a role
+LOSS_ROWS = 256  # validation conversations that the imitation loss is taken on
+
+
+@dataclass(frozen=True)
+class Specialised:
+    """What came of a run: the folder of the team, the data set's manifest, the roles' scores, and by role the imitation
+    loss (nats per token) on validation conversations before and after; None where there are none."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    scores: dict[str, dict[str, Any]]
+    losses: dict[str, Sequence[float] | None]
+
+
+def specialise(config: Config, market: Market, sources: Sequence[str], folder: Path, report: Report) -> Specialised:
+    """Collect, choose, train and score in `folder`, going on with what is there.
+
+    `sources` are the teams that are listened to, as `collection.sources_of` takes them. Raises `UserError` for sources,
+    a folder or a configuration that cannot be used, `RunFailed` where training cannot go on.
+    """
+    if config.team.roles != STANDARD:
+        raise ConfigError(
+            f"team.roles = '{','.join(config.team.roles)}': what is specialised is the team of {', '.join(STANDARD)}; "
+            "leave team.roles out"
+        )
+    if config.training.start_from:
+        raise ConfigError(
+            f"training.start_from = {config.training.start_from} is where a training begins, and `sft` begins with a "
+            "base: leave it out, and name the folder that `sft` makes there"
+        )
+    if config.training.models == "shared":
+        raise ConfigError("training.models = 'shared': each role is specialised apart; use 'separate'")
+    if not sources or len(set(sources)) < len(sources):
+        raise UserError(f"the sources are {', '.join(sources) or 'missing'}: name at least one team, each once")
+    _claim(folder, {"config": config.to_dict(), "sources": list(sources), "data_hash": market.content_hash})
+    if (folder / SCORES).is_file():
+        return _finished(folder)
+    base = begin(config, market, folder, report)
+    policies, codec = role_policies(base, config.training, hardware=hardware_of(config.training))
+    manifest = _data_set(config, market, sources, folder, policies, codec, report)
+    losses: dict[str, Sequence[float] | None] = {
+        role: _train_role(config, folder, role, policies, codec, report) for role in ROLES
+    }
+    save_versions(policies, folder / ADAPTERS, folder.resolve().name, config.specialise.steps)
+    base_name = NANO if base == folder / NANO else os.path.relpath(base.resolve(), folder.resolve())
+    write_manifest(folder, TeamManifest(base=base_name, adapters=ADAPTERS, config=config))
+    scores = _scores(config, market, base, folder, policies, codec, report)
+    _write(
+        folder / SCORES,
+        {"roles": scores, "losses": losses, "score_on": config.specialise.score_on, "versions": versions()},
+    )
+    return Specialised(folder, manifest, scores, losses)
+
+
+def _finished(folder: Path) -> Specialised:
+    """What a run came to that was finished before."""
+    try:
+        found = json.loads((folder / SCORES).read_text(encoding="utf-8"))
+        return Specialised(folder, read_manifest(folder / DATA), found["roles"], found["losses"])
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder / SCORES} cannot be read ({error}): remove it to score anew") from error
+
+
+def _claim(folder: Path, document: dict[str, Any]) -> None:
+    """Make `folder` this run's. Raises `UserError` when it is another run's or holds something else."""
+    path = folder / STATE
+    if not path.is_file():
+        if folder.exists() and any(folder.iterdir()):
+            raise UserError(f"{folder} is not empty and holds no {STATE}: choose a new folder with --out")
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(path, document)
+        return
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        # Through the config, so that settings that were added since then have their defaults.
+        before["config"] = config_from_dict(before["config"], str(path)).to_dict()
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path} cannot be read ({error}): choose a new folder with --out") from error
+    different = [key for key, value in document.items() if before.get(key) != value]
+    if different:
+        names = {"config": "settings", "sources": "sources", "data_hash": "data"}
+        raise UserError(
+            f"{folder} was begun with other {' and '.join(names[key] for key in different)}: choose a new folder with "
+            "--out, or repeat the former command to go on"
+        )
+
+
+def _data_set(
+    config: Config,
+    market: Market,
+    sources: Sequence[str],
+    folder: Path,
+    policies: RolePolicies,
+    codec: ChatCodec,
+    report: Report,
+) -> dict[str, Any]:
+    """The manifest of the data set, which is made unless it is there."""
+    if (folder / DATA / MANIFEST).is_file():
+        return read_manifest(folder / DATA)
+    settings = config.specialise
+    rows, counts = select(
+        _collect(config, market, sources, folder, policies, codec, report),
+        Selection(
+            settings.min_score,
+            settings.min_margin,
+            settings.validation_share,
+            config.team.schemas_in_prompt,
+            settings.seed,
+        ),
+    )
+    document = {
+        "sources": list(sources),
+        "seed": settings.seed,
+        "data": {"source": market.source, "hash": market.content_hash},
+        "base": policies.base_fingerprint,
+        "counts": counts,
+        "config": config.to_dict(),
+        "versions": versions(),
+    }
+    write_data_set(folder / DATA, rows, document)
+    return read_manifest(folder / DATA)
+
+
+def _collect(
+    config: Config,
+    market: Market,
+    sources: Sequence[str],
+    folder: Path,
+    policies: RolePolicies,
+    codec: ChatCodec,
+    report: Report,
+) -> list[Said]:
+    """All conversations of all sources about the same states of the training part, chunk by chunk."""
+    settings, horizon = config.specialise, config.team.horizon_bars
+    [pool] = pools_of(config.training, market, [split(market, config.market, horizon).train], horizon)
+    queries = pool.draw(derive_seed(settings.seed, "states"), 0, settings.states, easy=False)
+    teams = sources_of(sources, config, policies, codec)
+    (folder / COLLECTED).mkdir(exist_ok=True)
+    said: list[Said] = []
+    for start in range(0, len(queries), CHUNK):
+        path = folder / COLLECTED / f"{start:07d}.json"
+        if not path.is_file():
+            chunk = queries[start : start + CHUNK]
+            heard = [one for team in teams for one in listen(team, chunk, _rollouts(config), settings.seed)]
+            _write(path, [asdict(one) for one in heard])
+        said += _read_collected(path)
+        report("collection", min(start + CHUNK, len(queries)), len(queries))
+    return said
+
+
+def _read_collected(path: Path) -> list[Said]:
+    try:
+        return [Said(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{path} cannot be read ({error}): remove it to collect these states anew") from error
+
+
+def _train_role(
+    config: Config, folder: Path, role: str, policies: RolePolicies, codec: ChatCodec, report: Report
+) -> tuple[float, float] | None:
+    """Train a role's adapter on its rows, going on from its checkpoint; the imitation losses before and after.
+
+    A role without rows keeps the base's answers.
+    """
+    rows = read_rows(folder / DATA, role)
+    learnt = _examples([row for row in rows if row.split == TRAIN], policies, codec)
+    kept_back = _examples([row for row in rows if row.split == VALIDATION][:LOSS_ROWS], policies, codec)
+    before = _imitation_loss(policies, role, kept_back)
+    if learnt:
+        _fit(config, folder, role, policies, learnt, report)
+    after = _imitation_loss(policies, role, kept_back)
+    return None if before is None or after is None else (before, after)
+
+
+def _fit(
+    config: Config, folder: Path, role: str, policies: RolePolicies, examples: Sequence[Example], report: Report
+) -> None:
+    """All steps of one role; a checkpoint now and then, from which they go on."""
+    settings, path = config.specialise, folder / TRAINING / f"{role}.safetensors"
+    trainer = SupervisedTrainer(
+        policies.trainable(role),
+        lambda ids, mask: policies.logps(role, ids.to(policies.device), mask.to(policies.device))[0],
+        examples,
+        SftSettings(
+            steps=settings.steps,
+            batch_tokens=settings.batch_tokens,
+            lr=settings.learning_rate,
+            warmup_steps=min(20, settings.steps // 5 + 1),
+            weight_decay=0.0,  # it would pull an adapter to the base, which is not its prior
+            seed=derive_seed(settings.seed, "sft", role),
+        ),
+    )
+    data = read_manifest(folder / DATA)["sha256"][f"{role}.parquet"]
+    header = {"kind": "sft", "role": role, "base": policies.base_fingerprint, "data": data}
+    if path.is_file():
+        tensors, found = read_tensors(path)
+        if any(found.get(key) != value for key, value in header.items()):
+            raise UserError(f"{path} belongs to another role, base model or data set: remove it to train {role} anew")
+        policies.load_role_state(role, _section(tensors, "policy/"))
+        trainer.resume(int(found["done"]), _section(tensors, "optimizer/"))
+    what = f"sft {role}"
+    report(what, trainer.done, settings.steps)
+    while trainer.done < settings.steps:
+        try:
+            trainer.step()
+        except ValueError as error:
+            raise RunFailed(f"{role} cannot be trained: {error} (specialise.learning_rate), in a new folder") from error
+        report(what, trainer.done, settings.steps)
+        if trainer.done % SAVE_EVERY == 0 or trainer.done == settings.steps:
+            state = {f"policy/{name}": tensor for name, tensor in policies.role_state(role).items()}
+            state |= {f"optimizer/{name}": tensor for name, tensor in trainer.optimizer_state().items()}
+            write_tensors(path, state, {**header, "done": trainer.done})
+
+
+def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _examples(rows: Sequence[Row], policies: RolePolicies, codec: ChatCodec) -> list[Example]:
+    """The rows as ids and masks. Raises `UserError` for a conversation that the model has no positions for."""
+    examples = [encode(codec, row.messages, row.schemas()) for row in rows]
+    longest, limit = max((len(ids) for ids, _ in examples), default=0), policies.base_config.max_position_embeddings
+    if longest > limit:
+        raise UserError(f"a conversation of {rows[0].role} has {longest} tokens, but the base has {limit} positions")
+    return examples
+
+
+def _imitation_loss(policies: RolePolicies, role: str, examples: Sequence[Example]) -> float | None:
+    """Mean loss in nats per token under the role's policy; None without examples."""
+    if not examples:
+        return None
+    total, tokens = 0.0, 0
+    with torch.no_grad():
+        for start in range(0, len(examples), 8):
+            ids, mask = pad_examples(examples[start : start + 8])
+            logps, _ = policies.logps(role, ids.to(policies.device), mask.to(policies.device))
+            total -= float(logps.sum())
+            tokens += int(mask.sum())
+    return total / tokens
+
+
+def _scores(
+    config: Config,
+    market: Market,
+    base: Path,
+    folder: Path,
+    policies: RolePolicies,
+    codec: ChatCodec,
+    report: Report,
+) -> dict[str, dict[str, Any]]:
+    """Each role's held-out score as the base, as it is now, and as the scripted team, on the same states and draws."""
+    settings, horizon = config.specialise, config.team.horizon_bars
+    parts = split(market, config.market, horizon)
+    part = parts.held_out if settings.score_on == "held_out" else parts.validation
+    seed = derive_seed(settings.seed, "scores")
+    queries = QueryPool(market, *part, horizon).draw(seed, 0, settings.score_states, easy=False)
+    temperature = config.training.temperature
+    # Made one after the other, since each keeps a merged copy of the base for every role.
+    teams: dict[str, Callable[[], LoadedTeam]] = {
+        "before": lambda: model_team(
+            "before", role_policies(base, config.training)[0], codec, config.team, temperature
+        ),
+        "after": lambda: model_team("after", policies, codec, config.team, temperature),
+        "scripted": lambda: scripted_team(config.team),
+    }
+    asked = replace(_rollouts(config), group_size=settings.score_samples)
+    found = {
+        name: score_roles(make(), queries, asked, seed, partial(report, f"score {name}"))
+        for name, make in teams.items()
+    }
+    samples = config.evaluation.bootstrap_samples
+    return compare_roles(found["before"], found["after"], found["scripted"], samples, settings.seed)
+
+
+def _rollouts(config: Config) -> RolloutSettings:
+    """How rollouts are judged; those who roll out say how many they want."""
+    return RolloutSettings(
+        group_size=config.specialise.rollouts,
+        paths=config.training.futures_paths,
+        horizon=config.team.horizon_bars,
+        costs=costs_of(config.costs),
+        max_leverage=config.costs.max_leverage,
+        limits=limits_of(config.guard),
+        outcome_scale=config.training.outcome_scale,
+    )
+
+
+def _write(path: Path, document: object) -> None:
+    """JSON, written whole or not at all."""
+    unfinished = path.with_name(path.name + ".tmp")
+    unfinished.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    os.replace(unfinished, path)

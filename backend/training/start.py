@@ -1,0 +1,142 @@
+"""What a training begins with: a base model, given or made here, and the weights of a team that was trained before.
+
+Whatever it has of another run's folder is copied into its own, but for a base that lies elsewhere itself: the other run
+may go on, move or go.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from backend.builders.market import split
+from backend.builders.teams import team_settings
+from backend.config.market import MarketConfig
+from backend.config.schema import Config, ConfigError
+from backend.config.training import TrainingConfig
+from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, write_manifest
+from backend.models.registry import START, resolve_base
+from backend.training.curriculum.queries import QueryPool
+from backend.training.sft.sft import SftSettings
+from backend.training.sft.warm_start import NanoSettings, Report, make_nano
+from cryptosentinel.agents.registry import roles_of
+from simulator.errors import UserError
+from simulator.market.market import Market
+
+NANO = "nano"
+
+
+def begin(config: Config, market: Market, folder: Path, report: Report) -> Path:
+    """The base model of the run in `folder`, made or copied there unless it is there already or lies elsewhere; with
+    `training.start_from` the weights to begin with as well. Raises `UserError` where either cannot be had."""
+    if config.training.start_from:
+        _take_over(config, folder)
+    base = base_of(config.training, folder)
+    if base == folder / NANO and not base.is_dir():
+        _make(config, market, base, report)
+    return base
+
+
+def base_of(training: TrainingConfig, folder: Path) -> Path:
+    """Where the base model of the run in `folder` lies, or is to lie: that of `training.base_model`, a folder or a
+    pulled model's name on the hub, that of the team which it starts from, or nano in the run's own folder. Raises
+    `UserError`."""
+    if training.base_model:
+        return resolve_base(training.base_model)
+    start = start_of(training, folder)
+    if start is None or not start.is_dir():
+        return folder / NANO
+    return Path(os.path.normpath(start / read_manifest(start).base))
+
+
+def start_of(training: TrainingConfig, folder: Path) -> Path | None:
+    """The weights that the run in `folder` begins with; None where it is the base alone."""
+    return folder / START if training.start_from else None
+
+
+def _take_over(config: Config, folder: Path) -> None:
+    """Copy weights, and a base of its own, from the team that the run starts from. The copy is a team as well."""
+    team = Path(config.training.start_from)
+    kept = folder / START
+    if kept.is_dir():  # whole, since it was renamed
+        return
+    if not (team / MANIFEST).is_file():
+        raise ConfigError(
+            f"training.start_from = {team} is no folder of a team: give one of a finished `sft` or `train`, with a "
+            f"{MANIFEST} in it"
+        )
+    manifest = read_manifest(team)
+    weights = _weights_of(team, manifest)
+    _check_parts(config.market, manifest.config.market, team)
+    own_base = manifest.base == NANO
+    if own_base:
+        _copy(team / NANO, folder / NANO)
+    unfinished = kept.with_suffix(".tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    base = Path("..", "..", NANO) if own_base else (team / manifest.base).resolve()
+    write_manifest(unfinished, TeamManifest(base=str(base), adapters=".", config=manifest.config))
+    for role in roles_of(config.team.roles):
+        exported, whole = weights / role, weights / f"{role}.safetensors"
+        if exported.is_dir():
+            shutil.copytree(exported, unfinished / role)
+        elif whole.is_file():
+            shutil.copyfile(whole, unfinished / whole.name)
+        else:
+            shutil.rmtree(unfinished)
+            raise UserError(
+                f"training.start_from: {weights} holds nothing of {role}: start from a team that has the role, or "
+                f"leave it out of team.roles = '{','.join(config.team.roles)}'"
+            )
+    os.replace(unfinished, kept)
+
+
+def _weights_of(team: Path, manifest: TeamManifest) -> Path:
+    weights = manifest.weights()
+    if weights is None:
+        raise ConfigError(
+            f"training.start_from = {team}: this team is its base itself, so there is nothing to start from but the "
+            f"base: set training.base_model = {team / manifest.base} in its place"
+        )
+    return team / weights
+
+
+def _check_parts(market: MarketConfig, former: MarketConfig, team: Path) -> None:
+    """Raise `ConfigError` where the team has learnt from bars that this run validates on or holds out."""
+    shares = {"train_share", "validation_share"}
+    parts, own = former.model_dump(include=shares), market.model_dump(include=shares)
+    if parts != own and former.model_dump(exclude=shares) == market.model_dump(exclude=shares):
+        named = ", ".join(f"market.{key} = {value:g}" for key, value in parts.items())
+        raise ConfigError(
+            f"training.start_from = {team} was trained on this market in other parts, so it may have learnt from what "
+            f"is held out here: set {named} as there"
+        )
+
+
+def _copy(source: Path, target: Path) -> None:
+    """A folder, whole or not at all; what is there stays."""
+    if target.is_dir():
+        return
+    if not source.is_dir():
+        raise UserError(f"there is no model folder {source}: put it back where it was")
+    unfinished = target.with_name(target.name + ".tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(source, unfinished)
+    os.replace(unfinished, target)
+
+
+def _make(config: Config, market: Market, base: Path, report: Report) -> None:
+    """Nano, warm-started on the training part of the market."""
+    horizon, nano = config.team.horizon_bars, config.nano
+    pool = QueryPool(market, *split(market, config.market, horizon).train, horizon)
+    settings = NanoSettings(
+        vocab_size=nano.vocab_size,
+        hidden_size=nano.hidden,
+        layers=nano.layers,
+        intermediate_size=nano.intermediate,
+        decisions=nano.decisions,
+        expert_share=nano.teacher_share,
+        sft=SftSettings(steps=nano.steps, batch_tokens=nano.batch_tokens, lr=nano.learning_rate, seed=nano.seed),
+    )
+    make_nano(base, pool, team_settings(config.team, 1.0), settings, nano.seed, report)

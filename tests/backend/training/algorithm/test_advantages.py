@@ -1,0 +1,193 @@
+"""Group advantages: known answers and the laws they obey."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from backend.training.algorithm.advantages import batch_scaled, decoupled_advantages, group_advantages
+
+# Rewards have few decimals here, so that two of them are either equal or clearly different.
+grid = st.integers(0, 1000).map(lambda n: n / 1000)
+groups = st.lists(st.tuples(grid, st.integers(1, 20)), min_size=1, max_size=12).map(
+    lambda rows: (np.array([row[0] for row in rows]), np.array([row[1] for row in rows], float))
+)
+
+
+def test_group_basic_known(known: dict[str, Any]) -> None:
+    case = known["group_basic"]
+    advantages, degenerate = group_advantages(case["rewards"])
+    assert advantages == pytest.approx(case["advantages"])
+    assert not degenerate
+
+
+def test_main_group_known(known: dict[str, Any]) -> None:
+    case = known["main_group"]
+    assert group_advantages(case["rewards"])[0] == pytest.approx(case["advantages"])
+
+
+def test_fractional_known(known: dict[str, Any]) -> None:
+    case = known["fractional"]
+    rewards, weights = np.concatenate(case["sub_rewards"]), np.concatenate(case["weights"])
+    assert np.dot(weights, rewards) == pytest.approx(case["mean"])
+    assert group_advantages(rewards, weights)[0] == pytest.approx(np.concatenate(case["advantages"]))
+
+
+def test_roles_never_pool_known(known: dict[str, Any]) -> None:
+    case = known["roles_never_pool"]
+    apart_a, apart_b = group_advantages(case["role_a"])[0], group_advantages(case["role_b"])[0]
+    assert apart_a == pytest.approx(case["advantages_a"], abs=1e-9)
+    assert apart_b == pytest.approx(case["advantages_b"], abs=1e-9)
+    pooled = group_advantages(case["role_a"] + case["role_b"])[0]
+    assert np.abs(pooled[:4] - apart_a).max() > 0.5, "the mutant that pools roles would be seen"
+
+
+def test_degenerate_known(known: dict[str, Any]) -> None:
+    for name in ("all_equal", "singleton"):
+        case = known["degenerate"][name]
+        advantages, degenerate = group_advantages(case["rewards"])
+        assert advantages.tolist() == case["advantages"]
+        assert degenerate
+    assert group_advantages([])[1]
+
+
+@pytest.mark.parametrize("value", [0.1, 0.4, 0.7, 1 / 3])
+@pytest.mark.parametrize("size", [3, 5, 7, 8])
+def test_the_float_noise_of_equal_rewards_never_becomes_an_advantage(value: float, size: int) -> None:
+    weights = np.random.default_rng(0).random(size)
+    assert group_advantages([value] * size, weights)[0].tolist() == [0.0] * size
+    noisy = [0.1 + 0.2, 0.3] * size
+    assert noisy[0] != noisy[1]
+    assert not group_advantages(noisy)[0].any()
+
+
+def test_a_small_but_real_spread_counts_in_full() -> None:
+    assert group_advantages([0.5, 0.5 + 1e-8])[0] == pytest.approx([-1.0, 1.0])
+
+
+@given(groups)
+def test_zero_mean_and_unit_population_variance(group: tuple[np.ndarray, np.ndarray]) -> None:
+    rewards, weights = group
+    assume(len(set(rewards)) > 1)
+    advantages, degenerate = group_advantages(rewards, weights)
+    share = weights / weights.sum()
+    assert not degenerate
+    assert share @ advantages == pytest.approx(0.0, abs=1e-9)
+    assert share @ advantages**2 == pytest.approx(1.0)
+
+
+@given(groups, st.randoms(use_true_random=False))
+def test_order_does_not_matter(group: tuple[np.ndarray, np.ndarray], random: Any) -> None:
+    rewards, weights = group
+    order = random.sample(range(len(rewards)), len(rewards))
+    want = group_advantages(rewards, weights)[0][order]
+    assert group_advantages(rewards[order], weights[order])[0] == pytest.approx(want, abs=1e-9)
+
+
+@given(groups, st.floats(0.01, 100.0), st.floats(-5.0, 5.0), st.floats(0.01, 100.0))
+def test_affine_rewards_and_scaled_weights_change_nothing(
+    group: tuple[np.ndarray, np.ndarray], a: float, b: float, c: float
+) -> None:
+    rewards, weights = group
+    want = group_advantages(rewards, weights)[0]
+    assert group_advantages(a * rewards + b, c * weights)[0] == pytest.approx(want, abs=1e-7)
+
+
+@given(groups)
+def test_a_whole_weight_is_as_many_copies(group: tuple[np.ndarray, np.ndarray]) -> None:
+    rewards, weights = group
+    copies = weights.astype(int)
+    repeated = group_advantages(np.repeat(rewards, copies))[0]
+    assert repeated == pytest.approx(np.repeat(group_advantages(rewards, weights)[0], copies), abs=1e-9)
+
+
+@given(groups, grid)
+def test_a_dropped_call_shapes_nothing_and_gets_nothing(group: tuple[np.ndarray, np.ndarray], dropped: float) -> None:
+    rewards, weights = group
+    advantages, degenerate = group_advantages(np.append(rewards, dropped), np.append(weights, 0.0))
+    want, want_degenerate = group_advantages(rewards, weights)
+    assert advantages[:-1] == pytest.approx(want)
+    assert advantages[-1] == 0.0
+    assert degenerate == want_degenerate
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_nan_and_infinity_raise(bad: float) -> None:
+    with pytest.raises(ValueError, match="reward"):
+        group_advantages([0.1, bad])
+    with pytest.raises(ValueError, match="weight"):
+        group_advantages([0.1, 0.2], [1.0, bad])
+    with pytest.raises(ValueError, match="weight"):
+        group_advantages([0.1, 0.2], [1.0, -1.0])
+    with pytest.raises(ValueError, match="length"):
+        group_advantages([0.1, 0.2], [1.0])
+
+
+@given(groups)
+def test_without_sigma_it_is_what_a_reward_is_above_the_mean(group: tuple[np.ndarray, np.ndarray]) -> None:
+    rewards, weights = group
+    advantages, degenerate = group_advantages(rewards, weights, scale=False)
+    scaled, same = group_advantages(rewards, weights)
+    mean = np.average(rewards, weights=weights)
+    sigma = np.sqrt(np.average((rewards - mean) ** 2, weights=weights))
+    assert degenerate == same
+    assert advantages == pytest.approx(rewards - mean, abs=1e-9)
+    assert advantages == pytest.approx(sigma * scaled, abs=1e-9)
+
+
+parts_of = st.integers(1, 8).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.tuples(grid, grid, grid), min_size=n, max_size=n).map(np.array),
+        st.lists(st.integers(1, 9), min_size=n, max_size=n).map(np.array),
+    )
+)
+COEFFICIENTS = (0.1, 0.4, 0.5)
+
+
+@given(parts_of, st.floats(0.01, 100.0), st.integers(0, 2))
+def test_decoupled_parts_count_by_their_coefficient_whatever_their_spread(
+    case: tuple[np.ndarray, np.ndarray], factor: float, which: int
+) -> None:
+    parts, weights = case
+    advantages, degenerate = decoupled_advantages(parts, COEFFICIENTS, weights)
+    each = [group_advantages(column, weights) for column in parts.T]
+    assert advantages == pytest.approx(sum(c * one for c, (one, _) in zip(COEFFICIENTS, each, strict=True)), abs=1e-9)
+    assert degenerate == all(equal for _, equal in each)
+    assert weights @ advantages == pytest.approx(0.0, abs=1e-7)
+    stretched = parts.copy()
+    stretched[:, which] *= factor
+    assert decoupled_advantages(stretched, COEFFICIENTS, weights)[0] == pytest.approx(advantages, abs=1e-7)
+
+
+@given(parts_of)
+def test_a_part_without_a_coefficient_is_not_looked_at(case: tuple[np.ndarray, np.ndarray]) -> None:
+    parts, weights = case
+    advantages, degenerate = decoupled_advantages(parts, (0.0, 1.0, 0.0), weights)
+    want, equal = group_advantages(parts[:, 1], weights)
+    assert advantages.tolist() == want.tolist()
+    assert degenerate == equal
+
+
+@given(st.lists(groups, max_size=5))
+def test_a_batch_has_unit_variance_and_keeps_its_groups(drawn: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    advantages = [group_advantages(rewards, weights)[0] for rewards, weights in drawn]
+    weights = [one / one.sum() for _, one in drawn]
+    scaled = batch_scaled(advantages, weights)
+    assert [len(one) for one in scaled] == [len(one) for one in advantages]
+    if any(one.any() for one in advantages):
+        share = np.concatenate(weights) / len(weights)
+        assert share @ np.concatenate(scaled) ** 2 == pytest.approx(1.0)
+        factor = np.concatenate(scaled).max() / np.concatenate(advantages).max()
+        assert np.concatenate(scaled) == pytest.approx(factor * np.concatenate(advantages), abs=1e-6)
+    else:
+        assert not any(one.any() for one in scaled)
+
+
+def test_parts_of_the_wrong_shape_are_refused() -> None:
+    for parts, coefficients in (([1.0, 2.0], [1.0]), ([[1.0, 2.0]], [1.0]), ([[1.0]], [[1.0]])):
+        with pytest.raises(ValueError, match="parts"):
+            decoupled_advantages(parts, coefficients)

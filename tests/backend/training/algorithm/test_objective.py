@@ -1,0 +1,225 @@
+"""The clipped objective: known answers, its three ratios, KL, staleness, and what must get no gradient.
+
+`test_aggregation.py` has the aggregations, CISPO and the kinds of importance weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from backend.training.algorithm.advantages import group_advantages
+from backend.training.algorithm.alignment import align
+from backend.training.algorithm.objective import (
+    RatioKind,
+    clipped_objective,
+    importance_weights,
+    k3,
+    kl_terms,
+    masked_mean,
+    policy_ratio,
+)
+
+KINDS: tuple[RatioKind, ...] = ("token", "sequence", "trajectory")
+
+
+def batch(seed: int, rows: int = 4, length: int = 6) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """new, old (B, T), mask (B, T), advantages, weights (B,); each row has a sampled token."""
+    rng = torch.Generator().manual_seed(seed)
+    new, old = -3.0 * torch.rand(2, rows, length, generator=rng, dtype=torch.float64)
+    mask = torch.rand(rows, length, generator=rng) < 0.6
+    mask[:, 0], mask[:, 1] = False, True
+    advantages = torch.randn(rows, generator=rng, dtype=torch.float64)
+    weights = torch.rand(rows, generator=rng, dtype=torch.float64) + 0.1
+    return new.requires_grad_(), old, mask, advantages, weights
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clip_known(known: dict[str, Any], kind: RatioKind) -> None:
+    for case in known["clip"]:
+        new = torch.tensor([[0.0, np.log(case["ratio"])]], dtype=torch.float64, requires_grad=True)
+        mask = torch.tensor([[False, True]])
+        advantage = torch.tensor([case["advantage"]], dtype=torch.float64)
+        value, stats = clipped_objective(
+            new, torch.zeros(1, 2), mask, advantage, torch.ones(1), case["eps_low"], case["eps_high"], kind
+        )
+        (gradient,) = torch.autograd.grad(value, new)
+        assert value.item() == pytest.approx(case["value"])
+        assert (gradient[0, 1].item() != 0.0) == case["gradient_flows"]
+        assert stats.clipped.tolist() == [not case["gradient_flows"]]
+        assert stats.ratio.tolist() == pytest.approx([case["ratio"]])
+
+
+def test_staleness_known(known: dict[str, Any]) -> None:
+    case, mask = known["staleness"], torch.tensor([[True]])
+    behaviour, proximal, current = (
+        torch.tensor([[case[f"{name}_logprob"]]], dtype=torch.float64) for name in ("behaviour", "proximal", "current")
+    )
+    importance = importance_weights(proximal, behaviour, mask, case["cap"])
+    assert importance.item() == pytest.approx(case["importance_weight"])
+    assert policy_ratio(current, proximal, mask, "token").item() == pytest.approx(case["policy_ratio"])
+    one = torch.ones(1)
+    value, _ = clipped_objective(current, proximal, mask, one, one, 0.2, 0.2, "token", importance)
+    assert value.item() == pytest.approx(case["importance_weight"] * case["policy_ratio"])
+    assert importance_weights(proximal + 5.0, behaviour, mask, case["cap"]).item() == case["cap"]
+
+
+def bandit_gradient(actions: list[int], advantages: np.ndarray, weights: np.ndarray) -> float:
+    """d J / d logit of action 1, at two zero logits and ratio 1, one token an action."""
+    logits = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    new = torch.log_softmax(logits, 0)[torch.tensor(actions)].unsqueeze(-1)
+    mask = torch.ones(len(actions), 1, dtype=torch.bool)
+    value, _ = clipped_objective(
+        new, new.detach(), mask, torch.from_numpy(advantages), torch.from_numpy(weights), 0.2, 0.2
+    )
+    (gradient,) = torch.autograd.grad(value, logits)
+    return float(gradient[1])
+
+
+def test_bandit_end_to_end_known(known: dict[str, Any]) -> None:
+    case = known["bandit_end_to_end"]
+    rng = np.random.default_rng(0)
+    advantages, _ = group_advantages(case["main_rewards"])
+    assert advantages == pytest.approx(case["main_advantages"])
+    even = align([1] * case["K"], "fractional", 0, rng)
+    assert bandit_gradient(case["main_actions"], advantages, even) == pytest.approx(case["grad_main_logit_1"])
+
+    rewards = np.concatenate(case["sub_rewards"])
+    actions = [action for calls in case["sub_actions"] for action in calls]
+    weights = align([len(calls) for calls in case["sub_rewards"]], "fractional", 0, rng)
+    assert weights @ rewards == pytest.approx(case["fractional"]["mean"])
+    advantages, _ = group_advantages(rewards, weights)
+    want = case["fractional"]["grad_sub_logit_1"]
+    assert bandit_gradient(actions, advantages, weights) == pytest.approx(want)
+
+    # The draw of the case: the first rollout's call twice, the third's as they are, the last's without its middle one.
+    copied = np.array([2, 1, 1, 1, 0, 1]) / 6.0
+    draws = (align([1, 2, 0, 3], "duplicate_drop", 2, np.random.default_rng(seed)) for seed in range(50))
+    assert any(np.allclose(copied, draw) for draw in draws)
+    advantages, _ = group_advantages(rewards, copied)
+    want = case["duplicate_drop_d2_first_copied_middle_of_last_dropped"]["grad_sub_logit_1"]
+    assert bandit_gradient(actions, advantages, copied) == pytest.approx(want, abs=1e-7)
+
+
+@given(st.integers(0, 10_000), st.sampled_from(KINDS))
+def test_masked_tokens_get_exactly_no_gradient(seed: int, kind: RatioKind) -> None:
+    new, old, mask, advantages, weights = batch(seed)
+    poisoned = torch.where(mask, old, torch.inf)  # whatever lies in masked places, padding included
+    value, _ = clipped_objective(new, poisoned, mask, advantages, weights, 0.2, 0.2, kind)
+    value = value - masked_mean(new, mask).sum() - kl_terms(new, poisoned, poisoned, mask).sum()
+    (gradient,) = torch.autograd.grad(value, new)
+    assert torch.isfinite(value)
+    assert torch.isfinite(gradient).all()
+    assert (gradient[~mask] == 0.0).all()
+    assert (gradient[mask] != 0.0).any()
+
+
+@given(st.integers(0, 10_000))
+def test_without_delegation_it_is_plain_grpo(seed: int) -> None:
+    """K rollouts of one call each, against GRPO written as loops over tokens (arXiv 2402.03300, eq. 3, no KL)."""
+    new, old, mask, _, _ = batch(seed, rows=5)
+    rewards = np.random.default_rng(seed).integers(0, 4, 5) / 3.0
+    advantages, _ = group_advantages(rewards)
+    weights = align([1] * 5, "fractional", 1, np.random.default_rng(0))
+    value, _ = clipped_objective(
+        new, old, mask, torch.from_numpy(advantages), torch.from_numpy(weights), 0.2, 0.28, "token"
+    )
+    want = torch.zeros((), dtype=torch.float64)
+    spread = rewards.std()
+    for i in range(5):
+        advantage = 0.0 if spread == 0.0 else (rewards[i] - rewards.mean()) / spread
+        tokens = [t for t in range(6) if mask[i, t]]
+        for t in tokens:
+            ratio = torch.exp(new[i, t] - old[i, t])
+            want = want + torch.min(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage) / len(tokens) / 5
+    assert value.item() == pytest.approx(want.item(), abs=1e-12)
+    got_gradient, want_gradient = (
+        torch.autograd.grad(value, new)[0],
+        torch.autograd.grad(want, new, allow_unused=True)[0],
+    )
+    torch.testing.assert_close(got_gradient, torch.zeros_like(new) if want_gradient is None else want_gradient)
+
+
+def test_the_three_ratios_by_hand() -> None:
+    new = torch.tensor([[0.0, -1.0, -2.0, -0.5]])
+    old = torch.tensor([[9.0, -1.2, -1.9, -9.0]])
+    mask = torch.tensor([[False, True, True, False]])
+    assert policy_ratio(new, old, mask, "token")[mask].tolist() == pytest.approx([np.exp(0.2), np.exp(-0.1)])
+    assert policy_ratio(new, old, mask, "sequence").tolist() == [[pytest.approx(np.exp(0.05))]]
+    assert policy_ratio(new, old, mask, "trajectory").tolist() == [[pytest.approx(np.exp(0.1))]]
+
+
+@given(st.integers(0, 10_000), st.sampled_from(KINDS))
+def test_micro_batches_with_the_total_add_up(seed: int, kind: RatioKind) -> None:
+    new, old, mask, advantages, weights = batch(seed)
+    whole, _ = clipped_objective(new, old, mask, advantages, weights, 0.2, 0.2, kind)
+    total, parts = float(weights.sum()), []
+    for rows in (slice(0, 1), slice(1, 4)):
+        args = (new[rows], old[rows], mask[rows], advantages[rows], weights[rows])
+        parts.append(clipped_objective(*args, 0.2, 0.2, kind, total=total)[0])
+    assert sum(parts).item() == pytest.approx(whole.item())  # type: ignore[union-attr] # not the empty sum
+
+
+@given(st.integers(0, 10_000))
+def test_length_of_an_answer_does_not_weigh(seed: int) -> None:
+    """At ratio 1 every call adds w A, however long: the denominator counts rollouts, never tokens."""
+    new, _, mask, advantages, weights = batch(seed)
+    for kind in KINDS:
+        value, _ = clipped_objective(new, new.detach(), mask, advantages, weights, 0.2, 0.2, kind)
+        assert value.item() == pytest.approx(((weights * advantages).sum() / weights.sum()).item())
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_policy_that_has_run_away_keeps_a_finite_gradient(advantage: float) -> None:
+    new = torch.zeros(1, 200, requires_grad=True)
+    old, mask = torch.full((1, 200), -5.0), torch.ones(1, 200, dtype=torch.bool)
+    args = (mask, torch.tensor([advantage]), torch.ones(1), 0.2, 0.2, "trajectory")
+    value, _ = clipped_objective(new, old, *args)  # type: ignore[arg-type] # a tuple of mixed types
+    (gradient,) = torch.autograd.grad(value, new)
+    assert torch.isfinite(value)
+    assert torch.isfinite(gradient).all()
+
+
+def test_kl_has_the_exact_value_and_gradient_in_expectation() -> None:
+    """Over all actions of a softmax: E_old[rho k3] is KL(new || ref), and so is its gradient; a bare k3's is not."""
+    logits = torch.tensor([0.3, -0.4, 1.1], dtype=torch.float64, requires_grad=True)
+    reference = torch.log_softmax(torch.tensor([0.0, 0.9, -0.2], dtype=torch.float64), 0)
+    log_probs = torch.log_softmax(logits, 0)
+    exact = (log_probs.exp() * (log_probs - reference)).sum()
+    (want,) = torch.autograd.grad(exact, logits, retain_graph=True)
+
+    mask = torch.ones(3, 1, dtype=torch.bool)
+    new, probability = log_probs.unsqueeze(-1), log_probs.exp().detach()
+    ours = (probability * kl_terms(new, new.detach(), reference.unsqueeze(-1), mask)).sum()
+    (got,) = torch.autograd.grad(ours, logits, retain_graph=True)
+    bare = (probability * k3(new, reference.unsqueeze(-1), mask).squeeze(-1)).sum()
+    (biased,) = torch.autograd.grad(bare, logits)
+    assert ours.item() == pytest.approx(exact.item())
+    torch.testing.assert_close(got, want)
+    assert (biased - want).abs().max() > 0.05
+
+
+@given(st.integers(0, 10_000))
+def test_k3_is_never_negative_and_zero_only_on_itself(seed: int) -> None:
+    new, old, mask, _, _ = batch(seed)
+    assert (k3(new, old, mask) >= 0.0).all()
+    assert (k3(new, new, mask) == 0.0).all()
+    assert (k3(new, old, mask)[~mask] == 0.0).all()
+
+
+def test_importance_multiplies_tokens_or_their_mean_and_has_no_gradient() -> None:
+    new, old, mask, advantages, weights = batch(3)
+    behaviour = old - 0.3
+    importance = importance_weights(new, behaviour, mask, 100.0)
+    assert not importance.requires_grad
+    assert (importance[~mask] == 1.0).all()
+    even = torch.full_like(importance, 1.5)
+    for kind in KINDS:
+        plain, _ = clipped_objective(new, old, mask, advantages, weights, 0.2, 0.2, kind)
+        scaled, _ = clipped_objective(new, old, mask, advantages, weights, 0.2, 0.2, kind, even)
+        assert scaled.item() == pytest.approx(1.5 * plain.item())

@@ -1,0 +1,71 @@
+"""The two stages and the gate between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.training.curriculum.curriculum import Curriculum, Schedule
+
+PLAN = Curriculum(2, 6, 4, 0.9, (0.1, 0.9), (0.1, 0.4, 0.5))
+
+
+def test_stage_1_pays_for_format_and_expertise_on_easy_states() -> None:
+    stage = PLAN.stage(1)
+    assert stage.easy
+    assert stage.alpha == (1.0, 0.0)
+    assert stage.beta == (0.1, 0.0, 0.9)
+    assert sum(stage.beta) == pytest.approx(1.0)
+
+
+def test_stage_2_pays_as_configured_on_all_states() -> None:
+    stage = PLAN.stage(2)
+    assert not stage.easy
+    assert (stage.alpha, stage.beta) == (PLAN.alpha, PLAN.beta)
+
+
+@given(st.dictionaries(st.sampled_from(["manager", "trader", "risk_analyst"]), st.floats(0, 1)))
+def test_the_gate_opens_when_every_role_that_spoke_keeps_the_format(valid: dict[str, float]) -> None:
+    opened = PLAN.gate_passed(valid)
+    assert opened == (min(valid.values(), default=1.0) >= 0.9)
+    named = PLAN.failed_roles(valid)
+    assert opened == (named == "")
+    for role, share in valid.items():
+        assert (role in named) == (share < 0.9)
+
+
+@given(schedule=st.sampled_from(["constant", "linear", "cosine"]), end=st.floats(0.0, 1.0), steps=st.integers(1, 50))
+def test_rates_fall_from_one_towards_their_end(schedule: Schedule, end: float, steps: int) -> None:
+    plan = replace(PLAN, schedule=schedule, lr_end=end, steps2=steps)
+    rates = [plan.rate(done) for done in range(steps + 3)]
+    assert rates[0] == 1.0
+    assert all(after <= before + 1e-12 for before, after in pairwise(rates))
+    assert min(rates) >= min(end, 1.0) - 1e-12
+    if schedule == "constant":
+        assert set(rates) == {1.0}
+    else:
+        assert rates[steps:] == pytest.approx([end] * 3), "at its end after the last step, and not beyond it"
+        half = {"linear": 0.5, "cosine": (1.0 + math.cos(math.pi / 2)) / 2.0}[schedule]
+        doubled = replace(plan, steps2=2 * steps)
+        assert doubled.rate(steps) == pytest.approx(end + (1.0 - end) * half)
+    if schedule == "cosine" and steps > 3 and end < 0.9:
+        assert plan.rate(1) > replace(plan, schedule="linear").rate(1), "it begins to fall slowly"
+
+
+@given(steps=st.integers(2, 40), outcome=st.floats(0.0, 0.9))
+def test_weights_go_in_a_straight_line_from_begin_to_end(steps: int, outcome: float) -> None:
+    plan = replace(PLAN, steps2=steps, beta_end=(0.1, outcome, 0.9 - outcome), alpha_end=(0.0, 1.0))
+    stages = [plan.stage(2, done) for done in range(steps + 2)]
+    assert (stages[0].alpha, stages[0].beta) == (PLAN.alpha, PLAN.beta), "exactly"
+    for last in stages[steps - 1 :]:
+        assert (last.alpha, last.beta) == (plan.alpha_end, plan.beta_end), "exactly"
+    for stage in stages:
+        assert sum(stage.alpha) == pytest.approx(1.0) and sum(stage.beta) == pytest.approx(1.0)
+    for a, b, c in zip(stages, stages[1:], stages[2:steps], strict=False):
+        assert c.beta[1] - b.beta[1] == pytest.approx(b.beta[1] - a.beta[1], abs=1e-12)
+    assert plan.stage(1, 7) == PLAN.stage(1), "stage 1 has weights of its own"

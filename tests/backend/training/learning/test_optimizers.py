@@ -1,0 +1,125 @@
+"""Each optimiser: it learns, goes on bit for bit from what it saved, and refuses what is not its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen3ForCausalLM
+
+from backend.policies.role_policies import RolePolicies
+from backend.policies.tensor_files import read_tensors, write_tensors
+from backend.training.algorithm.trajectory import Trajectory
+from backend.training.learning.optimizers import OptimiserName
+from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from simulator.errors import UserError
+
+Make = Callable[..., Trajectory]
+NAMES: tuple[OptimiserName, ...] = ("adamw", "adafactor", "sgd")
+RATES = {"adamw": 1e-2, "adafactor": 1e-2, "sgd": 0.5}  # of SGD the step shrinks with the gradient
+
+
+def settings(name: OptimiserName) -> RoleTrainerSettings:
+    return RoleTrainerSettings(
+        lr=RATES[name], warmup_steps=3, optimiser=name, weight_decay=0.01, betas=(0.8, 0.9), max_grad_norm=1e9
+    )
+
+
+def log_prob(policies: RolePolicies, one: Trajectory) -> float:
+    ids, mask = torch.from_numpy(one.ids).long()[None], torch.from_numpy(one.mask)[None]
+    with torch.no_grad():
+        return float(policies.logps("manager", ids, mask)[0].sum())
+
+
+@pytest.mark.parametrize("mode", ["lora", "full"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_rewarded_becomes_likelier(name: OptimiserName, mode: str, tiny: Qwen3ForCausalLM, make: Make) -> None:
+    policies = RolePolicies(tiny, ["manager"], mode)  # type: ignore[arg-type] # one of the two
+    trainer = RoleTrainer(policies, "manager", settings(name))
+    good, bad = make(1), make(2)
+    before = log_prob(policies, good) - log_prob(policies, bad)
+    for _ in range(6):
+        trainer.step([good, bad], [1.0, -1.0], [0.5, 0.5])
+    assert log_prob(policies, good) - log_prob(policies, bad) > before + 0.1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_steps_and_two_more_are_four(
+    name: OptimiserName, tiny: Qwen3ForCausalLM, make: Make, tmp_path: Path
+) -> None:
+    batch, advantages, weights = [make(1), make(2), make(3)], [1.0, -1.0, 0.5], [0.5, 0.25, 0.25]
+    rates = (1.0, 0.75, 0.5, 0.25)  # of a schedule
+
+    def start() -> RoleTrainer:
+        return RoleTrainer(RolePolicies(tiny, ["manager"]), "manager", settings(name))
+
+    straight = start()
+    whole = [straight.step(batch, advantages, weights, rate=rate) for rate in rates]
+    first, second = start(), start()
+    halves = [first.step(batch, advantages, weights, rate=rate) for rate in rates[:2]]
+    first.policies.save(tmp_path)
+    first.save(tmp_path / "trainer.safetensors")
+    second.policies.load(tmp_path)
+    second.load(tmp_path / "trainer.safetensors")
+    halves += [second.step(batch, advantages, weights, rate=rate) for rate in rates[2:]]
+    assert halves == whole
+    assert second.policies.version("manager") == straight.policies.version("manager")
+    warm_up = (1 / 3, 2 / 3, 1.0, 1.0)
+    rates_had = [metrics["manager/lr"] for metrics in whole]
+    assert rates_had == pytest.approx([RATES[name] * warm * rate for warm, rate in zip(warm_up, rates, strict=True)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_state_of_another_optimiser_or_model_is_refused(
+    name: OptimiserName, tiny: Qwen3ForCausalLM, make: Make
+) -> None:
+    policies = RolePolicies(tiny, ["manager"])
+    trainer = RoleTrainer(policies, "manager", settings(name))
+    trainer.step([make(1)], [1.0], [1.0])
+    tensors, header = trainer.state_dict()
+    other: OptimiserName = "sgd" if name == "adamw" else "adamw"
+    fresh = RoleTrainer(policies, "manager", settings(other))
+    with pytest.raises(UserError, match=f"resume with training.optimiser = {name}, not {other}"):
+        fresh.load_state_dict(tensors, header)
+    cut = {key: tensor for key, tensor in tensors.items() if not key.startswith("3.")}
+    numbers = {key: value for key, value in header["numbers"].items() if not key.startswith("3.")}
+    wide = {key: torch.zeros(7, 3, 2) if tensor.dim() else tensor for key, tensor in tensors.items()}
+    for wrong, said in ((cut, "not of"), (wide, r"\(7, 3, 2\)")):
+        same = RoleTrainer(policies, "manager", settings(name))
+        with pytest.raises(UserError, match=f"other parameters.*{said}"):
+            same.load_state_dict(wrong, {**header, "numbers": numbers if wrong is cut else header["numbers"]})
+        assert same.state_dict()[0] == {} and same.updates == 0, "what is refused changes nothing"
+
+
+def test_a_state_from_before_there_was_a_choice_is_that_of_adamw(
+    tiny: Qwen3ForCausalLM, make: Make, tmp_path: Path
+) -> None:
+    policies = RolePolicies(tiny, ["manager"])
+    trainer = RoleTrainer(policies, "manager", settings("adamw"))
+    trainer.step([make(1)], [1.0], [1.0])
+    tensors, header = trainer.state_dict()
+    old = {key: header[key] for key in ("kind", "role", "updates", "batches")}
+    write_tensors(tmp_path / "old.safetensors", tensors, old)
+    again = RoleTrainer(policies, "manager", settings("adamw"))
+    again.load(tmp_path / "old.safetensors")
+    assert again.updates == 1 and again.state_dict()[0].keys() == tensors.keys()
+    with pytest.raises(UserError, match=r"training\.optimiser = adamw"):
+        RoleTrainer(policies, "manager", settings("sgd")).load(tmp_path / "old.safetensors")
+
+
+def test_adafactor_keeps_a_row_and_a_column_of_a_matrix(tiny: Qwen3ForCausalLM, make: Make, tmp_path: Path) -> None:
+    policies = RolePolicies(tiny, ["manager"])
+    sizes = {}
+    for name in NAMES:
+        trainer = RoleTrainer(policies, "manager", replace(settings(name), lr=0.0))
+        trainer.step([make(1)], [1.0], [1.0])
+        trainer.save(tmp_path / name)
+        sizes[name] = sum(tensor.numel() for tensor in read_tensors(tmp_path / name)[0].values())
+    own = sum(parameter.numel() for parameter in policies.trainable("manager"))
+    counters = len(policies.trainable("manager"))
+    assert sizes["adamw"] == 2 * own + counters and sizes["sgd"] == own
+    rows_and_columns = sum(sum(parameter.shape) for parameter in policies.trainable("manager"))
+    assert sizes["adafactor"] == rows_and_columns + counters

@@ -1,0 +1,333 @@
+"""A role's trainer: the gradient it promises, the shortcuts that change nothing, and a resume that is bit-equal."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from transformers import Qwen3ForCausalLM
+
+from backend.policies.logprobs import token_logps
+from backend.policies.role_policies import RolePolicies
+from backend.training.algorithm.trajectory import Trajectory
+from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from simulator.errors import UserError
+
+Make = Callable[..., Trajectory]
+FREE = RoleTrainerSettings(lr=1e-2, warmup_steps=1, max_grad_norm=1e9)
+ROLES = ("manager", "trader")
+
+
+@pytest.fixture
+def gradients() -> Iterator[list[list[Tensor]]]:
+    """The gradients that each optimiser step was given, in order."""
+    seen: list[list[Tensor]] = []
+
+    def note(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        parameters = optimizer.param_groups[0]["params"]
+        seen.append([torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters])
+
+    hook = register_optimizer_step_pre_hook(note)
+    yield seen
+    hook.remove()
+
+
+def moved(tiny: Qwen3ForCausalLM) -> RolePolicies:
+    """Policies away from their start: at B = 0 half of a LoRA's gradient is 0."""
+    policies = RolePolicies(tiny, ROLES)
+    rng = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for role in ROLES:
+            for parameter in policies.trainable(role):
+                parameter.add_(0.05 * torch.randn(parameter.shape, generator=rng))
+    return policies
+
+
+def sampled(policies: RolePolicies, one: Trajectory) -> Trajectory:
+    """The same trajectory as if the role's present policy had sampled it."""
+    ids, mask = torch.from_numpy(one.ids).long()[None], torch.from_numpy(one.mask)[None]
+    with torch.no_grad():
+        logps = policies.logps(one.role, ids, mask)[0][0]
+    return replace(one, sampled_logps=logps.numpy())
+
+
+def some(policies: RolePolicies, make: Make, count: int = 6) -> tuple[list[Trajectory], list[float], list[float]]:
+    """Trajectories of different lengths, advantages (one of them 0), weights."""
+    batch = [sampled(policies, make(i, prompt=3 + 2 * i, answer=1 + i % 3)) for i in range(count)]
+    rng = np.random.default_rng(0)
+    advantages = rng.normal(size=count)
+    advantages[2] = 0.0
+    return batch, advantages.tolist(), rng.uniform(0.1, 0.5, count).tolist()
+
+
+def close(got: list[Tensor], want: list[Tensor]) -> None:
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_the_step_takes_the_policy_gradient_of_the_weighted_mean(
+    tiny: Qwen3ForCausalLM, make: Make, gradients: list[list[Tensor]]
+) -> None:
+    policies = moved(tiny)
+    batch, advantages, weights = some(policies, make)
+    loss = torch.zeros(())
+    for one, advantage, weight in zip(batch, advantages, weights, strict=True):
+        ids, mask = torch.from_numpy(one.ids).long()[None], torch.from_numpy(one.mask)[None]
+        logps = token_logps(policies.activate("manager"), ids, mask)[0]
+        loss = loss - weight * advantage * logps.sum() / mask.sum() / sum(weights)
+    want = torch.autograd.grad(loss, policies.trainable("manager"))
+    metrics = RoleTrainer(policies, "manager", FREE).step(batch, advantages, weights)
+    close(gradients[0], list(want))
+    norm = torch.sqrt(sum((g**2).sum() for g in want))  # type: ignore[arg-type] # not the empty sum
+    assert metrics["manager/grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    assert metrics["manager/engine_gap"] < 1e-5
+    assert metrics["manager/ratio/max"] == pytest.approx(1.0)
+    assert metrics["manager/clip_share"] == 0.0
+    assert metrics["manager/importance/mean"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["manager/trained"] == 5.0
+    assert metrics["manager/tokens"] == sum(one.mask.sum() for one in batch) - batch[2].mask.sum()
+    assert metrics["manager/updates"] == 1.0
+
+
+@pytest.mark.parametrize("terms", [{}, {"kl_coef": 0.3, "entropy_coef": 0.2}, {"ratio": "sequence"}])
+def test_accumulation_changes_nothing(
+    tiny: Qwen3ForCausalLM, make: Make, gradients: list[list[Tensor]], terms: dict[str, Any]
+) -> None:
+    policies = moved(tiny)
+    batch, advantages, weights = some(policies, make)
+    reports = []
+    for tokens in (10_000, 40, 1):
+        settings = replace(FREE, micro_batch_tokens=tokens, **terms)
+        reports.append(RoleTrainer(copy.deepcopy(policies), "manager", settings).step(batch, advantages, weights))
+    close(gradients[1], gradients[0])
+    close(gradients[2], gradients[0])
+    assert reports[1] == pytest.approx(reports[0], rel=1e-4, abs=1e-5)
+
+
+def test_what_has_no_gradient_is_left_out_without_a_trace(
+    tiny: Qwen3ForCausalLM, make: Make, gradients: list[list[Tensor]]
+) -> None:
+    """Dropping advantage 0 leaves the denominator: a tiny KL term, which keeps all rows, gives the same gradient."""
+    policies = moved(tiny)
+    batch, advantages, weights = some(policies, make)
+    lazy = RoleTrainer(copy.deepcopy(policies), "manager", FREE).step(batch, advantages, weights)
+    full = RoleTrainer(copy.deepcopy(policies), "manager", replace(FREE, kl_coef=1e-12)).step(
+        batch, advantages, weights
+    )
+    assert (lazy["manager/trained"], full["manager/trained"]) == (5.0, 6.0)
+    assert "manager/kl" in full and "manager/kl" not in lazy
+    close(gradients[0], gradients[1])
+
+
+def test_no_signal_takes_no_step(tiny: Qwen3ForCausalLM, make: Make) -> None:
+    policies = moved(tiny)
+    batch, advantages, weights = some(policies, make)
+    trainer = RoleTrainer(policies, "manager", FREE)
+    trainer.step(batch, advantages, weights)  # so that there is momentum
+    before = policies.version("manager")
+    for metrics in (trainer.step(batch, [0.0] * 6, weights), trainer.step([], [], [])):
+        assert metrics["manager/updates"] == metrics["manager/trained"] == 0.0
+        assert "manager/loss" not in metrics
+    assert policies.version("manager") == before
+    assert (trainer.updates, trainer.batches) == (1, 3)
+
+
+def test_another_group_shares_the_denominator_and_nothing_else(
+    tiny: Qwen3ForCausalLM, make: Make, gradients: list[list[Tensor]]
+) -> None:
+    policies = moved(tiny)
+    batch, _, _ = some(policies, make)
+    advantages, weights = [1.0, -1.0, 0.5, 1.5, -0.5, -1.0], [0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
+    for rows in (slice(0, 2), slice(2, 6), slice(0, 6)):
+        trainer = RoleTrainer(copy.deepcopy(policies), "manager", FREE)
+        trainer.step(batch[rows], advantages[rows], weights[rows])
+    close(gradients[2], [(a + b) / 2 for a, b in zip(gradients[0], gradients[1], strict=True)])
+
+
+def test_order_does_not_matter(tiny: Qwen3ForCausalLM, make: Make, gradients: list[list[Tensor]]) -> None:
+    policies = moved(tiny)
+    batch, advantages, weights = some(policies, make)
+    for order in (range(6), [3, 5, 0, 2, 1, 4]):
+        rows = [batch[i] for i in order]
+        trainer = RoleTrainer(copy.deepcopy(policies), "manager", FREE)
+        trainer.step(rows, [advantages[i] for i in order], [weights[i] for i in order])
+    close(gradients[1], gradients[0])
+
+
+def test_training_one_role_leaves_the_others_bit_equal(tiny: Qwen3ForCausalLM, make: Make) -> None:
+    alone, together = moved(tiny), moved(tiny)
+    batch, advantages, weights = some(alone, make)
+    foreign = [replace(one, role="trader") for one in batch]
+    manager, both = RoleTrainer(alone, "manager", FREE), RoleTrainer(together, "manager", FREE)
+    trader = RoleTrainer(together, "trader", replace(FREE, kl_coef=0.1))
+    for _ in range(2):
+        trader.step(foreign, advantages, weights)
+        assert manager.step(batch, advantages, weights) == both.step(batch, advantages, weights)
+    assert alone.version("manager") == together.version("manager")
+    assert alone.version("trader") != together.version("trader")
+    with pytest.raises(ValueError, match="trader"):
+        manager.step(foreign, advantages, weights)
+
+
+@pytest.mark.parametrize("mode", ["lora", "full"])
+def test_learning_makes_the_rewarded_likelier(tiny: Qwen3ForCausalLM, make: Make, mode: Any) -> None:
+    policies = RolePolicies(tiny, ["manager"], mode)
+    good, bad = sampled(policies, make(1)), sampled(policies, make(2))
+    trainer = RoleTrainer(policies, "manager", FREE)
+    for _ in range(5):
+        good, bad = sampled(policies, good), sampled(policies, bad)
+        trainer.step([good, bad], [1.0, -1.0], [0.5, 0.5])
+    fresh = RolePolicies(tiny, ["manager"], mode)
+    gain = sampled(policies, good).sampled_logps.sum() - sampled(fresh, good).sampled_logps.sum()
+    loss = sampled(policies, bad).sampled_logps.sum() - sampled(fresh, bad).sampled_logps.sum()
+    assert gain > 0.1
+    assert loss < -0.1
+
+
+def test_the_kl_term_pulls_back_to_the_base(tiny: Qwen3ForCausalLM, make: Make) -> None:
+    policies = moved(tiny)
+    batch, _, weights = some(policies, make)
+    trainer = RoleTrainer(policies, "manager", replace(FREE, kl_coef=1.0))
+    kls = []
+    for _ in range(10):
+        batch = [sampled(policies, one) for one in batch]
+        kls.append(trainer.step(batch, [0.0] * 6, weights)["manager/kl"])
+    assert kls[-1] < 0.5 * kls[0]
+
+
+def test_the_entropy_term_flattens(tiny: Qwen3ForCausalLM, make: Make) -> None:
+    policies = moved(tiny)
+    batch, _, weights = some(policies, make)
+    trainer = RoleTrainer(policies, "manager", replace(FREE, entropy_coef=1.0))
+    entropies = [trainer.step(batch, [0.0] * 6, weights)["manager/entropy"] for _ in range(5)]
+    assert entropies == sorted(entropies)
+    assert entropies[-1] > entropies[0] + 0.05
+
+
+def test_several_updates_use_the_ratio_to_where_they_began(
+    tiny: Qwen3ForCausalLM, make: Make, gradients: list[list[Tensor]]
+) -> None:
+    policies = moved(tiny)
+    batch, advantages, weights = some(policies, make)
+    settings = replace(FREE, epochs=3, minibatches=2, micro_batch_tokens=30, lr=0.05)
+    trainer = RoleTrainer(policies, "manager", settings)
+    metrics = trainer.step(batch, advantages, weights)
+    assert metrics["manager/updates"] == trainer.updates == len(gradients) == 6
+    assert metrics["manager/ratio/max"] > 1.05
+    assert metrics["manager/clip_share"] > 0.0
+    assert metrics["manager/engine_gap"] < 1e-5, "the gap is that of the start, not of the moving policy"
+
+
+def test_minibatches_of_an_unmoved_policy_average_to_the_whole(
+    tiny: Qwen3ForCausalLM, make: Make, gradients: list[list[Tensor]]
+) -> None:
+    policies = moved(tiny)
+    batch, advantages, weights = some(policies, make)
+    RoleTrainer(policies, "manager", replace(FREE, lr=0.0)).step(batch, advantages, weights)
+    RoleTrainer(policies, "manager", replace(FREE, lr=0.0, minibatches=2)).step(batch, advantages, weights)
+    close([(a + b) / 2 for a, b in zip(gradients[1], gradients[2], strict=True)], gradients[0])
+
+
+def test_a_stale_engine_is_weighed_and_reported(
+    tiny: Qwen3ForCausalLM, make: Make, gradients: list[list[Tensor]]
+) -> None:
+    policies = moved(tiny)
+    fresh = sampled(policies, make(1))
+    shift = np.where(fresh.mask, np.float32(-0.5), np.float32(0.0))
+    stale = replace(fresh, sampled_logps=fresh.sampled_logps + shift)
+    for one, cap in ((fresh, 2.0), (stale, 2.0), (stale, 1.25)):
+        trainer = RoleTrainer(copy.deepcopy(policies), "manager", replace(FREE, importance_cap=cap))
+        metrics = trainer.step([one], [1.0], [1.0])
+    assert metrics["manager/engine_gap"] == pytest.approx(0.5, abs=1e-5)
+    assert metrics["manager/importance/mean"] == pytest.approx(1.25)
+    close(gradients[1], [np.exp(0.5) * g for g in gradients[0]])
+    close(gradients[2], [1.25 * g for g in gradients[0]])
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_counted(tiny: Qwen3ForCausalLM, make: Make) -> None:
+    policies = moved(tiny)
+    batch, advantages, weights = some(policies, make)
+    trainer = RoleTrainer(policies, "manager", FREE)
+    before = policies.version("manager")
+    broken = [a * 1e38 for a in advantages]
+    metrics = trainer.step(batch, broken, [w * 1e30 for w in weights])
+    assert metrics["manager/skipped_updates"] == 1.0
+    assert trainer.updates == 0
+    assert policies.version("manager") == before
+    assert trainer.step(batch, advantages, weights)["manager/updates"] == 1.0, "and the next batch is learnt from"
+
+
+def test_bad_numbers_are_refused(tiny: Qwen3ForCausalLM, make: Make) -> None:
+    trainer, one = RoleTrainer(RolePolicies(tiny, ROLES), "manager", FREE), make(1)
+    for advantages, weights in (([float("nan")], [1.0]), ([1.0], [-1.0]), ([1.0, 2.0], [1.0]), ([1.0], [])):
+        with pytest.raises(ValueError, match="advantages"):
+            trainer.step([one], advantages, weights)
+
+
+def test_the_warm_up_is_linear(tiny: Qwen3ForCausalLM, make: Make) -> None:
+    policies = moved(tiny)
+    batch, advantages, weights = some(policies, make)
+    trainer = RoleTrainer(policies, "manager", replace(FREE, warmup_steps=4, lr=4e-3))
+    rates = [trainer.step(batch, advantages, weights)["manager/lr"] for _ in range(6)]
+    assert rates == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3, 4e-3, 4e-3])
+
+
+def test_the_gradient_norm_is_bounded(tiny: Qwen3ForCausalLM, make: Make, gradients: list[list[Tensor]]) -> None:
+    policies = moved(tiny)
+    batch, advantages, weights = some(policies, make)
+    metrics = RoleTrainer(policies, "manager", replace(FREE, max_grad_norm=0.01)).step(batch, advantages, weights)
+    assert metrics["manager/grad_norm"] > 0.02, "the norm reported is the one before clipping"
+    assert torch.cat([g.flatten() for g in gradients[0]]).norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["lora", "full"])
+@pytest.mark.parametrize("terms", [{}, {"epochs": 2, "minibatches": 2, "kl_coef": 0.1}])
+def test_resume_is_bit_equal(
+    tiny: Qwen3ForCausalLM, make: Make, tmp_path: Path, mode: Any, terms: dict[str, Any]
+) -> None:
+    """2 + 2 steps with a save and a load between are 4 steps, bit for bit."""
+    settings = replace(FREE, warmup_steps=6, weight_decay=0.01, **terms)
+    batch, advantages, weights = some(RolePolicies(tiny, ROLES, mode), make)
+
+    def start() -> tuple[RolePolicies, RoleTrainer]:
+        policies = RolePolicies(tiny, ROLES, mode)
+        return policies, RoleTrainer(policies, "manager", settings)
+
+    straight, trainer = start()
+    whole = [trainer.step(batch, advantages, weights) for _ in range(4)]
+
+    first, trainer = start()
+    halves = [trainer.step(batch, advantages, weights) for _ in range(2)]
+    first.save(tmp_path)
+    trainer.save(tmp_path / "trainer.safetensors")
+    second, trainer = start()
+    second.load(tmp_path)
+    trainer.load(tmp_path / "trainer.safetensors")
+    halves += [trainer.step(batch, advantages, weights) for _ in range(2)]
+
+    assert halves == whole
+    assert second.version("manager") == straight.version("manager")
+    assert first.version("manager") != straight.version("manager")
+
+
+def test_a_state_that_belongs_elsewhere_is_refused(tiny: Qwen3ForCausalLM, make: Make, tmp_path: Path) -> None:
+    policies = moved(tiny)
+    trainer = RoleTrainer(policies, "manager", FREE)
+    trainer.step(*some(policies, make))
+    path = tmp_path / "trainer.safetensors"
+    trainer.save(path)
+    with pytest.raises(UserError, match="manager's trainer, not trader's trainer"):
+        RoleTrainer(policies, "trader", FREE).load(path)
+    with pytest.raises(UserError, match="other parameters"):
+        RoleTrainer(RolePolicies(tiny, ROLES, "full"), "manager", FREE).load(path)
+    policies.save(tmp_path)
+    with pytest.raises(UserError, match="manager's policy"):
+        trainer.load(tmp_path / "manager.safetensors")

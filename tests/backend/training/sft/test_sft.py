@@ -1,0 +1,129 @@
+"""The warm start: it learns what is masked, the same way every time, and sees every example."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from backend.policies.logprobs import token_logps
+from backend.training.sft.sft import Example, SftSettings, SupervisedTrainer, _batches, learning_rate, warm_start
+
+SETTINGS = SftSettings(steps=30, batch_tokens=60, lr=1e-2, warmup_steps=3)
+
+
+def examples(count: int = 12) -> list[Example]:
+    """The token after a prompt of random length is its first token plus one: learnable, from the prompt only."""
+    rng = np.random.default_rng(0)
+    rows: list[Example] = []
+    for number in range(count):
+        ids = rng.integers(20, 40, 4 + number % 5).astype(np.int32)
+        ids[0], ids[-1] = number % 4, number % 4 + 4
+        mask = np.zeros(len(ids), np.bool_)
+        mask[-1] = True
+        rows.append((ids, mask))
+    return rows
+
+
+def test_it_learns_and_says_so(tiny: Qwen3ForCausalLM) -> None:
+    seen: list[tuple[int, float]] = []
+    losses = warm_start(tiny, examples(), SETTINGS, lambda step, loss: seen.append((step, loss)))
+    assert seen == list(enumerate(losses, 1))
+    assert len(losses) == SETTINGS.steps
+    assert np.mean(losses[-5:]) < 0.3 * np.mean(losses[:3])
+    assert not tiny.training
+
+
+def test_only_masked_tokens_are_learnt(tiny: Qwen3ForCausalLM) -> None:
+    """The first loss is the mean over masked tokens of one batch, whatever the others are."""
+    rows = examples(3)
+    twin = copy.deepcopy(tiny)
+    loss = warm_start(tiny, rows, SftSettings(steps=1, batch_tokens=1000))[0]
+    want = []
+    for ids, mask in rows:
+        logps, _ = token_logps(twin, torch.from_numpy(ids).long()[None], torch.from_numpy(mask)[None])
+        want.append(-logps.sum().item())
+    assert loss == pytest.approx(np.mean(want), rel=1e-5)
+
+
+def test_the_same_seed_gives_the_same_weights(tiny: Qwen3ForCausalLM) -> None:
+    models = [copy.deepcopy(tiny) for _ in range(3)]
+    seeds = (0, 0, 1)
+    runs = [
+        warm_start(model, examples(), SftSettings(steps=4, batch_tokens=30, seed=seed))
+        for model, seed in zip(models, seeds, strict=True)
+    ]
+    assert runs[0] == runs[1] != runs[2]
+    first, second, third = (model.model.layers[0].mlp.up_proj.weight for model in models)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(2, 30), min_size=1, max_size=200), st.integers(20, 90), st.integers(0, 99))
+def test_every_example_is_seen_once_before_any_is_seen_again(lengths: list[int], budget: int, seed: int) -> None:
+    batches = _batches(lengths, budget, np.random.default_rng(seed))
+    for _ in range(2):
+        left = set(range(len(lengths)))
+        while left:
+            batch = next(batches)
+            assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= budget
+            assert batch and set(batch) <= left
+            left -= set(batch)
+
+
+def test_the_rate_warms_up_and_falls_to_a_tenth() -> None:
+    rates = [learning_rate(step, SETTINGS) for step in range(SETTINGS.steps)]
+    assert rates[:3] == pytest.approx([1e-2 / 3, 2e-2 / 3, 1e-2])
+    assert rates[3] == pytest.approx(1e-2)
+    assert rates[-1] == pytest.approx(1e-3)
+    assert rates[3:] == sorted(rates[3:], reverse=True)
+
+
+def test_nothing_to_learn_is_refused(tiny: Qwen3ForCausalLM) -> None:
+    ids, mask = examples(1)[0]
+    for rows in ([], [(ids, np.zeros_like(mask))], [(ids, np.ones_like(mask))], [(ids, mask[1:])]):
+        with pytest.raises(ValueError, match="examples"):
+            warm_start(tiny, rows, SETTINGS)
+
+
+def test_divergence_is_an_error_with_a_way_out(tiny: Qwen3ForCausalLM) -> None:
+    with torch.no_grad():
+        tiny.model.norm.weight.fill_(torch.inf)
+    with pytest.raises(ValueError, match="lower the learning rate"):
+        warm_start(tiny, examples(), SETTINGS)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 7))
+def test_it_goes_on_bit_for_bit(stop: int) -> None:
+    config = Qwen3Config(
+        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    start = Qwen3ForCausalLM(config)
+
+    def trainer(model: Qwen3ForCausalLM) -> SupervisedTrainer:
+        sft = SftSettings(steps=8, batch_tokens=30, warmup_steps=2)
+        return SupervisedTrainer(
+            list(model.parameters()), lambda ids, mask: token_logps(model, ids, mask)[0], examples(), sft
+        )
+
+    whole = copy.deepcopy(start)
+    through = trainer(whole)
+    losses = [through.step() for _ in range(8)]
+    half = copy.deepcopy(start)
+    before = trainer(half)
+    first = [before.step() for _ in range(stop)]
+    other = copy.deepcopy(half)
+    after = trainer(other)
+    after.resume(before.done, before.optimizer_state())
+    assert first + [after.step() for _ in range(8 - stop)] == losses
+    for mine, theirs in zip(other.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(mine, theirs)

@@ -1,0 +1,56 @@
+"""The warm start teaches the format; same seed, same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backend.builders.teams import model_team, team_settings
+from backend.config.training import TrainingConfig
+from backend.policies.build import role_policies
+from backend.training.curriculum.queries import QueryPool
+from backend.training.sft.warm_start import transcribe
+from backend.training.validation import validate
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from tests.small_world import HORIZON, TRAIN, VALIDATION, rollout_settings, small_config, small_market, small_nano, tree
+
+POOL = QueryPool(small_market(), *TRAIN, HORIZON)
+SETTINGS = team_settings(small_config().team, 1.0)
+
+
+def test_transcripts_are_valid_seeded_and_of_every_role() -> None:
+    codec = make_byte_codec()
+    first = transcribe(codec, POOL, SETTINGS, 30, 0.3, 1)
+    assert first == transcribe(codec, POOL, SETTINGS, 30, 0.3, 1)
+    assert first != transcribe(codec, POOL, SETTINGS, 30, 0.3, 2)
+    assert all(one.valid and any(one.mask) for one in first)
+    assert {one.role for one in first} == {"manager", "market_analyst", "risk_analyst", "trader"}
+
+
+def test_the_share_of_the_expert_shows() -> None:
+    codec = make_byte_codec()
+    expert = transcribe(codec, POOL, SETTINGS, 20, 1.0, 1)
+    assert expert == transcribe(codec, POOL, SETTINGS, 20, 1.0, 1)
+    novice = transcribe(codec, POOL, SETTINGS, 20, 0.0, 1)
+    asked_first = [one for one in expert if one.role == "market_analyst"]
+    assert len(asked_first) == 20, "the expert asks its analyst once before each decision"
+    assert len([one for one in novice if one.role == "market_analyst"]) != 20
+
+
+def test_the_same_seed_makes_the_same_nano(tmp_path: Path) -> None:
+    one, other = (small_nano(tmp_path / name, hidden=32, steps=3, decisions=10) for name in ("one", "other"))
+    assert tree(one) == tree(other)
+
+
+def test_the_warm_start_teaches_the_format(nano: Path, tmp_path: Path) -> None:
+    config = small_config(validation_queries=6)
+
+    def valid(base: Path) -> float:
+        policies, codec = role_policies(base, TrainingConfig(lora_rank=2))
+        loaded = model_team("x", policies, codec, config.team, 1.0)
+        queries = QueryPool(small_market(), *VALIDATION, HORIZON).draw(1, 0, 6, easy=False)
+        return validate(loaded.team, loaded.engine, queries, rollout_settings(config), 1).valid["manager"]
+
+    assert valid(nano) > 0.2
+    assert valid(small_nano(tmp_path / "raw", hidden=32, steps=1, decisions=10)) == pytest.approx(0.0)

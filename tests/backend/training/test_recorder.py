@@ -1,0 +1,106 @@
+"""What a step leaves in the store and in the file of metrics."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backend.store.records import RunRecord
+from backend.store.store import Store
+from backend.training.algorithm.credit import RoleCredit, credit_main, credit_sub
+from backend.training.curriculum.queries import QueryPool
+from backend.training.recorder import Journal
+from backend.training.rollout.collect import Rollout, RolloutSettings, collect
+from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.scripted_team import novice_policies
+from cryptosentinel.team import Team, TeamSettings
+from simulator.exchange.costs import Costs
+from tests.small_world import HORIZON, RUN, TRAIN, small_market
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.open("mem://") as opened:
+        opened.add_run(RunRecord(RUN, "train", 1, "hash", 0, {}))
+        yield opened
+
+
+@pytest.fixture
+def journal(store: Store, tmp_path: Path) -> Iterator[Journal]:
+    opened = Journal(store, RUN, tmp_path, HORIZON)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def groups() -> list[list[Rollout]]:
+    engine = ScriptedEngine(make_byte_codec(), novice_policies())
+    team = Team(make_byte_codec(), engine.policy_version, TeamSettings(horizon_bars=HORIZON))
+    queries = QueryPool(small_market(), *TRAIN, HORIZON).draw(1, 0, 4, easy=False)
+    return collect(team, engine, queries, RolloutSettings(4, 4, HORIZON, Costs(), 1.0, GuardLimits()), 1)
+
+
+def credits_of(groups: list[list[Rollout]]) -> dict[str, RoleCredit]:
+    beta, rng = (0.1, 0.4, 0.5), np.random.default_rng(1)
+    subs = ("market_analyst", "risk_analyst", "trader")
+    return {"manager": credit_main(groups, (0.1, 0.9))} | {
+        role: credit_sub(groups, role, beta, "fractional", 2, rng) for role in subs
+    }
+
+
+def test_a_step_is_stored_whole_and_twice_is_once(journal: Journal, store: Store, groups: list[list[Rollout]]) -> None:
+    for _ in range(2):
+        journal.rollouts(3, 2, groups, [], {})
+        journal.rewards(3, credits_of(groups))
+    every = [one for group in groups for one in group]
+    assert [query.bar for query in store.queries(RUN, 3)] == [group[0].query.bar for group in groups]
+    stored = store.rollouts(RUN, 3)
+    assert [one.outcome for one in stored] == [one.outcome.score for one in every]
+    assert [one.calls["trader"] for one in stored] == [sum(c.role == "trader" for c in one.subs) for one in every]
+    trajectories = {(t.query, t.rollout, t.role, t.ordinal): t for t in store.trajectories(RUN, 3)}
+    assert len(trajectories) == sum(1 + len(one.subs) for one in every)
+    for number, group in enumerate(groups):
+        for one in group:
+            for call in (one.main, *one.subs):
+                kept = trajectories[number, one.number, call.role, call.ordinal]
+                assert kept.ids == tuple(call.ids.tolist())
+                assert kept.mask == tuple(call.mask.tolist())
+                assert kept.valid == call.valid
+    found = {(r.query, r.rollout, r.role, r.ordinal): r for r in store.rewards(RUN, 3)}
+    paid = [item for credit in credits_of(groups).values() for item in credit.items if item.reward is not None]
+    assert len(found) == len(paid) > 0
+    number_of = {group[0].query.key: number for number, group in enumerate(groups)}
+    for item in paid:
+        call = item.trajectory
+        record = found[number_of[call.query], call.rollout, call.role, call.ordinal]
+        assert (record.total, record.advantage) == (item.reward, item.advantage)
+        weights = (0.1, 0.9, 0.0) if call.role == "manager" else (0.1, 0.4, 0.5)
+        parts = (record.parts["format"], record.parts["outcome"], record.parts.get("expert", 0.0))
+        assert record.total == pytest.approx(np.dot(weights, parts)), "the parts make up the total again"
+
+
+def test_metrics_are_lines_with_null_for_what_is_no_number(journal: Journal, store: Store, tmp_path: Path) -> None:
+    journal.metrics(1, {"a": 0.5, "b": math.nan})
+    journal.metrics(2, {"a": math.inf})
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [{"step": 1, "a": 0.5, "b": None}, {"step": 2, "a": None}]
+    assert store.metrics(RUN)[0].values["a"] == 0.5
+
+
+def test_lines_of_steps_to_be_done_again_are_forgotten(journal: Journal, tmp_path: Path) -> None:
+    journal.drop_metrics_after(3)  # there is no file yet
+    for step in range(5):
+        journal.metrics(step, {"a": float(step)})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "a"')
+    journal.drop_metrics_after(2)
+    assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [0, 1, 2]
+    journal.drop_metrics_after(-1)
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
