@@ -15,15 +15,15 @@ from backend.builders.teams import PROMPTED, SCRIPTED, UNMASKED, LoadedTeam, con
 from backend.config.base import suggestion
 from backend.config.load import load_config
 from backend.config.schema import Config
+from backend.decisions.document import episode_records, remarks
 from backend.evaluation.compare import baselines
-from backend.masking import cutoff_note, masking_note
+from backend.evaluation.memorisation import cutoff_note, masking_note
 from backend.models.manifest import MANIFEST, read_manifest
-from backend.report import write_report
+from backend.reporting.inference_cost import thinking_of
+from backend.reporting.report import write_report
 from backend.store.records import BacktestRecord
 from backend.store.run_record import new_run_id, recorded_run
 from backend.store.store import Store
-from backend.stories import episode_records, remarks
-from backend.thought import thinking_of
 from backend.training.curriculum.queries import WARM_UP_BARS
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import GuardLimits

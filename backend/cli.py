@@ -121,9 +121,9 @@ def backtest(
     from backend.backtests import decision_interval, notes_on, settings_for, subject_of, window_of, with_unmasked
     from backend.builders.market import account_of, costs_told, load_market, told
     from backend.builders.teams import LoadedTeam
+    from backend.reporting.inference_cost import thinking_line
     from backend.store.run_record import new_run_id
     from backend.store.store import Store
-    from backend.thought import thinking_line
     from simulator.market.validation import gaps
 
     settings = settings_for(config, set_ or [], data)
@@ -317,7 +317,7 @@ def evaluate(
     from backend.builders.teams import configured_team, scripted_team
     from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, summary_record, verdict
     from backend.models.manifest import MANIFEST, read_manifest
-    from backend.report import write_report
+    from backend.reporting.report import write_report
     from backend.store.run_record import new_run_id, recorded_run
     from backend.store.store import Store
 

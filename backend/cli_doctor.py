@@ -51,8 +51,8 @@ def doctor(
 
 def show(found: Examination) -> None:
     """Print an examination."""
+    from backend.decisions.tree import visible
     from backend.training.diagnostics.diagnose import ROLE_ROWS, TEAM_ROWS
-    from backend.transcripts import visible
     from cryptosentinel.agents.registry import ROLES
 
     console.print(f"{found.run}: {found.steps} steps; means of the first and the last third of them", markup=False)

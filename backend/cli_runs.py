@@ -73,10 +73,10 @@ def runs_show(
         if decision is None:
             _show(opened, run)
             return
-        from backend.transcripts import decision_tree
+        from backend.decisions.tree import decision_tree
 
         tree = decision_tree(opened, run, decision, team or None)
-    from backend.transcript_pages import page, text_tree
+    from backend.reporting.decision_views import page, text_tree
 
     if html is None:
         console.print(text_tree(tree), highlight=False)
@@ -90,7 +90,7 @@ def runs_show(
 
 
 def _show(opened: Store, run: str) -> None:
-    from backend.transcripts import decisions_told, visible
+    from backend.decisions.tree import decisions_told, visible
 
     record = opened.run(run)
     message = f" ({record.message})" if record.message else ""

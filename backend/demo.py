@@ -14,7 +14,7 @@ from backend.config.schema import Config
 from backend.evaluation.compare import Report
 from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, most_telling, summary_record, verdict
 from backend.policies.hardware import described
-from backend.report import write_report
+from backend.reporting.report import write_report
 from backend.store.records import EvaluationRecord
 from backend.store.run_record import new_run_id, recorded_run
 from backend.store.store import Store

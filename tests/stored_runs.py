@@ -11,9 +11,9 @@ import time
 from functools import cache
 from typing import Any
 
+from backend.decisions.document import episode_records
 from backend.store.records import BacktestRecord, EvaluationRecord, RolloutRecord, RunRecord
 from backend.store.store import Store
-from backend.stories import episode_records
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import GuardLimits

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import streamlit as st
 
+from backend.reporting.run_summary import RunSummary, summarise
 from backend.store.errors import StoreError
 from backend.store.store import Store
-from backend.summary import RunSummary, summarise
 from simulator.errors import UserError
 
 STORE_VARIABLE = "CRYPTOSENTINEL_STORE"

@@ -13,7 +13,7 @@ from backend.builders.strategies import named_strategies
 from backend.builders.teams import SCRIPTED
 from backend.config.schema import BASELINES
 from backend.models.manifest import MANIFEST
-from backend.naming import title_of
+from backend.reporting.labels import title_of
 from simulator.data.catalog import Catalog, SeriesInfo
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import UserError

@@ -9,18 +9,18 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from backend import charts
-from backend.backtest_report import chapters, tiles
-from backend.naming import ABSENT, COLUMNS, Kind, duration_text, title_of
-from backend.page_parts import Missing, Picture, Row, Table
-from backend.performance import traded_notional
+from backend.decisions.tree import tree_from
+from backend.reporting import charts
+from backend.reporting.backtest_sections import chapters, tiles
+from backend.reporting.blocks import Missing, Picture, Row, Table
+from backend.reporting.decision_narrative import Line, headline, tell
+from backend.reporting.decision_views import page
+from backend.reporting.labels import ABSENT, COLUMNS, Kind, duration_text, title_of
+from backend.reporting.market_reload import Recalled, market_of, recall
+from backend.reporting.result_stats import traded_notional
+from backend.reporting.run_summary import Played, RunSummary, how_it_was_run
+from backend.reporting.trade_sections import candles_part
 from backend.store.records import RunRecord
-from backend.summary import Played, RunSummary, how_it_was_run
-from backend.telling import Line, headline, tell
-from backend.traded_market import Recalled, market_of, recall
-from backend.trading_chapters import candles_part
-from backend.transcript_pages import page
-from backend.transcripts import tree_from
 from simulator.market.market import Market
 from simulator.market.timeframes import format_time
 from ui.access import plain, store_name

@@ -11,6 +11,7 @@ from typing import Any
 from backend.builders.market import account_of, limits_of, recorded, split, unknown_to_training
 from backend.builders.teams import LoadedTeam
 from backend.config.schema import Config
+from backend.decisions.document import episode_records
 from backend.evaluation.compare import (
     Report,
     baselines,
@@ -22,7 +23,6 @@ from backend.evaluation.compare import (
 )
 from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord
 from backend.store.store import Store
-from backend.stories import episode_records
 from simulator.backtest.run import BacktestResult
 from simulator.market.market import Market
 

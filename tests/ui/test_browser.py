@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from backend.report import write_report
+from backend.reporting.report import write_report
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from tests.stored_runs import add_backtest_run, add_demo_run, small_market

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from backend.backtest_report import chapters, tiles
-from backend.page_parts import Picture, Table
+from backend.reporting.backtest_sections import chapters, tiles
+from backend.reporting.blocks import Picture, Table
+from backend.reporting.market_reload import Recalled
+from backend.reporting.run_summary import RunSummary, summarise
 from backend.store.records import BacktestRecord
 from backend.store.store import Store
-from backend.summary import RunSummary, summarise
-from backend.traded_market import Recalled
 from simulator.data.archive import write_market
 from tests.stored_runs import add_backtest_run, add_demo_run, episode, small_market
 

@@ -15,22 +15,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plotly.offline import get_plotlyjs
 
-from backend import naming, trading_charts
-from backend.backtest_report import chapters, tiles
 from backend.config import load, schema
-from backend.page_parts import Missing, Picture, Table
-from backend.performance import rolling_sharpe, trades_of_result
-from backend.report import all_facts, render, write_report
+from backend.reporting import labels, trade_charts
+from backend.reporting.backtest_sections import chapters, tiles
+from backend.reporting.blocks import Missing, Picture, Table
+from backend.reporting.market_reload import Recalled, candles, market_of, recall
+from backend.reporting.report import all_facts, render, write_report
+from backend.reporting.result_stats import rolling_sharpe, trades_of_result
+from backend.reporting.run_summary import Played, RunSummary, summarise
+from backend.reporting.trade_sections import candles_chapter, settings_part, trades_chapter
 from backend.store.records import BacktestRecord
 from backend.store.store import Store
-from backend.summary import Played, RunSummary, summarise
-from backend.traded_market import Recalled, candles, market_of, recall
-from backend.trading_chapters import candles_chapter, settings_part, trades_chapter
 from simulator.data.archive import write_market
 from simulator.errors import UserError
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
-from tests.backend.test_report import EVIL, Page
+from tests.backend.reporting.test_report import EVIL, Page
 from tests.stored_runs import add_backtest_run, episode, small_market
 
 HERE = Recalled(small_market())
@@ -116,7 +116,7 @@ def test_the_months_of_the_page_multiply_up(played: Played) -> None:
 def test_trades_stand_on_the_candles(played: Played) -> None:
     times, symbol = played.own["times"], "BBBUSDT"
     bars = candles(small_market(), symbol, times[0], times[-1])
-    figure = trading_charts.candles_chart(bars, trades_of_result(played.own), played.own["fills"])
+    figure = trade_charts.candles_chart(bars, trades_of_result(played.own), played.own["fills"])
     traces = {trace.name: trace for trace in figure.data}
     own = [one for one in played.own["trades"] if one["symbol"] == symbol]
     fills = {(one["time"], one["symbol"], round(one["price"], 3)) for one in played.own["fills"]}
@@ -138,8 +138,8 @@ def test_trades_stand_on_the_candles(played: Played) -> None:
 def test_many_trades_are_cut_to_the_telling_ones(played: Played) -> None:
     one = trades_of_result(played.own)[0]
     many = [replace(one, pnl=float(number)) for number in range(-700, 700)]
-    drawn = trading_charts.drawn_trades(many, one.symbol)
-    assert len(drawn) == trading_charts.MOST_TRADES
+    drawn = trade_charts.drawn_trades(many, one.symbol)
+    assert len(drawn) == trade_charts.MOST_TRADES
     assert {trade.pnl for trade in drawn} == {
         pnl for pnl in map(float, range(-700, 700)) if abs(pnl) >= 500.5 or pnl == -500
     }
@@ -152,13 +152,13 @@ def test_a_flat_stretch_is_a_gap_and_no_infinity() -> None:
     )
     rolling = rolling_sharpe([number * 86_400_000 for number in range(len(equity))], equity)
     assert rolling is not None
-    [line] = trading_charts.rolling_sharpe_chart({"scripted": rolling}, "scripted", ()).data
+    [line] = trade_charts.rolling_sharpe_chart({"scripted": rolling}, "scripted", ()).data
     assert None in line.y and all(math.isfinite(value) for value in line.y if value is not None)
 
 
 def test_costs_are_stacked_by_kind() -> None:
     costs = {"scripted": {"fees": 50.0, "spread": 20.0, "impact": 0.0, "funding": -10.0}, "hold": {"fees": 5.0}}
-    figure = trading_charts.costs_chart(costs, {"scripted": 1_000.0, "hold": 500.0})
+    figure = trade_charts.costs_chart(costs, {"scripted": 1_000.0, "hold": 500.0})
     assert figure.layout.barmode == "relative"
     found = {trace.name: list(trace.x) for trace in figure.data}
     assert found == {"Fees": [5.0, 1.0], "Spread": [2.0, 0.0], "Funding": [-1.0, 0.0]}
@@ -338,10 +338,10 @@ def test_a_year_of_hours_makes_a_page_of_sensible_size(summary: RunSummary) -> N
 
 @given(
     st.floats(allow_nan=True, allow_infinity=True),
-    st.sampled_from(naming.COLUMNS + naming.RISK_COLUMNS + naming.COST_COLUMNS),
+    st.sampled_from(labels.COLUMNS + labels.RISK_COLUMNS + labels.COST_COLUMNS),
 )
-def test_a_number_is_never_a_ruin_of_a_table(value: float, column: naming.Column) -> None:
-    text = naming.number_text(value, column.kind)
+def test_a_number_is_never_a_ruin_of_a_table(value: float, column: labels.Column) -> None:
+    text = labels.number_text(value, column.kind)
     assert len(text) <= 20
     assert (text == "–") == (not math.isfinite(value))
     assert not (text.startswith("-") and not any(digit in text for digit in "123456789")), "a zero has no sign"
@@ -366,8 +366,8 @@ def test_a_number_is_never_a_ruin_of_a_table(value: float, column: naming.Column
         (2.5, "count", "2.5"),
     ],
 )
-def test_numbers_have_their_units(value: Any, kind: naming.Kind, text: str) -> None:
-    assert naming.number_text(value, kind) == text
+def test_numbers_have_their_units(value: Any, kind: labels.Kind, text: str) -> None:
+    assert labels.number_text(value, kind) == text
 
 
 @pytest.mark.parametrize(
@@ -381,11 +381,11 @@ def test_numbers_have_their_units(value: Any, kind: naming.Kind, text: str) -> N
     ],
 )
 def test_money_has_its_currency_where_it_is_known(symbols: tuple[str, ...], quote: str) -> None:
-    assert naming.quote_of(symbols) == quote
+    assert labels.quote_of(symbols) == quote
 
 
 def test_every_baseline_has_a_name_and_a_meaning() -> None:
     for name in schema.BASELINES:
-        assert not naming.title_of(name).startswith("Team ") and naming.MEANINGS[name]
-    assert naming.title_of("mine:Own") == "Strategy mine:Own"
-    assert naming.listed("ABCDEFGH", 3) == "A, B, C and 5 more"
+        assert not labels.title_of(name).startswith("Team ") and labels.MEANINGS[name]
+    assert labels.title_of("mine:Own") == "Strategy mine:Own"
+    assert labels.listed("ABCDEFGH", 3) == "A, B, C and 5 more"

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from backend.decisions.document import decision_story, episode_records, remarks, usage
+from backend.decisions.tree import DecisionTree, decision_tree, decisions_told, manager_talk, tree_from, visible
+from backend.reporting.decision_narrative import conversation, headline, real_names, tell
+from backend.reporting.decision_views import page, text_tree
 from backend.store.records import BacktestRecord, DecisionRecord, RunRecord
 from backend.store.store import Store
-from backend.stories import decision_story, episode_records, remarks, usage
-from backend.telling import conversation, headline, real_names, tell
-from backend.transcript_pages import page, text_tree
-from backend.transcripts import DecisionTree, decision_tree, decisions_told, manager_talk, tree_from, visible
 from cryptosentinel.agents.manager import ASK_SEVERAL
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.episode import EpisodeResult, play

@@ -1,4 +1,4 @@
-"""A stored decision (see `backend.stories`) told line by line, as a conversation that people can follow.
+"""A stored decision (see `backend.decisions.document`) told line by line, as a conversation that people can follow.
 
 Everything that models and news said is untrusted text: it comes out as plain strings, to be shown as such.
 """
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from backend.naming import number_text
-from backend.transcripts import Talk, manager_talk
+from backend.decisions.tree import Talk, manager_talk
+from backend.reporting.labels import number_text
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
 from cryptosentinel.agents.market_analyst import Analysis
 from cryptosentinel.agents.registry import ROLES, SUB_AGENTS, role_title

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend import charts
-from backend.naming import ABSENT
-from backend.report import render, write_report
+from backend.reporting import charts
+from backend.reporting.labels import ABSENT
+from backend.reporting.market_reload import Recalled
+from backend.reporting.report import render, write_report
+from backend.reporting.run_summary import RunSummary, facts, summarise
 from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.store import Store
-from backend.summary import RunSummary, facts, summarise
-from backend.traded_market import Recalled
 from simulator.errors import UserError
 from tests.stored_runs import add_backtest_run, add_demo_run, comparison, episode, full_story, small_market
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from backend.naming import Column
+from backend.reporting.labels import Column
 
 
 @dataclass(frozen=True)

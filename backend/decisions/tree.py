@@ -1,7 +1,7 @@
-"""A stored decision (see `backend.stories`) as a tree: who asked whom, with what words, and what came of it.
+"""A stored decision (see `backend.decisions.document`) as a tree: who asked whom, with what words, and what came of it.
 
-Nothing is judged or shortened here; `backend.telling` says it in sentences, `backend.transcript_pages` shows it whole.
-What models and news said is untrusted: show it through `visible`.
+Nothing is judged or shortened here; `backend.reporting.decision_narrative` says it in sentences,
+`backend.reporting.decision_views` shows it whole. What models and news said is untrusted: show it through `visible`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Talk:
-    """One conversation of one role. `usage` is that of `backend.stories.usage`, empty in older stores."""
+    """One conversation of one role. `usage` is that of `backend.decisions.document.usage`, empty in older stores."""
 
     role: str
     title: str

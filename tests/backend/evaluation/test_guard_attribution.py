@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.backtest_facts import withheld_of
-from backend.backtest_report import chapters
-from backend.interventions import GUARD, RISK_ANALYST, Intervention, by_rule, interventions
-from backend.page_parts import Missing, Table
+from backend.evaluation.guard_attribution import GUARD, RISK_ANALYST, Intervention, by_rule, interventions
+from backend.reporting.backtest_sections import chapters
+from backend.reporting.blocks import Missing, Table
+from backend.reporting.json_facts import withheld_of
+from backend.reporting.market_reload import Recalled
+from backend.reporting.run_summary import Played
+from backend.reporting.trade_sections import withheld_part
 from backend.store.records import DecisionRecord
-from backend.summary import Played
-from backend.traded_market import Recalled
-from backend.trading_chapters import withheld_part
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Order

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from backend import performance
 from backend.config.market import CostsConfig
-from backend.interventions import RuleWorth, by_rule, interventions
-from backend.performance import Month, RollingSharpe
-from backend.summary import Played
-from backend.traded_market import Recalled
+from backend.evaluation.guard_attribution import RuleWorth, by_rule, interventions
+from backend.reporting import result_stats
+from backend.reporting.market_reload import Recalled
+from backend.reporting.result_stats import Month, RollingSharpe
+from backend.reporting.run_summary import Played
 from simulator.errors import DataError
 from simulator.market.timeframes import format_time
 
@@ -30,23 +30,23 @@ def backtest_facts(played: Played, settings: Mapping[str, Any], recalled: Recall
     rolling = rolling_of(played)
     found: dict[str, Any] = {}
     for name, result in played.results.items():
-        months = performance.monthly_returns(result["times"], result["equity"])
-        trades = performance.trades_of_result(result)
+        months = result_stats.monthly_returns(result["times"], result["equity"])
+        trades = result_stats.trades_of_result(result)
         regimes = regimes_of(played, name, recalled)
         found[name] = {
             "monthly": [_month_fact(one) for one in months],
-            "yearly": {str(year): value for year, value in performance.yearly_returns(months).items()},
+            "yearly": {str(year): value for year, value in result_stats.yearly_returns(months).items()},
             "rolling_sharpe": _rolling_fact(rolling.get(name), name == played.main),
             "trade_statistics": {
-                side: performance.trade_summary(chosen, result["equity"][0])
-                for side, chosen in {"all": trades, **performance.by_side(trades)}.items()
+                side: result_stats.trade_summary(chosen, result["equity"][0])
+                for side, chosen in {"all": trades, **result_stats.by_side(trades)}.items()
             },
-            "cost_split": performance.cost_summary(result),
-            "traded_notional": performance.traded_notional(result),
+            "cost_split": result_stats.cost_summary(result),
+            "traded_notional": result_stats.traded_notional(result),
             "regimes": None if isinstance(regimes, str) else regimes,
             "regimes_problem": regimes if isinstance(regimes, str) else None,
         }
-    own = performance.trades_of_result(played.own)
+    own = result_stats.trades_of_result(played.own)
     withheld = withheld_of(played, settings, recalled)
     return {
         "main": played.main,
@@ -84,7 +84,7 @@ def regimes_of(played: Played, name: str, recalled: Recalled) -> list[dict[str, 
         return f"the regimes need the run's data again: {recalled.problem}"
     hold = played.hold if name != "hold" else None
     try:
-        return performance.regime_rows(played.results[name], recalled.market, hold)
+        return result_stats.regime_rows(played.results[name], recalled.market, hold)
     except DataError as error:
         return str(error)
 
@@ -109,6 +109,6 @@ def withheld_of(played: Played, settings: Mapping[str, Any], recalled: Recalled)
 def rolling_of(played: Played) -> dict[str, RollingSharpe]:
     """The rolling Sharpe ratio of each result that is long enough."""
     found = {
-        name: performance.rolling_sharpe(result["times"], result["equity"]) for name, result in played.results.items()
+        name: result_stats.rolling_sharpe(result["times"], result["equity"]) for name, result in played.results.items()
     }
     return {name: one for name, one in found.items() if one is not None}

@@ -16,8 +16,8 @@ from backend.builders.teams import LoadedTeam, configured_team, scripted_team
 from backend.config.engine import BudgetConfig
 from backend.config.load import config_from_dict, load_config
 from backend.config.schema import ConfigError
+from backend.reporting.inference_cost import return_after_thinking, thinking_line, thinking_of
 from backend.store.store import Store
-from backend.thought import return_after_thinking, thinking_line, thinking_of
 from cryptosentinel.conversation.budget import Budget, Ledger, Price, SpendingLimits
 from cryptosentinel.llm.engine import Completion, Request, Usage
 from cryptosentinel.scheduler import Throughput

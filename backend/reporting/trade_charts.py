@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from backend.charts import (
+from backend.reporting.charts import (
     BLUE,
     GREEN,
     GREY,
@@ -24,8 +24,8 @@ from backend.charts import (
     label_of,
     moments,
 )
-from backend.naming import COST_TITLES, title_of
-from backend.performance import RollingSharpe, trade_return
+from backend.reporting.labels import COST_TITLES, title_of
+from backend.reporting.result_stats import RollingSharpe, trade_return
 from simulator.backtest.trades import Trade
 from simulator.market.market import Bars
 

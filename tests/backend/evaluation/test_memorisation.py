@@ -14,7 +14,7 @@ from backend.builders.strategies import NamedStrategy, strategy_maker
 from backend.builders.teams import scripted_team
 from backend.config.load import load_config
 from backend.config.schema import ConfigError
-from backend.masking import cutoff_note, masking_note
+from backend.evaluation.memorisation import cutoff_note, masking_note
 from simulator.backtest.run import Window, run_backtest
 from simulator.errors import UserError
 from simulator.market.timeframes import parse_time

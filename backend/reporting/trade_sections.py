@@ -9,16 +9,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from backend import naming, trading_charts
-from backend.backtest_facts import TRADES_LISTED, withheld_of
 from backend.config.schema import Config
-from backend.interventions import RISK_ANALYST
-from backend.naming import COST_TITLES, Column, title_of
-from backend.page_parts import Chapter, Missing, Picture, Row, Table
-from backend.performance import by_side, cost_summary, trade_summary, traded_notional, trades_of_result
-from backend.summary import Played
-from backend.thought import THINKING, return_after_thinking, thinking_line
-from backend.traded_market import Recalled, candles
+from backend.evaluation.guard_attribution import RISK_ANALYST
+from backend.reporting import labels, trade_charts
+from backend.reporting.blocks import Chapter, Missing, Picture, Row, Table
+from backend.reporting.inference_cost import THINKING, return_after_thinking, thinking_line
+from backend.reporting.json_facts import TRADES_LISTED, withheld_of
+from backend.reporting.labels import COST_TITLES, Column, title_of
+from backend.reporting.market_reload import Recalled, candles
+from backend.reporting.result_stats import by_side, cost_summary, trade_summary, traded_notional, trades_of_result
+from backend.reporting.run_summary import Played
 from cryptosentinel.agents.registry import role_title
 from simulator.backtest.trades import Trade
 from simulator.errors import DataError
@@ -35,7 +35,7 @@ _SIGNS = (
 
 def costs_chapter(played: Played, settings: Mapping[str, Any]) -> Chapter:
     """What trading cost by kind, for each, and the settings behind it."""
-    quote = naming.quote_of(played.own["symbols"])
+    quote = labels.quote_of(played.own["symbols"])
     summaries = {name: cost_summary(result) for name, result in played.results.items()}
     paid = {name: dict(result["costs"]) for name, result in played.results.items()}
     start = {name: result["equity"][0] for name, result in played.results.items()}
@@ -48,19 +48,19 @@ def costs_chapter(played: Played, settings: Mapping[str, Any]) -> Chapter:
         "Good: costs take a small share of the profit before them."
     )
     if unknown:
-        caption += f" {', '.join(unknown)}: {naming.ABSENT}, the run was recorded before they were told apart."
+        caption += f" {', '.join(unknown)}: {labels.ABSENT}, the run was recorded before they were told apart."
     picture: Picture | Missing = Missing("Costs by kind", "nobody paid anything: there was no trade")
     if any(any(one.values()) for one in paid.values()):
         picture = Picture(
             "Costs by kind",
             "What each kind took of the equity at the start; left of 0 was received. Good: short bars, or a return in "
             "the table below that is worth the long ones.",
-            trading_charts.costs_chart(paid, start),
+            trade_charts.costs_chart(paid, start),
         )
     table = Table(
         "Costs in money",
         caption,
-        naming.COST_COLUMNS,
+        labels.COST_COLUMNS,
         tuple(Row(title_of(name), one, main=name == played.main) for name, one in rows.items()),
     )
     thinking = thinking_part(played)
@@ -140,7 +140,7 @@ def withheld_part(played: Played, settings: Mapping[str, Any], recalled: Recalle
         return Missing(title, worths)
     if not worths:
         return Missing(title, "nothing was withheld: every order passed as it was decided")
-    start, quote = played.own["equity"][0], naming.quote_of(played.own["symbols"])
+    start, quote = played.own["equity"][0], labels.quote_of(played.own["symbols"])
     rows = tuple(
         Row(
             f"{'RiskAnalyst' if one.by == RISK_ANALYST else 'Guard'}: {one.rule}",
@@ -172,20 +172,20 @@ def trades_chapter(played: Played) -> Chapter:
         "Statistics",
         "From flat to flat, net of all costs; those still open count at their value at the end. Good: a profit factor "
         "above 1, and losers that are cut before they go further against you than winners do.",
-        naming.TRADE_COLUMNS,
+        labels.TRADE_COLUMNS,
         tuple(rows),
     )
     if not trades:
         return Chapter("Trades", (table, Missing("List", "there were no trades")))
     excursions: Picture | Missing = Missing("Excursions", "the run's record does not hold them")
     if any(trade.mae is not None for trade in trades):
-        most = trading_charts.MOST_TRADES
+        most = trade_charts.MOST_TRADES
         cut = f", of the {most} with the largest profits and losses" if len(trades) > most else ""
         excursions = Picture(
             "How far trades went against it",
             f"One point a trade{cut}: its worst moment against its result; a triangle up is a long, down a short. "
             "Good: winners near the right edge, and no loser far to the left of all winners.",
-            trading_charts.excursions_chart(trades),
+            trade_charts.excursions_chart(trades),
         )
     return Chapter("Trades", (table, excursions, _trade_list(trades)))
 
@@ -197,7 +197,7 @@ def _trade_list(trades: Sequence[Trade]) -> Table:
     return Table(
         "List",
         caption,
-        naming.TRADE_LIST_COLUMNS,
+        labels.TRADE_LIST_COLUMNS,
         tuple(_trade_row(trade) for trade in shown),
         "Symbol",
         folded=len(shown) > _FEW_TRADES,
@@ -221,11 +221,11 @@ def candles_part(played: Played, market: Market, symbol: str) -> Picture | Missi
     if not bars.present.any():
         return Missing(symbol, "the data has no bar of it in this window")
     own = sum(trade.symbol == symbol for trade in trades)
-    drawn = len(trading_charts.drawn_trades(trades, symbol))
+    drawn = len(trade_charts.drawn_trades(trades, symbol))
     cut = f", the {drawn} with the largest profits and losses drawn" if drawn < own else ""
     length = int(bars.open_time[1] - bars.open_time[0]) if len(bars) > 1 else market.interval
     caption = f"Bars of {_length(length)}; {own} trade{'' if own == 1 else 's'}{cut}. {_SIGNS}"
-    return Picture(symbol, caption, trading_charts.candles_chart(bars, trades, played.own.get("fills", [])))
+    return Picture(symbol, caption, trade_charts.candles_chart(bars, trades, played.own.get("fills", [])))
 
 
 def candles_chapter(played: Played, recalled: Recalled) -> Chapter:
@@ -239,7 +239,7 @@ def candles_chapter(played: Played, recalled: Recalled) -> Chapter:
     shown = traded[:CANDLES_SHOWN]
     parts = [candles_part(played, recalled.market, symbol) for symbol in shown]
     rest = traded[len(shown) :]
-    left_out = f"The {len(shown)} symbols that were traded most. Left out: {naming.listed(rest, 20)}." if rest else ""
+    left_out = f"The {len(shown)} symbols that were traded most. Left out: {labels.listed(rest, 20)}." if rest else ""
     return Chapter(title, tuple(parts), left_out)
 
 

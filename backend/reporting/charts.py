@@ -15,7 +15,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from backend.naming import title_of
+from backend.reporting.labels import title_of
 from cryptosentinel.agents.registry import role_title
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#e69f00", "#009e73", "#d55e00"

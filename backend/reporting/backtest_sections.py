@@ -1,6 +1,6 @@
 """What people see of one backtest: the facts of the first screen, then chapters of pictures and tables.
 
-The report and the page show the same parts; `backend.backtest_facts` holds the same numbers for programs.
+The report and the page show the same parts; `backend.reporting.json_facts` holds the same numbers for programs.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from backend import charts, trading_charts
-from backend.backtest_facts import regimes_of, rolling_of
-from backend.naming import (
+from backend.reporting import charts, trade_charts
+from backend.reporting.blocks import Chapter, Missing, Picture, Row, Table, Tile
+from backend.reporting.inference_cost import return_after_thinking, thinking_money
+from backend.reporting.json_facts import regimes_of, rolling_of
+from backend.reporting.labels import (
     ABSENT,
     COLUMNS,
     COST_TITLES,
@@ -26,12 +28,10 @@ from backend.naming import (
     quote_of,
     title_of,
 )
-from backend.page_parts import Chapter, Missing, Picture, Row, Table, Tile
-from backend.performance import FEWEST_RETURNS, cost_summary, monthly_returns, yearly_returns
-from backend.summary import Played
-from backend.thought import return_after_thinking, thinking_money
-from backend.traded_market import Recalled
-from backend.trading_chapters import costs_chapter, trades_chapter, withheld_part
+from backend.reporting.market_reload import Recalled
+from backend.reporting.result_stats import FEWEST_RETURNS, cost_summary, monthly_returns, yearly_returns
+from backend.reporting.run_summary import Played
+from backend.reporting.trade_sections import costs_chapter, trades_chapter, withheld_part
 from simulator.backtest.regimes import UNKNOWN
 
 _REGIME_TITLES = {"trend": "Trend", "volatility": "Volatility", "truth": "Hidden regime"}
@@ -146,7 +146,7 @@ def _rolling_part(played: Played) -> Picture | Missing:
         f"Of the last {own.days:.3g} days ({own.bars} bars), for a year of 365 days. {above}Good: above 0 most of the "
         "time, not carried by one stretch. A gap: nothing varied in that time, as while flat."
     )
-    return Picture(title, caption, trading_charts.rolling_sharpe_chart(rolling, played.main, _waiting(played)))
+    return Picture(title, caption, trade_charts.rolling_sharpe_chart(rolling, played.main, _waiting(played)))
 
 
 def numbers_chapter(played: Played) -> Chapter:

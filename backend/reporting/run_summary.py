@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.charts import Event
 from backend.config.schema import BASELINES
-from backend.naming import ABSENT, listed, number_text, title_of
+from backend.reporting.charts import Event
+from backend.reporting.inference_cost import return_after_thinking, thinking_money
+from backend.reporting.labels import ABSENT, listed, number_text, title_of
 from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord, MetricRecord, RunRecord
 from backend.store.store import Store
-from backend.thought import return_after_thinking, thinking_money
 from cryptosentinel.agents.registry import MANAGER, ROLES, role_title
 from simulator.market.timeframes import format_time
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.telling import consequences, conversation, headline, tell
+from backend.reporting.decision_narrative import consequences, conversation, headline, tell
 from cryptosentinel.protocol.tool_calls import render_call
 from tests.stored_runs import full_story
 

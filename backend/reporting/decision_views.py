@@ -11,9 +11,9 @@ from markupsafe import Markup
 from rich.text import Text
 from rich.tree import Tree
 
-from backend.naming import ABSENT
-from backend.telling import consequences, real_names
-from backend.transcripts import DecisionTree, Talk, Turn, visible
+from backend.decisions.tree import DecisionTree, Talk, Turn, visible
+from backend.reporting.decision_narrative import consequences, real_names
+from backend.reporting.labels import ABSENT
 from cryptosentinel.agents.registry import ROLES, role_title
 from cryptosentinel.protocol.tool_calls import Malformed
 from simulator.market.timeframes import format_time
@@ -36,7 +36,7 @@ def text_tree(decision: DecisionTree) -> Tree:
 def page(decision: DecisionTree) -> str:
     """The tree as one self-contained page without scripts; all text is escaped."""
     environment = Environment(
-        loader=PackageLoader("backend"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=PackageLoader("backend.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
         finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )  # fmt: skip

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend import performance
-from backend.traded_market import MOST_CANDLES, candles
+from backend.reporting import result_stats
+from backend.reporting.market_reload import MOST_CANDLES, candles
 from simulator.backtest import metrics
 from simulator.backtest.run import run_backtest
 from simulator.backtest.trade_stats import COST_KEYS
@@ -55,11 +55,11 @@ RETURNS = st.lists(st.floats(-0.9, 3.0), min_size=1, max_size=300)
 def test_months_multiply_up_to_the_total_return(returns: list[float], start: int, interval: str) -> None:
     equity = np.concatenate([[1e4], 1e4 * np.cumprod(1.0 + np.array(returns))])
     times = [start * HOUR + number * TIMEFRAMES[interval] for number in range(len(equity))]
-    months = performance.monthly_returns(times, equity.tolist())
+    months = result_stats.monthly_returns(times, equity.tolist())
     total = math.prod(1.0 + month.total_return for month in months)
     expected = float(np.prod(1.0 + metrics.returns_of(equity)))  # of an account that is ruined: 0
     assert total == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    years = performance.yearly_returns(months)
+    years = result_stats.yearly_returns(months)
     assert math.prod(1.0 + value for value in years.values()) == pytest.approx(total, rel=1e-9, abs=1e-12)
     assert [(one.year, one.month) for one in months] == sorted({(one.year, one.month) for one in months})
     assert all(month.whole for month in months[1:-1])
@@ -79,7 +79,7 @@ def test_months_multiply_up_to_the_total_return(returns: list[float], start: int
 )
 def test_months_by_hand(first: str, step: int, equity: list[float], expected: list[tuple[str, float, bool]]) -> None:
     times = [at(first) + number * step for number in range(len(equity))]
-    found = performance.monthly_returns(times, equity)
+    found = result_stats.monthly_returns(times, equity)
     assert [(f"{one.year}-{one.month:02d}", one.whole) for one in found] == [
         (name, whole) for name, _, whole in expected
     ]
@@ -99,9 +99,9 @@ def test_rolling_sharpe_is_that_of_each_window(count: int, interval: str, seed: 
     equity = np.concatenate([[1e4], 1e4 * np.cumprod(1.0 + returns)])
     step = TIMEFRAMES[interval]
     times = [number * step for number in range(count + 1)]
-    rolling = performance.rolling_sharpe(times, equity.tolist())
+    rolling = result_stats.rolling_sharpe(times, equity.tolist())
     wanted = min(30 * DAY // step, count // 3)
-    if wanted < performance.FEWEST_RETURNS:
+    if wanted < result_stats.FEWEST_RETURNS:
         assert rolling is None
         return
     assert rolling is not None
@@ -120,16 +120,16 @@ def test_rolling_sharpe_is_that_of_each_window(count: int, interval: str, seed: 
 def test_rolling_sharpe_of_a_long_run_is_thinned() -> None:
     times = list(range(0, 20_000 * HOUR, HOUR))
     equity = [1e4 + 10 * math.sin(number) for number in range(20_000)]
-    rolling = performance.rolling_sharpe(times, equity)
+    rolling = result_stats.rolling_sharpe(times, equity)
     assert rolling is not None and len(rolling.times) == 1_500
     assert rolling.bars == 720
 
 
 def test_trades_without_a_loss_have_no_profit_factor() -> None:
-    won = performance.trade_summary([trade(5.0, mae=-0.02, mfe=0.1, holding_ms=2 * HOUR)], 1_000.0)
+    won = result_stats.trade_summary([trade(5.0, mae=-0.02, mfe=0.1, holding_ms=2 * HOUR)], 1_000.0)
     assert (won["profit_factor"], won["payoff_ratio"], won["hit_rate"]) == (None, None, 1.0)
     assert (won["mae"], won["mfe"], won["winner_mae"], won["median_hours"]) == (-0.02, 0.1, -0.02, 2.0)
-    none = performance.trade_summary([], 1_000.0)
+    none = result_stats.trade_summary([], 1_000.0)
     assert none["trades"] == 0.0
     assert not [key for key, value in none.items() if value is not None and not math.isfinite(value)]
     assert (none["hit_rate"], none["mae"], none["longest_hours"]) == (None, None, None)
@@ -141,20 +141,20 @@ def test_excursions_and_times_are_means_over_the_trades_that_know_them() -> None
         trade(-5.0, quantity=-2.0, mae=-0.3, mfe=0.0, holding_ms=5 * HOUR),
         trade(1.0),
     ]
-    found = performance.trade_summary(trades, 1_000.0)
+    found = result_stats.trade_summary(trades, 1_000.0)
     assert found["mae"] == pytest.approx(-0.2) and found["mfe"] == pytest.approx(0.1)
     assert found["winner_mae"] == pytest.approx(-0.1)
     assert (found["median_hours"], found["longest_hours"]) == (3.0, 5.0)
     assert found["profit_factor"] == pytest.approx(11.0 / 5.0)
-    assert performance.trade_return(trades[1]) == pytest.approx(-5.0 / 200.0)
-    sides = performance.by_side(trades)
+    assert result_stats.trade_return(trades[1]) == pytest.approx(-5.0 / 200.0)
+    sides = result_stats.by_side(trades)
     assert [one.pnl for one in sides["short"]] == [-5.0] and len(sides["long"]) == 2
 
 
 @pytest.mark.parametrize("name", ["sma_cross", "hold", "always_short"])
 def test_costs_lie_between_profit_before_and_after(name: str) -> None:
     result = stored(name)
-    found = performance.cost_summary(result)
+    found = result_stats.cost_summary(result)
     kinds = [found[key] or 0.0 for key in COST_KEYS]
     assert found["gross"] == pytest.approx(result["equity"][-1] - result["equity"][0] + math.fsum(kinds))
     assert found["total_share"] == pytest.approx(math.fsum(kinds) / 10_000.0)
@@ -172,34 +172,36 @@ def test_records_of_other_versions_are_read() -> None:
             for one in result["trades"]
         ],
     }
-    costs = performance.cost_summary(older)
+    costs = result_stats.cost_summary(older)
     assert costs["impact"] is None and costs["borrow"] is None and costs["fees"] is not None
-    trades = performance.trades_of_result(older)
+    trades = result_stats.trades_of_result(older)
     assert [one.pnl for one in trades] == [one["pnl"] for one in result["trades"]]
-    assert performance.trade_summary(trades, 1e4)["mae"] is None
+    assert result_stats.trade_summary(trades, 1e4)["mae"] is None
     newer = {**result, **{key: [{**one, "aura": 1.0} for one in result[key]] for key in ("trades", "fills")}}
-    assert performance.trades_of_result(newer) == performance.trades_of_result(result)
-    assert performance.regime_rows(newer, small_market(), None) == performance.regime_rows(result, small_market(), None)
+    assert result_stats.trades_of_result(newer) == result_stats.trades_of_result(result)
+    assert result_stats.regime_rows(newer, small_market(), None) == result_stats.regime_rows(
+        result, small_market(), None
+    )
 
 
 def test_regimes_add_up_and_stand_beside_holding() -> None:
     result, hold = stored(), stored("hold")
-    rows = performance.regime_rows(result, small_market(), hold)
+    rows = result_stats.regime_rows(result, small_market(), hold)
     assert {row["kind"] for row in rows} == {"trend", "volatility", "truth"}
     for kind in ("trend", "volatility", "truth"):
         own = [row for row in rows if row["kind"] == kind]
         for key, of in (("total_return", result), ("against", hold)):
             assert math.fsum(row[key] for row in own) == pytest.approx(of["metrics"]["total_return"])
         assert sum(row["trades"] for row in own) == len(result["trades"])
-    assert {row["against"] for row in performance.regime_rows(result, small_market(), None)} == {None}
+    assert {row["against"] for row in result_stats.regime_rows(result, small_market(), None)} == {None}
     with pytest.raises(DataError, match="not the market of the result"):
-        performance.regime_rows(result, small_market().select(["AAAUSDT"]), hold)
+        result_stats.regime_rows(result, small_market().select(["AAAUSDT"]), hold)
 
 
 def test_traded_symbols_come_most_traded_first() -> None:
     fills = [("A", 1.0, 10.0), ("B", -3.0, 10.0), ("A", -1.0, 15.0), ("C", 2.5, 10.0)]
     result = {"fills": [{"symbol": one, "quantity": size, "price": price} for one, size, price in fills]}
-    assert list(performance.traded_notional(result).items()) == [("B", 30.0), ("A", 25.0), ("C", 25.0)]
+    assert list(result_stats.traded_notional(result).items()) == [("B", 30.0), ("A", 25.0), ("C", 25.0)]
 
 
 @pytest.mark.parametrize("bars", [180, 5_000, 100_000])

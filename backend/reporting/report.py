@@ -17,16 +17,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from backend import charts
-from backend.backtest_facts import backtest_facts
-from backend.backtest_report import chapters, tiles
-from backend.naming import ABSENT, COLUMNS, MEANINGS, duration_text, number_text, title_of
+from backend.reporting import charts
+from backend.reporting.backtest_sections import chapters, tiles
+from backend.reporting.decision_narrative import headline, tell
+from backend.reporting.json_facts import backtest_facts
+from backend.reporting.labels import ABSENT, COLUMNS, MEANINGS, duration_text, number_text, title_of
+from backend.reporting.market_reload import Recalled, recall
+from backend.reporting.run_summary import RunSummary, facts, how_it_was_run, summarise
+from backend.reporting.trade_sections import candles_chapter
 from backend.store.records import DecisionRecord
 from backend.store.store import Store
-from backend.summary import RunSummary, facts, how_it_was_run, summarise
-from backend.telling import headline, tell
-from backend.traded_market import Recalled, recall
-from backend.trading_chapters import candles_chapter
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time
 
@@ -91,7 +91,7 @@ def render(summary: RunSummary, recalled: Recalled) -> str:
     `recalled` is the market of the run, for the candles and regimes of a backtest.
     """
     environment = Environment(
-        loader=PackageLoader("backend"),
+        loader=PackageLoader("backend.reporting"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

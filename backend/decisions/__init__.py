@@ -1,0 +1,1 @@
+"""The stored document of a decision."""
