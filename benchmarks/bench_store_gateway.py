@@ -12,7 +12,7 @@ from backend.store import Store
 from benchmarks.bench_store_write import ROUNDS, write_step
 from benchmarks.run import Result
 
-SERVE = "from backend.cli_serve import serve_app; serve_app()"
+SERVE = "from backend.cli.serve import serve_app; serve_app()"
 # Writes single records for some seconds and says how many a second.
 CLIENT = """
 import sys, time

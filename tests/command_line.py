@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from backend import cli
-from backend.console import console
+from backend.cli import main as cli
+from backend.cli.console import console
 
 
 class Result:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import streamlit as st
 
-from backend.backtests import run_backtest_job, settings_for
 from backend.builders.market import is_recorded
 from backend.builders.strategies import named_strategies
 from backend.builders.teams import SCRIPTED
 from backend.config.schema import BASELINES
 from backend.models.manifest import MANIFEST
 from backend.reporting.labels import title_of
+from backend.runs.backtest import run_backtest_job, settings_for
 from simulator.data.catalog import Catalog, SeriesInfo
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import UserError

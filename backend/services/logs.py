@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backend.failures import INTERRUPTED, message_and_code
+from backend.errors import INTERRUPTED, message_and_code
 
 _log = logging.getLogger(__name__)
 

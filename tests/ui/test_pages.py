@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from backend import backtests
 from backend.config.load import load_config
 from backend.config.schema import Config
+from backend.runs import backtest
 from backend.store.records import DecisionRecord, RunRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market
@@ -142,7 +142,7 @@ def test_a_backtest_is_started_with_what_the_form_says(here: Path, monkeypatch: 
 
     (here / "runs" / "mine").mkdir(parents=True)
     (here / "runs" / "mine" / "team.json").write_text("{}")
-    monkeypatch.setattr(backtests, "run_backtest_job", job)
+    monkeypatch.setattr(backtest, "run_backtest_job", job)
     app = open_page("new_backtest.py")
     app.multiselect[0].set_value(["BBBUSDT"])
     app.selectbox[1].select("runs/mine")
@@ -185,7 +185,7 @@ def test_the_form_begins_with_what_the_data_deserves(here: Path, monkeypatch: py
         asked.update(arguments)
         return add_backtest_run(store, "backtest-9")
 
-    monkeypatch.setattr(backtests, "run_backtest_job", job)
+    monkeypatch.setattr(backtest, "run_backtest_job", job)
 
     def sent(app: AppTest) -> Config:
         app.button[0].click().run()
@@ -233,7 +233,7 @@ def test_a_failing_backtest_is_explained(here: Path, monkeypatch: pytest.MonkeyP
     def job(store: Store, **arguments: Any) -> str:
         raise UserError("the window is too short: choose other dates")
 
-    monkeypatch.setattr(backtests, "run_backtest_job", job)
+    monkeypatch.setattr(backtest, "run_backtest_job", job)
     app = open_page("new_backtest.py")
     app.button[0].click().run()
     assert not app.exception

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.backtests import with_unmasked
 from backend.builders.strategies import NamedStrategy, strategy_maker
 from backend.builders.teams import scripted_team
 from backend.config.load import load_config
 from backend.config.schema import ConfigError
 from backend.evaluation.memorisation import cutoff_note, masking_note
+from backend.runs.backtest import with_unmasked
 from simulator.backtest.run import Window, run_backtest
 from simulator.errors import UserError
 from simulator.market.timeframes import parse_time

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from backend import backtests
-from backend.backtests import subject_of
 from backend.builders.teams import LoadedTeam, configured_team, scripted_team
 from backend.config.engine import BudgetConfig
 from backend.config.load import config_from_dict, load_config
 from backend.config.schema import ConfigError
 from backend.reporting.inference_cost import return_after_thinking, thinking_line, thinking_of
+from backend.runs import backtest
+from backend.runs.backtest import subject_of
 from backend.store.store import Store
 from cryptosentinel.conversation.budget import Budget, Ledger, Price, SpendingLimits
 from cryptosentinel.llm.engine import Completion, Request, Usage
@@ -149,7 +149,7 @@ def test_what_was_decided_before_an_engine_died_is_stored(
         assert isinstance(loaded, LoadedTeam)
         return replace(loaded, engine=Dying(loaded, 20, end))
 
-    monkeypatch.setattr(backtests, "subject_of", dying)
+    monkeypatch.setattr(backtest, "subject_of", dying)
     failed = command("backtest", *SHORT, "--store", "other")
     assert failed.code == code
     with Store.open(str(tmp_path / "other")) as store:
@@ -205,7 +205,7 @@ def test_an_interrupted_recording_goes_on_and_asks_nothing_twice(
         asked.append(20 if not asked else 10_000)
         return replace(loaded, engine=Dying(loaded, asked[-1], RunFailed("gone")))
 
-    monkeypatch.setattr(backtests, "subject_of", dying)
+    monkeypatch.setattr(backtest, "subject_of", dying)
     assert command("backtest", *SHORT, "--record", "tape", "--store", "a").code == 1
     calls = len((tmp_path / "tape" / "calls.jsonl").read_text().splitlines())
     assert 0 < calls <= 20

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from backend.config.schema import Config, ConfigError
-from backend.failures import message_and_code
+from backend.errors import message_and_code
 from backend.policies import tensor_files
 from backend.services.lead import leader_state
 from backend.services.processes import check_apart

@@ -14,8 +14,8 @@ import pytest
 import torch
 import typer
 
-from backend import cli_services
 from backend.builders.market import load_market
+from backend.cli import serve
 from backend.services import launch
 from backend.services.launch import gateway, run_processes
 from backend.services.lead import leader_state
@@ -102,11 +102,11 @@ def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
     (tmp_path / "a" / "checkpoints").mkdir(parents=True)
     (tmp_path / "b" / "services").mkdir(parents=True)
     with pytest.raises(UserError, match="was trained in one process: go on without --launch"):
-        cli_services.check_resumed(tmp_path / "a", True)
+        serve.check_resumed(tmp_path / "a", True)
     with pytest.raises(UserError, match="in several processes: go on with --launch processes"):
-        cli_services.check_resumed(tmp_path / "b", False)
-    cli_services.check_resumed(tmp_path / "a", False)
-    cli_services.check_resumed(tmp_path / "b", True)
+        serve.check_resumed(tmp_path / "b", False)
+    serve.check_resumed(tmp_path / "a", False)
+    serve.check_resumed(tmp_path / "b", True)
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_gateway_that_ends_says_why(started: list[launch._Child], tmp_path: Pa
 def test_sigterm_ends_a_service_as_ctrl_c_does(capsys: pytest.CaptureFixture[str]) -> None:
     former = signal.getsignal(signal.SIGTERM)
     try:
-        with pytest.raises(typer.Exit) as ended, cli_services._service(RUN, "rollout-0", None):
+        with pytest.raises(typer.Exit) as ended, serve._service(RUN, "rollout-0", None):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(10)
     finally:

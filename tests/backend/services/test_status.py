@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 import pytest
 from typer.testing import CliRunner
 
-from backend import cli_services
-from backend.cli_serve import serve_app
-from backend.console import console
+from backend.cli import serve
+from backend.cli.console import console
+from backend.cli.serve import serve_app
 from backend.services.status import processes_of
 from backend.store.records import PublishedRecord, RunRecord, ServiceRecord, ShardRecord
 from backend.store.store import Store
@@ -89,7 +89,7 @@ def test_a_run_without_processes_is_no_trouble() -> None:
 
 def test_the_command_shows_it_to_people_and_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "_width", 250)
-    assert cli_services.serve_app is serve_app
+    assert serve.serve_app is serve_app
     with gateway_thread() as running, Store.open(running.url) as store:
         fill(store)
         store.add_run(RunRecord("demo", "demo", 1, "hash", 1, {}))  # which has no processes

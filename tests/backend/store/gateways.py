@@ -20,7 +20,7 @@ from surrealdb._surrealdb_ext import SyncEmbeddedDB
 from backend.store.gateway import Gateway
 
 ROOT = Path(__file__).resolve().parents[3]
-SERVE = "from backend.cli_serve import serve_app; serve_app()"
+SERVE = "from backend.cli.serve import serve_app; serve_app()"
 
 
 def free_port() -> int:

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backend import cli
+from backend.cli import main as cli
 from simulator.data.catalog import Catalog
 from simulator.data.download import DownloadReport, DownloadRequest, download
 from simulator.data.download_client import ATTEMPTS, LONGEST_WAIT, Client, MarketType, connect

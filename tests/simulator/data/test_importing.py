@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from backend.cli_data import data_app
+from backend.cli.data import data_app
 from simulator.data.archive import write_market
 from simulator.data.catalog import Catalog
 from simulator.data.importing import ImportReport, import_tree

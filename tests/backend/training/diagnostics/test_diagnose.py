@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from backend.cli_doctor import doctor
-from backend.console import console
+from backend.cli.console import console
+from backend.cli.diagnose import doctor
 from backend.store.errors import StoreError
 from backend.store.records import RewardRecord, RolloutRecord, RunRecord, TrajectoryRecord
 from backend.store.store import Store

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend import cli_dry_run
-from backend.cli_dry_run import dry_run_step
+from backend.cli import dry_run as command
+from backend.cli.console import console
+from backend.cli.dry_run import dry_run_step
 from backend.config.load import load_config
 from backend.config.schema import Config
-from backend.console import console
 from backend.policies.hardware import Hardware
 from backend.policies.role_policies import RolePolicies
 from backend.training.planning import dry_run as module
@@ -118,5 +118,5 @@ def test_a_served_model_shows_its_server_too(monkeypatch: pytest.MonkeyPatch, fo
     monkeypatch.setattr(console, "_width", 200)
     monkeypatch.setattr(module, "dry_run", lambda config: found)
     with console.capture() as captured:
-        cli_dry_run.dry_run_step(load_config("qwen3_0.6b"))
+        command.dry_run_step(load_config("qwen3_0.6b"))
     assert "vLLM: weights" in captured.get() and "0.596 billion" in captured.get()

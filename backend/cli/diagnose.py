@@ -11,8 +11,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from backend.cli_runs import StoreOption
-from backend.console import console, narrow_table
+from backend.cli.console import console, narrow_table
+from backend.cli.runs import StoreOption
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # it imports the database and torch

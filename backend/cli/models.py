@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from backend.console import console, narrow_table
+from backend.cli.console import console, narrow_table
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # they bring torch, which takes seconds

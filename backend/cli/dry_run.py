@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from backend.cli.console import console, narrow_table
 from backend.config.schema import Config
-from backend.console import console, narrow_table
 
 if TYPE_CHECKING:  # they import torch
     from backend.training.planning.dry_run import DryRun

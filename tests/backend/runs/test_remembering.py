@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from backend.backtests import backtest
 from backend.builders.market import account_of
 from backend.builders.teams import LoadedTeam, load_team, scripted_team
 from backend.config.load import config_from_dict
 from backend.config.schema import TeamConfig
 from backend.models.manifest import TeamManifest, write_manifest
+from backend.runs.backtest import backtest
 from backend.store.store import Store
 from backend.training.curriculum.queries import QueryPool
 from backend.training.rollout.collect import collect

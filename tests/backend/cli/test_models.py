@@ -10,8 +10,8 @@ import pytest
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
-from backend import cli
-from backend.cli_models import models_app
+from backend.cli import main as cli
+from backend.cli.models import models_app
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.policies.adapters import read_adapter, save_versions
 from backend.policies.build import role_policies

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from backend.cli_data import names
+from backend.cli.data import names
 from backend.config.load import config_from_dict
 from backend.config.market import NONE
 from backend.config.schema import Config

@@ -11,9 +11,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from backend.cli_data import SymbolsOption, names
-from backend.console import bars, console
-from backend.options import (
+from backend.cli.console import bars, console
+from backend.cli.data import SymbolsOption, names
+from backend.cli.options import (
     DataOption,
     DecideEveryOption,
     EndOption,
@@ -225,11 +225,11 @@ def _case(
     greedy: bool = False,
 ) -> _Case:
     """What the options name. `greedy` takes the sampling out of a team: its seeds count the bars of the history."""
-    from backend.backtests import decision_interval, parse_optional, settings_for, window_of
     from backend.builders.market import account_of, limits_of, load_market
     from backend.builders.strategies import strategy_maker
     from backend.builders.teams import configured_team
-    from backend.checks import team_drive
+    from backend.runs.backtest import decision_interval, parse_optional, settings_for, window_of
+    from backend.runs.check import team_drive
     from simulator.checks.lookahead import driven_by
 
     if bool(strategy) == bool(team):

@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from backend import cli
-from backend.backtests import notes_on, run_backtest_job, settings_for, subject_of
+from backend.cli import main as cli
 from backend.config.load import load_config, override
 from backend.models.manifest import TeamManifest, write_manifest
+from backend.runs.backtest import notes_on, run_backtest_job, settings_for, subject_of
 from backend.store.store import Store
 from simulator.backtest.run import Window
 from simulator.data.archive import write_market
@@ -26,7 +26,7 @@ from simulator.synthetic.generator import generate
 from tests.command_line import Run, program
 
 FINE = generate(SyntheticConfig(bars=1000, seed=5, symbols=("AAAUSDT", "BBBUSDT"), timeframe="1h"))
-RECORDED = Path(__file__).parents[3] / "shared" / "market-data" / "binance"
+RECORDED = Path(__file__).parents[4] / "shared" / "market-data" / "binance"
 OWN = """
 class Buys:
     name = "buys"

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from backend.cli_data import SymbolsOption
-from backend.config.load import load_config
-from backend.console import bars, console, narrow_table
-from backend.options import (
+from backend.cli.console import bars, console, narrow_table
+from backend.cli.data import SymbolsOption
+from backend.cli.options import (
     ConfigOption,
     DataOption,
     FundingOption,
@@ -22,6 +21,7 @@ from backend.options import (
     TimeframeOption,
     with_market,
 )
+from backend.config.load import load_config
 from simulator.errors import Interrupted
 
 

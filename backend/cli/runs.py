@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from backend.console import comparison_table, console, difference_line, narrow_table
+from backend.cli.console import comparison_table, console, difference_line, narrow_table
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time
 

@@ -9,9 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from backend.cli_serve import serve_app
-from backend.cli_store import transfer_app
-from backend.console import console
+from backend.cli.console import console
+from backend.cli.serve import serve_app
+from backend.cli.store import transfer_app
 from backend.store import RunRecord, Store, StoreError
 from tests.backend.store.gateways import GatewayProcess, free_port
 

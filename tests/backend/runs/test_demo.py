@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.demo import _begin, _save
+from backend.runs.demo import _begin, _save
 from tests.small_world import small_config
 
 

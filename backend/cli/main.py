@@ -13,20 +13,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from backend import cli_services
-from backend.cli_check import check_app
-from backend.cli_data import SymbolsOption, data_app
-from backend.cli_doctor import doctor
-from backend.cli_models import models_app
-from backend.cli_runs import StoreOption, runs_app
-from backend.cli_serve import serve_app
-from backend.cli_sft import sft
-from backend.cli_store import runs_export, runs_import, runs_upgrade
-from backend.config.load import config_from_dict, describe, load_config, override
-from backend.config.schema import Config
-from backend.console import bars, comparison_table, console, difference_line, errors, narrow_table
-from backend.failures import message_and_code
-from backend.options import (
+from backend.cli import serve
+from backend.cli.check import check_app
+from backend.cli.console import bars, comparison_table, console, difference_line, errors, narrow_table
+from backend.cli.data import SymbolsOption, data_app
+from backend.cli.diagnose import doctor
+from backend.cli.models import models_app
+from backend.cli.options import (
     BaselinesOption,
     ConfigOption,
     DataOption,
@@ -44,6 +37,13 @@ from backend.options import (
     with_market,
     with_venue,
 )
+from backend.cli.runs import StoreOption, runs_app
+from backend.cli.serve import serve_app
+from backend.cli.sft import sft
+from backend.cli.store import runs_export, runs_import, runs_upgrade
+from backend.config.load import config_from_dict, describe, load_config, override
+from backend.config.schema import Config
+from backend.errors import message_and_code
 from backend.services.parent import follow_parent
 from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.market.timeframes import format_time, parse_time
@@ -117,11 +117,11 @@ def backtest(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Backtest teams and strategies against the baselines over one window, store every decision, and write a report."""
-    from backend.backtests import backtest as run_backtest
-    from backend.backtests import decision_interval, notes_on, settings_for, subject_of, window_of, with_unmasked
     from backend.builders.market import account_of, costs_told, load_market, told
     from backend.builders.teams import LoadedTeam
     from backend.reporting.inference_cost import thinking_line
+    from backend.runs.backtest import backtest as run_backtest
+    from backend.runs.backtest import decision_interval, notes_on, settings_for, subject_of, window_of, with_unmasked
     from backend.store.run_record import new_run_id
     from backend.store.store import Store
     from simulator.market.validation import gaps
@@ -240,17 +240,17 @@ def train(
         _print_config(settings)
         return
     if dry_run_step:
-        from backend.cli_dry_run import dry_run_step as dry_run_once
+        from backend.cli.dry_run import dry_run_step as dry_run_once
 
         dry_run_once(settings)
         return
     if launch and not resume:
-        cli_services.check(settings, workers)
+        serve.check(settings, workers)
     elif not resume:
         check_ready(settings)  # before anything is recorded
-    cluster = cli_services.cluster_of(launch == Launch.RAY, ray_address, store)
+    cluster = serve.cluster_of(launch == Launch.RAY, ray_address, store)
     with ExitStack() as stack:
-        address = stack.enter_context(cli_services.served_store(store, runs)) if launch else store
+        address = stack.enter_context(serve.served_store(store, runs)) if launch else store
         opened = stack.enter_context(Store.open(address))
         run = resume or new_run_id("train")
         if resume:
@@ -259,10 +259,10 @@ def train(
             if not (runs / run).is_dir():
                 raise UserError(f"{runs / run}: no such folder, so nothing to go on from: give --runs as before")
             settings = config_from_dict(opened.run(resume).config["config"], f"the configuration of run {resume}")
-            cli_services.check_resumed(runs / run, launch is not None)
+            serve.check_resumed(runs / run, launch is not None)
             if launch:
-                cli_services.check(settings, workers)
-            cli_services.claim(opened, run)
+                serve.check(settings, workers)
+            serve.claim(opened, run)
         market = load_market(settings.market, settings.costs)
         if resume and opened.run(resume).data_hash != market.content_hash:
             raise UserError(
@@ -288,7 +288,7 @@ def train(
             bars() as shown,
         ):
             if launch:
-                state = cli_services.launched(settings, market, address, run, runs, workers, shown, cluster)
+                state = serve.launched(settings, market, address, run, runs, workers, shown, cluster)
             else:
                 state = run_training(settings, market, opened, run, runs / run, shown.report, shown.trained).state
     console.print(f"done: {state.step} steps, best at step {state.best_step} (validation outcome {state.best_score})")
@@ -368,7 +368,7 @@ def demo(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """The whole loop in minutes: make a market, train a team in it, and measure what that changed."""
-    from backend.demo import run_demo
+    from backend.runs.demo import run_demo
     from backend.store.store import Store
 
     settings = load_config(config, set_ or [])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from backend.console import console
+from backend.cli.console import console
 
 transfer_app = typer.Typer(help="Move runs between stores.", no_args_is_help=True)
 

@@ -25,7 +25,7 @@ from simulator.synthetic.generator import generate
 from tests.command_line import Run, program
 from tests.small_world import tree
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "data" / "synthetic"
 RECORDED = ROOT.parent / "shared" / "market-data" / "binance"
 
@@ -310,7 +310,7 @@ def test_what_cannot_be_trained_is_told_before_anything_is_stored(
 
 def test_help_needs_no_heavy_library() -> None:
     code = (
-        "import sys\nfrom backend import cli\nsys.argv = ['cryptosentinel', 'train', '--help']\n"
+        "import sys\nfrom backend.cli import main as cli\nsys.argv = ['cryptosentinel', 'train', '--help']\n"
         "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
         "print('loaded:', [name for name in ('torch', 'transformers', 'numba', 'surrealdb', 'pandas')"
         " if name in sys.modules])"

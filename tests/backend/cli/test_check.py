@@ -12,8 +12,8 @@ import pytest
 from backend.builders.market import limits_of
 from backend.builders.strategies import named_strategies, strategy_maker
 from backend.builders.teams import LoadedTeam, load_team
-from backend.checks import team_drive
 from backend.config.load import load_config
+from backend.runs.check import team_drive
 from cryptosentinel.llm.scripted import ScriptedEngine
 from simulator.backtest.run import Window
 from simulator.checks.lookahead import check_lookahead

@@ -1,0 +1,6 @@
+"""`python -m backend.cli`: the command line, also of the processes that a training starts."""
+
+from backend.cli.main import main
+
+if __name__ == "__main__":
+    main()
