@@ -27,9 +27,9 @@ import torch
 from backend.builders.market import load_market
 from backend.config.load import load_config
 from backend.config.schema import Config
+from backend.distributed.local_launcher import gateway
 from backend.policies.build import role_policies
 from backend.policies.tensor_files import write_tensors
-from backend.services.launch import gateway
 from backend.store.records import PublishedRecord, RolloutRecord, TrajectoryRecord
 from backend.store.run_record import recorded_run
 from backend.store.store import Store

@@ -43,8 +43,8 @@ from backend.cli.sft import sft
 from backend.cli.store import runs_export, runs_import, runs_upgrade
 from backend.config.load import config_from_dict, describe, load_config, override
 from backend.config.schema import Config
+from backend.distributed.parent import follow_parent
 from backend.errors import message_and_code
-from backend.services.parent import follow_parent
 from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.market.timeframes import format_time, parse_time
 

@@ -60,7 +60,7 @@ def serve_store_command(
     Clients must sign in with CRYPTOSENTINEL_STORE_USER and CRYPTOSENTINEL_STORE_PASSWORD where these are set in the
     environment.
     """
-    from backend.services.logs import Place, json_lines
+    from backend.distributed.logs import Place, json_lines
     from backend.store.gateway import serve_store
 
     listens = False
@@ -90,7 +90,7 @@ def serve_rollout(
 ) -> None:
     """Roll out for a training run, until it is over."""
     with _service(run, f"rollout-{number}", None):
-        from backend.services.processes import run_worker
+        from backend.distributed.entrypoints import run_worker
 
         run_worker(store, run, runs, number, workers, replaces)
 
@@ -105,7 +105,7 @@ def serve_trainer(
 ) -> None:
     """Train one role of a training run, until it is over."""
     with _service(run, f"trainer-{role}", role):
-        from backend.services.processes import run_role
+        from backend.distributed.entrypoints import run_role
 
         run_role(store, run, runs, role, replaces)
 
@@ -125,7 +125,7 @@ def serve_status(
     """
     from dataclasses import asdict
 
-    from backend.services.status import processes_of
+    from backend.distributed.status import processes_of
     from backend.store.store import Store
 
     with Store.open(store) as opened:
@@ -154,14 +154,14 @@ def serve_status(
 
 def check(settings: Config, workers: int) -> None:
     """Raise `ConfigError` for a training that cannot be divided among processes so."""
-    from backend.services.processes import check_apart
+    from backend.distributed.entrypoints import check_apart
 
     check_apart(settings, workers)
 
 
 def served_store(store: str, runs: Path) -> AbstractContextManager[str]:
     """The store as an address that several processes can open, for a block."""
-    from backend.services.launch import gateway
+    from backend.distributed.local_launcher import gateway
 
     _end_on_sigterm()  # with all that is started from here on
     return gateway(store, runs / "store.log")
@@ -177,7 +177,7 @@ def check_resumed(folder: Path, apart: bool) -> None:
 
 def cluster_of(on_ray: bool, asked: str, store: str) -> str | None:
     """The Ray cluster to launch on, None to launch without one. Raises `ConfigError` where there can be none."""
-    from backend.services.ray_cluster import cluster_address
+    from backend.distributed.ray.cluster import cluster_address
 
     if on_ray:
         return cluster_address(asked, store)
@@ -198,9 +198,9 @@ def launched(
 ) -> TrainingState:
     """A run that has begun, by processes of its own on this machine, or by actors on the Ray cluster at the address
     `cluster`; where it ended. Raises `RunFailed`."""
-    from backend.services.launch import run_processes
-    from backend.services.lead import leader_state
-    from backend.services.ray_launch import run_ray
+    from backend.distributed.local_launcher import run_processes
+    from backend.distributed.ray.launcher import run_ray
+    from backend.distributed.rollout_worker import leader_state
     from backend.training.start import begin
 
     begin(settings, market, runs / run, shown.report)
@@ -226,7 +226,7 @@ def claim(opened: Store, run: str) -> None:
 @contextmanager
 def _service(run: str, name: str, role: str | None) -> Iterator[None]:
     """A process of a run, for the time of a block: its log is JSON lines, SIGTERM ends it as Ctrl-C does."""
-    from backend.services.logs import Ended, Place, logged
+    from backend.distributed.logs import Ended, Place, logged
 
     _end_on_sigterm()
     try:

@@ -17,10 +17,10 @@ from transformers import Qwen3ForCausalLM
 from backend.config.load import config_from_dict
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
+from backend.distributed.entrypoints import check_apart
 from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.policies.single_policy import SharedPolicies
-from backend.services.processes import check_apart
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import Stage

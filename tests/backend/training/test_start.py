@@ -14,14 +14,14 @@ import torch
 from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
+from backend.distributed.rollout_worker import leader_state
+from backend.distributed.run_files import CarriedFiles, Library
 from backend.models.architectures import Shape, architecture_of
 from backend.models.checks import check_path
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest
 from backend.policies.adapters import save_versions
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
-from backend.services.files import CarriedFiles, Library
-from backend.services.lead import leader_state
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.planning.memory_estimate import estimate, plan_of
@@ -31,7 +31,7 @@ from backend.training.start import begin, start_of
 from backend.training.trainer import Progress, Trainer
 from cryptosentinel.agents.registry import ROLES, roles_of
 from simulator.errors import Interrupted, UserError
-from tests.backend.services import worlds
+from tests.backend.distributed import worlds
 from tests.small_world import RUN, small_config, small_market, tree
 
 KL = 0.5

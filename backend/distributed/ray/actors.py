@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NoReturn
 
-from backend.services.files import SERVICES, CarriedFiles, Library, RunFiles
-from backend.services.logs import Ended, Place, last_words, logged
+from backend.distributed.logs import Ended, Place, last_words, logged
+from backend.distributed.run_files import SERVICES, CarriedFiles, Library, RunFiles
 from backend.store.run_record import code_version
 
 _ASK = 0.5  # seconds between two looks whether to stop
@@ -151,7 +151,7 @@ class Member:
 
 
 def _work(life: Life, runs: Path, files: RunFiles) -> None:
-    from backend.services.processes import run_role, run_worker
+    from backend.distributed.entrypoints import run_role, run_worker
 
     if life.role is None:
         run_worker(life.where, life.run, runs, life.number, life.workers, life.replaces, files)

@@ -16,9 +16,9 @@ import typer
 
 from backend.builders.market import load_market
 from backend.cli import serve
-from backend.services import launch
-from backend.services.launch import gateway, run_processes
-from backend.services.lead import leader_state
+from backend.distributed import local_launcher
+from backend.distributed.local_launcher import gateway, run_processes
+from backend.distributed.rollout_worker import leader_state
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.rl_job import made
@@ -26,7 +26,7 @@ from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.data.archive import write_market
 from simulator.errors import Interrupted, RunFailed, UserError
-from tests.backend.services.worlds import begin, last_parameters
+from tests.backend.distributed.worlds import begin, last_parameters
 from tests.small_world import RUN, small_config, small_market
 
 KILLS = 100
@@ -110,20 +110,22 @@ def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[launch._Child]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[local_launcher._Child]:
     """The processes that are started from here on."""
-    children: list[launch._Child] = []
-    start = launch._start
+    children: list[local_launcher._Child] = []
+    start = local_launcher._start
 
-    def noted(name: str, arguments: list[str], log: Path) -> launch._Child:
+    def noted(name: str, arguments: list[str], log: Path) -> local_launcher._Child:
         children.append(start(name, arguments, log))
         return children[-1]
 
-    monkeypatch.setattr(launch, "_start", noted)
+    monkeypatch.setattr(local_launcher, "_start", noted)
     return children
 
 
-def test_a_gateway_that_is_killed_is_started_again_at_its_address(started: list[launch._Child], tmp_path: Path) -> None:
+def test_a_gateway_that_is_killed_is_started_again_at_its_address(
+    started: list[local_launcher._Child], tmp_path: Path
+) -> None:
     with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
         begin(store, small_config())
         started[0].process.kill()
@@ -133,7 +135,7 @@ def test_a_gateway_that_is_killed_is_started_again_at_its_address(started: list[
         assert store.metrics(RUN)[0].values == {"loss": 1.0}
 
 
-def test_a_gateway_that_ends_says_why(started: list[launch._Child], tmp_path: Path) -> None:
+def test_a_gateway_that_ends_says_why(started: list[local_launcher._Child], tmp_path: Path) -> None:
     log = tmp_path / "store.log"
     with (
         pytest.raises(RunFailed, match=r"the server of the store .* ended: the disk is full \(see "),

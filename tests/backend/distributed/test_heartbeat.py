@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from backend.config.schema import Config
-from backend.services import beacon
-from backend.services.beacon import Beacon, RunOver
-from backend.services.processes import run_role
+from backend.distributed import heartbeat
+from backend.distributed.entrypoints import run_role
+from backend.distributed.heartbeat import Beacon, RunOver
 from backend.store import lease
 from backend.store.errors import StoreError
 from backend.store.records import RunRecord
@@ -30,7 +30,7 @@ ME = str(os.getpid())
 
 @pytest.fixture(autouse=True)
 def _quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beacon, "BEAT", 0.25)
+    monkeypatch.setattr(heartbeat, "BEAT", 0.25)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_dead_one_is_replaced_once_it_has_been_watched(hours: int, store: Stor
     jump(store, hours * HOUR)
     began = time.monotonic()
     with made(store):
-        assert time.monotonic() - began >= 2 * beacon.BEAT, "nobody looked whether it is alive"
+        assert time.monotonic() - began >= 2 * heartbeat.BEAT, "nobody looked whether it is alive"
         (found,) = store.services(RUN)
         assert (found.process, found.beat) == (ME, 8)
 
@@ -117,7 +117,7 @@ def waiting(store: Store) -> None:
 def test_a_failure_of_a_former_life_does_not_end_the_run_that_goes_on(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beacon, "_LONGEST", 0.01)
+    monkeypatch.setattr(heartbeat, "_LONGEST", 0.01)
     with pytest.raises(ValueError, match="no luck"), Beacon(store, RUN, "rollout-0", "rollout"):
         raise ValueError("no luck")
     looks = iter(range(40))
@@ -131,7 +131,7 @@ def test_a_failure_of_a_former_life_does_not_end_the_run_that_goes_on(
 
 @pytest.mark.parametrize("status", ["finished", "failed", "interrupted"])
 def test_a_run_that_has_ended_is_over(status: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beacon, "_LONGEST", 0.01)
+    monkeypatch.setattr(heartbeat, "_LONGEST", 0.01)
     store._connection.query("UPDATE run SET status = $status, message = 'by its owner'", {"status": status})
     with pytest.raises(RunOver):
         waiting(store)
@@ -142,7 +142,7 @@ def test_a_run_whose_lease_a_jump_of_the_clock_ends_is_over_only_if_nobody_takes
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lease, "INTERVAL", 0.4)
-    monkeypatch.setattr(beacon, "_LONGEST", 0.01)
+    monkeypatch.setattr(heartbeat, "_LONGEST", 0.01)
     with gateway_thread() as running, Store.open(running.url, patience=30) as owner, Store.open(running.url) as mine:
         owner.add_run(RunRecord(RUN, "train", 1, "hash", 1, {}))
         jump(owner, HOUR)
@@ -205,7 +205,7 @@ def test_other_packages_and_edited_sources_are_told_of(tmp_path: Path, caplog: p
 def test_a_long_wait_is_told_with_those_who_are_silent(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(beacon, "_TELL", 0.05)
+    monkeypatch.setattr(heartbeat, "_TELL", 0.05)
     with Beacon(store, RUN, "rollout-0", "rollout"):
         pass
     over = threading.Event()

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from backend.cli import serve
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
-from backend.services import ray_cluster
-from backend.services.ray_actors import look
-from backend.services.ray_cluster import LOCAL, cluster, cluster_address
-from backend.services.ray_room import CPU_SHARES, GPU_SHARES, Capacity, rooms
+from backend.distributed.ray import cluster as module
+from backend.distributed.ray.actors import look
+from backend.distributed.ray.cluster import LOCAL, cluster, cluster_address
+from backend.distributed.ray.placement import CPU_SHARES, GPU_SHARES, Capacity, rooms
 from simulator.errors import UserError
 
 
@@ -72,7 +72,7 @@ def test_a_room_too_small_is_told_in_numbers() -> None:
 
 
 def test_the_address_is_checked_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(ray_cluster.ADDRESS, raising=False)
+    monkeypatch.delenv(module.ADDRESS, raising=False)
     assert cluster_address("", "runs/store") == LOCAL
     assert cluster_address("10.0.0.1:6379", "ws://10.0.0.1:8765") == "10.0.0.1:6379"
     for wrong in ("ray://10.0.0.1:10001", "10.0.0.1", "head"):
@@ -80,7 +80,7 @@ def test_the_address_is_checked_before_anything_starts(monkeypatch: pytest.Monke
             cluster_address(wrong, "ws://10.0.0.1:8765")
     with pytest.raises(ConfigError, match=r"cannot open the folder --store runs/store: start .*serve store"):
         cluster_address("auto", "runs/store")
-    monkeypatch.setenv(ray_cluster.ADDRESS, "10.0.0.2:6379")
+    monkeypatch.setenv(module.ADDRESS, "10.0.0.2:6379")
     assert cluster_address("", "wss://store") == "10.0.0.2:6379"
     with pytest.raises(UserError, match="--ray-address auto is for --launch ray"):
         serve.cluster_of(False, "auto", "runs/store")
@@ -99,7 +99,7 @@ def test_who_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(UserError, match=f"no Ray cluster answers at {address}"), cluster(address):
             pass
         nobody.listen(5)  # and from here on somebody takes calls and never says a word
-        monkeypatch.setattr(ray_cluster, "_ANSWER", 2.0)
+        monkeypatch.setattr(module, "_ANSWER", 2.0)
         with pytest.raises(UserError, match=f"at {address} "), cluster(address):
             pass
 

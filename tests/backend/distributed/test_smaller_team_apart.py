@@ -10,7 +10,7 @@ from backend.config.load import config_from_dict
 from backend.store.store import Store
 from backend.training.rl_job import made
 from backend.training.trainer import Trainer
-from tests.backend.services.worlds import begin, last_parameters, lives, play
+from tests.backend.distributed.worlds import begin, last_parameters, lives, play
 from tests.small_world import RUN, small_config, small_market
 
 TEAM = ("manager", "trader")

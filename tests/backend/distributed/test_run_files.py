@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.services import files
-from backend.services.files import CarriedFiles, Library, sha256
+from backend.distributed import run_files
+from backend.distributed.run_files import CarriedFiles, Library, sha256
 from simulator.errors import RunFailed, UserError
 
 PART = "services/trader"
@@ -52,7 +52,7 @@ def test_what_was_kept_is_restored_elsewhere(
 ) -> None:
     """Also after the wire was cut at any point; until then no file is half of one, and no checkpoint lacks a part."""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "_PIECE", piece)
+        patch.setattr(run_files, "_PIECE", piece)
         home, mine, other = (Path(name) / one for one in ("home", "mine", "other"))
         for folder in (home, mine, other):
             folder.mkdir()

@@ -15,17 +15,17 @@ import torch
 from safetensors import SafetensorError
 
 from backend.config.schema import Config, ConfigError
+from backend.distributed.entrypoints import check_apart
+from backend.distributed.rollout_worker import leader_state
 from backend.errors import message_and_code
 from backend.policies import tensor_files
-from backend.services.lead import leader_state
-from backend.services.processes import check_apart
 from backend.store.records import TrajectoryRecord
 from backend.store.store import Store
 from backend.training.rl_job import made
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import RunFailed
-from tests.backend.services.worlds import Mortal, begin, last_parameters, lives, play
+from tests.backend.distributed.worlds import Mortal, begin, last_parameters, lives, play
 from tests.small_world import RUN, small_config, small_market
 
 STEPS = 3  # one of stage 1, two of stage 2

@@ -18,12 +18,12 @@ from typing import Any
 
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
-from backend.services.beacon import LEADER
-from backend.services.files import SERVICES, RunFiles
-from backend.services.launch import RESTARTS, OnStep, leader_step
-from backend.services.ray_actors import Keeper, Life, Machine, Member, look
-from backend.services.ray_cluster import LOCAL, cluster, require_alive
-from backend.services.ray_room import Capacity, Room, rooms
+from backend.distributed.heartbeat import LEADER
+from backend.distributed.local_launcher import RESTARTS, OnStep, leader_step
+from backend.distributed.ray.actors import Keeper, Life, Machine, Member, look
+from backend.distributed.ray.cluster import LOCAL, cluster, require_alive
+from backend.distributed.ray.placement import Capacity, Room, rooms
+from backend.distributed.run_files import SERVICES, RunFiles
 from backend.store.run_record import code_version
 from backend.store.store import Store
 from cryptosentinel.agents.registry import roles_of

@@ -10,7 +10,7 @@ import pytest
 
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
-from tests.backend.services.worlds import begin, lives, play
+from tests.backend.distributed.worlds import begin, lives, play
 from tests.small_world import RUN, small_config
 
 STEPS, SHARDS = 4, 2

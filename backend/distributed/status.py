@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from backend.config.load import config_from_dict
 from backend.config.training import TrainingConfig
-from backend.services.beacon import LEADER, SILENT
-from backend.services.marks import closing_shard
+from backend.distributed.heartbeat import LEADER, SILENT
+from backend.distributed.step_data import closing_shard
 from backend.store.records import ServiceRecord
 from backend.store.store import Store
 

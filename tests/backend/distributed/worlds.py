@@ -11,12 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from backend.config.schema import Config
+from backend.distributed.heartbeat import Beacon, RunOver
+from backend.distributed.role_trainer_service import RoleService
+from backend.distributed.rollout_worker import Worker
 from backend.policies.adapters import load_versions
 from backend.policies.build import role_policies
 from backend.policies.tensor_files import read_tensors
-from backend.services.beacon import Beacon, RunOver
-from backend.services.lead import Worker
-from backend.services.role_service import RoleService
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training.checkpoints import checkpoints

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from backend.config.schema import Config
-from backend.services.marks import closing_shard, is_complete
+from backend.distributed.step_data import closing_shard, is_complete
 from backend.store.records import ShardRecord
 from backend.store.store import Store
 from backend.training.rl_job import made
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
-from tests.backend.services.worlds import Mortal, begin, last_parameters, lives, play
+from tests.backend.distributed.worlds import Mortal, begin, last_parameters, lives, play
 from tests.small_world import RUN, small_config, small_market
 
 STEPS = 3

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from backend.cli import serve
 from backend.cli.console import console
 from backend.cli.serve import serve_app
-from backend.services.status import processes_of
+from backend.distributed.status import processes_of
 from backend.store.records import PublishedRecord, RunRecord, ServiceRecord, ShardRecord
 from backend.store.store import Store
 from tests.backend.store.gateways import gateway_thread

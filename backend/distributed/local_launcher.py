@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backend.config.load import config_from_dict
-from backend.services.beacon import LEADER
-from backend.services.logs import last_words
-from backend.services.parent import PARENT
+from backend.distributed.heartbeat import LEADER
+from backend.distributed.logs import last_words
+from backend.distributed.parent import PARENT
 from backend.store.errors import StoreError
 from backend.store.store import Store
 from cryptosentinel.agents.registry import roles_of

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
-from backend.services.logs import PLACE
+from backend.distributed.logs import PLACE
 from backend.store import lease
 from backend.store.errors import StoreError
 from backend.store.records import RunRecord, ServiceRecord, ServiceState

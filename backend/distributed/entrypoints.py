@@ -10,11 +10,11 @@ from pathlib import Path
 from backend.builders.market import load_market
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
+from backend.distributed.heartbeat import Beacon, RunOver
+from backend.distributed.role_trainer_service import RoleService
+from backend.distributed.rollout_worker import Worker
+from backend.distributed.run_files import SERVICES, RunFiles
 from backend.models.registry import START
-from backend.services.beacon import Beacon, RunOver
-from backend.services.files import SERVICES, RunFiles
-from backend.services.lead import Worker
-from backend.services.role_service import RoleService
 from backend.store import lease
 from backend.store.records import RunRecord
 from backend.store.run_record import PROGRAM, versions

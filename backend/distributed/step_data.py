@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from backend.config.training import TrainingConfig
-from backend.store.records import RolloutRecord, TrajectoryRecord
+from backend.distributed.run_files import sha256
+from backend.store.records import PublishedRecord, RolloutRecord, TrajectoryRecord
 from backend.store.store import Store
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
@@ -98,3 +100,37 @@ def _trajectories(records: list[TrajectoryRecord]) -> tuple[Trajectory, ...]:
         )
         for one in sorted(records, key=lambda one: one.ordinal)
     )
+
+
+def closing_shard(config: TrainingConfig) -> int | None:
+    """The number of the marker that says that a step gets no further shards, beyond all that it may get; None where
+    none is needed, as every step has the same ones. The leader writes it."""
+    return config.shards * (config.dynamic_rounds + 1) if config.dynamic_rounds else None
+
+
+def is_complete(store: Store, run: str, step: int, config: TrainingConfig) -> bool | None:
+    """True once everything of a step is there, to the last record; None before."""
+    return store.step_complete(run, step, config.shards, closing_shard(config)) or None
+
+
+PUT_BACK = "put_back"  # in `PublishedRecord.metrics`: the weights that were replaced
+
+
+def put_back(record: PublishedRecord, version: str, path: Path, folder: Path) -> PublishedRecord:
+    """`record` with the weights in `path`, a file of the run's `folder`, instead of its own."""
+    replaced = {"version": record.version, "path": record.path, "checksum": record.checksum}
+    return replace(
+        record,
+        version=version,
+        path=str(path.relative_to(folder)),
+        checksum=sha256(path),
+        metrics={**record.metrics, PUT_BACK: replaced},
+    )
+
+
+def trained(record: PublishedRecord) -> PublishedRecord:
+    """The record as the role's trainer wrote it."""
+    if PUT_BACK not in record.metrics:
+        return record
+    told = {key: value for key, value in record.metrics.items() if key != PUT_BACK}
+    return replace(record, metrics=told, **record.metrics[PUT_BACK])

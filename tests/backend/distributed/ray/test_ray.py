@@ -15,11 +15,11 @@ import torch
 
 from backend.builders.market import load_market
 from backend.config.schema import Config
-from backend.services import ray_launch
-from backend.services.launch import gateway, run_processes
-from backend.services.lead import leader_state
-from backend.services.ray_actors import Machine
-from backend.services.ray_launch import run_ray
+from backend.distributed.local_launcher import gateway, run_processes
+from backend.distributed.ray import launcher
+from backend.distributed.ray.actors import Machine
+from backend.distributed.ray.launcher import run_ray
+from backend.distributed.rollout_worker import leader_state
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.rl_job import made
@@ -28,7 +28,7 @@ from cryptosentinel.agents.registry import ROLES
 from simulator.data.archive import write_market
 from simulator.errors import Interrupted, RunFailed
 from simulator.market.market import Market
-from tests.backend.services.worlds import begin, last_parameters
+from tests.backend.distributed.worlds import begin, last_parameters
 from tests.small_world import RUN, small_config, small_market
 
 
@@ -89,12 +89,12 @@ def assert_equal(world: World, folder: Path) -> None:
 @pytest.mark.slow
 def test_actors_end_where_one_loop_does(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of them are killed, and they believe that they share no folder."""
-    survey = ray_launch.survey
+    survey = launcher.survey
 
     def strangers(folder: Path) -> dict[str, Machine]:
         return {node: replace(one, shared=False) for node, one in survey(folder).items()}
 
-    monkeypatch.setattr(ray_launch, "survey", strangers)
+    monkeypatch.setattr(launcher, "survey", strangers)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     killer = Killer({1: "trainer-manager", 2: "rollout-1", 3: "rollout-0"}, tmp_path / "cache")
     with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:

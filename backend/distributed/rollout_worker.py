@@ -15,12 +15,10 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from backend.distributed.heartbeat import LEADER, Beacon
+from backend.distributed.run_files import SERVICES, RunFiles
+from backend.distributed.step_data import PUT_BACK, closing_shard, is_complete, put_back, step_data, trained
 from backend.policies.tensor_files import write_tensors
-from backend.services.beacon import LEADER, Beacon
-from backend.services.files import SERVICES, RunFiles
-from backend.services.marks import closing_shard, is_complete
-from backend.services.put_back import PUT_BACK, put_back, trained
-from backend.services.step_data import step_data
 from backend.store.records import PublishedRecord, ShardRecord
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.services.beacon import Beacon
-from backend.services.logs import PLACE, Ended, JsonLines, Place, json_lines, last_words, logged
+from backend.distributed.heartbeat import Beacon
+from backend.distributed.logs import PLACE, Ended, JsonLines, Place, json_lines, last_words, logged
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.errors import RunFailed, UserError

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from backend.config.schema import Config
-from backend.services.beacon import LEADER
-from backend.services.lead import leader_state
+from backend.distributed.heartbeat import LEADER
+from backend.distributed.rollout_worker import leader_state
 from backend.store.records import PublishedRecord
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
@@ -21,7 +21,7 @@ from backend.training.rl_job import made
 from backend.training.trainer import Trainer
 from backend.training.validation import Validation
 from cryptosentinel.agents.registry import ROLES
-from tests.backend.services.worlds import Crash, Mortal, begin, last_parameters, lives, play
+from tests.backend.distributed.worlds import Crash, Mortal, begin, last_parameters, lives, play
 from tests.small_world import RUN, small_config, small_market
 
 OUTCOMES = (0.5, 0.6, 0.5, 0.4, 0.58)  # of the validations after so many steps; two have collapsed

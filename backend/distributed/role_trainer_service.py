@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from backend.config.schema import Config
+from backend.distributed.heartbeat import Beacon
+from backend.distributed.run_files import SERVICES, RunFiles, sha256
+from backend.distributed.step_data import PUT_BACK, is_complete, step_data
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.tensor_files import write_tensors
-from backend.services.beacon import Beacon
-from backend.services.files import SERVICES, RunFiles, sha256
-from backend.services.marks import is_complete
-from backend.services.put_back import PUT_BACK
-from backend.services.step_data import step_data
 from backend.store.records import PublishedRecord
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint

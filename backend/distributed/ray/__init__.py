@@ -1,0 +1,1 @@
+"""The same workers and trainers as actors on a Ray cluster."""
