@@ -18,7 +18,7 @@ from transformers import GenerationConfig
 from benchmarks.run import Result
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Request, Sampling
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import nano_config, new_nano
 
 REPETITIONS = 7
@@ -45,7 +45,7 @@ def _compare(name: str, *, prompts: int, group: int, prompt_tokens: int, new_tok
     codec.end_of_turn = -1  # no sampled token is this one
     config = nano_config(VOCABULARY)
     model: Any = new_nano(0, config)  # its stubs give `generate` no usable type
-    engine = TransformersEngine(codec, config, {"manager": model.state_dict()})
+    engine = LocalEngine(codec, config, {"manager": model.state_dict()})
     settings = GenerationConfig(
         do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=new_tokens, pad_token_id=0
     )

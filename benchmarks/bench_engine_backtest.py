@@ -23,7 +23,7 @@ from backend.policies.build import role_policies
 from backend.training.start import begin
 from benchmarks.run import Result
 from cryptosentinel.episode import play
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.scheduler import Throughput, run_all
 from simulator.backtest.run import BacktestRun, Window
 from simulator.market.market import Market
@@ -79,7 +79,7 @@ def run() -> list[Result]:
 
 def _measure(config: Config, market: Market, loaded: LoadedTeam, seed: int) -> _Measured:
     """All episodes once, from an engine that remembers nothing."""
-    assert isinstance(loaded.engine, TransformersEngine)
+    assert isinstance(loaded.engine, LocalEngine)
     loaded.engine.forget()
     step = config.team.decide_every
     first, last = split(market, config.market, config.team.horizon_bars).held_out

@@ -72,7 +72,7 @@ def config_of(seed: int, variant: str) -> Config:
     changed.append("training.stage2_steps=60")  # the demo has less time
     if variant == SPECIALISED:
         changed.append("training.stage1_steps=0")  # the format is there
-        changed.append("training.futures_from=beliefs")  # else the luck of the windows takes away what was imitated
+        changed.append("training.scenario_source=beliefs")  # else the luck of the windows takes away what was imitated
         changed += ["specialise.score_states=32", "specialise.score_samples=2"]  # its windows are measured instead
     elif variant != EVERYBODY:
         frozen = ",".join(role for role in ROLES if role != variant)

@@ -29,7 +29,7 @@ LIMIT = 0.05
 SETTINGS = (
     "training.queries_per_step=16", "training.rollouts_per_query=8", "training.stage1_steps=0",
     "training.stage1_max_steps=0", f"training.stage2_steps={STEPS + 1}", "training.validation_every=1000",
-    "training.validation_queries=4", "training.futures_paths=16",
+    "training.validation_queries=4", "training.scenario_paths=16",
 )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSetti
 from benchmarks.run import Result
 from cryptosentinel.llm.chat_codec import PADDING, TURN_END, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Request, Sampling
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import nano_config, new_nano
 
 STEPS = 8  # the first two warm up
@@ -80,7 +80,7 @@ class _Ours:
         self.codec.end_of_turn = -1  # no answer ends early
         self.prompts = [tuple(self.codec.encode_data(prompt)) for prompt in prompts]
         self.policies = RolePolicies(new_nano(0, nano_config(1024)), [ROLE], "lora", LoraSettings(16, 32))
-        self.engine = TransformersEngine(self.codec, self.policies.base_config, {})
+        self.engine = LocalEngine(self.codec, self.policies.base_config, {})
         self.trainer = RoleTrainer(self.policies, ROLE, RoleTrainerSettings(lr=1e-5))
         self.number = 0
 

@@ -19,7 +19,7 @@ from backend.training.sft.sft import SftSettings
 from backend.training.sft.warm_start import NanoSettings, make_nano
 from backend.training.trainer import Trainer
 from cryptosentinel.guard.guard import GuardLimits
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from simulator.exchange.costs import Costs
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
@@ -43,7 +43,7 @@ def small_config(**training: Any) -> Config:
             "team": {"horizon_bars": HORIZON},
             "training": {
                 "stage1_steps": 1, "stage1_max_steps": 2, "stage2_steps": 3, "queries_per_step": 2,
-                "rollouts_per_query": 4, "futures_paths": 4, "lora_rank": 2, "validation_every": 1,
+                "rollouts_per_query": 4, "scenario_paths": 4, "lora_rank": 2, "validation_every": 1,
                 "validation_queries": 2, "gate_format": 0.0, "rollback_format": 0.0, "warmup_steps": 1,
             } | training,
         },
@@ -70,7 +70,7 @@ def small_nano(folder: Path, hidden: int = 64, steps: int = 200, decisions: int 
 def rollout_settings(config: Config) -> RolloutSettings:
     """Those of the config, with the exchange's defaults."""
     training = config.training
-    return RolloutSettings(training.rollouts_per_query, training.futures_paths, HORIZON, Costs(), 1.0, GuardLimits())
+    return RolloutSettings(training.rollouts_per_query, training.scenario_paths, HORIZON, Costs(), 1.0, GuardLimits())
 
 
 def open_trainer(config: Config, nano: Path, folder: Path, store: Store) -> Trainer:
@@ -79,7 +79,7 @@ def open_trainer(config: Config, nano: Path, folder: Path, store: Store) -> Trai
     store.add_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1_700_000_000_000, {}))
     policies, codec = role_policies(nano, config.training)
     loaded = model_team(RUN, policies, codec, config.team, config.training.temperature)
-    assert isinstance(loaded.engine, TransformersEngine)
+    assert isinstance(loaded.engine, LocalEngine)
     pool, validation = (QueryPool(small_market(), *part, HORIZON) for part in (TRAIN, VALIDATION))
     journal = Journal(store, RUN, folder, HORIZON)
     trainer = Trainer(

@@ -13,7 +13,7 @@ from backend.config.engine import EngineConfig
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Engine
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import load_model
 from cryptosentinel.llm.openai_api.engine import OpenAIEngine
 from cryptosentinel.llm.vllm.engine import VllmEngine
@@ -49,7 +49,7 @@ def mind_of(config: EngineConfig) -> Mind:
         )
     if config.kind == "openai_api":
         return _at_an_endpoint(config)
-    return _in_this_process(config) if config.kind == "transformers" else served(config, Path(config.model))
+    return _in_this_process(config) if config.kind == "local" else served(config, Path(config.model))
 
 
 def served(config: EngineConfig, base: Path, rank: int = 16) -> Mind:
@@ -91,7 +91,7 @@ def _in_this_process(config: EngineConfig) -> Mind:
     folder = Path(config.model)
     model, tokenizer = load_model(folder)
     codec = ChatCodec(tokenizer, empty_think=config.empty_think)
-    engine = TransformersEngine(codec, model.config, dict.fromkeys(ROLES, model.state_dict()), version=folder.name)
+    engine = LocalEngine(codec, model.config, dict.fromkeys(ROLES, model.state_dict()), version=folder.name)
     positions = model.config.max_position_embeddings
     return Mind(engine, codec, min(config.context_tokens or positions, positions), folder.name)
 

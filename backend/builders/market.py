@@ -200,7 +200,7 @@ def recorded(venue: Venue, market: Market) -> dict[str, Any]:
 
 
 def unknown_to_training(account: Account) -> list[str]:
-    """What the account is subject to and the futures that training scores on know nothing of, in words."""
+    """What the account is subject to and the scenarios that training scores on know nothing of, in words."""
     venue, parts = account.venue, []
     if account.costs.impact:
         parts.append("price impact")

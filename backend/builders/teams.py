@@ -17,7 +17,7 @@ from cryptosentinel.agents.registry import roles_of
 from cryptosentinel.conversation.budget import Budget
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Engine, Sampling
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.llm.vllm.engine import VllmEngine
 from cryptosentinel.scripted_team import expert_policies
@@ -79,7 +79,7 @@ def model_team(
     name: str, policies: RolePolicies, codec: ChatCodec, config: TeamConfig, temperature: float
 ) -> LoadedTeam:
     """A team that thinks with the policies as they are now."""
-    engine = TransformersEngine(codec, policies.base_config, {}, device=policies.hardware.device)
+    engine = LocalEngine(codec, policies.base_config, {}, device=policies.hardware.device)
     for role in policies.roles:
         engine.set_weights(role, policies.merged_state(role), policies.version(role))
     settings = team_settings(config, temperature, context_tokens=policies.base_config.max_position_embeddings)
@@ -112,12 +112,12 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
     if config.engine.kind == "openai_api":
         raise UserError(
             f"the team in {name} was trained here, so it cannot run at an endpoint (engine.kind = openai_api): use "
-            "engine.kind=transformers or vllm, or --team model for the endpoint's own"
+            "engine.kind=local or vllm, or --team model for the endpoint's own"
         )
     folder = Path(name)
     manifest = read_manifest(folder)
     base = folder / manifest.base
-    if config.engine.kind == "transformers":
+    if config.engine.kind == "local":
         loaded = load_team(name, config.team, trained=trained)
         settings = loaded.team.settings
         room = min(config.engine.context_tokens or settings.context_tokens, settings.context_tokens)

@@ -16,8 +16,8 @@ Money = Annotated[float, Field(ge=0.0, le=1e6)]
 class EngineConfig(Section):
     """What the roles' models run on. The scripted team needs none of it."""
 
-    kind: Literal["transformers", "vllm", "openai_api"] = Field(
-        "transformers",
+    kind: Literal["local", "vllm", "openai_api"] = Field(
+        "local",
         description="in this process, on vLLM servers, or at any endpoint like OpenAI's (not for training)",
     )
     model: str = Field(
@@ -57,10 +57,8 @@ class EngineConfig(Section):
                 "constrained = true needs an engine that takes a grammar: set kind to transformers or vllm, or leave "
                 "constrained out"
             )
-        if self.url and self.kind == "transformers":
-            raise ValueError(
-                f"url = {self.url} is given, but kind = transformers runs here: set kind, or leave url out"
-            )
+        if self.url and self.kind == "local":
+            raise ValueError(f"url = {self.url} is given, but kind = local runs here: set kind, or leave url out")
         if self.gpu_share and (self.kind != "vllm" or self.url):
             raise ValueError(
                 f"gpu_share = {self.gpu_share:g} is of a vLLM server that is started here, but "

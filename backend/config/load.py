@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from backend.config.base import Section, suggestion
+from backend.config.former import brought_up_to_date, former_name
 from backend.config.schema import (
     Config,
     ConfigError,
@@ -74,8 +75,9 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def config_from_dict(data: dict[str, Any], source: str = "stored config") -> Config:
-    """The config that `Config.to_dict` gave. Raises `ConfigError`, naming `source`, as `load_config` does."""
-    return _validated(data, source, {})
+    """The config that `Config.to_dict` gave, now or when its keys had other names. Raises `ConfigError`, naming
+    `source`, as `load_config` does."""
+    return _validated(brought_up_to_date(data), source, {})
 
 
 def override(config: Config, overrides: Sequence[str], source: str = "the run's configuration") -> Config:
@@ -136,6 +138,9 @@ def _problem(problem: Any, source: str, overridden: dict[str, str]) -> str:
     location = tuple(location) if of_name else (*location, last)
     key = _dotted(location)
     where = _blame(key, source, overridden)
+    now = former_name(key, problem["input"])
+    if now is not None:
+        return f"{where}: {key} is called otherwise now: write {now}"
     if problem["type"] == "extra_forbidden":
         siblings = _siblings(location)
         kind = "section" if len(location) == 1 else "key"

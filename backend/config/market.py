@@ -59,8 +59,8 @@ class MarketConfig(Section):
 class CostsConfig(Section):
     """What trading costs, and how much may be borrowed.
 
-    Impact and participation need the volume of the bars. Simulated futures have none, and the synthetic market's is too
-    small to trade on, so they are off here and on in the preset for recorded bars.
+    Impact and participation need the volume of the bars. Simulated scenarios have none, and the synthetic market's is
+    too small to trade on, so they are off here and on in the preset for recorded bars.
     """
 
     taker_fee: float = Field(0.0005, ge=0.0, le=0.01, description="fee as a fraction of the notional")

@@ -99,14 +99,14 @@ class TrainingConfig(Section):
         0.0, description="stage 2: share of the windows drawn from situations that the team handles badly"
     )
     rollouts_per_query: int = Field(8, ge=2, le=256, description="K: rollouts of each window from the same state")
-    futures_paths: int = Field(
-        16, ge=1, le=1024, description="synthetic markets: simulated futures over which the outcome is averaged"
+    scenario_paths: int = Field(
+        16, ge=1, le=1024, description="synthetic markets: simulated scenarios over which the outcome is averaged"
     )
-    futures_from: Literal["truth", "beliefs"] = Field(
-        "truth", description="synthetic markets: futures of the hidden regime, or of those that public data allow"
+    scenario_source: Literal["truth", "beliefs"] = Field(
+        "truth", description="synthetic markets: scenarios of the hidden regime, or of those that public data allow"
     )
     detrend: bool = Field(
-        False, description="futures lose their part's mean drift, so that being always long or short earns nothing"
+        False, description="scenarios lose their part's mean drift, so that being always long or short earns nothing"
     )
     outcome_scale: float = Field(
         1.0, gt=0.0, le=100.0, description="volatilities of net return that the outcome is squashed by; large: linear"

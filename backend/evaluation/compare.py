@@ -17,7 +17,7 @@ from backend.builders.teams import LoadedTeam
 from backend.evaluation.bootstrap import mean_interval
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import GuardLimits
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import derive_seed
 from simulator.backtest.run import BacktestResult, BacktestRun, Strategy, Window, run_backtest
@@ -68,7 +68,7 @@ def play_windows(
     ]
     report(loaded.name, 0, len(tasks))
     episodes = run_all(tasks, loaded.engine, on_finished=lambda done: report(loaded.name, done, len(tasks)))
-    if isinstance(loaded.engine, TransformersEngine):
+    if isinstance(loaded.engine, LocalEngine):
         loaded.engine.forget()  # what it kept of these conversations helps no other, and is large
     return episodes
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from backend.store.records import DecisionRecord
-from simulator.backtest.scenarios import recorded_path, simulate_futures
+from simulator.backtest.scenarios import recorded_path, simulate_scenarios
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order
 from simulator.exchange.records import AccountView
 from simulator.market.market import Market
-from simulator.market.price_paths import FuturePaths
+from simulator.market.price_paths import PricePaths
 
 GUARD, RISK_ANALYST = "guard", "risk_analyst"
 VETO, REDUCE = "veto", "reduce"
@@ -127,7 +127,7 @@ class _Stretch:
         first = int(market.open_time[0])
         self._index = (begin - first) // market.interval - 1
         self._bars = (end - begin) // market.interval
-        self._path: FuturePaths | None = None
+        self._path: PricePaths | None = None
 
     def close_of(self, symbol: str) -> float:
         """The last close before the decision; NaN without one."""
@@ -166,5 +166,5 @@ class _Stretch:
             mark=marks,
             drawdown=0.0,
         )
-        outcome = simulate_futures(self._path, account, [Order(symbol, quantity)], symbols, self._costs)
+        outcome = simulate_scenarios(self._path, account, [Order(symbol, quantity)], symbols, self._costs)
         return float(outcome.net_return[0]) * equity

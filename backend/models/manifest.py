@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from backend.config.base import Section
+from backend.config.former import brought_up_to_date
 from backend.config.schema import Config
 from simulator.errors import UserError
 
@@ -43,6 +42,9 @@ def read_manifest(folder: Path) -> TeamManifest:
             f"no team '{folder}': give 'scripted' or the folder of a finished training run (one that holds {MANIFEST})"
         )
     try:
-        return TeamManifest.model_validate_json(path.read_text())
-    except (OSError, ValidationError) as error:
+        document = json.loads(path.read_text())
+        if isinstance(document, dict) and isinstance(document.get("config"), dict):
+            document["config"] = brought_up_to_date(document["config"])
+        return TeamManifest.model_validate_json(json.dumps(document))
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be used: {error}. Give the folder of a finished training run") from error

@@ -9,7 +9,7 @@ from typing import Protocol
 from backend.policies.adapters import export_adapter
 from backend.policies.role_policies import RolePolicies
 from cryptosentinel.llm.engine import Engine
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.vllm.engine import VllmEngine
 
 
@@ -29,7 +29,7 @@ class InProcess:
     """Merged weights, handed to the engine in this process. What follows `forget` has the same bits in a run that was
     resumed."""
 
-    def __init__(self, engine: TransformersEngine, policies: RolePolicies) -> None:
+    def __init__(self, engine: LocalEngine, policies: RolePolicies) -> None:
         self._engine, self._policies = engine, policies
 
     def publish(self, roles: Iterable[str]) -> None:
@@ -63,7 +63,7 @@ class ToServer:
 
 def publisher(engine: Engine, policies: RolePolicies, folder: Path) -> Publisher:
     """The publisher that fits the engine; `folder` is for adapters that a server reads."""
-    if isinstance(engine, TransformersEngine):
+    if isinstance(engine, LocalEngine):
         return InProcess(engine, policies)
     if isinstance(engine, VllmEngine):
         return ToServer(engine, policies, folder)

@@ -98,7 +98,7 @@ def made(
         loaded = model_team(run, policies, codec, config.team, training.temperature)
     settings = RolloutSettings(
         group_size=training.rollouts_per_query,
-        paths=training.futures_paths,
+        paths=training.scenario_paths,
         horizon=horizon,
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
@@ -130,9 +130,9 @@ def check_trainable(config: Config) -> None:
     samples cannot be trained on. Raises `UserError` for a team that cannot be."""
     for problem in _of_the_team(config):
         raise ConfigError(problem)
-    if config.training.futures_from == "beliefs" and not config.market.data and config.market.coins > MOST_COINS:
+    if config.training.scenario_source == "beliefs" and not config.market.data and config.market.coins > MOST_COINS:
         raise ConfigError(
-            f"training.futures_from = 'beliefs' is for {MOST_COINS} coins at most, and market.coins = "
+            f"training.scenario_source = 'beliefs' is for {MOST_COINS} coins at most, and market.coins = "
             f"{config.market.coins}: use 'truth', or fewer coins"
         )
     if config.engine.kind == "openai_api":
@@ -158,7 +158,7 @@ def check_trainable(config: Config) -> None:
     if config.engine.kind == "vllm" and config.training.weights == "full":
         raise ConfigError(
             "engine.kind = vllm takes adapters, and training.weights = full has none: use training.weights = lora, or "
-            "engine.kind = transformers"
+            "engine.kind = local"
         )
 
 

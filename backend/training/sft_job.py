@@ -336,7 +336,7 @@ def _rollouts(config: Config) -> RolloutSettings:
     """How rollouts are judged; those who roll out say how many they want."""
     return RolloutSettings(
         group_size=config.specialise.rollouts,
-        paths=config.training.futures_paths,
+        paths=config.training.scenario_paths,
         horizon=config.team.horizon_bars,
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,

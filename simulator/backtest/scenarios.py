@@ -1,4 +1,4 @@
-"""What a decision is worth on possible futures: the account and its orders, run through every path at once."""
+"""What a decision is worth on possible scenarios: the account and its orders, run through every path at once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from simulator.exchange.venue import Venue
 from simulator.kernel import kernel
 from simulator.kernel import layout as at
 from simulator.market.market import Market
-from simulator.market.price_paths import FuturePaths
+from simulator.market.price_paths import PricePaths
 
 
 @dataclass(frozen=True)
-class FutureOutcome:
+class ScenarioOutcome:
     """What became of the account on each path, as fractions of its equity at the start. All (paths,) but the last.
 
     Attributes:
@@ -42,14 +42,14 @@ class FutureOutcome:
     shortfall: FloatArray
 
 
-def simulate_futures(
-    paths: FuturePaths,
+def simulate_scenarios(
+    paths: PricePaths,
     account: AccountView,
     orders: Sequence[Order],
     symbols: Sequence[str],
     costs: Costs | None = None,
     max_leverage: float = 1.0,
-) -> FutureOutcome:
+) -> ScenarioOutcome:
     """Submit `orders` at the start of every path, as an `Exchange` would, and let the paths run out.
 
     Pending orders of the account live on unless a new order for their symbol replaces them. An order that the exchange
@@ -64,7 +64,7 @@ def simulate_futures(
     count, bars, columns = paths.shape
     if len(symbols) != columns or set(symbols) != set(account.positions):
         raise DataError(
-            f"the futures have {columns} columns for symbols {list(symbols)}, "
+            f"the scenarios have {columns} columns for symbols {list(symbols)}, "
             f"the account has {list(account.positions)}; give both for the same symbols."
         )
     if not account.equity > 0.0:
@@ -98,7 +98,7 @@ def simulate_futures(
     return _outcome(state, account, symbols)
 
 
-def recorded_path(market: Market, index: int, bars: int) -> FuturePaths:
+def recorded_path(market: Market, index: int, bars: int) -> PricePaths:
     """The one path that history took after the close of bar `index`: (1, bars, S).
 
     Settlements inside a bar (bars longer than the funding interval) are booked at its close. Raises `DataError` where
@@ -110,7 +110,7 @@ def recorded_path(market: Market, index: int, bars: int) -> FuturePaths:
             "decide earlier or look less far ahead."
         )
     tape, _ = market_tape(market, index + 1, index + 1 + bars, Costs(), Venue())
-    return FuturePaths(
+    return PricePaths(
         open=tape.open,
         high=tape.high,
         low=tape.low,
@@ -138,7 +138,7 @@ def _accepted(account: AccountView, orders: Sequence[Order]) -> list[tuple[Order
     return older + usable
 
 
-def _outcome(state: kernel.State, account: AccountView, symbols: Sequence[str]) -> FutureOutcome:
+def _outcome(state: kernel.State, account: AccountView, symbols: Sequence[str]) -> ScenarioOutcome:
     start = account.equity
     ends, positions = state.accounts, state.positions
     arrival = np.array([account.mark[symbol] for symbol in symbols])
@@ -147,7 +147,7 @@ def _outcome(state: kernel.State, account: AccountView, symbols: Sequence[str]) 
     net = ends[:, at.EQUITY] / start - 1.0
     fees, spread = ends[:, at.FEES] / start, ends[:, at.SPREAD] / start
     funding = ends[:, at.FUNDING_PAID] / start
-    return FutureOutcome(
+    return ScenarioOutcome(
         net_return=net,
         gross_return=net + fees + spread + funding,
         fees=fees,

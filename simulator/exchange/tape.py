@@ -1,4 +1,4 @@
-"""Turns markets, futures, rules and orders into the arrays that `simulator.kernel.kernel` works on."""
+"""Turns markets, scenarios, rules and orders into the arrays that `simulator.kernel.kernel` works on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulator.exchange.venue import Venue
 from simulator.kernel import layout as at
 from simulator.kernel.layout import Tape, Terms
 from simulator.market.market import Market
-from simulator.market.price_paths import FuturePaths
+from simulator.market.price_paths import PricePaths
 from simulator.market.timeframes import YEAR_MS, format_time
 
 DAY_MS = 86_400_000
@@ -77,15 +77,15 @@ def market_tape(market: Market, first: int, stop: int, costs: Costs, venue: Venu
     return tape, per_bar
 
 
-def paths_tape(paths: FuturePaths) -> Tape:
-    """Futures as a tape. They have no volume, so nothing is bound by it and nothing has an impact.
+def paths_tape(paths: PricePaths) -> Tape:
+    """Scenarios as a tape. They have no volume, so nothing is bound by it and nothing has an impact.
 
     Raises `DataError` for an impossible bar or one without a usable half spread.
     """
     names = ("open", "high", "low", "close")
     bars = {name: np.ascontiguousarray(getattr(paths, name)) for name in names}
     spread = np.ascontiguousarray(paths.half_spread)
-    _check(bars, spread, "futures", (), 0, 0)
+    _check(bars, spread, "scenarios", (), 0, 0)
     zeros, endless = np.zeros(paths.shape), np.full(paths.shape, np.inf)
     return Tape(
         bars["open"], bars["high"], bars["low"], bars["close"], endless, np.nan_to_num(spread), bars["low"],

@@ -1,6 +1,6 @@
 """The one step that every simulated account takes: N accounts x S symbols, bar by bar, compiled.
 
-The single-account exchange is N = 1, simulated futures are N = paths, the vectorised environment is N = accounts;
+The single-account exchange is N = 1, simulated scenarios are N = paths, the vectorised environment is N = accounts;
 because all run this very code they cannot disagree. What happens inside a bar, in this order:
 
 1. *Open.* Cancelled and expired orders go. Positions whose time is up are closed. Wanted exposures are reached. Active

@@ -1,4 +1,4 @@
-"""Possible futures of a market: the shared input of every futures simulation."""
+"""Possible scenarios of a market: the shared input of every scenarios simulation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FIELDS = ("open", "high", "low", "close", "half_spread", "funding_rate")
 
 
 @dataclass(frozen=True)
-class FuturePaths:
+class PricePaths:
     """Several continuations of the same market, bar by bar.
 
     All arrays have shape ``(paths, bars, S)`` and dtype float64, the symbols in the order of the market.
@@ -35,11 +35,11 @@ class FuturePaths:
     def __post_init__(self) -> None:
         shape = self.open.shape
         if len(shape) != 3 or min(shape) < 1:
-            raise DataError(f"FuturePaths needs arrays of shape (paths, bars, symbols), none empty; open has {shape}.")
+            raise DataError(f"PricePaths needs arrays of shape (paths, bars, symbols), none empty; open has {shape}.")
         for name in _FIELDS:
             array = getattr(self, name)
             if array.shape != shape:
-                raise DataError(f"FuturePaths.{name} has shape {array.shape}, open has {shape}; make them equal.")
+                raise DataError(f"PricePaths.{name} has shape {array.shape}, open has {shape}; make them equal.")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -47,8 +47,8 @@ class FuturePaths:
         paths, bars, symbols = self.open.shape
         return paths, bars, symbols
 
-    def without_drift(self, drift: float) -> FuturePaths:
-        """The same futures, whose prices grow by `drift` less a bar (a fraction), the first bar's included.
+    def without_drift(self, drift: float) -> PricePaths:
+        """The same scenarios, whose prices grow by `drift` less a bar (a fraction), the first bar's included.
 
         All prices of a bar move together, so that highs stay the highest; funding and spreads stay as they are.
         """

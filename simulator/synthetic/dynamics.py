@@ -1,7 +1,7 @@
-"""The law of motion of the synthetic market: one step for all coins, the same for history and for futures.
+"""The law of motion of the synthetic market: one step for all coins, the same for history and for scenarios.
 
 `draw` makes all the randomness, `evolve` turns it into bars, deterministically. History is one path from the initial
-state; `Truth.futures` is many paths from the state at some bar. One code for both is what makes futures the true
+state; `Truth.scenarios` is many paths from the state at some bar. One code for both is what makes scenarios the true
 continuation of the history.
 
 Shapes: P paths, B bars, S coins, K sub-steps of a bar, M funding settlements of a bar.

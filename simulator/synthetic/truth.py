@@ -1,7 +1,8 @@
-"""What the synthetic market hides: the state behind every bar, its possible futures, and the best that could be earned.
+"""What the synthetic market hides: the state behind every bar, its possible scenarios, and the best that could be
+earned.
 
-Never reachable from a `MarketView`. Training uses it to score a decision over many futures of the same state instead of
-the one that happened; evaluation uses it for the oracle.
+Never reachable from a `MarketView`. Training uses it to score a decision over many scenarios of the same state instead
+of the one that happened; evaluation uses it for the oracle.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.market.market import Market
-from simulator.market.price_paths import FuturePaths
+from simulator.market.price_paths import PricePaths
 from simulator.market.timeframes import interval_of
 from simulator.synthetic.dynamics import STREAMS, Int8Array, Parameters, State, draw, evolve, settlements_of
 from simulator.synthetic.oracle import OraclePolicy, solve
@@ -86,7 +87,7 @@ class Truth:
         arrays = {name: np.ascontiguousarray(getattr(self, name)[rows][:, columns]) for name in STATE_COLUMNS}
         return Truth(self.config, symbols, self.open_time[rows], storm=self.storm[rows], **arrays)
 
-    def futures(
+    def scenarios(
         self,
         market: Market,
         index: int,
@@ -94,7 +95,7 @@ class Truth:
         bars: int,
         seed: int,
         belief: npt.ArrayLike | None = None,
-    ) -> FuturePaths:
+    ) -> PricePaths:
         """`paths` independent continuations of `market` over the `bars` bars after bar `index`.
 
         They start from the hidden state and the close of bar `index`; the same arguments give the same paths. `market`
@@ -104,7 +105,7 @@ class Truth:
         Raises `DataError` when `market` is not the one that this truth is about.
         """
         if market.symbols != self.symbols:
-            return self.select(market.symbols).futures(market, index, paths, bars, seed, belief)
+            return self.select(market.symbols).scenarios(market, index, paths, bars, seed, belief)
         interval = interval_of(self.config.timeframe)
         inside = 0 <= index < min(len(market), len(self.open_time))
         if market.interval != interval or not inside or market.open_time[index] != self.open_time[index]:
@@ -135,7 +136,7 @@ class Truth:
             self.config.scale_cap,
         )
         course = evolve(state, _repeat(market.close[index], paths), draws, self.law, settles)
-        return FuturePaths(
+        return PricePaths(
             open=course.open,
             high=course.high,
             low=course.low,

@@ -21,7 +21,7 @@ from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import Policy, exchanges, expert_policies, novice_policies
 from cryptosentinel.team import TeamDecision
 from simulator.arrays import FloatArray
-from simulator.backtest.scenarios import simulate_futures
+from simulator.backtest.scenarios import simulate_scenarios
 from simulator.exchange.costs import Costs
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
@@ -144,13 +144,13 @@ def test_the_expert_asks_before_it_acts_and_tells_why() -> None:
 
 
 def earnings(market: Market, states: list[tuple[int, str]], policies: dict[str, Policy]) -> FloatArray:
-    """Mean net return of each state's decision over simulated futures, (states,)."""
+    """Mean net return of each state's decision over simulated scenarios, (states,)."""
     assert market.truth is not None
     returns = []
     for (bar, _), decision in zip(states, decisions(market, states, policies), strict=True):
-        paths = market.truth.futures(market, bar, 16, HORIZON, seed=bar)
+        paths = market.truth.scenarios(market, bar, 16, HORIZON, seed=bar)
         account = hand_made_account(market.view(bar), {})
-        outcome = simulate_futures(paths, account, decision.orders, market.symbols, costs=Costs(), max_leverage=1.0)
+        outcome = simulate_scenarios(paths, account, decision.orders, market.symbols, costs=Costs(), max_leverage=1.0)
         returns.append(float(np.mean(outcome.net_return)))
     return np.array(returns)
 

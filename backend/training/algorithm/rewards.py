@@ -94,7 +94,7 @@ def squash(x: float) -> float:
 
 
 def outcome_score(net_returns: npt.ArrayLike, volatility: float) -> float:
-    """Mean of squash(net return / volatility) over n >= 1 futures of the same state, in [0, 1]; no trade gives 0.5.
+    """Mean of squash(net return / volatility) over n >= 1 scenarios of the same state, in [0, 1]; no trade gives 0.5.
 
     net_returns (n,) fractions of equity over the horizon, net of all costs; `volatility` the market's expected
     standard deviation over the same horizon, known at decision time. The mean is taken after squashing, so that one
@@ -122,7 +122,7 @@ def brier_score(probabilities: npt.ArrayLike, outcome_frequencies: npt.ArrayLike
 def pinball_score(stated: float, losses: npt.ArrayLike, level: float, scale: float) -> float:
     """How good a stated quantile of the loss is: one minus the normalised pinball loss (Koenker & Bassett 1978).
 
-    stated  the loss that is not exceeded with probability `level`, same unit as losses (n,), n >= 1 futures
+    stated  the loss that is not exceeded with probability `level`, same unit as losses (n,), n >= 1 scenarios
     scale   the largest loss told apart. Both are clipped to [0, scale] first, which bounds the score in [0, 1]
             while the best answer stays the true quantile (clipped): a cut through the *loss* would not keep that,
             and would teach an analyst to understate risk.
@@ -140,13 +140,13 @@ def pinball_score(stated: float, losses: npt.ArrayLike, level: float, scale: flo
 def intervention_value(with_cap: npt.ArrayLike, without: npt.ArrayLike, scale: float) -> float:
     """What a cap or veto was worth: squash(mean(with_cap - without) / scale); 0.5 where it changed nothing.
 
-    with_cap, without (n,): the utility of the same n futures with the reduction and without it, in one unit with
-    `scale`. Common futures, so that luck cancels.
+    with_cap, without (n,): the utility of the same n scenarios with the reduction and without it, in one unit with
+    `scale`. Common scenarios, so that luck cancels.
     """
     _positive("scale", scale)
     capped, free = _row("with_cap", with_cap), _row("without", without)
     if capped.shape != free.shape:
-        raise ValueError(f"{capped.shape[0]} futures with the cap, {free.shape[0]} without")
+        raise ValueError(f"{capped.shape[0]} scenarios with the cap, {free.shape[0]} without")
     return squash(float(np.mean(capped - free)) / scale)
 
 

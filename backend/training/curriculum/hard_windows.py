@@ -7,7 +7,7 @@ its future that an agent could not know, hence drawing some cells more often cha
 not what is right in them.
 
 What a team leaves lying in a cell c is learnt from the rollouts of its last `MEMORY` steps there. A rollout's choice is
-short, flat or long, its worth the outcome above the mean of its group, whose rollouts share state and futures:
+short, flat or long, its worth the outcome above the mean of its group, whose rollouts share state and scenarios:
 
     gap(c) = max over choices a of   n_ca / (n_ca + SHRUNK) * mean worth of the rollouts in c that chose a
 

@@ -21,7 +21,7 @@ from simulator.backtest.scenarios import recorded_path
 from simulator.errors import DataError
 from simulator.exchange.records import AccountView
 from simulator.market.market import Market, MarketView
-from simulator.market.price_paths import FuturePaths
+from simulator.market.price_paths import PricePaths
 from simulator.synthetic.beliefs import regime_beliefs
 
 WARM_UP_BARS = 121  # what the tools look back
@@ -32,7 +32,7 @@ HELD = (0.0, 0.0, 0.0, 0.5, -0.5, 1.0, -1.0)  # exposures that queries start fro
 @dataclass(frozen=True)
 class Query:
     """One state. `market` holds the one coin that is decided on; `volatility` is that of the horizon, known at
-    `bar`; `drift` is what the futures grow less by, a bar; `belief`, if there is one, the chances of bear, range and
+    `bar`; `drift` is what the scenarios grow less by, a bar; `belief`, if there is one, the chances of bear, range and
     bull that they begin with in place of the hidden regime."""
 
     key: str
@@ -57,24 +57,24 @@ class Query:
         """An account that holds the query's exposure, entered at the last close."""
         return account_holding(self.view(), self.symbol, self.exposure)
 
-    def futures(self, paths: int, bars: int) -> FuturePaths:
-        """Simulated futures of the state where the market's truth is known, the recorded one (a single path)
+    def scenarios(self, paths: int, bars: int) -> PricePaths:
+        """Simulated scenarios of the state where the market's truth is known, the recorded one (a single path)
         otherwise."""
         if self.market.truth is None:
             found = recorded_path(self.market, self.bar, bars)
         else:
             belief = None if self.belief is None else [self.belief]
-            found = self.market.truth.futures(self.market, self.bar, paths, bars, self.seed, belief)
+            found = self.market.truth.scenarios(self.market, self.bar, paths, bars, self.seed, belief)
         return found.without_drift(self.drift) if self.drift else found
 
 
 class QueryPool:
     """All states in the bars [start, stop) of a market, and the draws from them.
 
-    With `detrend` each coin's futures lose what the coin drifts by on average over these bars, so that to be always
+    With `detrend` each coin's scenarios lose what the coin drifts by on average over these bars, so that to be always
     long or short earns nothing and only timing does (Aronson 2006, Evidence-Based Technical Analysis, chapter 1).
 
-    With `beliefs` (T, S, 3) the futures of a state begin with the regimes that could be believed in, where they else
+    With `beliefs` (T, S, 3) the scenarios of a state begin with the regimes that could be believed in, where they else
     begin with the hidden one. What an agent sees is a part of the public data D, so by the tower property
 
         E[outcome | what it sees] = E[ E[outcome | D] | what it sees ]
@@ -155,8 +155,8 @@ class QueryPool:
 def pools_of(
     training: TrainingConfig, market: Market, parts: Sequence[tuple[int, int]], horizon: int
 ) -> list[QueryPool]:
-    """The pools of some parts of a market, with futures as the training wants them. Recorded markets have but one."""
-    beliefs = regime_beliefs(market) if training.futures_from == "beliefs" and market.truth is not None else None
+    """The pools of some parts of a market, with scenarios as the training wants them. Recorded markets have but one."""
+    beliefs = regime_beliefs(market) if training.scenario_source == "beliefs" and market.truth is not None else None
     return [QueryPool(market, *part, horizon, training.detrend, beliefs) for part in parts]
 
 
@@ -202,7 +202,7 @@ def _clarity(market: Market, bars: npt.NDArray[np.int64], horizon: int) -> npt.N
 
 
 def _drift(market: Market, bars: npt.NDArray[np.int64], horizon: int) -> float:
-    """Mean simple return of a bar over the futures of `bars`: by the law where it is known, otherwise as recorded."""
+    """Mean simple return of a bar over the scenarios of `bars`: by the law where it is known, otherwise as recorded."""
     if market.truth is not None:
         return float(np.mean(market.truth.drift[bars, 0]))
     close = market.close[bars[0] : bars[-1] + horizon + 1, 0]

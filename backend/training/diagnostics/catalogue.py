@@ -103,7 +103,7 @@ RULES = (
         ("{role}/expert/mean", "{role}/trained"),
         f"the expert score's last third is not above its first by {of.GAIN} and one standard error, over at least "
         f"{of.TREND_POINTS} steps in which it was trained",
-        "look whether the score has room above a constant answer; training.practice_queries, more futures_paths, a "
+        "look whether the score has room above a constant answer; training.practice_queries, more scenario_paths, a "
         "higher share of the expert score in training.beta, another learning rate",
         of.not_learning,
     ),

@@ -50,7 +50,7 @@ from backend.training.rollout.collect import RolloutSettings, collect, practise
 from cryptosentinel.agents.registry import MANAGER, roles_of
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Request, Sampling
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import new_nano
 from cryptosentinel.team import Team
 from simulator.synthetic.config import SyntheticConfig
@@ -174,7 +174,7 @@ def dry_run(config: Config, *, sampled: int = SAMPLED, memory: int | None = None
         policies = RolePolicies(model, list(roles), config.training.weights, lora, config.training.seed, hardware)
         del model
     codec = make_byte_codec()
-    engine = TransformersEngine(codec, policies.base_config, {}, device=hardware.device)
+    engine = LocalEngine(codec, policies.base_config, {}, device=hardware.device)
     with watch.part("weights to the engine"):
         _publish(policies, engine)
     settings = replace(
@@ -261,7 +261,7 @@ def _query(config: Config) -> tuple[list[Query], RolloutSettings]:
     queries = QueryPool(market, 0, len(market), horizon).draw(config.training.seed, 0, 1, easy=False)
     settings = RolloutSettings(
         group_size=ROLLOUTS,
-        paths=config.training.futures_paths,
+        paths=config.training.scenario_paths,
         horizon=horizon,
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
@@ -271,7 +271,7 @@ def _query(config: Config) -> tuple[list[Query], RolloutSettings]:
     return queries, settings
 
 
-def _publish(policies: RolePolicies, engine: TransformersEngine) -> None:
+def _publish(policies: RolePolicies, engine: LocalEngine) -> None:
     for role in policies.roles:
         engine.set_weights(role, policies.merged_state(role), policies.version(role))
 

@@ -53,8 +53,8 @@ HEAP_SLACK_AGAIN = {"lora": 4.0, "full": 2.2}  # with gradient checkpointing, of
 DEVICE_SLACK = 1.1  # of torch's own allocator on a GPU: an allowance, not measured here
 RUNTIME = 6 * 2**27  # Python and its libraries, with room for small things: 0.75 GiB
 SERVER_RUNTIME = 3 * GIB  # vLLM's context and graphs on a device: an allowance, not measured here
-PREFILL_TOKENS = 8192  # of `transformers_engine`
-DECODE_ROWS = 128  # of `TransformersEngine`
+PREFILL_TOKENS = 8192  # of `LocalEngine`
+DECODE_ROWS = 128  # of `LocalEngine`
 PREFIX_CACHE = 2**28  # bytes a role, the same
 TURNS = 7  # of a manager's conversation at most
 PROMPT_TOKENS, RESULT_TOKENS = 1600, 150  # the longest prompt with schemas, of some 5,500 bytes; a tool's answer
@@ -84,7 +84,7 @@ class MemoryPlan:
     rank: int = 16
     precision: Precision = "float32"
     quantisation: Quantisation = "none"
-    engine: Literal["transformers", "vllm"] = "transformers"
+    engine: Literal["local", "vllm"] = "local"
     micro_tokens: int = 8192
     micro_sampled: int = 4096
     rows: int = DECODE_ROWS
@@ -155,7 +155,7 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
         precision=precision_on(training, device),
         quantisation=training.quantisation,
         checkpointing=training.gradient_checkpointing,
-        engine="vllm" if served else "transformers",
+        engine="vllm" if served else "local",
         micro_tokens=micro,
         micro_sampled=round(micro * TURNS * config.team.max_tokens / (PROMPT_TOKENS + TURNS * turn)),
         rows=min(side_by_side, training.queries_per_step * training.rollouts_per_query),
@@ -184,7 +184,7 @@ def estimate(shape: Shape, plan: MemoryPlan) -> Estimate:
         needs.append(Need("a role's weights while its start answers", "updates", own * FLOAT))
     if plan.device == "cpu":  # where models are loaded, for a GPU too
         needs.append(Need("second copy of the base", "loading", shape.parameters * FLOAT))
-    if plan.engine == "transformers":
+    if plan.engine == "local":
         needs += _in_process(shape, plan)
     elif plan.shared:
         needs += server(shape, plan).needs

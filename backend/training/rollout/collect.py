@@ -51,7 +51,7 @@ class Practice:
 
 @dataclass(frozen=True)
 class RolloutSettings:
-    """`group_size` is K, `paths` the simulated futures of a query, `horizon` their length in bars; `outcome_scale` is
+    """`group_size` is K, `paths` the simulated scenarios of a query, `horizon` their length in bars; `outcome_scale` is
     `Judge`'s."""
 
     group_size: int

@@ -7,8 +7,8 @@
                     phi_i add up to v(N) - v(nobody), and equal roles get equal shares (Shapley 1953)
 
 N are the sub-agents that answered and whose answers act through code (`cryptosentinel.replay`); v(S) is the outcome
-score of the orders in which only those of S count, on the same futures. The values lie in [-1, 1]; what a role is paid
-is (1 + value) / 2, in [0, 1], and one half where it changed nothing. MarketAnalyst's advice cannot be taken back
+score of the orders in which only those of S count, on the same scenarios. The values lie in [-1, 1]; what a role is
+paid is (1 + value) / 2, in [0, 1], and one half where it changed nothing. MarketAnalyst's advice cannot be taken back
 without a model, so it is paid by broadcast under every method; the metric `{role}/credit/replayed` says so.
 """
 

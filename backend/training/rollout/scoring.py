@@ -1,6 +1,6 @@
 """What a rollout was worth: the team's outcome and the verifiable expert score of each sub-agent's call.
 
-All calls and rollouts of a query are scored on the same futures, so that luck is common and differences are theirs.
+All calls and rollouts of a query are scored on the same scenarios, so that luck is common and differences are theirs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cryptosentinel.agents.risk_analyst import LOSS_LEVEL, Verdict
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.conversation.transcript import Transcript
 from simulator.backtest.run import orders_for_target
-from simulator.backtest.scenarios import FutureOutcome, simulate_futures
+from simulator.backtest.scenarios import ScenarioOutcome, simulate_scenarios
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules
@@ -33,7 +33,7 @@ QUANTILE_WEIGHT = 0.7
 
 
 class Judge:
-    """Scores everything that was said and done about one query. Holds the query's futures; equal orders are simulated
+    """Scores everything that was said and done about one query. Holds the query's scenarios; equal orders are simulated
     once.
 
     A net return of `outcome_scale` volatilities is squashed to (1 + tanh 1) / 2. With 1 a decision is judged as if the
@@ -47,13 +47,13 @@ class Judge:
     ) -> None:
         self.query = query
         self._outcome_scale = outcome_scale
-        self._futures = query.futures(paths, horizon)
+        self._scenarios = query.scenarios(paths, horizon)
         self._costs = costs
         self._max_leverage = max_leverage
         self._view = query.view()
         self._account = query.account()
-        self._simulated: dict[tuple[Order, ...], FutureOutcome] = {}
-        moves = self._futures.close[:, -1, 0] / self._view.last_close(query.symbol) - 1.0  # (paths,) simple returns
+        self._simulated: dict[tuple[Order, ...], ScenarioOutcome] = {}
+        moves = self._scenarios.close[:, -1, 0] / self._view.last_close(query.symbol) - 1.0  # (paths,) simple returns
         self._moves = moves
 
     def outcome(self, orders: list[Order]) -> Outcome:
@@ -114,11 +114,11 @@ class Judge:
         filled = shortfall[~np.isnan(shortfall)]
         return shortfall_score(float(np.mean(filled)), SHORTFALL_SCALE) if len(filled) else None
 
-    def _simulate(self, orders: list[Order]) -> FutureOutcome:
+    def _simulate(self, orders: list[Order]) -> ScenarioOutcome:
         key = tuple(orders)
         if key not in self._simulated:
-            self._simulated[key] = simulate_futures(
-                self._futures,
+            self._simulated[key] = simulate_scenarios(
+                self._scenarios,
                 self._account,
                 orders,
                 self.query.market.symbols,

@@ -28,7 +28,7 @@ from simulator.errors import UserError
 _PREFILL_TOKENS = 8192  # at most this many tokens in one prefill, which bounds its activations
 
 
-class TransformersEngine:
+class LocalEngine:
     """Batched sampling from one Qwen3 model per role.
 
     `weights` maps each role to a state in Hugging Face's names, LoRA already merged; they are copied as float32 to
@@ -38,7 +38,7 @@ class TransformersEngine:
     off. Every `set_weights` empties it, for all roles, so that what follows does not depend on what came before.
     """
 
-    name = "transformers"
+    name = "local"
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ def test_a_server_that_takes_the_whole_gpu_is_refused(monkeypatch: pytest.Monkey
         check_trainable(load_config("quick", [*SERVED, more]))
 
 
-@pytest.mark.parametrize("others", [["engine.kind=transformers"], [*SERVED, "engine.url=http://localhost:8000/v1"]])
+@pytest.mark.parametrize("others", [["engine.kind=local"], [*SERVED, "engine.url=http://localhost:8000/v1"]])
 def test_a_share_without_a_server_of_ours_is_refused(others: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"gpu_share = 0\.4 is of a vLLM server that is started here"):
         load_config("quick", [*others, "engine.gpu_share=0.4"])

@@ -32,7 +32,7 @@ RECORDED = ROOT.parent / "shared" / "market-data" / "binance"
 SMALL = (
     "team.horizon_bars=6", "market.coins=1", "market.bars=400", "training.stage1_steps=1",
     "training.stage1_max_steps=1", "training.stage2_steps=3", "training.queries_per_step=2",
-    "training.rollouts_per_query=4", "training.futures_paths=4", "training.lora_rank=2", "training.validation_every=1",
+    "training.rollouts_per_query=4", "training.scenario_paths=4", "training.lora_rank=2", "training.validation_every=1",
     "training.validation_queries=2", "training.gate_format=0", "training.rollback_format=0",
 )  # fmt: skip
 SMALL_OPTIONS = [part for override in SMALL for part in ("--set", override)]

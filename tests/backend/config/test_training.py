@@ -148,7 +148,7 @@ def test_any_combination_is_taken_or_refused_with_a_sentence(values: dict[str, A
 
 
 def test_beliefs_about_too_many_coins_are_refused_by_name() -> None:
-    settings = ["training.futures_from=beliefs", "market.coins=7"]
+    settings = ["training.scenario_source=beliefs", "market.coins=7"]
     check_trainable(load_config("demo", [*settings, "market.data=bars"]))
-    with pytest.raises(ConfigError, match=r"training\.futures_from = 'beliefs' is for 6 coins .* market\.coins = 7"):
+    with pytest.raises(ConfigError, match=r"training\.scenario_source = 'beliefs' is for 6 coins .* market\.coins = 7"):
         check_trainable(load_config("demo", settings))

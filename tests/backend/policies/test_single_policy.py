@@ -30,7 +30,7 @@ from backend.training.learning.shared_model import learn_together, step_together
 from backend.training.learning.step_data import StepData
 from backend.training.sft_job import specialise
 from cryptosentinel.llm.chat_codec import make_byte_codec
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from simulator.errors import UserError
 from tests.small_world import small_config, small_market
 
@@ -170,7 +170,7 @@ def test_the_engine_holds_one_model(tiny: Qwen3ForCausalLM) -> None:
     tiny.resize_token_embeddings(make_byte_codec().vocab_size)
     policies = SharedPolicies(tiny, ROLES, lora=LORA)
     sizes = []
-    engine = TransformersEngine(make_byte_codec(), policies.base_config, {})
+    engine = LocalEngine(make_byte_codec(), policies.base_config, {})
     for seed in (1, 2):  # also when all get new weights, one after the other
         moved(policies, seed)
         for number, role in enumerate(ROLES):

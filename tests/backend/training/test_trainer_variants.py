@@ -65,7 +65,7 @@ def test_a_step_with_variants_learns_and_repeats(name: str, nano: Path, tmp_path
     if "dynamic_rounds" in VARIANTS[name]:
         queries = store.queries(RUN, 0)
         assert len(queries) == 4 + metrics["dynamic/queries"]
-        assert len({one.seed for one in queries}) == len(queries), "each further query has futures of its own"
+        assert len({one.seed for one in queries}) == len(queries), "each further query has scenarios of its own"
 
 
 def _group(query: Query, outcomes: Sequence[float]) -> list[Rollout]:

@@ -1,4 +1,4 @@
-"""Simulated futures: the same rules as the exchange, many paths at once, quickly."""
+"""Simulated scenarios: the same rules as the exchange, many paths at once, quickly."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.backtest.run import BacktestRun, Window
-from simulator.backtest.scenarios import recorded_path, simulate_futures
+from simulator.backtest.scenarios import recorded_path, simulate_scenarios
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Order
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
-from simulator.market.price_paths import FuturePaths
+from simulator.market.price_paths import PricePaths
 
 HOUR = 3_600_000
 
@@ -49,8 +49,8 @@ def random_market(seed: int, bars: int = 40, symbols: tuple[str, ...] = ("A", "B
     )
 
 
-def many(path: FuturePaths, paths: int) -> FuturePaths:
-    return FuturePaths(*(np.repeat(getattr(path, f.name), paths, axis=0) for f in fields(path)))
+def many(path: PricePaths, paths: int) -> PricePaths:
+    return PricePaths(*(np.repeat(getattr(path, f.name), paths, axis=0) for f in fields(path)))
 
 
 def random_orders(rng: np.random.Generator, prices: dict[str, float], scale: float) -> list[Order]:
@@ -83,7 +83,7 @@ def test_the_recorded_path_gives_what_the_exchange_gives(seed: int, leverage: fl
         return
     orders = random_orders(rng, account.mark, 800.0)
     before = exchange.paid()
-    outcome = simulate_futures(
+    outcome = simulate_scenarios(
         recorded_path(market, exchange.index, 15), account, orders, market.symbols, costs, leverage
     )
     for order in orders:
@@ -110,11 +110,11 @@ def test_the_recorded_path_gives_what_the_exchange_gives(seed: int, leverage: fl
 def test_gross_is_net_without_the_costs() -> None:
     """Long 1 at 100 with a spread of 2 and a fee of 1 %, funding 1 % of 110, from 100 to 110, on 1,000."""
     bars = np.array([100.0, 110.0]).reshape(1, 2, 1)
-    paths = FuturePaths(bars, bars, bars, bars, np.full((1, 2, 1), 0.01), np.array([0.0, 0.01]).reshape(1, 2, 1))
+    paths = PricePaths(bars, bars, bars, bars, np.full((1, 2, 1), 0.01), np.array([0.0, 0.01]).reshape(1, 2, 1))
     market = random_market(0, symbols=("A",))
     account = Exchange(market, 5, 1_000.0).account()
     account = replace(account, mark={"A": 100.0})
-    outcome = simulate_futures(paths, account, [Order("A", 1.0)], ("A",), Costs(0.01))
+    outcome = simulate_scenarios(paths, account, [Order("A", 1.0)], ("A",), Costs(0.01))
     assert outcome.gross_return[0] == pytest.approx(0.010)
     assert outcome.spread[0] == pytest.approx(0.001)
     assert outcome.fees[0] == pytest.approx(101 * 0.01 / 1_000)
@@ -129,10 +129,10 @@ def test_paths_do_not_touch_each_other() -> None:
     account = BacktestRun(market, Window(0, 20)).account()
     orders = [Order("A", 20.0, stop=account.mark["A"] * 0.97, delay=1), Order("B", -30.0)]
     alone = [recorded_path(market, index, 12) for index in (2, 9, 20)]
-    together = FuturePaths(*(np.concatenate([getattr(p, f.name) for p in alone]) for f in fields(FuturePaths)))
-    outcome = simulate_futures(together, account, orders, market.symbols)
+    together = PricePaths(*(np.concatenate([getattr(p, f.name) for p in alone]) for f in fields(PricePaths)))
+    outcome = simulate_scenarios(together, account, orders, market.symbols)
     for n, path in enumerate(alone):
-        single = simulate_futures(path, account, orders, market.symbols)
+        single = simulate_scenarios(path, account, orders, market.symbols)
         for item in fields(outcome):
             assert getattr(outcome, item.name)[n].tobytes() == getattr(single, item.name)[0].tobytes()
 
@@ -145,7 +145,7 @@ def test_sixteen_paths_take_less_than_a_millisecond() -> None:
     times = []
     for _ in range(40):
         begin = time.perf_counter()
-        simulate_futures(paths, account, orders, market.symbols)
+        simulate_scenarios(paths, account, orders, market.symbols)
         times.append(time.perf_counter() - begin)
     assert min(times) < 1e-3  # the best of many: other work on the machine does not count
 
@@ -155,14 +155,14 @@ def test_what_does_not_fit_is_refused() -> None:
     account = BacktestRun(market, Window(0, 20)).account()
     path = recorded_path(market, 0, 3)
     with pytest.raises(DataError, match="same symbols"):
-        simulate_futures(path, account, [], ("A",))
+        simulate_scenarios(path, account, [], ("A",))
     with pytest.raises(DataError, match="equity"):
-        simulate_futures(path, replace(account, equity=0.0), [], market.symbols)
+        simulate_scenarios(path, replace(account, equity=0.0), [], market.symbols)
     with pytest.raises(DataError, match="max_leverage"):
-        simulate_futures(path, account, [], market.symbols, max_leverage=0.0)
+        simulate_scenarios(path, account, [], market.symbols, max_leverage=0.0)
     with pytest.raises(DataError, match="has no 30 bars after bar 20"):
         recorded_path(market, 20, 30)
     with pytest.raises(DataError, match="half_spread"):
-        simulate_futures(replace(path, half_spread=path.half_spread - 1.0), account, [], market.symbols)
-    with pytest.raises(DataError, match=r"FuturePaths\.low"):
+        simulate_scenarios(replace(path, half_spread=path.half_spread - 1.0), account, [], market.symbols)
+    with pytest.raises(DataError, match=r"PricePaths\.low"):
         replace(path, low=path.low[:, :1])

@@ -169,7 +169,7 @@ def test_a_written_market_comes_back_whole(tmp_path: Path, edge: bool) -> None:
     assert back.content_hash == market.content_hash
     assert back.truth is not None and market.truth is not None
     assert back.truth.config == market.truth.config
-    ours, theirs = (m.truth.futures(m, 100, 3, 5, 1) for m in (market, back) if m.truth)
+    ours, theirs = (m.truth.scenarios(m, 100, 3, 5, 1) for m in (market, back) if m.truth)
     np.testing.assert_array_equal(ours.close, theirs.close)
     np.testing.assert_array_equal(ours.funding_rate, theirs.funding_rate)
     some = Catalog(tmp_path).load(["CCCUSDT"], "4h")

@@ -72,18 +72,18 @@ def test_paths_are_spread_as_the_belief_says(chances: list[float], paths: int, s
         assert abs(np.sum(regimes == sign) - paths * belief[0, place]) < 1.0 + 1e-9
 
 
-def test_who_believes_in_what_was_there_sees_the_same_futures() -> None:
+def test_who_believes_in_what_was_there_sees_the_same_scenarios() -> None:
     sure = np.eye(3)[truth().regime[700] + 1]
-    plain, same = (truth().futures(market(), 700, 8, 6, 3, belief) for belief in (None, sure))
+    plain, same = (truth().scenarios(market(), 700, 8, 6, 3, belief) for belief in (None, sure))
     for name in ("open", "high", "low", "close", "half_spread", "funding_rate"):
         np.testing.assert_array_equal(getattr(plain, name), getattr(same, name))
-    other = truth().futures(market(), 700, 8, 6, 3, sure[:, ::-1])
+    other = truth().scenarios(market(), 700, 8, 6, 3, sure[:, ::-1])
     assert np.array_equal(other.close, plain.close) == bool(np.all(truth().regime[700] == 0))
-    [second] = [truth().futures(market().select(("BBBUSDT",)), 700, 8, 6, 3, sure[1:])]
-    np.testing.assert_array_equal(second.close, truth().futures(market().select(("BBBUSDT",)), 700, 8, 6, 3).close)
+    [second] = [truth().scenarios(market().select(("BBBUSDT",)), 700, 8, 6, 3, sure[1:])]
+    np.testing.assert_array_equal(second.close, truth().scenarios(market().select(("BBBUSDT",)), 700, 8, 6, 3).close)
 
 
-def test_futures_that_are_believed_in_are_the_same_on_average_and_differ_less() -> None:
+def test_scenarios_that_are_believed_in_are_the_same_on_average_and_differ_less() -> None:
     """The tower property, and what it is for."""
     rng = np.random.default_rng(0)
     one = market().select(("AAAUSDT",))
@@ -92,7 +92,7 @@ def test_futures_that_are_believed_in_are_the_same_on_average_and_differ_less() 
         for known in moves:
             belief = believed()[bar, :1] if known else None
             assert one.truth is not None
-            paths = one.truth.futures(one, int(bar), 64, 12, int(bar), belief)
+            paths = one.truth.scenarios(one, int(bar), 64, 12, int(bar), belief)
             moves[known].append(float(paths.close[:, -1, 0].mean() / one.close[bar, 0] - 1.0))
     plain, less = np.array(moves[False]), np.array(moves[True])
     difference = plain - less

@@ -1,4 +1,4 @@
-"""Futures continue the history by the same law; the oracle earns what it should."""
+"""Scenarios continue the history by the same law; the oracle earns what it should."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.market.market import Market
-from simulator.market.price_paths import FuturePaths
+from simulator.market.price_paths import PricePaths
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.oracle import OraclePolicy
@@ -32,18 +32,18 @@ def truth(*, edge: bool = True) -> Truth:
     return found
 
 
-def futures(index: int, paths: int, bars: int, seed: int = 0, *, edge: bool = True) -> FuturePaths:
-    return truth(edge=edge).futures(market(edge=edge), index, paths, bars, seed)
+def scenarios(index: int, paths: int, bars: int, seed: int = 0, *, edge: bool = True) -> PricePaths:
+    return truth(edge=edge).scenarios(market(edge=edge), index, paths, bars, seed)
 
 
 def test_the_same_call_gives_the_same_paths_and_another_seed_or_bar_others() -> None:
-    first = futures(50, 4, 9, seed=1)
+    first = scenarios(50, 4, 9, seed=1)
     for name in FIELDS:
-        np.testing.assert_array_equal(getattr(first, name), getattr(futures(50, 4, 9, seed=1), name))
-    assert (first.close != futures(50, 4, 9, seed=2).close).all()
+        np.testing.assert_array_equal(getattr(first, name), getattr(scenarios(50, 4, 9, seed=1), name))
+    assert (first.close != scenarios(50, 4, 9, seed=2).close).all()
 
     def shocks(index: int) -> list[float]:
-        paths, vol = futures(index, 4, 1, seed=1, edge=False), truth(edge=False).vol[index]
+        paths, vol = scenarios(index, 4, 1, seed=1, edge=False), truth(edge=False).vol[index]
         standard = np.log(paths.close[:, 0] / paths.open[:, 0]) / vol + vol / 2
         return [round(float(shock), 9) for shock in standard.ravel()]
 
@@ -51,7 +51,7 @@ def test_the_same_call_gives_the_same_paths_and_another_seed_or_bar_others() -> 
 
 
 def test_paths_start_at_the_last_close_and_join() -> None:
-    paths = futures(700, 16, 18)
+    paths = scenarios(700, 16, 18)
     assert paths.shape == (16, 18, 4)
     np.testing.assert_array_equal(paths.open[:, 0], np.broadcast_to(market().close[700], (16, 4)))
     np.testing.assert_array_equal(paths.open[:, 1:], paths.close[:, :-1])
@@ -62,7 +62,7 @@ def test_paths_start_at_the_last_close_and_join() -> None:
 
 def test_funding_is_settled_at_the_closes_that_fall_on_eight_hours() -> None:
     for index in (300, 301):
-        paths = futures(index, 3, 7)
+        paths = scenarios(index, 3, 7)
         closes = market().open_time[index] + market().interval * np.arange(2, 9)
         np.testing.assert_array_equal((paths.funding_rate != 0).any(axis=(0, 2)), closes % 28_800_000 == 0)
 
@@ -70,7 +70,7 @@ def test_funding_is_settled_at_the_closes_that_fall_on_eight_hours() -> None:
 def test_all_settlements_of_a_daily_bar_count() -> None:
     daily = generate(SyntheticConfig(bars=400, seed=4, timeframe="1d", funding_noise=0.0, funding_memory=0.0))
     assert daily.truth is not None
-    paths = daily.truth.futures(daily, 200, 5, 1, 0)
+    paths = daily.truth.scenarios(daily, 200, 5, 1, 0)
     # Without noise and memory each of the three settlements pays the scale times the regime's sign.
     np.testing.assert_allclose(paths.funding_rate[:, 0], np.tile(3e-4 * daily.truth.signal[200], (5, 1)), atol=1e-15)
 
@@ -78,7 +78,7 @@ def test_all_settlements_of_a_daily_bar_count() -> None:
 @pytest.mark.parametrize("index", [100, 1234, 2999])
 @pytest.mark.parametrize("edge", [True, False])
 def test_the_next_bar_has_the_drift_and_volatility_that_the_truth_tells(index: int, edge: bool) -> None:
-    paths = futures(index, 20_000, 1, edge=edge)
+    paths = scenarios(index, 20_000, 1, edge=edge)
     simple = paths.close[:, 0] / paths.open[:, 0] - 1
     logs = np.log1p(simple)
     drift, vol = truth(edge=edge).drift[index], truth(edge=edge).vol[index]
@@ -93,7 +93,7 @@ def test_without_edge_prices_are_fair_however_volatile() -> None:
     """The expected simple return is 0, not the expected log return: standing long must not pay."""
     wild = generate(SyntheticConfig(bars=50, seed=3, timeframe="1d", edge=False, daily_volatility=0.2))
     assert wild.truth is not None
-    paths = wild.truth.futures(wild, 40, 20_000, 1, 0)
+    paths = wild.truth.scenarios(wild, 40, 20_000, 1, 0)
     simple = paths.close[:, 0] / paths.open[:, 0] - 1
     # Half of the variance, by which the two differ, is far above the noise; fat tails add a little to it.
     error, half = simple.std(axis=0) / np.sqrt(20_000), wild.truth.vol[40] ** 2 / 2
@@ -106,7 +106,7 @@ def test_drift_fades_as_the_regime_is_forgotten() -> None:
     index = int(np.flatnonzero((truth().regime == 1).any(axis=1))[40])
     column = int(np.flatnonzero(truth().regime[index] == 1)[0])
     bars = 90
-    paths = futures(index, 4000, bars)
+    paths = scenarios(index, 4000, bars)
     law = truth().law
     stay = (1 - law.redraw_market) * (1 - law.redraw_own)
     expected = law.bull_drift[column] * (1 - stay**bars) / (1 - stay)
@@ -116,9 +116,9 @@ def test_drift_fades_as_the_regime_is_forgotten() -> None:
     assert expected < 0.6 * bars * law.bull_drift[column], "the case must tell fading from none"
 
 
-def test_futures_are_the_law_of_the_history() -> None:
+def test_scenarios_are_the_law_of_the_history() -> None:
     """One path of many bars has the history's volatility, spread and funding statistics."""
-    paths = futures(0, 1, 12_000)
+    paths = scenarios(0, 1, 12_000)
     returns = np.log(paths.close / paths.open)[0]
     np.testing.assert_allclose(returns.std(axis=0), truth().law.volatility, rtol=0.12)
     assert (paths.half_spread >= 12e-4).mean() == pytest.approx(0.15, abs=0.02)
@@ -129,17 +129,17 @@ def test_futures_are_the_law_of_the_history() -> None:
 def test_a_running_spread_spike_goes_on() -> None:
     inside = np.argwhere(truth().spike_left == 2)
     index, column = (int(value) for value in inside[len(inside) // 2])
-    paths = futures(index, 200, 3)
+    paths = scenarios(index, 200, 3)
     height = truth().spike_height[index, column]
     assert (paths.half_spread[:, :2, column] == height).all()
     assert (paths.half_spread[:, 2, column] != height).all()
 
 
-def test_futures_of_a_narrowed_market_need_no_narrowed_truth() -> None:
+def test_scenarios_of_a_narrowed_market_need_no_narrowed_truth() -> None:
     narrow = market().select(["CCCUSDT"])
     assert narrow.truth is not None
-    own = narrow.truth.futures(narrow, 500, 8, 6, 3)
-    np.testing.assert_array_equal(own.close, truth().futures(narrow, 500, 8, 6, 3).close)
+    own = narrow.truth.scenarios(narrow, 500, 8, 6, 3)
+    np.testing.assert_array_equal(own.close, truth().scenarios(narrow, 500, 8, 6, 3).close)
     assert own.shape == (8, 6, 1) and (own.open[:, 0, 0] == market().close[500, 2]).all()
 
 
@@ -151,9 +151,9 @@ def test_futures_of_a_narrowed_market_need_no_narrowed_truth() -> None:
         lambda: market().resample("1d"),
     ],
 )
-def test_futures_of_another_market_are_refused(other: Callable[[], Market]) -> None:
+def test_scenarios_of_another_market_are_refused(other: Callable[[], Market]) -> None:
     with pytest.raises(DataError, match="truth"):
-        truth().futures(other(), 10, 2, 2, 0)
+        truth().scenarios(other(), 10, 2, 2, 0)
 
 
 # The oracle

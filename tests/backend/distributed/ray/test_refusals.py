@@ -32,7 +32,7 @@ def config_of(kind: str, url: str, device: str) -> Config:
     ),
     workers=st.integers(1, 8),
     roles=st.integers(1, 4),
-    engine=st.sampled_from([("transformers", ""), ("vllm", ""), ("vllm", "http://127.0.0.1:8000")]),
+    engine=st.sampled_from([("local", ""), ("vllm", ""), ("vllm", "http://127.0.0.1:8000")]),
     device=st.sampled_from(["auto", "cpu", "cuda"]),
 )
 def test_what_is_given_out_is_there(
@@ -61,7 +61,7 @@ def test_what_is_given_out_is_there(
 
 
 def test_a_room_too_small_is_told_in_numbers() -> None:
-    config = config_of("transformers", "", "auto")
+    config = config_of("local", "", "auto")
     with pytest.raises(ConfigError, match=r"9 rollout workers and 4 trainers need 0.25 CPUs each.* have 1, 2: lower"):
         rooms([Capacity(1.0, 0.0), Capacity(2.0, 0.0)], config, 9, 4)
     with pytest.raises(ConfigError, match=r"each of the 2 rollout workers.* have 1: lower --workers, or .*engine.url"):

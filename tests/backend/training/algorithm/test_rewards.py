@@ -78,7 +78,7 @@ def test_squash_is_bounded_odd_about_one_half_and_increasing(x: float, y: float)
 
 
 @given(rows, st.floats(0.01, 10.0))
-def test_the_outcome_of_many_futures_is_the_mean_of_their_outcomes(returns: list[float], volatility: float) -> None:
+def test_the_outcome_of_many_scenarios_is_the_mean_of_their_outcomes(returns: list[float], volatility: float) -> None:
     each = [outcome_score([one], volatility) for one in returns]
     assert outcome_score(returns, volatility) == pytest.approx(sum(each) / len(each))
     assert each[0] == pytest.approx(squash(returns[0] / volatility))

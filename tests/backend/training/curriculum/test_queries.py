@@ -42,7 +42,7 @@ def test_no_query_reaches_outside_its_part(
     for query in pool.draw(seed, 0, 20, easy):
         assert max(start, WARM_UP_BARS) <= query.bar < stop
         assert query.bar + horizon < len(market), "its whole horizon is there"
-        assert query.futures(2, horizon).shape == (1 if recorded else 2, horizon, 1)
+        assert query.scenarios(2, horizon).shape == (1 if recorded else 2, horizon, 1)
         assert query.volatility > 0
         assert query.exposure in HELD
 
@@ -82,10 +82,10 @@ def test_seed_and_step_decide_and_nothing_else() -> None:
     assert {one.symbol for one in pool.draw(1, 2, 60, easy=False)} == set(COINS)
 
 
-def test_the_futures_of_a_query_are_its_own() -> None:
+def test_the_scenarios_of_a_query_are_its_own() -> None:
     first, second = QueryPool(WITH_TRUTH, 0, 400, 6).draw(1, 0, 2, easy=False)
-    assert np.array_equal(first.futures(4, 6).close, first.futures(4, 6).close)
-    assert not np.array_equal(first.futures(4, 6).close, replace(first, seed=second.seed).futures(4, 6).close)
+    assert np.array_equal(first.scenarios(4, 6).close, first.scenarios(4, 6).close)
+    assert not np.array_equal(first.scenarios(4, 6).close, replace(first, seed=second.seed).scenarios(4, 6).close)
 
 
 @pytest.mark.parametrize("coin", COINS)
@@ -97,7 +97,7 @@ def test_without_its_drift_holding_a_coin_earns_nothing_over_the_part(coin: str)
     market = replace(RECORDED, close=drifting, **arrays)
     plain, flat = (
         {
-            one.bar: float(one.futures(1, 1).close[0, 0, 0] / one.view().last_close(coin) - 1.0)
+            one.bar: float(one.scenarios(1, 1).close[0, 0, 0] / one.view().last_close(coin) - 1.0)
             for one in QueryPool(market, 130, 400, 1, detrend).draw(1, 0, 6000, easy=False)
             if one.symbol == coin
         }
@@ -114,7 +114,7 @@ def test_where_the_law_is_known_its_drift_is_taken_and_not_the_luck_of_the_path(
     assert truth is not None
     [column] = [number for number, coin in enumerate(COINS) if coin == first.symbol]
     assert first.drift == pytest.approx(float(truth.drift[130:400, column].mean()), rel=1e-12)
-    plain, flat = replace(first, drift=0.0).futures(4, 6), first.futures(4, 6)
+    plain, flat = replace(first, drift=0.0).scenarios(4, 6), first.scenarios(4, 6)
     growth = (1.0 + first.drift) ** np.arange(1.0, 7.0)
     for name in ("open", "high", "low", "close"):
         np.testing.assert_allclose(getattr(flat, name) * growth[None, :, None], getattr(plain, name), rtol=1e-12)
@@ -122,9 +122,9 @@ def test_where_the_law_is_known_its_drift_is_taken_and_not_the_luck_of_the_path(
     assert np.all((flat.low <= np.minimum(flat.open, flat.close)) & (flat.high >= np.maximum(flat.open, flat.close)))
 
 
-def test_futures_can_begin_with_what_could_be_believed_in() -> None:
+def test_scenarios_can_begin_with_what_could_be_believed_in() -> None:
     """Of the bar and the coin that the query is about; a recorded market has one future and no law to believe in."""
-    training = TrainingConfig(futures_from="beliefs")
+    training = TrainingConfig(scenario_source="beliefs")
     plain, pool = (pools_of(one, WITH_TRUTH, [(130, 400)], 6)[0] for one in (TrainingConfig(), training))
     believed = regime_beliefs(WITH_TRUTH)
     for one, other in zip(plain.draw(1, 0, 20, easy=False), pool.draw(1, 0, 20, easy=False), strict=True):
@@ -132,7 +132,7 @@ def test_futures_can_begin_with_what_could_be_believed_in() -> None:
         assert other.belief == tuple(believed[other.bar, COINS.index(other.symbol)])
         assert WITH_TRUTH.truth is not None
         sure = replace(other, belief=tuple(np.eye(3)[WITH_TRUTH.truth.regime[one.bar, COINS.index(one.symbol)] + 1]))
-        assert np.array_equal(sure.futures(4, 6).close, one.futures(4, 6).close)
+        assert np.array_equal(sure.scenarios(4, 6).close, one.scenarios(4, 6).close)
     assert {one.belief for one in pools_of(training, RECORDED, [(130, 400)], 6)[0].draw(1, 0, 9, easy=False)} == {None}
 
 

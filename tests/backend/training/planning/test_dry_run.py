@@ -61,7 +61,7 @@ def test_every_role_makes_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[RolePolicies] = []
     publish = module._publish
 
-    def watched(policies: RolePolicies, engine: module.TransformersEngine) -> None:
+    def watched(policies: RolePolicies, engine: module.LocalEngine) -> None:
         if not made:
             made.append(policies)
             before.update({role: policies.version(role) for role in ROLES})

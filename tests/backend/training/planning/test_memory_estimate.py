@@ -41,7 +41,7 @@ from backend.training.planning.memory_estimate import (
 )
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import make_byte_codec
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.local.qwen3 import KVCache, Qwen3Decoder
 from cryptosentinel.llm.nano import nano_config, new_nano
 from simulator.errors import UserError
@@ -166,7 +166,7 @@ def test_checkpointing_keeps_the_inputs_of_blocks_and_one_block() -> None:
 def test_the_engines_weights_are_counted_exactly(tied: bool) -> None:
     config = small(tied=tied)
     policies = RolePolicies(new_nano(0, config), list(ROLES), "lora", LoraSettings(r=4))
-    engine = TransformersEngine(make_byte_codec(), config, {})
+    engine = LocalEngine(make_byte_codec(), config, {})
     for number, role in enumerate(ROLES):
         with torch.no_grad():
             for one in policies.trainable(role):
@@ -247,7 +247,7 @@ PLANS = st.builds(
     MemoryPlan,
     weights=st.sampled_from(["lora", "full"]),
     rank=st.integers(1, 64),
-    engine=st.sampled_from(["transformers", "vllm"]),
+    engine=st.sampled_from(["local", "vllm"]),
     micro_tokens=st.integers(1, 16_384),
     rows=st.integers(1, 128),
     context=st.integers(1, 4096),
@@ -322,7 +322,7 @@ def test_a_plan_follows_its_configuration() -> None:
     shape = Shape.of(qwen3_config("Qwen3-0.6B"))
     base = ["training.base_model=Qwen3-0.6B", "team.max_tokens=256"]
     plan = plan_of(load_config("demo", base), shape)
-    assert plan.rows == 128 and plan.rank == 16 and plan.engine == "transformers" and not plan.entropy
+    assert plan.rows == 128 and plan.rank == 16 and plan.engine == "local" and not plan.entropy
     assert plan.context == 1600 + 7 * 406
     short = plan_of(load_config("demo", [*base, "engine.context_tokens=2000", "training.entropy=0.01"]), shape)
     assert short.context == 2000 and short.entropy

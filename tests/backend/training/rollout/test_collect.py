@@ -1,4 +1,4 @@
-"""Rollouts of one query share its state and futures and differ by their seeds alone."""
+"""Rollouts of one query share its state and scenarios and differ by their seeds alone."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _part(credit: RoleCredit, one: Rollout) -> set[float]:
 
 
 @pytest.mark.parametrize("method", ["counterfactual", "shapley"])
-def test_shares_are_what_the_effects_changed_on_the_same_futures(
+def test_shares_are_what_the_effects_changed_on_the_same_scenarios(
     method: CreditMethod, groups: list[list[Rollout]]
 ) -> None:
     shares = role_shares(a_team(), groups, SETTINGS, method)

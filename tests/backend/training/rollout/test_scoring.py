@@ -1,4 +1,4 @@
-"""What rollouts and answers are worth: the same futures for all, honest answers best, costs counted."""
+"""What rollouts and answers are worth: the same scenarios for all, honest answers best, costs counted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def said(role: str, answer: dict[str, Any] | None, **brief: Any) -> Transcript:
 
 def moves(query: Query, paths: int = PATHS) -> np.ndarray[Any, np.dtype[np.float64]]:
     """(paths,) simple returns over the horizon."""
-    return query.futures(paths, HORIZON).close[:, -1, 0] / query.view().last_close("AAAUSDT") - 1.0
+    return query.scenarios(paths, HORIZON).close[:, -1, 0] / query.view().last_close("AAAUSDT") - 1.0
 
 
 def frequencies(query: Query) -> tuple[float, float, float]:
@@ -121,7 +121,7 @@ def test_a_trader_is_paid_for_the_price_it_gets_and_not_scored_where_it_has_noth
     later = one.expert_score(said("trader", {**plan, "wait": 4}, side="long", exposure=1.0))
     short = one.expert_score(said("trader", {**plan, "wait": 4}, side="short", exposure=1.0))
     assert now is not None and later is not None and short is not None
-    drift = float(np.mean(query.futures(PATHS, HORIZON).open[:, 4, 0])) / query.view().last_close("AAAUSDT") - 1
+    drift = float(np.mean(query.scenarios(PATHS, HORIZON).open[:, 4, 0])) / query.view().last_close("AAAUSDT") - 1
     assert (later > now) == (drift < 0) or abs(drift) < 0.003
     assert later + short == pytest.approx(1.0, abs=0.35), "what is good for a buyer is bad for a seller"
     assert one.expert_score(said("trader", plan, side="flat", exposure=0.0)) is None

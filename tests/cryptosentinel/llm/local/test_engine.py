@@ -14,7 +14,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.local.qwen3 import Qwen3Decoder
 from cryptosentinel.llm.nano import nano_config
 from simulator.errors import UserError
@@ -24,8 +24,8 @@ def random_ids(seed: int, length: int, vocab: int = 300) -> tuple[int, ...]:
     return tuple(torch.randint(0, vocab, (length,), generator=torch.Generator().manual_seed(seed)).tolist())
 
 
-def engine_of(codec: ChatCodec, model: Qwen3ForCausalLM, **options: Any) -> TransformersEngine:
-    return TransformersEngine(codec, model.config, {"manager": model.state_dict()}, **options)
+def engine_of(codec: ChatCodec, model: Qwen3ForCausalLM, **options: Any) -> LocalEngine:
+    return LocalEngine(codec, model.config, {"manager": model.state_dict()}, **options)
 
 
 def assert_same(ours: Completion, theirs: Completion) -> None:
@@ -159,7 +159,7 @@ def test_new_weights_answer_alone_and_empty_every_cache(
 ) -> None:
     changed = {name: weight * 1.1 for name, weight in model.state_dict().items()}
     states = {"manager": model.state_dict(), "trader": model.state_dict()}
-    engine = TransformersEngine(codec, model.config, states, version="0")
+    engine = LocalEngine(codec, model.config, states, version="0")
     both = [replace(request, role=role) for request in mixed for role in ("trader", "manager")]
     before = engine.generate(both)
     engine.set_weights("trader", changed, "1")
@@ -167,7 +167,7 @@ def test_new_weights_answer_alone_and_empty_every_cache(
     read = count_read_tokens(monkeypatch)
     after = engine.generate(both)
     assert sum(read) == 2 * sum(len(ids) for ids in {request.ids for request in mixed})
-    fresh = TransformersEngine(codec, model.config, {"trader": changed, "manager": model.state_dict()}).generate(both)
+    fresh = LocalEngine(codec, model.config, {"trader": changed, "manager": model.state_dict()}).generate(both)
     assert after == fresh
     assert after[1::2] == before[1::2]
     assert after[::2] != before[::2]
@@ -187,7 +187,7 @@ def test_an_engine_that_forgot_equals_a_new_one_to_the_bit(
 
 def test_later_changes_of_the_given_state_do_not_matter(codec: ChatCodec, model: Qwen3ForCausalLM) -> None:
     state = {name: weight.clone() for name, weight in model.state_dict().items()}
-    engine = TransformersEngine(codec, model.config, {"manager": state})
+    engine = LocalEngine(codec, model.config, {"manager": state})
     request = Request("manager", random_ids(5, 20), Sampling(1.0, 10), 1)
     before = engine.generate([request])
     for weight in state.values():
@@ -274,4 +274,4 @@ def test_other_architectures_are_refused(
 ) -> None:
     config = Qwen3Config(**(model.config.to_dict() | change))
     with pytest.raises(UserError, match=message):
-        TransformersEngine(codec, config, {"manager": model.state_dict()})
+        LocalEngine(codec, config, {"manager": model.state_dict()})

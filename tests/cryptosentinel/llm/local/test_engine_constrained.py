@@ -16,7 +16,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.grammar import grammar
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import nano_config, new_nano
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, ToolCall, parse, render_call, tool_schema
 from simulator.errors import UserError
@@ -32,8 +32,8 @@ TOOLS = tuple(tool_schema(name, "", arguments) for name, arguments in TYPES.item
 ONLY_LOOK = TOOLS[:1]
 
 
-def engine_of(codec: ChatCodec, model: Qwen3ForCausalLM, **options: Any) -> TransformersEngine:
-    return TransformersEngine(codec, model.config, {"manager": model.state_dict()}, **options)
+def engine_of(codec: ChatCodec, model: Qwen3ForCausalLM, **options: Any) -> LocalEngine:
+    return LocalEngine(codec, model.config, {"manager": model.state_dict()}, **options)
 
 
 @pytest.fixture(scope="module")

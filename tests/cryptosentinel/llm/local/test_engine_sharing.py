@@ -8,7 +8,7 @@ from transformers import Qwen3ForCausalLM
 
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Request, Sampling
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import nano_config, new_nano
 from simulator.errors import UserError
 
@@ -30,7 +30,7 @@ def adapted(state: State, seed: int, layers: tuple[int, ...] = (0, 1, 2)) -> dic
 
 
 def bytes_alone(codec: ChatCodec, model: Qwen3ForCausalLM) -> int:
-    return TransformersEngine(codec, model.config, {"manager": model.state_dict()}).weight_bytes
+    return LocalEngine(codec, model.config, {"manager": model.state_dict()}).weight_bytes
 
 
 def requests_of(role: str) -> list[Request]:
@@ -46,25 +46,25 @@ def test_equal_roles_take_the_memory_of_one(codec: ChatCodec, tied: bool) -> Non
     weights = 4 * sum(weight.numel() for weight in model.parameters())  # tied ones are counted once
     table = 8 * config.max_position_embeddings * config.head_dim // 2
     assert alone <= weights + table + 4 * 2 * 6 * config.head_dim  # the heads' norms are spelled out head by head
-    together = TransformersEngine(codec, config, {role: model.state_dict() for role in ROLES})
+    together = LocalEngine(codec, config, {role: model.state_dict() for role in ROLES})
     assert together.weight_bytes == alone
 
 
 def test_adapted_roles_share_what_adapters_leave_alone(codec: ChatCodec, model: Qwen3ForCausalLM) -> None:
     state = model.state_dict()
     states = {role: adapted(state, seed) for seed, role in enumerate(ROLES)}
-    engine = TransformersEngine(codec, model.config, states)
+    engine = LocalEngine(codec, model.config, states)
     alone = bytes_alone(codec, model)
     linear = sum(4 * weight.numel() for name, weight in state.items() if name.split(".")[-2] in ADAPTED)
     assert engine.weight_bytes == alone + 3 * linear
     for role in ROLES:
-        single = TransformersEngine(codec, model.config, {role: states[role]})
+        single = LocalEngine(codec, model.config, {role: states[role]})
         assert engine.generate(requests_of(role)) == single.generate(requests_of(role))
 
 
 def test_new_weights_of_a_role_reach_no_other(codec: ChatCodec, model: Qwen3ForCausalLM) -> None:
     state = model.state_dict()
-    engine = TransformersEngine(codec, model.config, dict.fromkeys(ROLES, state))
+    engine = LocalEngine(codec, model.config, dict.fromkeys(ROLES, state))
     alone = engine.weight_bytes
     before = {role: engine.generate(requests_of(role)) for role in ROLES}
     other = adapted(state, 5, layers=(1,))
@@ -81,7 +81,7 @@ def test_new_weights_of_a_role_reach_no_other(codec: ChatCodec, model: Qwen3ForC
 
 
 def test_refused_weights_leave_all_as_it_was(codec: ChatCodec, model: Qwen3ForCausalLM) -> None:
-    engine = TransformersEngine(codec, model.config, dict.fromkeys(ROLES, model.state_dict()))
+    engine = LocalEngine(codec, model.config, dict.fromkeys(ROLES, model.state_dict()))
     before = engine.weight_bytes, engine.generate(requests_of("trader"))
     broken = adapted(model.state_dict(), 1)
     broken["model.layers.2.mlp.down_proj.weight"][0, 0] = float("nan")
@@ -96,5 +96,5 @@ def test_weights_given_later_as_another_type_are_the_same_weights(codec: ChatCod
     """What is compared is what is computed with."""
     half = {name: weight.to(torch.bfloat16) for name, weight in model.state_dict().items()}
     whole = {name: weight.float() for name, weight in half.items()}
-    engine = TransformersEngine(codec, model.config, {"manager": half, "trader": whole})
+    engine = LocalEngine(codec, model.config, {"manager": half, "trader": whole})
     assert engine.weight_bytes == bytes_alone(codec, model)

@@ -27,7 +27,7 @@ from cryptosentinel.episode import play
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Completion, Request, Sampling, StreamingEngine
-from cryptosentinel.llm.local.engine import TransformersEngine
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import load_model
 from cryptosentinel.llm.vllm.engine import VllmEngine
 from cryptosentinel.llm.vllm.server import MODEL, ServerSettings, VllmServer
@@ -130,7 +130,7 @@ def answered(world: World, version: str, wanted: list[Request]) -> list[Completi
 
 @pytest.mark.parametrize(("role", "version"), ROLE_VERSIONS)
 def test_greedy_equals_our_own_engine(world: World, role: str, version: str) -> None:
-    ours = TransformersEngine(world.codec, world.model.config, {role: world.weights[version]})
+    ours = LocalEngine(world.codec, world.model.config, {role: world.weights[version]})
     wanted = requests(world, 12, 0.0, role=role)
     for mine, theirs in zip(answered(world, version, wanted), ours.generate(wanted), strict=True):
         assert (mine.ids, mine.finished) == (theirs.ids, theirs.finished)
