@@ -18,7 +18,7 @@ help: ## this list
 demo: $(STAMP) ## train a small team and show what that changed (ten minutes, two cores)
 	@$(RUN)cryptosentinel demo
 
-test: $(STAMP) ## lint, types, floors, fast tests
+test: $(STAMP) ## lint, types, layers, fast tests
 	@$(RUN)ruff check .
 	@$(RUN)ruff format --check .
 	@$(RUN)mypy

@@ -18,7 +18,7 @@ from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.errors import Interrupted
 
-FLOORS = ("backend", "cryptosentinel", "simulator")
+_LAYERS = ("backend", "cryptosentinel", "simulator")
 PROGRAM = "cryptosentinel"
 PACKAGES = (PROGRAM, "torch", "transformers", "peft", "numpy", "numba", "surrealdb")
 
@@ -33,7 +33,7 @@ def versions() -> dict[str, str]:
 def source_digest() -> str:
     """The first digits of a SHA-256 over the program's source: two states of one version are told apart by it."""
     root, digest = Path(__file__).resolve().parents[2], hashlib.sha256()
-    for path in sorted(path for floor in FLOORS for path in (root / floor).rglob("*.py")):
+    for path in sorted(path for layer in _LAYERS for path in (root / layer).rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:8]
 

@@ -1,4 +1,4 @@
-"""The rules of the house that no other tool checks: floors, sizes, what no file may say."""
+"""Rules of the code that no other tool checks: layers, sizes, what no file may say."""
 
 import ast
 import re
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FLOORS = ("simulator", "cryptosentinel", "backend", "ui")  # from the ground up
-CODE = (*FLOORS, "benchmarks", "tests")
+LAYERS = ("simulator", "cryptosentinel", "backend", "ui")  # lowest first
+CODE = (*LAYERS, "benchmarks", "tests")
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".surql", ".txt", ".html", ".yml", ".yaml", ".json"}
 LONGEST = 600
 
@@ -48,12 +48,12 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield (node.module or "").partition(".")[0]
 
 
-@pytest.mark.parametrize("floor", FLOORS)
-def test_a_floor_imports_only_floors_below_it(floor: str) -> None:
-    above = {*FLOORS[FLOORS.index(floor) + 1 :], "benchmarks", "tests"}
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_imports_only_layers_below_it(layer: str) -> None:
+    above = {*LAYERS[LAYERS.index(layer) + 1 :], "benchmarks", "tests"}
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
-        for path in sources(floor)
+        for path in sources(layer)
         for name in imported(ast.parse(path.read_text(encoding="utf-8")))
         if name in above
     ]
@@ -77,10 +77,10 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None
     extras = project["optional-dependencies"]
     declared = distributions([*project["dependencies"], *extras["ui"]])
     asked_for = distributions(one for name, extra in extras.items() if name not in ("dev", "ui") for one in extra)
-    used = {name for path in sources(*FLOORS) for name in imported(ast.parse(path.read_text()))}
+    used = {name for path in sources(*LAYERS) for name in imported(ast.parse(path.read_text()))}
     declared = declared - {"ta_lib"} | {"talib"}  # imported by another name
     assert declared - used - {"tensorboard"} == set()  # that one is imported by torch.utils.tensorboard
-    assert used - declared - asked_for - set(sys.stdlib_module_names) - set(FLOORS) == set()
+    assert used - declared - asked_for - set(sys.stdlib_module_names) - set(LAYERS) == set()
 
 
 def test_no_module_is_too_long() -> None:
