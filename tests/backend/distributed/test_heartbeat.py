@@ -198,7 +198,7 @@ def test_other_packages_and_edited_sources_are_told_of(tmp_path: Path, caplog: p
             begun_with(store, small_config(), torch="1.0", source="other")
         with pytest.raises(UserError, match="give --runs the folder"):  # which is looked at after the versions
             run_role(running.url, RUN, tmp_path, "trader")
-    told = [record.getMessage() for record in caplog.records if record.name.startswith("backend.services")]
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("backend.distributed")]
     assert len(told) == 2 and "begun with torch 1.0" in told[0] and "begun with source other" in told[1]
 
 
