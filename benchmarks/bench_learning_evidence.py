@@ -22,7 +22,8 @@ from simulator.exchange.orders import Order
 from simulator.exchange.records import AccountView
 from simulator.market.market import MarketView
 from simulator.synthetic.beliefs import regime_beliefs
-from simulator.synthetic.oracle import OraclePolicy
+from simulator.synthetic.oracle import OraclePolicy, solve
+from simulator.synthetic.truth import truth_of
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -51,12 +52,11 @@ def _returns(seed: int) -> tuple[list[float], list[float]]:
     """Returns of a seed's held-out windows of one who believes what the data tell, and of the oracle."""
     config = config_of(seed, EVERYBODY)
     market = load_market(config.market, config.costs)
-    assert market.truth is not None
     account, evaluation, every = account_of(config, market), config.evaluation, config.team.decide_every
     held_out = split(market, config.market, config.team.horizon_bars).held_out
     windows = split_windows(*held_out, evaluation.windows, evaluation.decisions_per_window, every)
     levels = np.linspace(-1.0, 1.0, ORACLE_LEVELS) / len(market.symbols)
-    sighted = Sighted(market.truth.oracle(account.costs, levels.tolist(), every), regime_beliefs(market))
+    sighted = Sighted(solve(truth_of(market), account.costs, levels.tolist(), every), regime_beliefs(market))
     mine = [run_backtest(market, sighted, window, **account.terms) for window in windows]
     theirs = baselines(("oracle",), market, windows, account, mine, evaluation.seed)["oracle"]
     return [one.metrics["total_return"] for one in mine], [one.metrics["total_return"] for one in theirs]

@@ -24,7 +24,8 @@ from simulator.backtest.run import BacktestResult, BacktestRun, Strategy, Window
 from simulator.errors import DataError
 from simulator.market.market import Market
 from simulator.strategies import MatchedRandom, Oracle
-from simulator.synthetic.oracle import OraclePolicy
+from simulator.synthetic.oracle import OraclePolicy, solve
+from simulator.synthetic.truth import truth_of
 
 Report = Callable[[str, int, int], None]  # what is being played, windows done, of how many
 METRICS = ("total_return", "sharpe", "max_drawdown", "exposure", "trades", "long_share", "turnover", "hit_rate")
@@ -90,7 +91,7 @@ def baselines(
     policy: OraclePolicy | None = None
     if Oracle.name in names and market.truth is not None:
         levels = np.linspace(-1.0, 1.0, ORACLE_LEVELS) / len(market.symbols)
-        policy = market.truth.oracle(account.costs, levels.tolist(), windows[0].decide_every)
+        policy = solve(truth_of(market), account.costs, levels.tolist(), windows[0].decide_every)
 
     def made(name: str, number: int) -> Strategy:
         if name == MatchedRandom.name:

@@ -22,6 +22,7 @@ from simulator.backtest import metrics
 from simulator.backtest.run import BacktestResult
 from simulator.errors import DataError, UserError
 from simulator.market.market import Market
+from simulator.synthetic.truth import truth_of
 
 LOOKBACK_DAYS = 14
 UNKNOWN = "unknown"
@@ -94,7 +95,7 @@ def volatility_regimes(market: Market, lookback: int | None = None) -> Regimes:
 def true_regimes(market: Market) -> Regimes:
     """bear, range or bull as the hidden state of a synthetic market has it; several symbols are averaged, and more than
     a third to one side decides. Raises `DataError` for a market without a truth."""
-    truth = market.truth
+    truth = None if market.truth is None else truth_of(market)
     if truth is None or not np.array_equal(truth.open_time, market.open_time):
         raise DataError(f"{market.source}: its true regimes are not known; use those of trend or volatility.")
     mean = truth.regime.astype(np.float64).mean(axis=1)

@@ -21,7 +21,7 @@ from simulator.market.series import BOOK_SUFFIX, book_columns, series_columns, s
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
-from simulator.synthetic.truth import STATE_COLUMNS, Truth
+from simulator.synthetic.truth import STATE_COLUMNS, Truth, truth_of
 from simulator.tables import numbers, read_table, times, timestamp_array, write_table
 
 MANIFEST = "market.json"
@@ -65,14 +65,15 @@ def write_market(market: Market, root: str | Path) -> None:
         files[series_file(name)] = series_columns(series)
     if market.news:
         files["news.parquet"] = news_columns(market.news)
-    if market.truth is not None:
-        files["truth.parquet"] = _truth_columns(market.truth)
+    truth = None if market.truth is None else truth_of(market)
+    if truth is not None:
+        files["truth.parquet"] = _truth_columns(truth)
     # The list of files goes first: an interrupted write can then be written over.
     manifest = {
         "timeframe": market.timeframe,
         "symbols": market.symbols,
         "content_hash": market.content_hash,
-        "synthetic": None if market.truth is None else asdict(market.truth.config),
+        "synthetic": None if truth is None else asdict(truth.config),
         "files": sorted(files),
     }
     try:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,13 +25,17 @@ from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.errors import DataError, LookAheadError
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.resample import CoarseBars, resample_arrays
+from simulator.market.series import Book, Books, Series
 from simulator.market.timeframes import BAR_COLUMNS, interval_of
 
-if TYPE_CHECKING:  # they import this module
-    from simulator.market.series import Book, Books, Series
-    from simulator.synthetic.truth import Truth
-
 Indicator = Callable[..., FloatArray]
+
+
+class HiddenState(Protocol):
+    """The state behind a synthetic market, which a market only carries along; see `simulator.synthetic.truth`."""
+
+    def select(self, symbols: Sequence[str]) -> HiddenState:
+        """The state of some of the symbols, in the order asked for."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Market:
     half_spread: FloatArray
     funding: dict[str, tuple[FundingEvent, ...]] = field(default_factory=dict)
     news: tuple[NewsItem, ...] = ()  # sorted by known_at
-    truth: Truth | None = None
+    truth: HiddenState | None = None
     partial: BoolArray | None = None  # (T, S): bars built from an incomplete set of finer bars; None: not resampled
     source: str = "memory"
     series: dict[str, Series] = field(default_factory=dict)  # by name, like onchain/BTC

@@ -17,6 +17,7 @@ from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.market.market import Market
 from simulator.synthetic.headlines import NEGATIVE, POSITIVE
+from simulator.synthetic.truth import truth_of
 
 REGIMES = (-1, 0, 1)
 MOST_COINS = 6  # the filter is over the regimes of all coins together, 3^S states
@@ -29,9 +30,7 @@ def regime_beliefs(market: Market) -> FloatArray:
     The filter is over the regimes of all coins together, since a part of their changes is common. Raises `DataError`
     for a market whose law is not known, or of more than `MOST_COINS` coins.
     """
-    truth = market.truth
-    if truth is None:
-        raise DataError(f"{market.source}: the law of its regimes is not known; only synthetic markets have one")
+    truth = truth_of(market)
     law, config, coins = truth.law, truth.config, len(market.symbols)
     if coins > MOST_COINS:
         raise DataError(
@@ -80,8 +79,7 @@ def _transition(states: FloatArray, weights: FloatArray, market: float, own: flo
 def _told(market: Market) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, float]]]]:
     """By the bar at whose close it is known first: headlines' coins and tones, and the coins' new funding less what it
     remembers of the last, both in columns."""
-    assert market.truth is not None
-    law, closes = market.truth.law, market.open_time + market.interval
+    law, closes = truth_of(market).law, market.open_time + market.interval
     heard: list[list[tuple[int, int]]] = [[] for _ in range(len(market))]
     for item in market.news:
         tone = (item.text in POSITIVE) - (item.text in NEGATIVE)

@@ -12,8 +12,9 @@ one window.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -21,13 +22,20 @@ from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.market.timeframes import interval_of
 from simulator.synthetic.dynamics import FUNDING_INTERVAL, Parameters
+from simulator.synthetic.truth import Truth
 
-if TYPE_CHECKING:
-    from simulator.synthetic.truth import Truth
+_TOLERANCE = 1e-10  # of the values, in log growth
+_MOST_ITERATIONS = 100_000
 
 
-TOLERANCE = 1e-10  # of the values, in log growth
-MOST_SWEEPS = 100_000
+class LinearCosts(Protocol):
+    """The part of the trading costs that grows with the traded notional; `simulator.exchange.costs.Costs` has it."""
+
+    @property
+    def taker_fee(self) -> float: ...
+
+    @property
+    def spread_multiplier(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -67,11 +75,13 @@ class OraclePolicy:
         return float(choices[best]) if value[best] > value[-1] + 1e-15 else current_exposure
 
 
-def solve(
-    truth: Truth, taker_fee: float, spread_multiplier: float, levels: FloatArray, decide_every: int
-) -> OraclePolicy:
-    """Solve for every symbol. Raises `DataError` for unusable levels or intervals."""
-    levels = np.unique(levels)  # sorted, as interpolation between them needs
+def solve(truth: Truth, costs: LinearCosts, exposures: Sequence[float], decide_every: int = 1) -> OraclePolicy:
+    """The best policy for one who knows regime, drift, volatility and spread state, but not the noise.
+
+    `exposures` are the signed fractions of equity to choose from, `decide_every` the bars between decisions.
+    Raises `DataError` for unusable exposures or intervals.
+    """
+    levels = np.unique(np.asarray(exposures, np.float64))  # sorted, as interpolation between them needs
     if not len(levels) or not np.isfinite(levels).all():
         raise DataError("oracle: levels must be finite exposures, at least one")
     if decide_every < 1:
@@ -92,13 +102,13 @@ def solve(
     carry = law.funding_scale * settlements * sign * law.edge
     mean_height = (law.spike_low + law.spike_high) / 2
     spreads = np.array([_next_spread(law, mean_height if left else None) for left in range(len(spike_step))])
-    price = taker_fee + spread_multiplier * spreads
+    price = costs.taker_fee + costs.spread_multiplier * spreads
     switch = np.abs(levels[:, None] - levels[None, :])  # (held, chosen)
     gain = np.stack([(stay @ (sign * drift - carry))[:, None] * levels for drift in law.bull_drift])  # (S, 3, L)
     risk = decide_every * law.volatility[:, None] ** 2 * levels**2 / 2  # (S, L)
 
     value = np.zeros((len(law.bull_drift), 3, len(spike_step), len(levels)))
-    for _ in range(MOST_SWEEPS):
+    for _ in range(_MOST_ITERATIONS):
         later = np.einsum("rq,nm,sqml->srnl", to_regime, to_spike, value)
         ahead = gain[:, :, None, :] + later
         net = (ahead - risk[:, None, None, :])[:, :, :, None, :] - price[:, None, None] * switch
@@ -106,9 +116,9 @@ def solve(
         updated -= updated.max(axis=(1, 2, 3), keepdims=True)
         change = np.abs(updated - value).max()
         value = updated
-        if change < TOLERANCE:
+        if change < _TOLERANCE:
             break
-    return OraclePolicy(truth, levels, decide_every, taker_fee, spread_multiplier, ahead)
+    return OraclePolicy(truth, levels, decide_every, costs.taker_fee, costs.spread_multiplier, ahead)
 
 
 def _next_spread(law: Parameters, spike: float | None) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,8 @@ from simulator.errors import DataError
 from simulator.market.market import Market
 from simulator.market.price_paths import PricePaths
 from simulator.market.timeframes import interval_of
+from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.dynamics import STREAMS, Int8Array, Parameters, State, draw, evolve, settlements_of
-from simulator.synthetic.oracle import OraclePolicy, solve
-
-if TYPE_CHECKING:
-    from simulator.exchange.costs import Costs
-    from simulator.synthetic.config import SyntheticConfig
 
 STATE_COLUMNS = ("regime", "signal", "variance", "funding", "spread", "spike_left", "spike_height")  # the (T, S) arrays
 
@@ -76,16 +72,9 @@ class Truth:
         unknown = [symbol for symbol in symbols if symbol not in self.symbols]
         if unknown:
             raise DataError(f"truth: no symbol '{unknown[0]}'; there are {', '.join(self.symbols)}")
-        return self._take(slice(None), tuple(symbols))
-
-    def between(self, start: int, stop: int) -> Truth:
-        """The truth about bars `start` to `stop` - 1."""
-        return self._take(slice(start, stop), self.symbols)
-
-    def _take(self, rows: slice, symbols: tuple[str, ...]) -> Truth:
         columns = [self.symbols.index(symbol) for symbol in symbols]
-        arrays = {name: np.ascontiguousarray(getattr(self, name)[rows][:, columns]) for name in STATE_COLUMNS}
-        return Truth(self.config, symbols, self.open_time[rows], storm=self.storm[rows], **arrays)
+        arrays = {name: np.ascontiguousarray(getattr(self, name)[:, columns]) for name in STATE_COLUMNS}
+        return Truth(self.config, tuple(symbols), self.open_time, storm=self.storm, **arrays)
 
     def scenarios(
         self,
@@ -145,13 +134,12 @@ class Truth:
             funding_rate=course.funding_rate.sum(axis=3),
         )
 
-    def oracle(self, costs: Costs, levels: Sequence[float], decide_every: int = 1) -> OraclePolicy:
-        """The best policy with full knowledge of regime, drift, volatility and spread state, but not of the noise.
 
-        `levels` are the exposures (signed fractions of equity) to choose from, `decide_every` the bars between
-        decisions. See `simulator.synthetic.oracle` for what it maximises.
-        """
-        return solve(self, costs.taker_fee, costs.spread_multiplier, np.asarray(levels, np.float64), decide_every)
+def truth_of(market: Market) -> Truth:
+    """The hidden state of a synthetic market. Raises `DataError` for a market that has none."""
+    if not isinstance(market.truth, Truth):
+        raise DataError(f"{market.source}: its hidden state is not known; only synthetic markets have one")
+    return market.truth
 
 
 def _repeat(row: npt.NDArray[Scalar], paths: int) -> npt.NDArray[Scalar]:

@@ -26,6 +26,7 @@ from simulator.exchange.costs import Costs
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from simulator.synthetic.truth import truth_of
 from tests.team_scenes import codec, hand_made_account, make_team, synthetic
 
 POLICIES: dict[str, Callable[[], dict[str, Policy]]] = {"expert": expert_policies, "novice": novice_policies}
@@ -145,10 +146,9 @@ def test_the_expert_asks_before_it_acts_and_tells_why() -> None:
 
 def earnings(market: Market, states: list[tuple[int, str]], policies: dict[str, Policy]) -> FloatArray:
     """Mean net return of each state's decision over simulated scenarios, (states,)."""
-    assert market.truth is not None
     returns = []
     for (bar, _), decision in zip(states, decisions(market, states, policies), strict=True):
-        paths = market.truth.scenarios(market, bar, 16, HORIZON, seed=bar)
+        paths = truth_of(market).scenarios(market, bar, 16, HORIZON, seed=bar)
         account = hand_made_account(market.view(bar), {})
         outcome = simulate_scenarios(paths, account, decision.orders, market.symbols, costs=Costs(), max_leverage=1.0)
         returns.append(float(np.mean(outcome.net_return)))

@@ -34,6 +34,8 @@ from simulator.strategies import (
 from simulator.strategies.signals import recent
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from simulator.synthetic.oracle import solve
+from simulator.synthetic.truth import truth_of
 
 HOUR = 3_600_000
 
@@ -155,9 +157,8 @@ def test_the_oracle_earns_what_knowledge_is_worth_and_nothing_without_an_edge() 
     gains = {}
     for edge in (True, False):
         market = generate(SyntheticConfig(bars=1_500, seed=5, edge=edge))
-        assert market.truth is not None
         share = 1.0 / len(market.symbols)
-        policy = market.truth.oracle(costs, [-share, 0.0, share], decide_every=6)
+        policy = solve(truth_of(market), costs, [-share, 0.0, share], decide_every=6)
         gains[edge] = run_backtest(market, Oracle(policy), window, costs=costs)
     hold = run_backtest(generate(SyntheticConfig(bars=1_500, seed=5)), Hold(), window, costs=costs)
     assert gains[True].metrics["sharpe"] > max(1.0, hold.metrics["sharpe"])

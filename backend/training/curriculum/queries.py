@@ -23,6 +23,7 @@ from simulator.exchange.records import AccountView
 from simulator.market.market import Market, MarketView
 from simulator.market.price_paths import PricePaths
 from simulator.synthetic.beliefs import regime_beliefs
+from simulator.synthetic.truth import truth_of
 
 WARM_UP_BARS = 121  # what the tools look back
 CASH = 10_000.0
@@ -64,7 +65,7 @@ class Query:
             found = recorded_path(self.market, self.bar, bars)
         else:
             belief = None if self.belief is None else [self.belief]
-            found = self.market.truth.scenarios(self.market, self.bar, paths, bars, self.seed, belief)
+            found = truth_of(self.market).scenarios(self.market, self.bar, paths, bars, self.seed, belief)
         return found.without_drift(self.drift) if self.drift else found
 
 
@@ -193,7 +194,7 @@ def _clarity(market: Market, bars: npt.NDArray[np.int64], horizon: int) -> npt.N
     sigma = np.full(len(close), np.nan)
     sigma[59:] = np.where(known, np.sqrt(np.nanmean(np.where(known[:, None], windows, 0.0) ** 2, axis=1)), np.nan)
     if market.truth is not None:
-        move = market.truth.drift[bars, 0] * horizon
+        move = truth_of(market).drift[bars, 0] * horizon
     else:
         move = np.log(close[bars + horizon] / close[bars])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -204,7 +205,7 @@ def _clarity(market: Market, bars: npt.NDArray[np.int64], horizon: int) -> npt.N
 def _drift(market: Market, bars: npt.NDArray[np.int64], horizon: int) -> float:
     """Mean simple return of a bar over the scenarios of `bars`: by the law where it is known, otherwise as recorded."""
     if market.truth is not None:
-        return float(np.mean(market.truth.drift[bars, 0]))
+        return float(np.mean(truth_of(market).drift[bars, 0]))
     close = market.close[bars[0] : bars[-1] + horizon + 1, 0]
     returns = close[1:] / close[:-1] - 1.0
     known = returns[~np.isnan(returns)]

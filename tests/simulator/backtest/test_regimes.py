@@ -21,6 +21,7 @@ from simulator.market.market import Market
 from simulator.strategies import Hold, MatchedRandom
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from simulator.synthetic.truth import truth_of
 
 HOUR = 3_600_000
 SEEDS = st.integers(0, 2**32 - 1)
@@ -150,11 +151,10 @@ def test_the_truth_of_a_synthetic_market_is_used_where_it_is_there() -> None:
     result = run_backtest(market, Hold(), Window(100, 599))
     rows = by_regime(result, market)
     assert {row.kind for row in rows} == {"trend", "volatility", "truth"}
-    assert market.truth is not None
     one = market.select(market.symbols[:1])
     regimes = true_regimes(one)
     assert [regimes.names[label] for label in regimes.labels] == [
-        {-1: "bear", 0: "range", 1: "bull"}[regime] for regime in market.truth.regime[:, 0].tolist()
+        {-1: "bear", 0: "range", 1: "bull"}[regime] for regime in truth_of(market).regime[:, 0].tolist()
     ]
 
     def of(name: str) -> RegimeRow:

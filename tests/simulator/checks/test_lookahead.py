@@ -30,6 +30,7 @@ from simulator.exchange.records import AccountView
 from simulator.market.market import Bars, Market, MarketView
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.strategies import SmaCross
+from simulator.synthetic.truth import truth_of
 from tests.lookahead_scenes import BARS, WITHOUT_ARGUMENTS, Follows, Signal, rich_market
 
 WINDOW = Window(130, BARS - 1, 2)
@@ -235,9 +236,7 @@ def test_a_look_past_the_clock_is_a_finding_and_what_came_before_it_is_still_com
 
 def test_the_hidden_truth_is_no_way_either() -> None:
     def regime(view: MarketView, symbol: str) -> float:
-        truth = view._market.truth
-        assert truth is not None
-        return float(truth.regime[view.index, 0])
+        return float(truth_of(view._market).regime[view.index, 0])
 
     report = checked(lambda market: Follows(regime))
     assert {(finding.kind, finding.bar) for finding in report.findings} == {("failure", WINDOW.start)}

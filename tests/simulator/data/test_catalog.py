@@ -23,6 +23,7 @@ from simulator.market.timeframes import BAR_COLUMNS, format_time, parse_time
 from simulator.market.validation import gaps
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from simulator.synthetic.truth import truth_of
 
 ROOT = Path(__file__).resolve().parents[3]
 HOUR = 3_600_000
@@ -146,8 +147,7 @@ def test_the_window_is_half_open_and_keeps_what_was_known_before(tmp_path: Path)
         assert here.funding("AAAUSDT", 99) == there.funding("AAAUSDT", 99)
     assert max(item.known_at for item in part.news) <= end < max(item.known_at for item in market.news)
     assert max(event.time for event in part.funding["AAAUSDT"]) == end
-    assert part.truth is not None and market.truth is not None
-    np.testing.assert_array_equal(part.truth.drift, market.truth.drift[offset : offset + len(part)])
+    np.testing.assert_array_equal(truth_of(part).drift, truth_of(market).drift[offset : offset + len(part)])
 
 
 def test_listing_tells_what_each_file_holds(tmp_path: Path) -> None:
@@ -167,14 +167,12 @@ def test_a_written_market_comes_back_whole(tmp_path: Path, edge: bool) -> None:
     write_market(market, tmp_path)
     back = Catalog(tmp_path).load(market.symbols, "4h")
     assert back.content_hash == market.content_hash
-    assert back.truth is not None and market.truth is not None
-    assert back.truth.config == market.truth.config
-    ours, theirs = (m.truth.scenarios(m, 100, 3, 5, 1) for m in (market, back) if m.truth)
+    assert truth_of(back).config == truth_of(market).config
+    ours, theirs = (truth_of(m).scenarios(m, 100, 3, 5, 1) for m in (market, back))
     np.testing.assert_array_equal(ours.close, theirs.close)
     np.testing.assert_array_equal(ours.funding_rate, theirs.funding_rate)
     some = Catalog(tmp_path).load(["CCCUSDT"], "4h")
-    assert some.truth is not None
-    np.testing.assert_array_equal(some.truth.vol, market.truth.vol[:, [2]])
+    np.testing.assert_array_equal(truth_of(some).vol, truth_of(market).vol[:, [2]])
     assert Catalog(tmp_path).load(timeframe="1d").truth is None, "the hidden state lives on the finer grid"
     assert Catalog(tmp_path).check() == []
 

@@ -15,6 +15,7 @@ from simulator.market import drift_filter
 from simulator.market.drift_filter import drift_belief
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from simulator.synthetic.truth import truth_of
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -89,9 +90,8 @@ def test_too_little_is_nan() -> None:
 
 def test_tells_a_hidden_regime() -> None:
     market = generate(SyntheticConfig(bars=4000, seed=5, drift_ratio=0.45))
-    assert market.truth is not None
     returns = np.diff(np.log(market.close), axis=0, prepend=np.nan)
     bars = range(drift_filter.FILTER_BARS, 4000, 5)
     beliefs = np.array([[drift_belief(returns[: bar + 1, column]) for column in range(4)] for bar in bars])
-    regimes = market.truth.regime[list(bars)]
+    regimes = truth_of(market).regime[list(bars)]
     assert np.corrcoef(beliefs.ravel(), regimes.ravel())[0, 1] > 0.5

@@ -18,6 +18,7 @@ from simulator.market.timeframes import BAR_COLUMNS, format_time, parse_time
 from simulator.market.validation import describe
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from simulator.synthetic.truth import truth_of
 
 BARS = 60
 
@@ -138,9 +139,8 @@ def test_selecting_narrows_everything_in_the_order_asked_for() -> None:
     np.testing.assert_array_equal(narrow.close, market.close[:, [2, 0]])
     assert set(narrow.funding) == {"CCCUSDT", "AAAUSDT"}
     assert {item.symbol for item in narrow.news} == {"CCCUSDT", "AAAUSDT"}
-    assert narrow.truth is not None and market.truth is not None
-    np.testing.assert_array_equal(narrow.truth.drift, market.truth.drift[:, [2, 0]])
-    np.testing.assert_array_equal(narrow.truth.vol, market.truth.vol[:, [2, 0]])
+    np.testing.assert_array_equal(truth_of(narrow).drift, truth_of(market).drift[:, [2, 0]])
+    np.testing.assert_array_equal(truth_of(narrow).vol, truth_of(market).vol[:, [2, 0]])
 
 
 @pytest.mark.parametrize(

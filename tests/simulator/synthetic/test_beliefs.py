@@ -16,7 +16,7 @@ from simulator.market.market import Market
 from simulator.synthetic.beliefs import REGIMES, regime_beliefs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
-from simulator.synthetic.truth import Truth, _spread
+from simulator.synthetic.truth import Truth, _spread, truth_of
 
 CONFIG = SyntheticConfig(bars=40_000, seed=4, symbols=("AAAUSDT", "BBBUSDT"), drift_ratio=0.45, news_accuracy=0.85)
 
@@ -32,9 +32,7 @@ def believed() -> npt.NDArray[np.float64]:
 
 
 def truth() -> Truth:
-    found = market().truth
-    assert found is not None
-    return found
+    return truth_of(market())
 
 
 def test_beliefs_are_those_of_the_law() -> None:
@@ -51,7 +49,7 @@ def test_beliefs_are_those_of_the_law() -> None:
 
 
 def test_a_market_without_a_law_or_with_too_many_coins_is_refused() -> None:
-    with pytest.raises(DataError, match="the law of its regimes is not known"):
+    with pytest.raises(DataError, match="its hidden state is not known"):
         regime_beliefs(replace(market(), truth=None))
     many = SyntheticConfig(bars=10, seed=1, symbols=tuple(f"{letter * 3}USDT" for letter in "ABCDEFG"))
     with pytest.raises(DataError, match="use 6 coins at most"):
@@ -91,8 +89,7 @@ def test_scenarios_that_are_believed_in_are_the_same_on_average_and_differ_less(
     for bar in rng.choice(np.arange(200, 39_000), 1500, replace=False):
         for known in moves:
             belief = believed()[bar, :1] if known else None
-            assert one.truth is not None
-            paths = one.truth.scenarios(one, int(bar), 64, 12, int(bar), belief)
+            paths = truth_of(one).scenarios(one, int(bar), 64, 12, int(bar), belief)
             moves[known].append(float(paths.close[:, -1, 0].mean() / one.close[bar, 0] - 1.0))
     plain, less = np.array(moves[False]), np.array(moves[True])
     difference = plain - less

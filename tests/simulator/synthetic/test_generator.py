@@ -15,7 +15,7 @@ from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.headlines import NEGATIVE, NEUTRAL, POSITIVE
-from simulator.synthetic.truth import STATE_COLUMNS, Truth
+from simulator.synthetic.truth import STATE_COLUMNS, truth_of
 
 DAY = 6  # bars
 TONES = dict.fromkeys(POSITIVE, 1) | dict.fromkeys(NEGATIVE, -1) | dict.fromkeys(NEUTRAL, 0)
@@ -24,11 +24,6 @@ TONES = dict.fromkeys(POSITIVE, 1) | dict.fromkeys(NEGATIVE, -1) | dict.fromkeys
 @cache
 def long_market(*, edge: bool) -> Market:
     return generate(SyntheticConfig(bars=12_000, seed=11, edge=edge))
-
-
-def truth_of(market: Market) -> Truth:
-    assert market.truth is not None
-    return market.truth
 
 
 def log_returns(market: Market) -> npt.NDArray[np.float64]:

@@ -14,8 +14,8 @@ from simulator.market.market import Market
 from simulator.market.price_paths import PricePaths
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
-from simulator.synthetic.oracle import OraclePolicy
-from simulator.synthetic.truth import Truth
+from simulator.synthetic.oracle import OraclePolicy, solve
+from simulator.synthetic.truth import Truth, truth_of
 
 COSTS = Costs(taker_fee=5e-4, spread_multiplier=1.0)
 FIELDS = ("open", "high", "low", "close", "half_spread", "funding_rate")
@@ -27,9 +27,7 @@ def market(*, edge: bool = True) -> Market:
 
 
 def truth(*, edge: bool = True) -> Truth:
-    found = market(edge=edge).truth
-    assert found is not None
-    return found
+    return truth_of(market(edge=edge))
 
 
 def scenarios(index: int, paths: int, bars: int, seed: int = 0, *, edge: bool = True) -> PricePaths:
@@ -69,10 +67,10 @@ def test_funding_is_settled_at_the_closes_that_fall_on_eight_hours() -> None:
 
 def test_all_settlements_of_a_daily_bar_count() -> None:
     daily = generate(SyntheticConfig(bars=400, seed=4, timeframe="1d", funding_noise=0.0, funding_memory=0.0))
-    assert daily.truth is not None
-    paths = daily.truth.scenarios(daily, 200, 5, 1, 0)
+    hidden = truth_of(daily)
+    paths = hidden.scenarios(daily, 200, 5, 1, 0)
     # Without noise and memory each of the three settlements pays the scale times the regime's sign.
-    np.testing.assert_allclose(paths.funding_rate[:, 0], np.tile(3e-4 * daily.truth.signal[200], (5, 1)), atol=1e-15)
+    np.testing.assert_allclose(paths.funding_rate[:, 0], np.tile(3e-4 * hidden.signal[200], (5, 1)), atol=1e-15)
 
 
 @pytest.mark.parametrize("index", [100, 1234, 2999])
@@ -92,11 +90,10 @@ def test_the_next_bar_has_the_drift_and_volatility_that_the_truth_tells(index: i
 def test_without_edge_prices_are_fair_however_volatile() -> None:
     """The expected simple return is 0, not the expected log return: standing long must not pay."""
     wild = generate(SyntheticConfig(bars=50, seed=3, timeframe="1d", edge=False, daily_volatility=0.2))
-    assert wild.truth is not None
-    paths = wild.truth.scenarios(wild, 40, 20_000, 1, 0)
+    paths = truth_of(wild).scenarios(wild, 40, 20_000, 1, 0)
     simple = paths.close[:, 0] / paths.open[:, 0] - 1
     # Half of the variance, by which the two differ, is far above the noise; fat tails add a little to it.
-    error, half = simple.std(axis=0) / np.sqrt(20_000), wild.truth.vol[40] ** 2 / 2
+    error, half = simple.std(axis=0) / np.sqrt(20_000), truth_of(wild).vol[40] ** 2 / 2
     assert (half > 6 * error).all()
     assert (np.abs(simple.mean(axis=0)) < 4 * error + 0.15 * half).all()
 
@@ -137,8 +134,7 @@ def test_a_running_spread_spike_goes_on() -> None:
 
 def test_scenarios_of_a_narrowed_market_need_no_narrowed_truth() -> None:
     narrow = market().select(["CCCUSDT"])
-    assert narrow.truth is not None
-    own = narrow.truth.scenarios(narrow, 500, 8, 6, 3)
+    own = truth_of(narrow).scenarios(narrow, 500, 8, 6, 3)
     np.testing.assert_array_equal(own.close, truth().scenarios(narrow, 500, 8, 6, 3).close)
     assert own.shape == (8, 6, 1) and (own.open[:, 0, 0] == market().close[500, 2]).all()
 
@@ -191,7 +187,7 @@ def momentum(index: int, column: int, held: float) -> float:
 
 @cache
 def oracle(*, edge: bool = True) -> OraclePolicy:
-    return truth(edge=edge).oracle(COSTS, [-1.0, -0.5, 0.0, 0.5, 1.0])
+    return solve(truth(edge=edge), COSTS, [-1.0, -0.5, 0.0, 0.5, 1.0])
 
 
 def test_the_oracle_beats_momentum_and_standing_still_net_of_costs() -> None:
@@ -206,7 +202,7 @@ def test_the_oracle_expects_more_than_following_the_regime_without_regard_for_co
         return float(truth().regime[index, column])
 
     costs = Costs(taker_fee=fee, spread_multiplier=1.0)
-    policy = truth().oracle(costs, [-1.0, 0.0, 1.0])
+    policy = solve(truth(), costs, [-1.0, 0.0, 1.0])
     gain = policy_value(policy.exposure, costs=costs, expected=True)
     assert gain > ratio * policy_value(follow, costs=costs, expected=True), "the dearer trading, the wider the lead"
 
@@ -230,14 +226,14 @@ def test_the_oracle_sides_with_the_regime_and_waits_in_a_spike() -> None:
 
 
 def test_dear_trading_makes_the_oracle_sit_still() -> None:
-    dear = truth().oracle(Costs(taker_fee=0.2, spread_multiplier=1.0), [-1.0, 0.0, 1.0])
+    dear = solve(truth(), Costs(taker_fee=0.2, spread_multiplier=1.0), [-1.0, 0.0, 1.0])
     assert all(dear.exposure(index, 0, 0.0) == 0.0 for index in range(0, 3000, 131))
 
 
 def test_the_values_solve_the_bellman_equation() -> None:
     """Checked against plain policy improvement by hand-written loops, for two bars a decision."""
     decide_every = 2
-    policy = truth().oracle(COSTS, [-1.0, 0.0, 1.0], decide_every=decide_every)
+    policy = solve(truth(), COSTS, [-1.0, 0.0, 1.0], decide_every=decide_every)
     law, weights = truth().law, np.array([0.35, 0.3, 0.35])
     q = 1 - (1 - law.redraw_market) * (1 - law.redraw_own)
     step = np.array([[(1 - q) * (a == b) + q * weights[b] for b in range(3)] for a in range(3)])
@@ -276,4 +272,4 @@ def test_the_values_solve_the_bellman_equation() -> None:
 @pytest.mark.parametrize(("levels", "every"), [([], 1), ([float("nan")], 1), ([0.0, 1.0], 0)])
 def test_unusable_levels_are_refused(levels: list[float], every: int) -> None:
     with pytest.raises(DataError, match="oracle"):
-        truth().oracle(COSTS, levels, every)
+        solve(truth(), COSTS, levels, every)

@@ -19,6 +19,7 @@ from backend.training.curriculum.hard_windows import CELLS, SHRUNK, VOLATILITIES
 from backend.training.curriculum.queries import QueryPool
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from simulator.synthetic.truth import truth_of
 from tests.small_world import RUN, open_trainer, small_config
 
 MARKET = generate(SyntheticConfig(bars=1500, seed=9, drift_ratio=0.45))
@@ -89,9 +90,8 @@ def test_states_with_too_little_history_have_no_cell() -> None:
 
 
 def test_cells_differ_in_what_is_believed_and_grade_volatility_evenly() -> None:
-    assert MARKET.truth is not None
     cells = cells_of(COINS, BARS)
-    regimes = MARKET.truth.regime[BARS].T
+    regimes = truth_of(MARKET).regime[BARS].T
     means = [regimes[cells // VOLATILITIES == grade].mean() for grade in range(CELLS // VOLATILITIES)]
     assert means == sorted(means) and means[-1] - means[0] > 0.5
     shares = np.bincount(cells[cells >= 0] % VOLATILITIES) / cells.size

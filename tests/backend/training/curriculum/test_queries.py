@@ -19,6 +19,7 @@ from simulator.market.market import Market
 from simulator.synthetic.beliefs import regime_beliefs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from simulator.synthetic.truth import truth_of
 
 COINS = ("AAAUSDT", "BBBUSDT")
 WITH_TRUTH = generate(SyntheticConfig(bars=500, seed=3, symbols=COINS))
@@ -110,8 +111,7 @@ def test_without_its_drift_holding_a_coin_earns_nothing_over_the_part(coin: str)
 
 def test_where_the_law_is_known_its_drift_is_taken_and_not_the_luck_of_the_path() -> None:
     first, *_ = QueryPool(WITH_TRUTH, 130, 400, 6, True).draw(1, 0, 8, easy=False)
-    truth = WITH_TRUTH.truth
-    assert truth is not None
+    truth = truth_of(WITH_TRUTH)
     [column] = [number for number, coin in enumerate(COINS) if coin == first.symbol]
     assert first.drift == pytest.approx(float(truth.drift[130:400, column].mean()), rel=1e-12)
     plain, flat = replace(first, drift=0.0).scenarios(4, 6), first.scenarios(4, 6)
@@ -130,8 +130,9 @@ def test_scenarios_can_begin_with_what_could_be_believed_in() -> None:
     for one, other in zip(plain.draw(1, 0, 20, easy=False), pool.draw(1, 0, 20, easy=False), strict=True):
         assert (one.bar, one.symbol, one.seed, one.belief) == (other.bar, other.symbol, other.seed, None)
         assert other.belief == tuple(believed[other.bar, COINS.index(other.symbol)])
-        assert WITH_TRUTH.truth is not None
-        sure = replace(other, belief=tuple(np.eye(3)[WITH_TRUTH.truth.regime[one.bar, COINS.index(one.symbol)] + 1]))
+        sure = replace(
+            other, belief=tuple(np.eye(3)[truth_of(WITH_TRUTH).regime[one.bar, COINS.index(one.symbol)] + 1])
+        )
         assert np.array_equal(sure.scenarios(4, 6).close, one.scenarios(4, 6).close)
     assert {one.belief for one in pools_of(training, RECORDED, [(130, 400)], 6)[0].draw(1, 0, 9, easy=False)} == {None}
 
