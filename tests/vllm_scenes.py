@@ -52,7 +52,7 @@ def adapter_in(folder: Path, name: str) -> Path:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for what another thread is about to do."""
-    limit = time.monotonic() + 5.0
+    limit = time.monotonic() + 120.0
     while not condition():
         assert time.monotonic() < limit, "it did not happen"
         time.sleep(0.005)

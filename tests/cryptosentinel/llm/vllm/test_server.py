@@ -75,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 10.0
+    limit = time.monotonic() + 120.0
     while not condition():
         assert time.monotonic() < limit, "it did not happen"
         time.sleep(0.01)
