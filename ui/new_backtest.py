@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from backend.builders.market import is_recorded
+from backend.builders.market import is_historical
 from backend.builders.strategies import named_strategies
 from backend.builders.teams import SCRIPTED
 from backend.config.schema import BASELINES
@@ -108,7 +108,7 @@ def _realism(folder: Path, series: list[SeriesInfo]) -> list[str]:
             help="Where the data has no spread of its own.",
         )  # fmt: skip
         impact = left.toggle(
-            "Orders move the price", value=costs.impact > 0.0, disabled=not is_recorded(folder),
+            "Orders move the price", value=costs.impact > 0.0, disabled=not is_historical(folder),
             help="The square-root law, and at most a tenth of a bar's volume. For recorded bars with volume.",
         )  # fmt: skip
         latency = right.number_input(
@@ -129,7 +129,7 @@ def _realism(folder: Path, series: list[SeriesInfo]) -> list[str]:
             use_rules = st.toggle("The venue's rules", value=True, help=f"{RULES_FILE} has those of {ruled}.")
         else:
             use_rules = True
-            if is_recorded(folder):
+            if is_historical(folder):
                 st.caption(f"No {RULES_FILE} beside the bars: any quantity at any price, and no margin tiers.")
     return [
         f"costs.taker_fee={fee / 1e4!r}", f"costs.half_spread_bps={spread!r}",

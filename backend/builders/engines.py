@@ -1,4 +1,4 @@
-"""Engines as the configuration has them, for a team whose model was not trained here."""
+"""Engines from the configuration: our own decoder, a vLLM server, or an endpoint with the OpenAI API."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from cryptosentinel.llm.vllm.engine import VllmEngine
 from cryptosentinel.llm.vllm.server import MODEL, ServerSettings, VllmServer
 from simulator.errors import UserError
 
-OPENAI = "https://api.openai.com/v1"
-# An endpoint counts tokens of its own, we the bytes that we send. English and JSON have three to four in a token.
-BYTES_PER_TOKEN = 3
-VLLM_RANKS = (16, 32, 64, 128, 256)  # that `--max-lora-rank` of vLLM 0.32 takes, from the default on
+_OPENAI_URL = "https://api.openai.com/v1"
+# An endpoint counts in its own tokens, we count bytes. English and JSON have three to four bytes a token.
+_BYTES_PER_TOKEN = 3
+_VLLM_RANKS = (16, 32, 64, 128, 256)  # what `--max-lora-rank` of vLLM 0.32 accepts, from its default on
 
 
 @dataclass(frozen=True)
-class Mind:
-    """What a team thinks with: an engine, the codec of its conversations, the longest of them in the codec's tokens
-    (0: any length), and the model's name in the table of prices."""
+class LoadedEngine:
+    """An engine with its model: the codec of its conversations, the longest conversation in tokens of the codec (0: no
+    limit), and the model's name in the price table."""
 
     engine: Engine
     codec: ChatCodec
@@ -37,10 +37,10 @@ class Mind:
     model: str
 
 
-def mind_of(config: EngineConfig) -> Mind:
-    """The engine of a model that was not trained here, the same for all roles.
+def load_engine(config: EngineConfig) -> LoadedEngine:
+    """The engine for a model that was not trained here; all roles share it.
 
-    Raises `UserError` for one that cannot be used, before anything is asked of it.
+    Raises `UserError` for a model that cannot be used, before the first call.
     """
     if not config.model:
         raise UserError(
@@ -49,12 +49,12 @@ def mind_of(config: EngineConfig) -> Mind:
         )
     if config.kind == "openai_api":
         return _at_an_endpoint(config)
-    return _in_this_process(config) if config.kind == "local" else served(config, Path(config.model))
+    return _in_this_process(config) if config.kind == "local" else served_engine(config, Path(config.model))
 
 
-def served(config: EngineConfig, base: Path, rank: int = 16) -> Mind:
-    """The Qwen3 model in the folder `base`, on the vLLM server at `config.url`, or on one that is started for it and
-    ends with this process. `rank` is that of the largest adapter that it will be given."""
+def served_engine(config: EngineConfig, base: Path, rank: int = 16) -> LoadedEngine:
+    """The Qwen3 model in the folder `base` on the vLLM server at `config.url`, or on a server that is started for it
+    and ends with this process. `rank` is the rank of the largest adapter that will be loaded."""
     model, tokenizer = load_model(base)
     codec = ChatCodec(tokenizer, empty_think=config.empty_think)
     url, name = config.url, config.served_model or str(base)
@@ -73,34 +73,33 @@ def served(config: EngineConfig, base: Path, rank: int = 16) -> Mind:
         retries=config.retries,
         **more,
     )
-    return Mind(engine, codec, min(config.context_tokens or engine.positions, engine.positions), base.name)
+    return LoadedEngine(engine, codec, min(config.context_tokens or engine.positions, engine.positions), base.name)
 
 
 @cache
 def _server(base: Path, python: str, context_tokens: int, rank: int, gpu_share: float) -> VllmServer:
-    """The server of this process for a base: teams with other adapters share it, as they must share its device."""
+    """The vLLM server of this process for a base model. Teams with different adapters share it and its device."""
     log = Path(tempfile.mkdtemp(prefix="cryptosentinel-vllm-")) / "vllm.log"
-    room = ("--gpu-memory-utilization", str(gpu_share)) if gpu_share else ()
-    # The server takes ranks of a list alone.
-    allowed = next((one for one in VLLM_RANKS if one >= rank), rank)
-    settings = ServerSettings(context=context_tokens or None, adapters=len(ROLES), rank=allowed, arguments=room)
+    memory = ("--gpu-memory-utilization", str(gpu_share)) if gpu_share else ()
+    allowed = next((known for known in _VLLM_RANKS if known >= rank), rank)
+    settings = ServerSettings(context=context_tokens or None, adapters=len(ROLES), rank=allowed, arguments=memory)
     return VllmServer(base, log, python=python, settings=settings)
 
 
-def _in_this_process(config: EngineConfig) -> Mind:
+def _in_this_process(config: EngineConfig) -> LoadedEngine:
     folder = Path(config.model)
     model, tokenizer = load_model(folder)
     codec = ChatCodec(tokenizer, empty_think=config.empty_think)
     engine = LocalEngine(codec, model.config, dict.fromkeys(ROLES, model.state_dict()), version=folder.name)
     positions = model.config.max_position_embeddings
-    return Mind(engine, codec, min(config.context_tokens or positions, positions), folder.name)
+    return LoadedEngine(engine, codec, min(config.context_tokens or positions, positions), folder.name)
 
 
-def _at_an_endpoint(config: EngineConfig) -> Mind:
+def _at_an_endpoint(config: EngineConfig) -> LoadedEngine:
     codec = make_byte_codec()
     engine = OpenAIEngine(
         codec,
-        config.url or OPENAI,
+        config.url or _OPENAI_URL,
         config.model,
         key_variable=config.key_variable,
         concurrency=config.concurrency,
@@ -109,4 +108,4 @@ def _at_an_endpoint(config: EngineConfig) -> Mind:
         retries=config.retries,
     )
     engine.check()
-    return Mind(engine, codec, BYTES_PER_TOKEN * config.context_tokens, config.model)
+    return LoadedEngine(engine, codec, _BYTES_PER_TOKEN * config.context_tokens, config.model)

@@ -28,7 +28,7 @@ from simulator.market.timeframes import interval_of, parse_time
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 
-MARK_FOLDER = "mark"
+_MARK_FOLDER = "mark"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Account:
-    """What every account of a comparison begins with and is subject to; `terms` gives it to a `BacktestRun`."""
+    """Start capital and rules of every account in a comparison; `terms` are the arguments of a `BacktestRun`."""
 
     cash: float
     costs: Costs
@@ -82,8 +82,8 @@ def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
     )
 
 
-def is_recorded(data: str | Path) -> bool:
-    """Whether `data` is a folder of recorded bars, and not a synthetic market that was written as a whole."""
+def is_historical(data: str | Path) -> bool:
+    """Whether `data` is a folder of historical bars, and not a written synthetic market."""
     folder = Path(data)
     return folder.is_dir() and not (folder / MANIFEST).exists()
 
@@ -145,7 +145,7 @@ def venue_of(config: Config, market: Market) -> Venue:
     return Venue(rules=rules, isolated=leverages, finer=finer, mark=_mark(settings.mark, root, market, finer))
 
 
-def costs_told(costs: Costs, market: Market) -> str:
+def describe_costs(costs: Costs, market: Market) -> str:
     """What trading costs, in words."""
     fees = f"taker fee {100 * costs.taker_fee:g} %, maker fee {100 * costs.maker_fee:g} %"
     if costs.fee_tiers:
@@ -164,20 +164,20 @@ def costs_told(costs: Costs, market: Market) -> str:
     return "; ".join(parts)
 
 
-def told(venue: Venue, market: Market) -> str:
+def describe_venue(venue: Venue, market: Market) -> str:
     """What the venue adds to the bars and the account's costs, in words."""
     parts = []
     if venue.rules:
         without = [symbol for symbol in market.symbols if symbol not in venue.rules]
-        # They go before those of the account, so they must not stay unsaid.
-        fees = sorted({100 * one.taker_fee for one in venue.rules.values() if one.taker_fee is not None})
-        own = (
+        # These fees replace those of the account, so they are named.
+        fees = sorted({100 * rule.taker_fee for rule in venue.rules.values() if rule.taker_fee is not None})
+        own_fees = (
             f" with taker fees of {' to '.join(f'{fee:g}' for fee in dict.fromkeys((fees[0], fees[-1])))} %"
             if fees
             else ""
         )
         lacking = f" (none of {', '.join(without)})" if without else ""
-        parts.append(f"rules of {', '.join(venue.rules)}{own}{lacking}")
+        parts.append(f"rules of {', '.join(venue.rules)}{own_fees}{lacking}")
     if venue.isolated:
         parts.append("isolated " + ", ".join(f"{symbol} at {size:g}" for symbol, size in venue.isolated.items()))
     if venue.finer is not None:
@@ -188,11 +188,11 @@ def told(venue: Venue, market: Market) -> str:
     return "; ".join(parts) or "no rules, finer bars or mark prices"
 
 
-def recorded(venue: Venue, market: Market) -> dict[str, Any]:
-    """What a run's record says of its venue: in words, and a hash of each of its parts."""
+def venue_record(venue: Venue, market: Market) -> dict[str, Any]:
+    """The venue in the record of a run: in words, and a hash of each of its parts."""
     rules = hashlib.sha256(repr(sorted(venue.rules.items())).encode()).hexdigest() if venue.rules else None
     return {
-        "told": told(venue, market),
+        "told": describe_venue(venue, market),
         "rules": rules,
         "finer": None if venue.finer is None else venue.finer.content_hash,
         "mark": None if venue.mark is None else venue.mark.content_hash,
@@ -200,7 +200,7 @@ def recorded(venue: Venue, market: Market) -> dict[str, Any]:
 
 
 def unknown_to_training(account: Account) -> list[str]:
-    """What the account is subject to and the scenarios that training scores on know nothing of, in words."""
+    """Parts of the account that the scenarios of training do not model, in words."""
     venue, parts = account.venue, []
     if account.costs.impact:
         parts.append("price impact")
@@ -218,7 +218,7 @@ def unknown_to_training(account: Account) -> list[str]:
 
 
 def other_costs(trained: CostsConfig, measured: CostsConfig) -> list[str]:
-    """Where the costs of a measurement are not those that a team was trained with, in words."""
+    """The differences between the costs of a measurement and those of the training, in words."""
     before, now = trained.model_dump(), measured.model_dump()
     return [f"{key} {now[key]} instead of {before[key]}" for key in now if now[key] != before[key]]
 
@@ -241,7 +241,7 @@ def _mark(named: str, root: Path | None, market: Market, finer: Market | None) -
     """Mark-price bars on the grid that fills are decided on. Where there are none, the trade price stands in."""
     if named == NONE:
         return None
-    folder = Path(named) if named else None if root is None else root / MARK_FOLDER
+    folder = Path(named) if named else None if root is None else root / _MARK_FOLDER
     if folder is None or not (named or folder.is_dir()):
         return None
     if not folder.is_dir():

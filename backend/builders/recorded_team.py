@@ -1,4 +1,4 @@
-"""Teams on cassettes: a run's calls recorded beside it, and played again without a model or a connection."""
+"""Cassettes: record the calls of a team in a folder, and replay them later without a model or a connection."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def is_cassette(folder: Path) -> bool:
 
 
 def recording(loaded: LoadedTeam, folder: Path) -> tuple[LoadedTeam, Recorder]:
-    """The team with its calls recorded in `folder`, and the recorder, which is to be closed. Calls that are there
-    already are not asked again. Raises `UserError` for a folder that cannot be used."""
+    """The team with a recorder around its engine, and the recorder, which the caller closes. Calls that the folder
+    already has are not made again. Raises `UserError` for a folder that cannot be used."""
     in_bytes = isinstance(loaded.engine, ScriptedEngine | OpenAIEngine)
     settings = {"name": loaded.name, "team": asdict(loaded.team.settings), "budget": asdict(loaded.budget)}
     recorder = record(
@@ -39,8 +39,8 @@ def recording(loaded: LoadedTeam, folder: Path) -> tuple[LoadedTeam, Recorder]:
     return replace(loaded, engine=recorder), recorder
 
 
-def played(folder: Path) -> LoadedTeam:
-    """The team that was recorded in `folder`, which says again what it said. Raises `UserError` for a damaged one."""
+def replayed_team(folder: Path) -> LoadedTeam:
+    """The team that was recorded in `folder`: it repeats the recorded answers. Raises `UserError` if damaged."""
     cassette = Cassette(folder)
     try:
         name, team, budget = (cassette.settings[key] for key in ("name", "team", "budget"))

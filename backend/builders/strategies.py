@@ -1,4 +1,4 @@
-"""Strategies by name, or from the user's own module: what `backtest` can test and `check` can look through."""
+"""Strategies by name, or from the user's own module, for `backtest` and `check`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Make = Callable[[Market], Strategy]
 
 @dataclass(frozen=True)
 class NamedStrategy:
-    """A strategy to be tested: `make` gives a fresh one for each run."""
+    """A strategy to test: `make` returns a new one for each run."""
 
     name: str
     make: Make
@@ -39,11 +39,11 @@ def named_strategies() -> dict[str, type[Strategy]]:
 
 
 def strategy_maker(text: str) -> Make:
-    """What makes a fresh strategy for a market: of a name, or of `module:attribute`, the module being looked for in the
-    current folder first.
+    """A function that makes a new strategy for a market. `text` is a strategy's name, or `module:attribute`; the module
+    is looked for in the current folder first.
 
-    The attribute is a class or function. It is called without arguments, or, where it needs one that is called
-    `market`, with the market of the run. Raises `UserError` for anything that makes no strategy.
+    The attribute is a class or a function. It is called without arguments, or with the market of the run if it requires
+    an argument `market`. Raises `UserError` for anything that makes no strategy.
     """
     if ":" not in text:
         known = named_strategies()
@@ -70,8 +70,8 @@ def strategy_maker(text: str) -> Make:
     return make
 
 
-def told(error: Exception) -> str:
-    """What a user's own code raised, and where."""
+def describe_failure(error: Exception) -> str:
+    """What a user's own code raised, with the file and the line."""
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error}"
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -92,7 +92,9 @@ def _attribute(text: str) -> Callable[..., Any]:
     except Exception as error:  # whatever importing a user's module raises
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise UserError(f"no module '{module_name}' in {here}: run the command from the folder it is in") from None
-        raise UserError(f"module '{module_name}' cannot be imported: {told(error)}; mend it first") from error
+        raise UserError(
+            f"module '{module_name}' cannot be imported: {describe_failure(error)}; mend it first"
+        ) from error
     made = getattr(module, attribute, None)
     if not callable(made):
         known = [name for name, one in vars(module).items() if isinstance(one, type) and callable(_decide_of(one))]

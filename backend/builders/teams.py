@@ -1,4 +1,4 @@
-"""Teams by name: the scripted one, or one that was trained, read from the folder of its run."""
+"""Teams by name: the scripted team, a model that is only prompted, or a trained team from the folder of its run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from backend.builders.engines import Mind, mind_of, served
+from backend.builders.engines import LoadedEngine, load_engine, served_engine
 from backend.config.schema import Config, TeamConfig
 from backend.models.manifest import read_manifest
 from backend.policies.adapter_shapes import largest_rank
@@ -25,13 +25,13 @@ from cryptosentinel.team import Team, TeamSettings
 from simulator.errors import UserError
 
 SCRIPTED = "scripted"
-PROMPTED = "model"  # a model that was not trained here, told what to do by its prompts alone
-UNMASKED = ", unmasked"  # behind the name of a team that is also shown what the coins are called
+PROMPTED = "model"  # a model that was not trained here: only its prompts say what to do
+UNMASKED = ", unmasked"  # added to the name of a team that sees the real symbols and dates
 
 
 @dataclass(frozen=True)
 class LoadedTeam:
-    """A team ready to decide, and what its thinking may cost in a backtest."""
+    """A team that is ready to decide, and the budget of its model calls in a backtest."""
 
     name: str
     team: Team
@@ -43,7 +43,7 @@ class LoadedTeam:
         return replace(self, name=name)
 
     def unmasked(self) -> LoadedTeam:
-        """The same team, which is shown the coins' names and the dates."""
+        """The same team with the real symbols and dates in its prompts."""
         settings = replace(self.team.settings, mask_symbols=False)
         team = Team(self.team.codec, self.team.version_of, settings)
         return replace(self, name=f"{self.name}{UNMASKED}", team=team)
@@ -55,7 +55,7 @@ class LoadedTeam:
 
 
 def team_settings(config: TeamConfig, temperature: float, *, context_tokens: int = 0) -> TeamSettings:
-    """The team's settings as its configuration has them; the last is the model's."""
+    """The team's settings from its configuration; `context_tokens` is a limit of its model."""
     return TeamSettings(
         horizon_bars=config.horizon_bars,
         mask_symbols=config.mask_symbols,
@@ -78,7 +78,7 @@ def scripted_team(config: TeamConfig) -> LoadedTeam:
 def model_team(
     name: str, policies: RolePolicies, codec: ChatCodec, config: TeamConfig, temperature: float
 ) -> LoadedTeam:
-    """A team that thinks with the policies as they are now."""
+    """A team that uses the current weights of the policies, on our own decoder."""
     engine = LocalEngine(codec, policies.base_config, {}, device=policies.hardware.device)
     for role in policies.roles:
         engine.set_weights(role, policies.merged_state(role), policies.version(role))
@@ -86,15 +86,17 @@ def model_team(
     return LoadedTeam(name, Team(codec, engine.policy_version, settings), engine)
 
 
-def team_over(name: str, mind: Mind, config: TeamConfig, temperature: float) -> LoadedTeam:
-    """A team over an engine that is there."""
-    settings = team_settings(config, temperature, context_tokens=mind.context_tokens)
-    return LoadedTeam(name, Team(mind.codec, mind.engine.policy_version, settings), mind.engine)
+def team_over(name: str, loaded: LoadedEngine, config: TeamConfig, temperature: float) -> LoadedTeam:
+    """A team whose roles all use a loaded engine."""
+    settings = team_settings(config, temperature, context_tokens=loaded.context_tokens)
+    return LoadedTeam(name, Team(loaded.codec, loaded.engine.policy_version, settings), loaded.engine)
 
 
 def configured_team(name: str, config: Config, *, trained: bool = True) -> LoadedTeam:
-    """`load_team`, or `model` for one whose model was not trained here, on the engine and with the budget that `config`
-    has. Raises `UserError`."""
+    """The team called `name`, on the engine and with the budget of `config`: `scripted`, `model`, or a run's folder.
+
+    Raises `UserError` where there is no such team or the engine cannot run it.
+    """
     if name == SCRIPTED:
         return scripted_team(config.team)
     loaded, model = _on_its_engine(name, config, trained)
@@ -107,8 +109,9 @@ def configured_team(name: str, config: Config, *, trained: bool = True) -> Loade
 def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam, str]:
     """A team on the engine of the configuration, and its model's name in the table of prices."""
     if name == PROMPTED:
-        mind = mind_of(config.engine)
-        return team_over(f"{PROMPTED} {mind.model}", mind, config.team, config.training.temperature), mind.model
+        prompted = load_engine(config.engine)
+        name = f"{PROMPTED} {prompted.model}"
+        return team_over(name, prompted, config.team, config.training.temperature), prompted.model
     if config.engine.kind == "openai_api":
         raise UserError(
             f"the team in {name} was trained here, so it cannot run at an endpoint (engine.kind = openai_api): use "
@@ -125,8 +128,8 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
         return replace(loaded, team=team), base.resolve().name
     own = manifest.config
     asked = config.engine.model_copy(update={"empty_think": own.engine.empty_think})
-    mind = served(asked, base, largest_rank(own.training))
-    assert isinstance(mind.engine, VllmEngine)
+    served = served_engine(asked, base, largest_rank(own.training))
+    assert isinstance(served.engine, VllmEngine)
     weights = manifest.weights(trained=trained)
     if weights is not None:
         policies, _ = role_policies(base, own.training, roles=roles_of(own.team.roles))
@@ -134,9 +137,9 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
         exported = Path(tempfile.mkdtemp(prefix="cryptosentinel-adapters-"))
         for role in policies.roles:
             adapter = export_adapter(policies, role, exported / policies.version(role))
-            mind.engine.publish(role, adapter.version, adapter.folder)
+            served.engine.publish(role, adapter.version, adapter.folder)
     working = own.team.model_copy(update={"memory": config.team.memory})
-    return team_over(_label(folder, trained), mind, working, own.training.temperature), mind.model
+    return team_over(_label(folder, trained), served, working, own.training.temperature), served.model
 
 
 def _label(folder: Path, trained: bool) -> str:
@@ -146,8 +149,8 @@ def _label(folder: Path, trained: bool) -> str:
 def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedTeam:
     """`scripted`, or the folder of a training run; with `trained` False the team as the run began.
 
-    `config` is used by the scripted team; a trained one works as it was trained, but for its memory, which training
-    never uses. Raises `UserError` for a folder that holds no team.
+    The scripted team uses `config`. A trained team keeps the settings it was trained with, except `memory`, which
+    training never uses. Raises `UserError` for a folder that holds no team.
     """
     if name == SCRIPTED:
         return scripted_team(config)

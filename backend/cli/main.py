@@ -117,7 +117,7 @@ def backtest(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Backtest teams and strategies against the baselines over one window, store every decision, and write a report."""
-    from backend.builders.market import account_of, costs_told, load_market, told
+    from backend.builders.market import account_of, describe_costs, describe_venue, load_market
     from backend.builders.teams import LoadedTeam
     from backend.reporting.inference_cost import thinking_line
     from backend.runs.backtest import backtest as run_backtest
@@ -149,8 +149,8 @@ def backtest(
     )
     console.print(f"data: {gaps(market).summary()}")
     account = account_of(settings, market)
-    console.print(f"costs: {costs_told(account.costs, market)}", markup=False)
-    console.print(f"venue: {told(account.venue, market)}", markup=False)
+    console.print(f"costs: {describe_costs(account.costs, market)}", markup=False)
+    console.print(f"venue: {describe_venue(account.venue, market)}", markup=False)
     notes = notes_on(named, settings, market, window)
     for note in notes:
         console.print(f"note: {note}", markup=False)
@@ -313,7 +313,14 @@ def evaluate(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Measure a trained team against its warm start and the baselines on held-out windows, with an interval."""
-    from backend.builders.market import account_of, costs_told, load_market, other_costs, recorded, told
+    from backend.builders.market import (
+        account_of,
+        describe_costs,
+        describe_venue,
+        load_market,
+        other_costs,
+        venue_record,
+    )
     from backend.builders.teams import configured_team, scripted_team
     from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, summary_record, verdict
     from backend.models.manifest import MANIFEST, read_manifest
@@ -331,13 +338,13 @@ def evaluate(
         scripted_team(settings.team),
     ]
     account = account_of(settings, market)
-    console.print(f"costs: {costs_told(account.costs, market)}", markup=False)
-    console.print(f"venue: {told(account.venue, market)}", markup=False)
+    console.print(f"costs: {describe_costs(account.costs, market)}", markup=False)
+    console.print(f"venue: {describe_venue(account.venue, market)}", markup=False)
     run, started = new_run_id("evaluate"), time.monotonic()
     with Store.open(store) as opened, bars() as shown:
         with recorded_run(
             opened, run, "evaluate", settings.evaluation.seed, market.content_hash, settings, team=str(folder),
-            venue=recorded(account.venue, market),
+            venue=venue_record(account.venue, market),
         ):  # fmt: skip
             held_out = measure(settings, market, teams, "held_out", opened, run, shown.report).result
             twin = None

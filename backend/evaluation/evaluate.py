@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.builders.market import account_of, limits_of, recorded, split, unknown_to_training
+from backend.builders.market import account_of, limits_of, split, unknown_to_training, venue_record
 from backend.builders.teams import LoadedTeam
 from backend.config.schema import Config
 from backend.decisions.document import episode_records
@@ -62,7 +62,7 @@ def measure(
         "rows": table(results, episodes),
         "difference": difference(results, TRAINED, WARM_STARTED, evaluation.bootstrap_samples, evaluation.seed),
         **mean_equity(results, market.interval),
-        "venue": recorded(account.venue, market),
+        "venue": venue_record(account.venue, market),
         "unknown_to_training": unknown_to_training(account),
     }
     store.add_evaluation(EvaluationRecord(run, name, 0, document))

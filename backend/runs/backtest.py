@@ -8,9 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backend.builders.market import Account, account_of, is_recorded, limits_of, load_market, other_costs, recorded
-from backend.builders.recorded_team import is_cassette, played, recording
-from backend.builders.strategies import NamedStrategy, named_strategies, strategy_maker, told
+from backend.builders.market import (
+    Account,
+    account_of,
+    is_historical,
+    limits_of,
+    load_market,
+    other_costs,
+    venue_record,
+)
+from backend.builders.recorded_team import is_cassette, recording, replayed_team
+from backend.builders.strategies import NamedStrategy, describe_failure, named_strategies, strategy_maker
 from backend.builders.teams import PROMPTED, SCRIPTED, UNMASKED, LoadedTeam, configured_team
 from backend.config.base import suggestion
 from backend.config.load import load_config
@@ -53,7 +61,7 @@ def settings_for(config: str, overrides: Sequence[str], data: Path | None) -> Co
         return load_config(config, overrides)
     settings = load_config(SYNTHETIC, overrides)
     folder = data or settings.market.data
-    return load_config(RECORDED, overrides) if folder and is_recorded(folder) else settings
+    return load_config(RECORDED, overrides) if folder and is_historical(folder) else settings
 
 
 def subject_of(name: str, config: Config) -> Subject:
@@ -71,7 +79,7 @@ def subject_of(name: str, config: Config) -> Subject:
             f"your own as module:Class, a cassette, or the folder of a finished training (one that holds {MANIFEST})"
         )
     if is_cassette(Path(name)):
-        return played(Path(name))
+        return replayed_team(Path(name))
     return configured_team(name, config)
 
 
@@ -156,7 +164,7 @@ def backtest(
     with recorded_run(
         store, run, "backtest", seed, market.content_hash, config,
         data=market.source, gaps=gaps(market).summary(), teams=[one.name for one in subjects],
-        venue=recorded(account.venue, market), notes=list(notes),
+        venue=venue_record(account.venue, market), notes=list(notes),
     ):  # fmt: skip
         results: dict[str, BacktestResult] = {}
         seen: list[str] = []  # what only shows while it is played and a reader must know
@@ -228,7 +236,7 @@ def _tested(subject: NamedStrategy, market: Market, window: Window, account: Acc
     except Exception as error:
         if ":" not in subject.name:
             raise
-        raise UserError(f"{subject.name} failed: {told(error)}; mend it first") from error
+        raise UserError(f"{subject.name} failed: {describe_failure(error)}; mend it first") from error
 
 
 def run_backtest_job(

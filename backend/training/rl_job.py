@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from backend.builders.engines import served
+from backend.builders.engines import served_engine
 from backend.builders.market import costs_of, limits_of, split
 from backend.builders.teams import model_team, team_over
 from backend.config.schema import Config, ConfigError
@@ -93,7 +93,8 @@ def made(
         start=start_of(training, folder),
     )
     if config.engine.kind == "vllm":
-        loaded = team_over(run, served(config.engine, base, largest_rank(training)), config.team, training.temperature)
+        served = served_engine(config.engine, base, largest_rank(training))
+        loaded = team_over(run, served, config.team, training.temperature)
     else:
         loaded = model_team(run, policies, codec, config.team, training.temperature)
     settings = RolloutSettings(

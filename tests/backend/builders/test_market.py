@@ -16,14 +16,14 @@ from backend.builders.market import (
     Account,
     account_of,
     costs_of,
-    costs_told,
-    is_recorded,
+    describe_costs,
+    describe_venue,
+    is_historical,
     load_market,
     other_costs,
-    recorded,
-    told,
     unknown_to_training,
     venue_of,
+    venue_record,
 )
 from backend.config.load import config_from_dict
 from backend.config.schema import Config
@@ -77,13 +77,13 @@ def test_rules_beside_the_bars_are_found_named_or_left_out(folder: Path, tmp_pat
     write_rules(folder / "rules.json", {"AAAUSDT": RULES["AAAUSDT"], "ZZZUSDT": SymbolRules()})
     beside = venue_of(config_on(folder), market)
     assert beside.rules == {"AAAUSDT": RULES["AAAUSDT"]}
-    assert told(beside, market) == "rules of AAAUSDT with taker fees of 0.2 % (none of BBBUSDT)"
+    assert describe_venue(beside, market) == "rules of AAAUSDT with taker fees of 0.2 % (none of BBBUSDT)"
     write_rules(tmp_path / "mine.json", RULES)
     named = config_on(folder, venue={"rules": str(tmp_path / "mine.json")})
     assert venue_of(named, market).rules == RULES
     dearer = {**RULES, "BBBUSDT": SymbolRules(taker_fee=0.003)}
-    assert told(Venue(rules=dearer), market) == "rules of AAAUSDT, BBBUSDT with taker fees of 0.2 to 0.3 %"
-    assert told(Venue(rules={"AAAUSDT": SymbolRules()}), market) == "rules of AAAUSDT (none of BBBUSDT)"
+    assert describe_venue(Venue(rules=dearer), market) == "rules of AAAUSDT, BBBUSDT with taker fees of 0.2 to 0.3 %"
+    assert describe_venue(Venue(rules={"AAAUSDT": SymbolRules()}), market) == "rules of AAAUSDT (none of BBBUSDT)"
     assert venue_of(config_on(folder, venue={"rules": "none"}), market).rules == {}
 
 
@@ -134,11 +134,11 @@ def test_finer_bars_serve_the_symbols_that_have_them(folder: Path) -> None:
     assert finer is not None
     assert (finer.open_time[0], len(finer)) == (market.open_time[0], 4 * len(market))
     assert finer.present[:, 0].all() and not finer.present[:, 1].any()
-    assert told(account.venue, market) == "1h bars inside those of AAAUSDT"
+    assert describe_venue(account.venue, market) == "1h bars inside those of AAAUSDT"
     # A stop and a target in one bar: the finer bars know which was first, and both symbols can be traded.
     result = run_backtest(market, EqualWeight(), Window(5, len(market) - 1), **account.terms)
     assert {fill.symbol for fill in result.fills} == set(SYMBOLS)
-    assert recorded(account.venue, market)["finer"] == finer.content_hash
+    assert venue_record(account.venue, market)["finer"] == finer.content_hash
 
 
 def test_mark_prices_beside_the_bars_value_the_account(folder: Path) -> None:
@@ -185,10 +185,10 @@ def test_mark_prices_that_are_coarser_than_the_bars_are_refused(folder: Path) ->
 
 
 def test_written_synthetic_markets_are_not_recorded(folder: Path, tmp_path: Path) -> None:
-    assert is_recorded(folder)
+    assert is_historical(folder)
     write_market(FINE, tmp_path / "made")
-    assert not is_recorded(tmp_path / "made")
-    assert not is_recorded(tmp_path / "nowhere")
+    assert not is_historical(tmp_path / "made")
+    assert not is_historical(tmp_path / "nowhere")
 
 
 def test_what_training_does_not_score_is_named(folder: Path) -> None:
@@ -205,7 +205,7 @@ def test_what_training_does_not_score_is_named(folder: Path) -> None:
     )
     account = account_of(config, loaded(config))
     assert len(unknown_to_training(account)) == 6
-    words = costs_told(account.costs, loaded(config))
+    words = describe_costs(account.costs, loaded(config))
     for part in ("taker fee 0.05 %", "impact x 1", "at most 10 % of", "2 bars of latency", "half spread 2 bps"):
         assert part in words
     assert other_costs(config_on(folder).costs, config.costs) == [
