@@ -19,7 +19,7 @@ from backend.store import lease
 from backend.store.records import RunRecord
 from backend.store.run_record import PROGRAM, versions
 from backend.store.store import Store
-from backend.training.learning.data_parallel import helped
+from backend.training.learning.data_parallel import gradient_pool
 from backend.training.rl_job import check_trainable, made, write_team
 from backend.training.start import start_of
 from backend.training.wandb_logger import require_wandb
@@ -71,14 +71,15 @@ def run_role(where: str, run: str, runs: Path, role: str, replaces: str = "", fi
             files = files or RunFiles(folder)
             base = _origin(config, files)
             files.restore(f"{SERVICES}/{role}")
-            service = RoleService(config, base, role, store, run, folder, beacon, files)
-            try:
-                with helped(service.policies, base, config.training, start_of(config.training, folder)):
+            start = start_of(config.training, folder)
+            with gradient_pool(base, config.training, (role,), start) as gradients:
+                service = RoleService(config, base, role, store, run, folder, beacon, files, gradients)
+                try:
                     service.run()
-            except RunOver:
-                return
-            finally:
-                service.journal.close()
+                except RunOver:
+                    return
+                finally:
+                    service.journal.close()
 
 
 def _origin(config: Config, files: RunFiles) -> Path:

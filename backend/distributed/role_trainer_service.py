@@ -19,6 +19,7 @@ from backend.store.store import Store
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
 from backend.training.curriculum.curriculum import curriculum_of
 from backend.training.learning.learner import Learner
+from backend.training.learning.role_trainer import GradientPool
 from backend.training.learning.step_data import Learnt, StepData
 from backend.training.recorder import Journal
 from backend.training.start import start_of
@@ -45,6 +46,7 @@ class RoleService:
         folder: Path,
         beacon: Beacon,
         files: RunFiles | None = None,
+        gradients: GradientPool | None = None,
     ) -> None:
         self.config = config.training
         self.role = role
@@ -57,7 +59,7 @@ class RoleService:
         held = hardware_of(config.training)
         start = start_of(config.training, folder)
         self.policies, _ = role_policies(base, config.training, roles=(role,), hardware=held, start=start)
-        self.learner = Learner(config.training, self.policies, role, roles_of(config.team.roles))
+        self.learner = Learner(config.training, self.policies, role, roles_of(config.team.roles), gradients)
         self.journal = Journal(store, run, folder / "services" / role, config.team.horizon_bars)
         self.state = TrainingState()
 

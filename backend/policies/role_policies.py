@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from peft import PeftModel, get_peft_model
@@ -26,9 +26,6 @@ from backend.policies.lora import LoraSettings, lora_config
 from backend.policies.tensor_files import fingerprint, read_tensors, write_tensors
 from cryptosentinel.llm.nano import load_model
 from simulator.errors import UserError
-
-if TYPE_CHECKING:  # it trains policies
-    from backend.training.learning.data_parallel import Crew
 
 PolicyMode = Literal["lora", "full"]
 
@@ -60,7 +57,6 @@ class RolePolicies:
         self._adapter_shapes = _shape_of_each(roles, lora) if mode == "lora" else {}
         # Of the weights as they were read: a base in other numbers is the same base, and takes the same adapters.
         self.base_fingerprint = fingerprint(model.state_dict())
-        self.crew: Crew | None = None  # other processes that compute gradients of these policies
         self._base = model
         self._peft: PeftModel | None = None
         self._anchors: dict[str, dict[str, Tensor]] = {}  # by role, where the reference is not the base

@@ -21,7 +21,8 @@ from backend.policies.hardware import hardware_of
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.curriculum.queries import pools_of
-from backend.training.learning.data_parallel import helped
+from backend.training.learning.data_parallel import gradient_pool
+from backend.training.learning.role_trainer import GradientPool
 from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
 from backend.training.recorder import Journal
 from backend.training.rollout.collect import RolloutSettings
@@ -65,19 +66,28 @@ def train(
     shape = Shape.of(read_config(base))
     hardware = hardware_of(config.training)
     require(estimate(shape, plan_of(config, shape, hardware.kind)), machine_memory(hardware.device))
-    trainer = made(Trainer, config, market, store, run, folder, base, folder)
-    try:
-        with helped(trainer.policies, base, config.training, start_of(config.training, folder)):
+    roles, start = roles_of(config.team.roles), start_of(config.training, folder)
+    with gradient_pool(base, config.training, roles, start) as gradients:
+        trainer = made(Trainer, config, market, store, run, folder, base, folder, gradients)
+        try:
             trainer.resume()
             state = trainer.run(on_progress)
-    finally:
-        trainer.journal.close()
+        finally:
+            trainer.journal.close()
     write_team(config, folder, base, trainer)
     return TrainingResult(folder, state)
 
 
 def made(
-    kind: type[T], config: Config, market: Market, store: Store, run: str, folder: Path, base: Path, journal: Path
+    kind: type[T],
+    config: Config,
+    market: Market,
+    store: Store,
+    run: str,
+    folder: Path,
+    base: Path,
+    journal: Path,
+    gradients: GradientPool | None = None,
 ) -> T:
     """A trainer of this kind over the base model in `base`, as it begins in the run's `folder`; its journal writes into
     the folder `journal`."""
@@ -107,7 +117,9 @@ def made(
         outcome_scale=training.outcome_scale,
     )
     written = Journal(store, run, journal, horizon, training.wandb_project)
-    return kind(training, settings, loaded.team, loaded.engine, policies, pool, validation_pool, written, folder)
+    return kind(
+        training, settings, loaded.team, loaded.engine, policies, pool, validation_pool, written, folder, gradients
+    )
 
 
 def write_team(config: Config, folder: Path, base: Path, trainer: Trainer) -> None:

@@ -24,6 +24,7 @@ from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.diagnostics.catalogue import should_stop
 from backend.training.learning.learner import SILENT_STEPS, Learner
 from backend.training.learning.metrics import team_metrics
+from backend.training.learning.role_trainer import GradientPool
 from backend.training.learning.shared_model import learn_together
 from backend.training.learning.step_data import Learnt, StepData
 from backend.training.recorder import Journal
@@ -69,6 +70,7 @@ class Trainer:
         validation_pool: QueryPool,
         journal: Journal,
         folder: Path,
+        gradients: GradientPool | None = None,
     ) -> None:
         self.config = config
         self.rollout_settings = rollout_settings
@@ -80,7 +82,7 @@ class Trainer:
         self.journal = journal
         self.folder = folder
         self.curriculum = curriculum_of(config)
-        self.learners = {role: Learner(config, policies, role, team.roles) for role in policies.roles}
+        self.learners = {role: Learner(config, policies, role, team.roles, gradients) for role in policies.roles}
         self.state = TrainingState()
         self.throughput = Throughput()  # of the rollouts of the step
         self.gaps = Gaps(journal.store, journal.run, pool.cell_of)

@@ -1,4 +1,4 @@
-"""Training rows of a role, packed into micro-batches by their tokens, and what a step measures of them."""
+"""The training rows of a role, their packing into micro-batches, and the statistics of a step over them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from backend.policies.prefix_tree import sortable
-from backend.training.algorithm.objective import (
-    ClipStats,
-    importance_cut,
-)
+from backend.training.algorithm.objective import ClipStats, importance_cut
 from backend.training.algorithm.trajectory import PaddedBatch, Trajectory
 
-TAILS = (0.01, 0.99)  # of the ratios: one token that moved far says less than a hundredth of them
+_TAIL_QUANTILES = (0.01, 0.99)  # of the ratios: the largest ratio may be that of a single token
 
 
-@dataclass
-class Row:
-    """A trajectory that is learnt from; `proximal` (length,) its log-probs before the first of several updates, None
-    where that is the only one that it is in."""
+@dataclass(frozen=True, eq=False)
+class TrainingRow:
+    """A trajectory with a gradient, its advantage and its alignment weight.
+
+    `proximal` (length,) are its log-probs under the policy before the first of several updates. It is None where the
+    row is in the first update alone: there the forward pass of the update itself gives them.
+    """
 
     trajectory: Trajectory
     advantage: float
@@ -35,24 +35,25 @@ class Row:
         return int(np.flatnonzero(self.trajectory.mask)[-1]) + 1
 
 
-MicroBatch = list[Row]
+MicroBatch = list[TrainingRow]
 
 
-def _micro_batches(rows: Sequence[Row], budget: int) -> Iterator[list[Row]]:
-    """At most `budget` padded tokens at once (or a single longer row).
+def micro_batches(rows: Sequence[TrainingRow], budget: int) -> Iterator[MicroBatch]:
+    """The rows in micro-batches of at most `budget` padded tokens; a row longer than that is one by itself.
 
-    Rows that begin alike are neighbours, so that what they share is computed once (`shared_prefixes`): those of a query
-    together, in the order of their tokens. Queries of similar length follow each other: there is little padding.
+    The rows of a query follow each other in the order of their tokens, so that rows with a common prefix are in one
+    micro-batch and the prefix is computed once (`policies.prefix_tree`). Queries of similar length follow each other,
+    so that there is little padding.
     """
     longest: dict[str, int] = {}
     for row in rows:
         longest[row.trajectory.query] = max(longest.get(row.trajectory.query, 0), row.length)
 
-    def place(row: Row) -> tuple[int, str, bytes]:
+    def place(row: TrainingRow) -> tuple[int, str, bytes]:
         query = row.trajectory.query
         return longest[query], query, sortable(row.trajectory.ids[: row.length])
 
-    members: list[Row] = []
+    members: list[TrainingRow] = []
     most = 0
     for row in sorted(rows, key=place):
         most = max(most, row.length)
@@ -64,36 +65,40 @@ def _micro_batches(rows: Sequence[Row], budget: int) -> Iterator[list[Row]]:
         yield members
 
 
-class Watch:
-    """Sums over the micro-batches of one `step`."""
+class StepStats:
+    """Statistics of one step of a role: sums over its micro-batches, from which `metrics` takes means and maxima."""
 
     def __init__(self, importance_cap: float) -> None:
-        self.skipped_updates = 0
+        self._skipped_updates = 0
         self._importance_cap = importance_cap
         self._losses: list[float] = []
         self._norms: list[float] = []
-        self._lr = 0.0  # of the last update
+        self._learning_rate = 0.0  # of the last update
         self._sums: dict[str, float] = {}
         self._counts: dict[str, float] = {}
         self._largest = {"ratio/max": 0.0, "engine_gap": 0.0}
         self._ratios: list[Tensor] = []
 
-    def join(self, other: Watch) -> None:
-        """Add what another process has seen of the same step."""
+    def merge(self, other: StepStats) -> None:
+        """Add the statistics of another process's micro-batches of the same step."""
         for name, total in other._sums.items():
             self._sums[name] = self._sums.get(name, 0.0) + total
             self._counts[name] = self._counts.get(name, 0.0) + other._counts[name]
         self._largest = {name: max(value, other._largest[name]) for name, value in self._largest.items()}
         self._ratios += other._ratios
 
-    def add_update(self, loss: float, norm: float, lr: float) -> None:
-        """Record an optimiser step that was taken; norm before clipping."""
+    def add_update(self, loss: float, norm: float, learning_rate: float) -> None:
+        """Record an optimizer step that was taken; `norm` of the gradient before clipping."""
         self._losses.append(loss)
         self._norms.append(norm)
-        self._lr = lr
+        self._learning_rate = learning_rate
+
+    def add_skipped_update(self) -> None:
+        """Record an optimizer step that was not taken, since its loss or gradient was not finite."""
+        self._skipped_updates += 1
 
     def add_kl(self, kl: Tensor, weights: Tensor) -> None:
-        """Record KL per call (B,) with the weights it is learnt with."""
+        """Record the KL of each call (B,) with the calls' weights (B,)."""
         self._add("kl", (kl * weights).sum(), float(weights.sum()))
 
     def add_tokens(
@@ -110,23 +115,23 @@ class Watch:
         for name, value in (("ratio/max", stats.ratio.max()), ("engine_gap", gap)):
             self._largest[name] = max(self._largest[name], value.item())
 
-    def metrics(self, rows: Sequence[Row]) -> dict[str, float]:
-        """Everything by name; means are left out where nothing was seen."""
-        found = {
+    def metrics(self, rows: Sequence[TrainingRow]) -> dict[str, float]:
+        """The metrics by name, over the updates so far; a mean over nothing is left out."""
+        metrics = {
             "updates": float(len(self._losses)),
-            "skipped_updates": float(self.skipped_updates),
+            "skipped_updates": float(self._skipped_updates),
             "trained": float(len(rows)),
             "tokens": float(sum(int(row.trajectory.mask.sum()) for row in rows)),
         }
         if self._losses:
-            found["loss"] = sum(self._losses) / len(self._losses)
-            found["lr"] = self._lr
-            found["grad_norm"] = sum(self._norms) / len(self._norms)
+            metrics["loss"] = sum(self._losses) / len(self._losses)
+            metrics["lr"] = self._learning_rate
+            metrics["grad_norm"] = sum(self._norms) / len(self._norms)
         if self._counts:
-            found |= {name: total / self._counts[name] for name, total in self._sums.items()} | self._largest
-            low, high = np.quantile(torch.cat(self._ratios).numpy(), TAILS)
-            found |= {"ratio/p01": float(low), "ratio/p99": float(high)}
-        return found
+            metrics |= {name: total / self._counts[name] for name, total in self._sums.items()} | self._largest
+            low, high = np.quantile(torch.cat(self._ratios).numpy(), _TAIL_QUANTILES)
+            metrics |= {"ratio/p01": float(low), "ratio/p99": float(high)}
+        return metrics
 
     def _add(self, name: str, total: Tensor, count: float) -> None:
         self._sums[name] = self._sums.get(name, 0.0) + float(total)

@@ -1,15 +1,15 @@
-"""Several processes, each with a GPU, that compute one optimiser step together: data parallelism over micro-batches.
+"""Several processes, each with a GPU, that compute one optimizer step together: data parallelism over micro-batches.
 
-The process that trains leads: it alone has the optimiser, the curriculum and the store. The others hold the same base
-and nothing that lasts. For each update they get the role's parameters (a broadcast) and some of its micro-batches, and
-their gradients are summed into the leader's (a reduce), which clips and steps as if it had computed them all. The
-denominators are those of the whole batch (`objective.normaliser`), so a sum is what is wanted, and the parameters after
-a step are those of one process to float rounding. Nothing can drift apart, and a rollback or a resume concerns the
-leader alone.
+One process is the leader: it alone has the optimizer, the curriculum and the store. The followers hold the same base
+model and no state of their own. For each update they get the role's parameters (a broadcast) and some of its
+micro-batches. Their gradients are summed into the leader's (a reduce). The leader then clips and steps as if it had
+computed all gradients itself. The denominators are those of the whole batch (`objective.normalizer`), so the sum of the
+gradients is the gradient of the whole batch, and the parameters after a step are those of one process to float
+rounding. The processes cannot drift apart, and a rollback or a resume concerns the leader alone.
 
 Tensors go by `torch.distributed`: gloo on CPUs, NCCL between GPUs. Accelerate and DDP would add nothing: they average
-where we sum, expect equally many backward passes in each process, and step in each. Tasks and answers go by pipes, in
-which the death of a process shows at once.
+where we sum, expect equally many backward passes in each process, and step in each. Tasks and answers go by pipes,
+because a pipe shows at once that the other process has died.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from backend.config.training import TrainingConfig
+from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.role_policies import RolePolicies
-from backend.training.learning.batches import MicroBatch, Watch
-from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.learning.batches import MicroBatch, StepStats
+from backend.training.learning.role_trainer import GradientPool, LocalGradients, PolicyGradient, RoleTrainerSettings
 from simulator.errors import RunFailed
 
-_PATIENCE = timedelta(minutes=30)  # with a tensor that all have announced; a rollout may take longer, nobody waits then
-_GRACE = 5.0  # seconds for a process to end in
+_TENSOR_TIMEOUT = timedelta(minutes=30)  # for one broadcast or reduce; during rollouts nobody waits for a tensor
+_EXIT_SECONDS = 5.0  # that a process has to end by itself before it is killed
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What a process is to do for a role: a gradient, or log-probs only where `total` is None."""
+    """What a follower computes for a role: a gradient, or log-probs alone where `total` is None."""
 
     role: str
     settings: RoleTrainerSettings
@@ -55,142 +56,144 @@ class _Task:
     temperature: float
 
 
-class Crew:
-    """The leader's side. `close` ends the others, and so does the end of this process."""
+class DataParallelGradients:
+    """The leader's side: a `GradientPool` of `training.data_parallel` processes, this one included. `close` ends the
+    followers, and so does the end of this process."""
 
     def __init__(self, base: Path, training: TrainingConfig, roles: Sequence[str], start: Path | None = None) -> None:
-        """Start `training.data_parallel - 1` processes over the base model in `base` and the weights in `start`.
+        """Start `training.data_parallel - 1` followers over the base model in `base` and the weights in `start`.
 
         Raises `ConfigError` where this machine has fewer GPUs, `RunFailed` where a process does not start.
         """
-        self.size = training.data_parallel
-        self.device = torch.device(hardware_of(training).device)
-        self._folder = tempfile.TemporaryDirectory(prefix="cryptosentinel-crew-")
+        self._size = training.data_parallel
+        self._device = torch.device(hardware_of(training).device)
+        self._folder = tempfile.TemporaryDirectory(prefix="cryptosentinel-gradients-")
         meeting = str(Path(self._folder.name) / "meeting")
         context = mp.get_context("spawn")
-        self._members: list[tuple[SpawnProcess, Connection]] = []
-        for rank in range(1, self.size):
+        self._followers: list[tuple[SpawnProcess, Connection]] = []
+        for rank in range(1, self._size):
             ours, theirs = context.Pipe()
             arguments = (rank, meeting, base, start, training, tuple(roles), torch.get_num_threads(), theirs)
-            process = context.Process(target=_follow, args=arguments, name=f"crew-{rank}", daemon=True)
+            process = context.Process(target=_follow, args=arguments, name=f"gradients-{rank}", daemon=True)
             process.start()
-            theirs.close()  # theirs alone, so that their end shows here
-            self._members.append((process, ours))
+            theirs.close()  # only the follower holds this end now, so its death closes the pipe
+            self._followers.append((process, ours))
         try:
             self._answers()  # the models are loaded
-            _meet(0, self.size, meeting, self.device)
+            _join_group(0, self._size, meeting, self._device)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """End the other processes."""
-        for _, pipe in self._members:
-            pipe.close()  # they end when they look
-        for process, _ in self._members:
-            process.join(_GRACE)
-            if process.is_alive():  # it waits for others, or computes what nobody wants
+        """End the followers."""
+        for _, pipe in self._followers:
+            pipe.close()  # a follower ends when it reads from the closed pipe
+        for process, _ in self._followers:
+            process.join(_EXIT_SECONDS)
+            if process.is_alive():  # it waits for a tensor, or computes what nobody needs any more
                 process.kill()
                 process.join()
-        self._members = []
+        self._followers = []
         if dist.is_initialized():
             dist.destroy_process_group()
         self._folder.cleanup()
 
-    def budget(self, batch_tokens: int, tokens: int) -> int:
-        """Padded tokens of a micro-batch, so that there is one for each process where there are tokens enough."""
-        return min(batch_tokens, max(1, -(-tokens // self.size)))
+    def token_budget(self, batch_tokens: int, tokens: int) -> int:
+        """As `GradientPool.token_budget`: small enough that every process gets a micro-batch."""
+        return min(batch_tokens, max(1, -(-tokens // self._size)))
 
-    def gradient(
-        self, trainer: RoleTrainer, batches: Sequence[MicroBatch], total: float, temperature: float, watch: Watch
+    def accumulate(
+        self, policy: PolicyGradient, batches: Sequence[MicroBatch], total: float, temperature: float, stats: StepStats
     ) -> float:
-        """Add the gradient of all batches to the role's parameters, as `RoleTrainer.accumulate` does; their loss."""
-        own, _ = self._hand_out(trainer, batches, total, temperature)
-        loss = trainer.accumulate(own, total, temperature, watch)
-        for other_loss, other_watch in self._answers():
-            loss += other_loss
-            watch.join(other_watch)
-        parameters = trainer.policies.trainable(trainer.role)
+        """As `GradientPool.accumulate`. Raises `RunFailed` where a follower failed or died."""
+        own, _ = self._hand_out(policy, batches, total, temperature)
+        loss = policy.accumulate(own, total, temperature, stats)
+        for follower_loss, follower_stats in self._answers():
+            loss += follower_loss
+            stats.merge(follower_stats)
+        parameters = policy.policies.trainable(policy.role)
         summed = _gradients(parameters)
-        with self._trouble():
+        with self._death_explained():
             dist.reduce(summed, 0)
         for parameter, gradient in zip(parameters, _split(summed, parameters), strict=True):
             parameter.grad = gradient
         return loss
 
     def logps(
-        self, trainer: RoleTrainer, batches: Sequence[MicroBatch], temperature: float
+        self, policy: PolicyGradient, batches: Sequence[MicroBatch], temperature: float
     ) -> list[tuple[MicroBatch, list[Tensor]]]:
-        """Each batch with the log-probs of its rows, as `RoleTrainer.logps_of` has them."""
-        own, others = self._hand_out(trainer, batches, None, temperature)
-        found = list(zip(own, trainer.logps_of(own, temperature), strict=True))
-        for share, lines in zip(others, self._answers(), strict=True):
-            here = [[line.to(self.device) for line in rows] for rows in lines]
-            found += zip(share, here, strict=True)
-        return found
+        """As `GradientPool.logps`. Raises `RunFailed` where a follower failed or died."""
+        own, others = self._hand_out(policy, batches, None, temperature)
+        computed = list(zip(own, policy.logps(own, temperature), strict=True))
+        for part, lines in zip(others, self._answers(), strict=True):
+            here = [[line.to(self._device) for line in rows] for rows in lines]
+            computed += zip(part, here, strict=True)
+        return computed
 
     def _hand_out(
-        self, trainer: RoleTrainer, batches: Sequence[MicroBatch], total: float | None, temperature: float
+        self, policy: PolicyGradient, batches: Sequence[MicroBatch], total: float | None, temperature: float
     ) -> tuple[list[MicroBatch], list[list[MicroBatch]]]:
-        """Give the others their part of the batches, and the parameters; what is left for this process, and theirs."""
-        own, *others = balanced(batches, self.size)
-        for (_, pipe), share in zip(self._members, others, strict=True):
-            task = _Task(trainer.role, trainer.settings, share, total, temperature)
-            with self._trouble():
+        """Send the followers their part of the batches, and the parameters; the leader's part, and the followers'."""
+        own, *others = balanced(batches, self._size)
+        for (_, pipe), part in zip(self._followers, others, strict=True):
+            task = _Task(policy.role, policy.settings, part, total, temperature)
+            with self._death_explained():
                 pipe.send_bytes(_packed(task))
-        with self._trouble():
-            dist.broadcast(_flat(trainer.policies.trainable(trainer.role)), 0)
+        with self._death_explained():
+            dist.broadcast(_flat(policy.policies.trainable(policy.role)), 0)
         return own, others
 
     def _answers(self) -> list[Any]:
-        """One from each of the others, in their order. Raises `RunFailed` where one failed or died."""
-        found: dict[int, Any] = {}
-        while len(found) < len(self._members):
-            open_ones = {pipe: rank for rank, (_, pipe) in enumerate(self._members) if rank not in found}
-            for pipe in wait(list(open_ones)):
+        """One from each follower, in their order. Raises `RunFailed` where one failed or died."""
+        answers: dict[int, Any] = {}
+        while len(answers) < len(self._followers):
+            pending = {pipe: rank for rank, (_, pipe) in enumerate(self._followers) if rank not in answers}
+            for pipe in wait(list(pending)):
                 assert isinstance(pipe, Connection)
-                with self._trouble():
-                    failed, answer = _unpacked(pipe.recv_bytes(), self.device)
+                with self._death_explained():
+                    failed, answer = _unpacked(pipe.recv_bytes(), self._device)
                 if failed:
-                    raise RunFailed(f"process {open_ones[pipe] + 1} of training.data_parallel failed: {answer}")
-                found[open_ones[pipe]] = answer
-        return [found[rank] for rank in range(len(self._members))]
+                    raise RunFailed(f"process {pending[pipe] + 1} of training.data_parallel failed: {answer}")
+                answers[pending[pipe]] = answer
+        return [answers[rank] for rank in range(len(self._followers))]
 
     @contextmanager
-    def _trouble(self) -> Iterator[None]:
-        """Tell of a process that has died, where talking with it failed."""
+    def _death_explained(self) -> Iterator[None]:
+        """Turn a failed exchange with a follower that has died into a `RunFailed` that says so."""
         try:
             yield
         except (EOFError, OSError, RuntimeError) as error:
-            for rank, (process, _) in enumerate(self._members, start=1):
+            for rank, (process, _) in enumerate(self._followers, start=1):
                 process.join(0.5)
                 if process.exitcode is not None:
                     raise RunFailed(
-                        f"process {rank} of training.data_parallel = {self.size} died ({_how(process.exitcode)}): "
+                        f"process {rank} of training.data_parallel = {self._size} died ({_how(process.exitcode)}): "
                         "look at what it printed, free memory or lower training.data_parallel, and resume the run"
                     ) from error
             raise
 
 
 @contextmanager
-def helped(policies: RolePolicies, base: Path, training: TrainingConfig, start: Path | None) -> Iterator[None]:
-    """Let `training.data_parallel - 1` other processes help to train the policies in a block; `base` and `start` are
-    what the policies were made of. Raises as `Crew`."""
+def gradient_pool(
+    base: Path, training: TrainingConfig, roles: Sequence[str], start: Path | None = None
+) -> Iterator[GradientPool]:
+    """Who computes the gradients of policies over `base` and `start`, for the time of a block: this process alone, or
+    `training.data_parallel` processes. Raises as `DataParallelGradients`."""
     if training.data_parallel == 1:
-        yield
+        yield LocalGradients()
         return
-    policies.crew = Crew(base, training, policies.roles, start)
+    pool = DataParallelGradients(base, training, roles, start)
     try:
-        yield
+        yield pool
     finally:
-        policies.crew.close()
-        policies.crew = None
+        pool.close()
 
 
 def balanced(batches: Sequence[MicroBatch], size: int) -> list[list[MicroBatch]]:
-    """The batches in `size` parts of about equally many tokens: the largest first, each to who has least so far.
+    """Divide the batches into `size` parts of about equally many padded tokens.
 
-    Every batch is in one part; the parts depend on the batches alone.
+    The largest batch goes first, each one to the part with the fewest tokens so far.
     """
     parts: list[list[MicroBatch]] = [[] for _ in range(size)]
     loads = [0] * size
@@ -215,23 +218,21 @@ def _follow(
     threads: int,
     pipe: Connection,
 ) -> None:
-    """What the other processes do, until the leader's end of the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the leader's to hear
+    """The main function of a follower, until the leader's end of the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the leader, and that ends this process
     torch.set_num_threads(threads)
     try:
-        from backend.policies.build import role_policies  # which imports most of the program
-
         hardware = hardware_of(training, rank)
         policies, _ = role_policies(base, training, roles=roles, hardware=hardware, start=start)
         device = torch.device(hardware.device)
         pipe.send_bytes(_packed((False, None)))
-        _meet(rank, training.data_parallel, meeting, device)
+        _join_group(rank, training.data_parallel, meeting, device)
         while True:
             _work(policies, _unpacked(pipe.recv_bytes(), device), pipe)
-    except EOFError:  # the leader has done
+    except EOFError:  # the leader is finished
         return
-    except Exception as error:  # noqa: BLE001 - whatever it is, the leader is to hear of it and to end the run
-        _last_words(pipe, f"{type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the leader reports it and ends the run
+        _report_failure(pipe, f"{type(error).__name__}: {error}")
         sys.exit(1)
 
 
@@ -244,62 +245,63 @@ def _work(policies: RolePolicies, task: _Task, pipe: Connection) -> None:
         for parameter, value in zip(parameters, _split(flat, parameters), strict=True):
             parameter.copy_(value)
             parameter.grad = None
-    trainer = RoleTrainer(policies, task.role, task.settings)
+    policy = PolicyGradient(policies, task.role, task.settings)
     if task.total is None:
-        pipe.send_bytes(_packed((False, trainer.logps_of(task.batches, task.temperature))))
+        pipe.send_bytes(_packed((False, policy.logps(task.batches, task.temperature))))
         return
-    watch = trainer.watch()
-    loss = trainer.accumulate(task.batches, task.total, task.temperature, watch)
-    # The leader waits for the answer first, so that nobody waits for the tensors of a process that failed.
+    stats = StepStats(task.settings.importance_cap)
+    loss = policy.accumulate(task.batches, task.total, task.temperature, stats)
+    # The leader reads the answer before it reduces, so it never waits for the tensors of a process that failed.
     gradient = _gradients(parameters)
-    pipe.send_bytes(_packed((False, (loss, watch))))
+    pipe.send_bytes(_packed((False, (loss, stats))))
     dist.reduce(gradient, 0)
 
 
-def _last_words(pipe: Connection, words: str) -> None:
+def _report_failure(pipe: Connection, reason: str) -> None:
     try:
-        pipe.send_bytes(_packed((True, words)))
+        pipe.send_bytes(_packed((True, reason)))
     except OSError:
-        print(words, file=sys.stderr)  # the leader is gone
+        print(reason, file=sys.stderr)  # the leader is gone
 
 
-def _meet(rank: int, size: int, meeting: str, device: torch.device) -> None:
-    """Join the group of all processes."""
+def _join_group(rank: int, size: int, meeting: str, device: torch.device) -> None:
+    """Join the process group of leader and followers through the file `meeting`."""
     backend = "gloo"
     if device.type == "cuda":
         backend = "nccl"
         torch.cuda.set_device(device)
     elif sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nobody is elsewhere, and a host may not know its own name
+        # All processes are on this machine, and a host may not be able to resolve its own name.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = dist.FileStore(meeting, size)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TENSOR_TIMEOUT)
 
 
 def _flat(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """All numbers of the parameters, one behind another."""
+    """All parameters as one row, (N,)."""
     return torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
 
 
 def _gradients(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """All gradients, one behind another; 0 where there is none."""
-    found = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
-    return torch.cat([one.reshape(-1) for one in found])
+    """All gradients as one row, (N,); 0 where a parameter has none."""
+    gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+    return torch.cat([gradient.reshape(-1) for gradient in gradients])
 
 
 def _split(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """What `_flat` put together, in the parameters' shapes."""
+    """The inverse of `_flat`: a row (N,) in the parameters' shapes."""
     pieces = flat.split([one.numel() for one in parameters])
     return [piece.view_as(one) for piece, one in zip(pieces, parameters, strict=True)]
 
 
-def _packed(what: object) -> bytes:
-    written = io.BytesIO()
-    torch.save(what, written)
-    return written.getvalue()
+def _packed(message: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(message, buffer)
+    return buffer.getvalue()
 
 
 def _unpacked(data: bytes, device: torch.device) -> Any:
-    """What `_packed` packed in a process of this run, its tensors on `device`."""
+    """The inverse of `_packed`, with tensors on `device`. Only for bytes of this run's own processes: it unpickles."""
     return torch.load(io.BytesIO(data), map_location=device, weights_only=False)
 
 

@@ -28,7 +28,7 @@ from backend.training.algorithm.credit import (
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import Stage, curriculum_of
 from backend.training.learning.metrics import credit_metrics, spoken_metrics
-from backend.training.learning.role_trainer import Batch, RoleTrainer, RoleTrainerSettings
+from backend.training.learning.role_trainer import Batch, GradientPool, RoleTrainer, RoleTrainerSettings
 from backend.training.learning.step_data import Learnt, StepData
 from backend.training.rollout.counterfactual import share_metrics
 from cryptosentinel.agents.registry import MANAGER, ROLES
@@ -70,13 +70,19 @@ class Learner:
     kept their format, None before they did; `past` is what else it remembers. A checkpoint has all of it."""
 
     def __init__(
-        self, config: TrainingConfig, policies: RolePolicies, role: str, team: Sequence[str] = tuple(ROLES)
+        self,
+        config: TrainingConfig,
+        policies: RolePolicies,
+        role: str,
+        team: Sequence[str] = tuple(ROLES),
+        gradients: GradientPool | None = None,
     ) -> None:
         self.config = config.of_role(role)
         self.curriculum = curriculum_of(self.config)
         self.policies = policies
         self.role = role
         self.team = team
+        self._gradients = gradients
         self.trainer = self._fresh_trainer()
         self.good: dict[str, Tensor] | None = None
         self.past = Past()
@@ -153,7 +159,7 @@ class Learner:
         )
 
     def _fresh_trainer(self) -> RoleTrainer:
-        return RoleTrainer(self.policies, self.role, role_settings(self.config, self.role))
+        return RoleTrainer(self.policies, self.role, role_settings(self.config, self.role), self._gradients)
 
     def _learns(self, step: int) -> bool:
         """Whether the role's weights may change in this step: it is not frozen, and where roles alternate, it is its

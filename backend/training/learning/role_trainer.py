@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ from backend.training.algorithm.objective import (
     normaliser,
 )
 from backend.training.algorithm.trajectory import Trajectory, pad_trajectories
-from backend.training.learning.batches import MicroBatch, Row, Watch, _micro_batches
+from backend.training.learning.batches import MicroBatch, StepStats, TrainingRow, micro_batches
 from backend.training.learning.optimizers import OptimiserName, make_optimiser, optimiser_state, restore_optimiser
 from simulator.errors import UserError
 
@@ -70,20 +70,29 @@ class RoleTrainerSettings:
 class Batch:
     """A batch of one role, divided into its updates: the rows of each, and the denominator that they are divided by."""
 
-    updates: Sequence[tuple[Sequence[Row], float]]
-    rows: Sequence[Row]
+    updates: Sequence[tuple[Sequence[TrainingRow], float]]
+    rows: Sequence[TrainingRow]
     temperature: float
     truncated: int
-    watch: Watch
+    stats: StepStats
 
 
 class RoleTrainer:
     """Trains one role's policy. Nothing of another role is read or written."""
 
-    def __init__(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> None:
+    def __init__(
+        self,
+        policies: RolePolicies,
+        role: str,
+        settings: RoleTrainerSettings,
+        gradients: GradientPool | None = None,
+    ) -> None:
+        """`gradients` computes the gradients of this trainer's batches; None computes them in this process."""
         self.policies = policies
         self.role = role
         self.settings = settings
+        self._gradients = gradients or LocalGradients()
+        self._policy = PolicyGradient(policies, role, settings)
         self.updates = 0  # optimiser steps taken
         self.batches = 0  # calls of `step`
         self._parameters = policies.trainable(role)
@@ -139,13 +148,17 @@ class RoleTrainer:
         # A call without a gradient stands in the denominator of its own update only where updates have one each.
         by_update = settings.aggregation == "bnpo"
         chosen = np.flatnonzero((tokens > 0) & (weight > 0.0)) if by_update else np.flatnonzero(learns)
-        rows = {i: Row(trajectories[i], float(advantage[i]), float(weight[i])) for i in np.flatnonzero(learns).tolist()}
+        rows = {
+            i: TrainingRow(trajectories[i], float(advantage[i]), float(weight[i]))
+            for i in np.flatnonzero(learns).tolist()
+        }
         plan = self._plan(len(chosen))
         if len(plan) > 1:
             # Rows of the first update alone see the policy before it has moved: their log-probs are at hand there.
             first = set(chosen[plan[0]].tolist()) if settings.epochs == 1 else set()
-            self._remember_proximal([row for i, row in rows.items() if i not in first], temperature)
-        updates: list[tuple[list[Row], float]] = []
+            proximal = self._proximal_logps([row for i, row in rows.items() if i not in first], temperature)
+            rows = {i: replace(row, proximal=proximal.get(row)) for i, row in rows.items()}
+        updates: list[tuple[list[TrainingRow], float]] = []
         how, length = settings.aggregation, settings.constant_length
         total = normaliser(weight, tokens, how, length) / settings.minibatches
         for part in plan:
@@ -155,19 +168,19 @@ class RoleTrainer:
             updates.append(([rows[i] for i in members.tolist() if i in rows], total))
         self.batches += 1
         truncated = sum(one.truncated for one in trajectories)
-        return Batch(updates, list(rows.values()), temperature, truncated, self.watch())
+        return Batch(updates, list(rows.values()), temperature, truncated, StepStats(self.settings.importance_cap))
 
     def learn(self, batch: Batch, rate: float = 1.0) -> dict[str, float]:
         """Make the updates of a batch; its metrics."""
         for number in range(len(batch.updates)):
             loss = self.gradient(batch, number)
             if loss is not None:
-                self.apply([(loss, batch.watch)], rate)
+                self.apply([(loss, batch.stats)], rate)
         return self.end(batch)
 
     def end(self, batch: Batch) -> dict[str, float]:
         """The metrics of a batch whose updates are made, as `step` names them."""
-        found = batch.watch.metrics(batch.rows)
+        found = batch.stats.metrics(batch.rows)
         if self.settings.mask_truncated:
             found["masked"] = float(batch.truncated)
         return {f"{self.role}/{name}": value for name, value in found.items()}
@@ -230,45 +243,27 @@ class RoleTrainer:
         rng = np.random.default_rng([self.settings.seed, self.batches])
         return [part for _ in range(epochs) for part in np.array_split(rng.permutation(rows), parts)]
 
-    def _remember_proximal(self, rows: Sequence[Row], temperature: float) -> None:
-        """Log-probs before the first of several updates."""
-        batches, crew = self._batches(rows), self.policies.crew
-        if crew is None:
-            found = list(zip(batches, self.logps_of(batches, temperature), strict=True))
-        else:
-            found = crew.logps(self, batches, temperature)
-        for members, lines in found:
-            for row, line in zip(members, lines, strict=True):
-                row.proximal = line
+    def _proximal_logps(self, rows: Sequence[TrainingRow], temperature: float) -> dict[TrainingRow, Tensor]:
+        """The log-probs (length,) of each row under the policy as it is now, before the first of several updates."""
+        return {
+            row: line
+            for members, lines in self._gradients.logps(self._policy, self._batches(rows), temperature)
+            for row, line in zip(members, lines, strict=True)
+        }
 
-    def logps_of(self, batches: Sequence[MicroBatch], temperature: float) -> list[list[Tensor]]:
-        """Log-probs (length,) of each row of some micro-batches, without gradient."""
-        found = []
-        with torch.no_grad():
-            for members in batches:
-                batch = pad_trajectories([row.trajectory for row in members]).to(self.policies.device)
-                logps, _ = self.policies.logps(self.role, batch.ids, batch.mask, temperature)
-                found.append([line[: row.length] for row, line in zip(members, logps, strict=True)])
-        return found
-
-    def _batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
+    def _batches(self, rows: Sequence[TrainingRow]) -> list[MicroBatch]:
         """The rows in micro-batches, as many as there are processes to compute them, where that can be."""
-        budget, crew = self.settings.micro_batch_tokens, self.policies.crew
-        if crew is not None:
-            budget = crew.budget(budget, sum(row.length for row in rows))
-        return list(_micro_batches(rows, budget))
+        budget = self._gradients.token_budget(self.settings.micro_batch_tokens, sum(row.length for row in rows))
+        return list(micro_batches(rows, budget))
 
     def gradient(self, batch: Batch, number: int) -> float | None:
         """Add the gradient of update `number` of the batch to the parameters' own; its loss, None without a row."""
         rows, total = batch.updates[number]
         if not rows:
             return None
-        batches, crew = self._batches(rows), self.policies.crew
-        if crew is None:
-            return self.accumulate(batches, total, batch.temperature, batch.watch)
-        return crew.gradient(self, batches, total, batch.temperature, batch.watch)
+        return self._gradients.accumulate(self._policy, self._batches(rows), total, batch.temperature, batch.stats)
 
-    def apply(self, losses: Sequence[tuple[float, Watch]], rate: float = 1.0) -> None:
+    def apply(self, losses: Sequence[tuple[float, StepStats]], rate: float = 1.0) -> None:
         """One optimiser step along the gradients that were added, by `gradient` of this trainer or of others over the
         same parameters; `losses` are theirs. Nothing moves where one of them, or the gradient, is not finite."""
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_grad_norm).item()
@@ -279,27 +274,43 @@ class RoleTrainer:
                 group["lr"] = lr
             self._optimizer.step()
             self.updates += 1
-        for loss, watch in losses:
+        for loss, stats in losses:
             if finite:
-                watch.add_update(loss, norm, lr)
+                stats.add_update(loss, norm, lr)
             else:
-                watch.skipped_updates += 1
+                stats.add_skipped_update()
         self._optimizer.zero_grad()
 
-    def accumulate(self, batches: Sequence[MicroBatch], total: float, temperature: float, watch: Watch) -> float:
+
+class PolicyGradient:
+    """The loss of one role's policy under the role's settings, and its gradient. There is no optimizer here: several
+    processes compute gradients of the same policy, and one of them makes the step."""
+
+    def __init__(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> None:
+        self.policies = policies
+        self.role = role
+        self.settings = settings
+
+    def accumulate(self, batches: Sequence[MicroBatch], total: float, temperature: float, stats: StepStats) -> float:
         """Add the gradient of some micro-batches of an update to the parameters' own; their part of its loss."""
         loss = 0.0
         for members in batches:
-            part = self._loss(members, total, temperature, watch)
+            part = self._loss(members, total, temperature, stats)
             part.backward()
             loss += part.item()
         return loss
 
-    def watch(self) -> Watch:
-        """An empty record of a step."""
-        return Watch(self.settings.importance_cap)
+    def logps(self, batches: Sequence[MicroBatch], temperature: float) -> list[list[Tensor]]:
+        """Log-probs (length,) of each row of each micro-batch, without gradient."""
+        found = []
+        with torch.no_grad():
+            for members in batches:
+                batch = pad_trajectories([row.trajectory for row in members]).to(self.policies.device)
+                logps, _ = self.policies.logps(self.role, batch.ids, batch.mask, temperature)
+                found.append([line[: row.length] for row, line in zip(members, logps, strict=True)])
+        return found
 
-    def _loss(self, members: Sequence[Row], total: float, temperature: float, watch: Watch) -> Tensor:
+    def _loss(self, members: Sequence[TrainingRow], total: float, temperature: float, stats: StepStats) -> Tensor:
         """-(J - kl_coef KL + entropy_coef H) of a micro-batch, a scalar with gradient."""
         settings, device = self.settings, self.policies.device
         batch = pad_trajectories([row.trajectory for row in members]).to(device)
@@ -315,7 +326,7 @@ class RoleTrainer:
         importance = importance_weights(
             old, batch.sampled_logps, batch.mask, settings.importance_cap, settings.importance
         )
-        objective, stats = clipped_objective(
+        objective, clip_stats = clipped_objective(
             new,
             old,
             batch.mask,
@@ -334,9 +345,52 @@ class RoleTrainer:
         if reference is not None:
             kl = kl_tokens(new, old, reference, batch.mask, importance)
             loss = loss + settings.kl_coef * aggregate(kl, batch.mask, weights, settings.aggregation, total)
-            watch.add_kl(masked_mean(kl.detach(), batch.mask), weights)
+            stats.add_kl(masked_mean(kl.detach(), batch.mask), weights)
         if with_entropy:
             mean = aggregate(entropy, batch.mask, weights, settings.aggregation, total)
             loss = loss - settings.entropy_coef * mean
-        watch.add_tokens(stats, entropy.detach()[batch.mask], importance[batch.mask], old.detach(), batch)
+        stats.add_tokens(clip_stats, entropy.detach()[batch.mask], importance[batch.mask], old.detach(), batch)
         return loss
+
+
+class GradientPool(Protocol):
+    """Who computes the gradients of a role's micro-batches: this process, or several processes together."""
+
+    def token_budget(self, batch_tokens: int, tokens: int) -> int:
+        """Padded tokens of one micro-batch, of at most `batch_tokens`, where `tokens` are to be computed in all."""
+        ...
+
+    def accumulate(
+        self, policy: PolicyGradient, batches: Sequence[MicroBatch], total: float, temperature: float, stats: StepStats
+    ) -> float:
+        """Add the gradient of all batches to the role's parameters, and return their loss.
+
+        As `PolicyGradient.accumulate` does for the batches of one process.
+        """
+        ...
+
+    def logps(
+        self, policy: PolicyGradient, batches: Sequence[MicroBatch], temperature: float
+    ) -> list[tuple[MicroBatch, list[Tensor]]]:
+        """Each batch, in any order, with the log-probs of its rows, as `PolicyGradient.logps`."""
+        ...
+
+
+class LocalGradients:
+    """Everything is computed in this process."""
+
+    def token_budget(self, batch_tokens: int, tokens: int) -> int:
+        """`batch_tokens`: one process has no reason for smaller micro-batches."""
+        return batch_tokens
+
+    def accumulate(
+        self, policy: PolicyGradient, batches: Sequence[MicroBatch], total: float, temperature: float, stats: StepStats
+    ) -> float:
+        """As `GradientPool.accumulate`."""
+        return policy.accumulate(batches, total, temperature, stats)
+
+    def logps(
+        self, policy: PolicyGradient, batches: Sequence[MicroBatch], temperature: float
+    ) -> list[tuple[MicroBatch, list[Tensor]]]:
+        """As `GradientPool.logps`, in the order of `batches`."""
+        return list(zip(batches, policy.logps(batches, temperature), strict=True))

@@ -52,8 +52,8 @@ def step_together(
     """
     lead = next(iter(trainers.values()))
     for number in range(max((len(batch.updates) for batch in batches.values()), default=0)):
-        found = [(trainers[role].gradient(batch, number), batch.watch) for role, batch in batches.items()]
-        losses = [(loss, watch) for loss, watch in found if loss is not None]
+        found = [(trainers[role].gradient(batch, number), batch.stats) for role, batch in batches.items()]
+        losses = [(loss, stats) for loss, stats in found if loss is not None]
         if losses:
             lead.apply(losses, rate)
     return {role: trainers[role].end(batch) for role, batch in batches.items()}

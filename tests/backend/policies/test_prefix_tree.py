@@ -18,7 +18,7 @@ from backend.policies.logprobs import token_logps
 from backend.policies.prefix_tree import prefix_tree
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.learning.batches import Row, _micro_batches
+from backend.training.learning.batches import TrainingRow, micro_batches
 from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
 
 Make = Callable[..., Trajectory]
@@ -161,9 +161,10 @@ def test_a_pass_does_not_grow_with_the_calls_of_a_rollout(tiny: Qwen3ForCausalLM
 def test_micro_batches_keep_to_their_budget_and_groups_together(make: Make, seed: int, budget: int) -> None:
     rng = np.random.default_rng(seed)
     rows = [
-        Row(make(i, prompt=int(rng.integers(2, 30)), query=f"q{rng.integers(3)}"), 1.0, 1.0) for i in rng.permutation(9)
+        TrainingRow(make(i, prompt=int(rng.integers(2, 30)), query=f"q{rng.integers(3)}"), 1.0, 1.0)
+        for i in rng.permutation(9)
     ]
-    found = list(_micro_batches(rows, budget))
+    found = list(micro_batches(rows, budget))
     assert sorted(id(row) for part in found for row in part) == sorted(id(row) for row in rows)
     for part in found:
         assert len(part) == 1 or len(part) * max(row.length for row in part) <= budget

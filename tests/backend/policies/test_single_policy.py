@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +139,9 @@ def test_what_is_not_finite_in_one_role_stops_the_update_of_all(tiny: Qwen3ForCa
     trainers = {role: RoleTrainer(policies, role, FREE) for role in ROLES}
     before = policies.version("trader")
     good, bad = batch_of(make, "manager", 1, 3), batch_of(make, "trader", 2, 3)
-    broken = trainers["trader"].begin(*bad)
-    broken.rows[0].advantage = float("nan")
+    batch = trainers["trader"].begin(*bad)
+    [(rows, total)] = batch.updates
+    broken = replace(batch, updates=[([replace(rows[0], advantage=float("nan")), *rows[1:]], total)])
     metrics = step_together(trainers, {"manager": trainers["manager"].begin(*good), "trader": broken})
     assert policies.version("trader") == before
     assert [metrics[role][f"{role}/skipped_updates"] for role in ("manager", "trader")] == [1.0, 1.0]

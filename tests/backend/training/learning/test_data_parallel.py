@@ -21,9 +21,9 @@ from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning import data_parallel as module
-from backend.training.learning.batches import Row
-from backend.training.learning.data_parallel import Crew, balanced
-from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.learning.batches import TrainingRow
+from backend.training.learning.data_parallel import DataParallelGradients, balanced
+from backend.training.learning.role_trainer import GradientPool, RoleTrainer, RoleTrainerSettings
 from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tokenizer
 from simulator.errors import RunFailed
 
@@ -59,27 +59,26 @@ def start(base: Path) -> Path:
 
 
 @pytest.fixture
-def crew(base: Path, start: Path) -> Iterator[Crew]:
-    made = Crew(base, TRAINING, ROLES, start)
+def pool(base: Path, start: Path) -> Iterator[DataParallelGradients]:
+    made = DataParallelGradients(base, TRAINING, ROLES, start)
     yield made
     made.close()
 
 
-def steps(policies: RolePolicies, make: Make) -> list[dict[str, float]]:
+def steps(policies: RolePolicies, make: Make, gradients: GradientPool | None = None) -> list[dict[str, float]]:
     """The metrics of two steps on twelve conversations of different lengths."""
-    trainer = RoleTrainer(policies, "manager", SETTINGS)
+    trainer = RoleTrainer(policies, "manager", SETTINGS, gradients)
     batch = [make(i, prompt=3 + 2 * i, answer=1 + i % 5) for i in range(12)]
     advantages = [math.sin(i) for i in range(12)]
     return [trainer.step(batch, advantages, [0.25] * 12) for _ in range(2)]
 
 
 def test_two_processes_take_the_steps_of_one_and_a_dead_one_ends_the_run(
-    base: Path, start: Path, crew: Crew, make: Make
+    base: Path, start: Path, pool: DataParallelGradients, make: Make
 ) -> None:
     alone, together = (role_policies(base, TRAINING, roles=ROLES, start=start)[0] for _ in range(2))
     before = together.role_state("manager")
-    together.crew = crew
-    expected, found = steps(alone, make), steps(together, make)
+    expected, found = steps(alone, make), steps(together, make, pool)
     for name, value in alone.role_state("manager").items():
         torch.testing.assert_close(together.role_state("manager")[name], value, rtol=0.0, atol=1e-6)
     assert any((before[name] - value).abs().max() > 1e-3 for name, value in alone.role_state("manager").items())
@@ -87,26 +86,26 @@ def test_two_processes_take_the_steps_of_one_and_a_dead_one_ends_the_run(
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
     assert together.version("trader") == alone.version("trader")
 
-    process, _ = crew._members[0]
+    process, _ = pool._followers[0]
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(RunFailed, match=r"process 1 of training\.data_parallel = 2 died \(signal 9\): .*resume"):
-        steps(together, make)
+        steps(together, make, pool)
 
 
 @pytest.mark.slow
-def test_a_process_that_fails_says_why(crew: Crew) -> None:
+def test_a_process_that_fails_says_why(pool: DataParallelGradients) -> None:
     task = module._Task("nobody", SETTINGS, [], None, 1.0)
-    crew._members[0][1].send_bytes(module._packed(task))
+    pool._followers[0][1].send_bytes(module._packed(task))
     with pytest.raises(RunFailed, match=r"process 1 of training\.data_parallel failed: KeyError: 'nobody'"):
-        crew._answers()
+        pool._answers()
 
 
-def row(length: int) -> Row:
+def row(length: int) -> TrainingRow:
     """A conversation of so many tokens, the last one sampled."""
     mask = np.arange(length) == length - 1
     ids, logps = np.zeros(length, np.int32), np.zeros(length, np.float32)
-    return Row(Trajectory("manager", "q", 0, 0, ids, mask, logps, "v", True, 1.0, None, False), 1.0, 1.0)
+    return TrainingRow(Trajectory("manager", "q", 0, 0, ids, mask, logps, "v", True, 1.0, None, False), 1.0, 1.0)
 
 
 @settings(deadline=None)
