@@ -10,9 +10,9 @@ from cryptosentinel.agents.market_analyst import ROLE as MARKET_ANALYST
 from cryptosentinel.agents.market_analyst import Analysis
 from cryptosentinel.conversation.budget import Budget, Ledger
 from cryptosentinel.conversation.masking import Mask
-from cryptosentinel.conversation.memory import Lean, Memory, Stance, lean_of
+from cryptosentinel.conversation.memory import Direction, Memory, OpenDecision, direction_of
 from cryptosentinel.guard.guard import Guard, GuardLimits
-from cryptosentinel.team import Talk, Team, TeamDecision, derive_seed
+from cryptosentinel.team import AgentTask, Team, TeamDecision, derive_seed
 from simulator.backtest.run import BacktestResult, BacktestRun
 from simulator.exchange.orders import Cancel, Order
 from simulator.exchange.records import AccountView
@@ -43,7 +43,7 @@ def play(
     memory: Memory | None = None,
     budget: Budget | None = None,
     decisions: list[tuple[int, TeamDecision]] | None = None,
-) -> Talk[EpisodeResult]:
+) -> AgentTask[EpisodeResult]:
     """Let the team trade `run` to its end. `on_decision` gets the bars that are done.
 
     With `each_symbol` the manager decides on one coin at a time, each with 1/S of the equity to itself; otherwise on
@@ -119,24 +119,24 @@ def _stances(
     symbols: Sequence[str],
     share: float,
     earned: dict[str, float],
-) -> list[Stance]:
+) -> list[OpenDecision]:
     """What a decision said about each of its coins."""
     positions: dict[str | None, Position] = {}
     if decision.manager.answer is not None:
         mask = Mask(symbols, team.settings.mask_symbols)
         for position in Decision.model_validate(decision.manager.answer).positions:
             positions[mask.symbol(position.symbol)] = position
-    leans: dict[str, Lean] = {}
+    leans: dict[str, Direction] = {}
     for transcript in decision.transcripts:
         if transcript.role == MARKET_ANALYST.key and transcript.answer is not None:
             heard = MARKET_ANALYST.reply(Analysis.model_validate(transcript.answer))
-            leans[transcript.brief["symbol"]] = lean_of(heard)
+            leans[transcript.brief["symbol"]] = direction_of(heard)
     due_at = view.now + team.settings.horizon_bars * view.interval
     stances = []
     for symbol in symbols:
         said = positions.get(symbol)
         stances.append(
-            Stance(
+            OpenDecision(
                 symbol=symbol,
                 decided_at=view.now,
                 due_at=due_at,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from cryptosentinel.llm.engine import NOTHING, Completion, Engine, Request, StreamingEngine, Usage
-from cryptosentinel.team import Talk
+from cryptosentinel.team import AgentTask
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 # Of `Throughput.metrics`: those that a run done again has again, and those that tell the machine's speed.
 FILLING = ("requests", "failures", "sampled_tokens", "prompt_tokens", "batch", "batch_fill", "prefix_reuse")
@@ -58,16 +58,16 @@ class Throughput:
 
 
 def run_all(
-    tasks: Sequence[Talk[T]],
+    tasks: Sequence[AgentTask[_T]],
     engine: Engine,
     *,
     max_batch: int = 512,
     on_finished: Callable[[int], None] | None = None,
     throughput: Throughput | None = None,
-) -> list[T]:
+) -> list[_T]:
     """Run every task to its end and return their results in order. `on_finished` gets the number finished so far;
     `throughput` is added to. An engine that streams has at most `max_batch` requests at a time."""
-    crew = _Crew(tasks, on_finished, throughput or Throughput())
+    crew = _TaskPool(tasks, on_finished, throughput or Throughput())
     began = time.perf_counter()
     crew.start()
     try:
@@ -89,17 +89,17 @@ class _Wanted:
     request: Request
 
 
-class _Crew(Generic[T]):
+class _TaskPool(Generic[_T]):
     """The tasks, what they wait for, and what came of them."""
 
     def __init__(
-        self, tasks: Sequence[Talk[T]], on_finished: Callable[[int], None] | None, throughput: Throughput
+        self, tasks: Sequence[AgentTask[_T]], on_finished: Callable[[int], None] | None, throughput: Throughput
     ) -> None:
         self._tasks = tasks
         self._on_finished = on_finished
         self._heard: dict[int, list[Completion | None]] = {}
         self.throughput = throughput
-        self.results: dict[int, T] = {}
+        self.results: dict[int, _T] = {}
         self.waiting: list[_Wanted] = []
 
     def start(self) -> None:
@@ -138,7 +138,7 @@ class _Crew(Generic[T]):
             self.waiting += [_Wanted(number, place, request) for place, request in enumerate(requests)]
 
 
-def _in_batches(crew: _Crew[T], engine: Engine, max_batch: int) -> None:
+def _in_batches(crew: _TaskPool[_T], engine: Engine, max_batch: int) -> None:
     while crew.waiting:
         # One role at a time, so that identical prompts of a role meet in one batch.
         ordered = sorted(crew.waiting, key=lambda wanted: (wanted.request.role, wanted.number, wanted.place))
@@ -151,7 +151,7 @@ def _in_batches(crew: _Crew[T], engine: Engine, max_batch: int) -> None:
             crew.answer(wanted, completion)
 
 
-def _stream(crew: _Crew[T], engine: StreamingEngine, max_batch: int) -> None:
+def _stream(crew: _TaskPool[_T], engine: StreamingEngine, max_batch: int) -> None:
     flying: dict[Future[Completion], _Wanted] = {}
     try:
         while crew.waiting or flying:

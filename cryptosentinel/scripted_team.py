@@ -17,7 +17,7 @@ from typing import Any
 from cryptosentinel.agents.market_analyst import Analysis, reply
 from cryptosentinel.agents.registry import SPEAKERS, STANDARD
 from cryptosentinel.agents.risk_analyst import Verdict
-from cryptosentinel.protocol.tool_calls import Malformed, parse, render_call
+from cryptosentinel.protocol.tool_calls import MalformedCall, parse, render_call
 
 Messages = list[dict[str, str]]
 Policy = Callable[[Messages, int], str]
@@ -63,7 +63,7 @@ def exchanges(messages: Messages, role: str) -> list[Exchange]:
         if said["role"] != "assistant" or heard["role"] != "tool":
             continue
         call = parse(said["content"], types)
-        if isinstance(call, Malformed):
+        if isinstance(call, MalformedCall):
             continue
         result = json.loads(heard["content"])
         if isinstance(result, dict):

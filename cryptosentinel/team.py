@@ -17,14 +17,14 @@ from cryptosentinel.agents.registry import STANDARD, roles_of, team_of
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.role import Role
 from cryptosentinel.agents.trader import Execution
-from cryptosentinel.conversation.budget import Ledger, Purse
+from cryptosentinel.conversation.budget import DecisionBudget, Ledger
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.conversation.transcript import Conversation, Transcript
 from cryptosentinel.guard.guard import Clamp, Guard
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage
-from cryptosentinel.protocol.tool_calls import Arguments, Malformed, ToolCall, parse
+from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall, parse
 from cryptosentinel.tools.context import ToolContext
 from simulator.backtest.run import orders_for_target
 from simulator.exchange.orders import Order
@@ -32,9 +32,9 @@ from simulator.exchange.records import AccountView
 from simulator.exchange.rules import SymbolRules
 from simulator.market.market import MarketView
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 # Yields what models must say, all at once; is resumed with what they said.
-Talk = Generator[Sequence[Request], Sequence[Completion], T]
+AgentTask = Generator[Sequence[Request], Sequence[Completion], _T]
 Question = AskAnalyst | AskAboutPosition
 
 
@@ -130,7 +130,7 @@ class Team:
         sent: Sequence[Order] = (),
         memory: Memory | None = None,
         ledger: Ledger | None = None,
-    ) -> Talk[TeamDecision]:
+    ) -> AgentTask[TeamDecision]:
         """Decide on `symbols`, for which `share` of the equity is meant. `sent` are orders that other decisions have
         sent at this bar already; the guard counts them. `memory` tells the manager of earlier decisions. `ledger` books
         what thinking costs and says when nothing is left. `seed` fixes all sampling of this decision."""
@@ -147,7 +147,7 @@ class Team:
 
     def consult(
         self, tool: str, question: Question, view: MarketView, account: AccountView, seed: int
-    ) -> Talk[Transcript]:
+    ) -> AgentTask[Transcript]:
         """Put one question to the sub-agent behind a consultation `tool`, without a manager: practice for it."""
         desk = _Desk(self, self._context(view, account, (question.symbol,), 1.0), seed)
         alias = desk.context.mask.alias(question.symbol)
@@ -185,7 +185,7 @@ class Team:
 class _Desk:
     """One decision under way: what was delegated, and what the answers allow."""
 
-    def __init__(self, team: Team, context: ToolContext, seed: int, purse: Purse | None = None) -> None:
+    def __init__(self, team: Team, context: ToolContext, seed: int, purse: DecisionBudget | None = None) -> None:
         self.team = team
         self.context = context
         self.seed = seed
@@ -197,7 +197,7 @@ class _Desk:
 
     def converse(
         self, role: Role, context: ToolContext, asked: dict[str, Any], ordinal: int, more: str = ""
-    ) -> Talk[Transcript]:
+    ) -> AgentTask[Transcript]:
         """Hold one conversation until its typed answer, a malformed turn, or the last turn. It begins with the role's
         brief, and `more` below that."""
         team = self.team
@@ -220,10 +220,12 @@ class _Desk:
             text = talk.add_completion(completion, self.purse.pay(role.key, completion.usage) if self.purse else 0.0)
             if completion.failure is not None:
                 return talk.finish(asked, None, f"engine_failed: {completion.failure}")
-            call = parse(text, types) if completion.finished else Malformed("cut_off", "no end within the token limit")
+            call: ToolCall | MalformedCall = MalformedCall("cut_off", "no end within the token limit")
+            if completion.finished:
+                call = parse(text, types)
             if isinstance(call, ToolCall):
                 call = self._check_symbol(call)
-            if isinstance(call, Malformed):
+            if isinstance(call, MalformedCall):
                 if talk.retries == team.settings.retries or not completion.finished:
                     return talk.finish(asked, None, f"{call.code}: {call.detail}")
                 talk.add_tool_response({"error": call.code, "detail": call.detail}, retry=True)
@@ -252,13 +254,13 @@ class _Desk:
             return f"no_room: {len(talk.ids)} tokens and {settings.sampling.max_tokens} for the answer are too many"
         return None
 
-    def delegate(self, call: ToolCall) -> Talk[dict[str, Any]]:
+    def delegate(self, call: ToolCall) -> AgentTask[dict[str, Any]]:
         """Let the sub-agent behind `call` answer; what it says binds where it is RiskAnalyst's or Trader's to say."""
         transcript = yield from self._ask(call)
         self.sub_transcripts.append(transcript)
         return self._heed(call, transcript)
 
-    def delegate_all(self, several: AskSeveral) -> Talk[dict[str, Any]]:
+    def delegate_all(self, several: AskSeveral) -> AgentTask[dict[str, Any]]:
         """Let the sub-agents answer several questions side by side. They are heeded in the order of the questions,
         whichever is answered first."""
         calls = [ToolCall(f"consult_{question.ask}", question) for question in several.questions]
@@ -268,7 +270,7 @@ class _Desk:
         asked = [{"ask": question.ask, "symbol": question.symbol} for question in several.questions]
         return {"answers": [question | answer for question, answer in zip(asked, answers, strict=True)]}
 
-    def _ask(self, call: ToolCall) -> Talk[Transcript]:
+    def _ask(self, call: ToolCall) -> AgentTask[Transcript]:
         """Hold the conversation that `call` opens."""
         role = self.team.sub_agents[call.name]
         arguments = call.arguments
@@ -305,7 +307,7 @@ class _Desk:
         assert symbol is not None  # _check_symbol has refused the others
         return symbol
 
-    def _check_symbol(self, call: ToolCall) -> ToolCall | Malformed:
+    def _check_symbol(self, call: ToolCall) -> ToolCall | MalformedCall:
         """Names of coins come from the model; one that does not exist, or is not this decision's, is malformed."""
         arguments = call.arguments
         named: list[str] = []
@@ -320,7 +322,7 @@ class _Desk:
         for alias in named:
             if self.context.mask.symbol(alias) not in self.context.symbols:
                 known = ", ".join(self.context.mask.alias(symbol) for symbol in self.context.symbols)
-                return Malformed("unknown_symbol", f"no coin {alias!a} to decide on; there are {known}")
+                return MalformedCall("unknown_symbol", f"no coin {alias!a} to decide on; there are {known}")
         return call
 
     def orders_of(self, manager: Transcript) -> tuple[list[Order], list[Ruling]]:
@@ -357,9 +359,9 @@ class _Desk:
         return plan.placed(orders, self.context.view.last_close(symbol), rules)
 
 
-def side_by_side(talks: Sequence[Talk[T]]) -> Talk[list[T]]:
+def side_by_side(talks: Sequence[AgentTask[_T]]) -> AgentTask[list[_T]]:
     """Hold conversations at the same time; their results in order. All that they wait for goes out together."""
-    results: dict[int, T] = {}
+    results: dict[int, _T] = {}
     asked: dict[int, Sequence[Request]] = {}
 
     def advance(number: int, answers: Sequence[Completion] | None) -> None:

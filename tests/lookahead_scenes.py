@@ -15,7 +15,7 @@ from simulator.backtest.run import orders_for_target
 from simulator.exchange.orders import Order
 from simulator.exchange.records import AccountView
 from simulator.market.market import Market, MarketView
-from simulator.market.series import Books, Series
+from simulator.market.series import DataSeries, OrderBooks
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -38,8 +38,8 @@ def rich_market(bars: int = BARS) -> Market:
         market,
         **arrays,
         partial=(rng.random(holes.shape) < 0.2) & ~holes,
-        series={"onchain/fees": Series(time, {"value": rng.normal(10.0, 3.0, len(time))})},
-        books={"AAAUSDT": Books(time, price - steps, sizes[0], price + steps, sizes[1])},
+        series={"onchain/fees": DataSeries(time, {"value": rng.normal(10.0, 3.0, len(time))})},
+        books={"AAAUSDT": OrderBooks(time, price - steps, sizes[0], price + steps, sizes[1])},
     )
 
 

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.protocol.tool_calls import Malformed, read_call, render_call
+from cryptosentinel.protocol.tool_calls import MalformedCall, read_call, render_call
 from cryptosentinel.scripted_team import Messages, Policy, expert_policies
 
 MODEL = "test-model"
@@ -98,7 +98,7 @@ def scripted(policies: Mapping[str, Policy] | None = None, usage: Any = None) ->
     def answer(body: dict[str, Any]) -> Reply:
         said = rules[role_of(body)](turns_of(body["messages"]), body["seed"])
         found = read_call(said)
-        if isinstance(found, Malformed):
+        if isinstance(found, MalformedCall):
             return chat({"content": said}, usage=usage)
         return chat(call(*found), "tool_calls", usage)
 

@@ -16,7 +16,7 @@ import pytest
 
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
-from simulator.exchange.orders import Order, Request
+from simulator.exchange.orders import Order, OrderRequest
 from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.events import FundingEvent
@@ -78,7 +78,7 @@ def market(quantity: float, **more: Any) -> Order:
 class Case:
     name: str
     candles: list[Candle]
-    requests: dict[int, list[Request]]
+    requests: dict[int, list[OrderRequest]]
     fills: list[tuple[int, float, float, str, bool]]
     rejections: list[tuple[int, str]] = field(default_factory=list)
     equity: float | None = None  # at the last close

@@ -16,7 +16,7 @@ from backend.store.records import DecisionRecord
 from backend.store.store import Store
 from cryptosentinel.agents.manager import AskSeveral
 from cryptosentinel.agents.registry import ROLES, SPEAKERS, SUB_AGENTS
-from cryptosentinel.protocol.tool_calls import Malformed, ToolCall, parse
+from cryptosentinel.protocol.tool_calls import MalformedCall, ToolCall, parse
 from simulator.errors import UserError
 
 # Controls, which a terminal obeys; formats, which turn or hide text; lone surrogates; separators of lines.
@@ -29,7 +29,7 @@ class Turn:
     nothing did), and the conversations that it opened, none or one, or several side by side."""
 
     content: str
-    call: ToolCall | Malformed
+    call: ToolCall | MalformedCall
     result: str | None
     consulted: tuple[Talk, ...]
 
@@ -92,7 +92,7 @@ class _Reading:
     """A conversation being read: its turns so far, and what the last of them was told."""
 
     turns: list[Turn] = field(default_factory=list)
-    spoken: tuple[str, ToolCall | Malformed, tuple[Talk, ...]] | None = None
+    spoken: tuple[str, ToolCall | MalformedCall, tuple[Talk, ...]] | None = None
 
     def close(self, result: str | None) -> None:
         if self.spoken is not None:
@@ -158,9 +158,9 @@ def decisions_told(records: Sequence[DecisionRecord]) -> str:
     return ", ".join(f"{min(own)} to {max(own)} of {name}" for name, own in numbers.items())
 
 
-def _questions(call: ToolCall | Malformed) -> int:
+def _questions(call: ToolCall | MalformedCall) -> int:
     """How many conversations a turn opens."""
-    if isinstance(call, Malformed):
+    if isinstance(call, MalformedCall):
         return 0
     return len(call.arguments.questions) if isinstance(call.arguments, AskSeveral) else int(call.name in SUB_AGENTS)
 

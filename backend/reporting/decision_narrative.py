@@ -18,7 +18,7 @@ from cryptosentinel.agents.market_analyst import Analysis
 from cryptosentinel.agents.registry import ROLES, SUB_AGENTS, role_title
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.trader import Execution
-from cryptosentinel.protocol.tool_calls import Malformed, ToolCall
+from cryptosentinel.protocol.tool_calls import MalformedCall, ToolCall
 
 _COIN = re.compile(r"^(\S+): held ", re.MULTILINE)  # a coin's line in the manager's brief
 
@@ -98,7 +98,7 @@ def _talk(talk: Talk, names: dict[str, str], depth: int) -> Iterator[Line]:
         if looks_up and turn.result is not None:
             yield Line("tool", f"{title} {said}", _result(turn.result, names), f"{content}\n{turn.result}", depth)
         else:  # what a consultation answers is told as a conversation of its own
-            yield Line(role, title, said, content, depth, isinstance(call, Malformed))
+            yield Line(role, title, said, content, depth, isinstance(call, MalformedCall))
         for other in turn.consulted:
             yield from _talk(other, names, depth + 1)
     if talk.problem:
@@ -115,9 +115,9 @@ def _question(consult: str, question: AskAnalyst | AskAboutPosition, names: dict
     return f"{asked.title}, {f'may I hold {wish}?' if asked.key == 'risk_analyst' else f'how would you trade {wish}?'}"
 
 
-def _said(call: ToolCall | Malformed, content: str, names: dict[str, str]) -> str:
+def _said(call: ToolCall | MalformedCall, content: str, names: dict[str, str]) -> str:
     """A call in a sentence; what is no valid call, as it stands."""
-    if isinstance(call, Malformed):
+    if isinstance(call, MalformedCall):
         return content or "(said nothing)"
     arguments = call.arguments
     if isinstance(arguments, AskAnalyst | AskAboutPosition):

@@ -15,7 +15,7 @@ from backend.decisions.tree import DecisionTree, Talk, Turn, visible
 from backend.reporting.decision_narrative import consequences, real_names
 from backend.reporting.labels import ABSENT
 from cryptosentinel.agents.registry import ROLES, role_title
-from cryptosentinel.protocol.tool_calls import Malformed
+from cryptosentinel.protocol.tool_calls import MalformedCall
 from simulator.market.timeframes import format_time
 
 
@@ -105,7 +105,7 @@ def used(talk: Talk) -> str:
 
 def called(talk: Talk, turn: Turn) -> str:
     """The call that `turn` of `talk` is, with its arguments; what is no valid call as it stands, with the reason."""
-    if isinstance(turn.call, Malformed):
+    if isinstance(turn.call, MalformedCall):
         return f"no valid call ({turn.call.code}: {turn.call.detail}): {turn.content or '(nothing)'}"
     arguments = turn.call.arguments.model_dump(exclude_none=True)
     answers = talk.answer is not None and turn.call.name == ROLES[talk.role].answer.name

@@ -86,14 +86,14 @@ class Ledger:
     _today: int = -1
     _day: Spending = field(default_factory=Spending)
 
-    def open(self, now: int) -> Purse:
+    def open(self, now: int) -> DecisionBudget:
         """The purse of a decision at the time `now` (ms); days are those of UTC."""
         if now // _DAY_MS != self._today:
             self._today, self._day = now // _DAY_MS, Spending()
-        return Purse(self, self._day)
+        return DecisionBudget(self, self._day)
 
 
-class Purse:
+class DecisionBudget:
     """What one decision may spend."""
 
     def __init__(self, ledger: Ledger, day: Spending) -> None:

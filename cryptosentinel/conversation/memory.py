@@ -18,15 +18,15 @@ from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.protocol.untrusted import clean
 from simulator.errors import DataError
 
-Said = Literal["long", "short", "flat", "unchanged"]  # "unchanged": not named, or there was no valid answer
-Lean = Literal["up", "down", "none"]
+DecidedSide = Literal["long", "short", "flat", "unchanged"]  # "unchanged": not named, or there was no valid answer
+Direction = Literal["up", "down", "none"]
 
 DAY_MS = 86_400_000
 _SENTENCE_CHARS = 160
 
 
 @dataclass(frozen=True)
-class Stance:
+class OpenDecision:
     """A decision on one coin whose outcome is not known yet. Times are milliseconds UTC.
 
     Attributes:
@@ -41,9 +41,9 @@ class Stance:
     symbol: str
     decided_at: int
     due_at: int
-    side: Said
+    side: DecidedSide
     exposure: float
-    lean: Lean | None
+    lean: Direction | None
     close: float
     capital: float
     earned: float
@@ -58,9 +58,9 @@ class Lesson:
     symbol: str
     decided_at: int
     known_at: int
-    side: Said
+    side: DecidedSide
     exposure: float
-    lean: Lean | None
+    lean: Direction | None
     move: float
     net: float
 
@@ -103,10 +103,10 @@ class Memory:
     """Decisions of one account: those whose outcome is open, and the lessons of the others."""
 
     def __init__(self) -> None:
-        self._open: list[Stance] = []
+        self._open: list[OpenDecision] = []
         self._lessons: list[tuple[int, int, str, int, Lesson]] = []  # sorted: decided_at, known_at, symbol, number
 
-    def note(self, stance: Stance) -> None:
+    def note(self, stance: OpenDecision) -> None:
         """Keep a decision until its outcome is known. One without a usable price or capital teaches nothing."""
         if all(math.isfinite(value) and value > 0 for value in (stance.close, stance.capital)):
             self._open.append(stance)
@@ -192,7 +192,7 @@ class Memory:
         memory = cls()
         try:
             for entry in data["open"]:
-                memory.note(Stance(**_checked(Stance, entry)))
+                memory.note(OpenDecision(**_checked(OpenDecision, entry)))
             for entry in data["lessons"]:
                 memory.add(Lesson(**_checked(Lesson, entry)))
         except (KeyError, TypeError, ValueError) as error:
@@ -204,7 +204,7 @@ class Memory:
         return [Recollection(one, now - one.decided_at) for one in known[max(0, len(known) - count) :]]
 
 
-def lean_of(answer: Mapping[str, Any]) -> Lean:
+def direction_of(answer: Mapping[str, Any]) -> Direction:
     """The way that MarketAnalyst's `lean` points, whatever its strength."""
     word = str(answer.get("lean", "none")).rpartition(" ")[2]
     return "up" if word == "up" else "down" if word == "down" else "none"
@@ -213,7 +213,7 @@ def lean_of(answer: Mapping[str, Any]) -> Lean:
 _WORDS = {"side": ("long", "short", "flat", "unchanged"), "lean": ("up", "down", "none", None)}
 
 
-def _checked(kind: type[Stance] | type[Lesson], entry: Any) -> dict[str, Any]:
+def _checked(kind: type[OpenDecision] | type[Lesson], entry: Any) -> dict[str, Any]:
     """The fields of `kind` in `entry`, each of its type. Raises `KeyError`, `TypeError` or `ValueError`."""
     values: dict[str, Any] = {}
     for item in fields(kind):

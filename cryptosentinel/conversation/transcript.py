@@ -10,7 +10,7 @@ from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import NOTHING, Completion, Usage
 from cryptosentinel.protocol.untrusted import render_result
 
-DROPPED = {"dropped": "an older result, to make room"}
+_DROPPED = {"dropped": "an older result, to make room"}
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Conversation:
         whether that was enough. The newest result stays: the next turn answers it."""
         if len(self.ids) <= limit:
             return True
-        note = self._codec.tool_response(render_result(DROPPED))
+        note = self._codec.tool_response(render_result(_DROPPED))
         before = self.dropped
         while len(self.ids) > limit and len(self._results) > 1:
             start, stop = self._results.pop(0)

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from cryptosentinel.guard.pending import Holding, Schedule, is_certain
+from cryptosentinel.guard.pending import Holding, OrderSchedule, is_certain
 from cryptosentinel.guard.state import GuardState, state_from_json
 from simulator.errors import DataError
-from simulator.exchange.orders import Cancel, Order, Request
+from simulator.exchange.orders import Cancel, Order, OrderRequest
 from simulator.exchange.records import AccountView
 from simulator.exchange.rules import SymbolRules, down_to
 from simulator.market.market import MarketView
@@ -89,7 +89,7 @@ class Guard:
         self._state = state_from_json(state)
 
     def review(
-        self, view: MarketView, account: AccountView, orders: Sequence[Request], sent: Sequence[Order] = ()
+        self, view: MarketView, account: AccountView, orders: Sequence[OrderRequest], sent: Sequence[Order] = ()
     ) -> tuple[list[Order], list[Clamp]]:
         """The orders that may be sent, and what was changed about the others. `sent` passed at this bar before.
 
@@ -110,7 +110,7 @@ class Guard:
         return [Cancel(order.id) for order in account.pending if not order.reduce_only]
 
     def _review(
-        self, view: MarketView, account: AccountView, orders: Sequence[Request], sent: Sequence[Order]
+        self, view: MarketView, account: AccountView, orders: Sequence[OrderRequest], sent: Sequence[Order]
     ) -> tuple[GuardState, list[Order], list[Clamp]]:
         state = self._state
         if account.drawdown >= self.limits.shutdown_drawdown:
@@ -119,7 +119,7 @@ class Guard:
             return state, [], [_clamp("no_equity", request, 0.0, f"equity is {account.equity}") for request in orders]
         state = state.observed(view.now, account.equity)
         frozen = self._only_shrink(state, account)
-        schedule = Schedule(view, account)
+        schedule = OrderSchedule(view, account)
         for order in sent:
             schedule.add(order)
         passed: list[Order] = []
@@ -154,7 +154,7 @@ class Guard:
         return state.with_sent(view.now, len(passed), since), passed, clamps
 
     def _review_one(
-        self, view: MarketView, account: AccountView, order: Order, schedule: Schedule, frozen: str | None
+        self, view: MarketView, account: AccountView, order: Order, schedule: OrderSchedule, frozen: str | None
     ) -> tuple[Order, list[Clamp]]:
         """What is left of `order`, with quantity 0 where nothing is, and what was changed about it."""
         nothing = replace(order, quantity=0.0)
@@ -204,7 +204,7 @@ class Guard:
         detail = f"exposure {before + asked:+.3f} asked, {before + allowed:+.3f} allowed"
         return replace(order, quantity=quantity, reduce_only=only_reduces), [_clamp(binding, order, quantity, detail)]
 
-    def _objection(self, view: MarketView, order: Order, schedule: Schedule) -> tuple[str, str] | None:
+    def _objection(self, view: MarketView, order: Order, schedule: OrderSchedule) -> tuple[str, str] | None:
         """Why `order` cannot be measured at all, whatever its size."""
         if order.symbol not in view.symbols:
             return "unknown_symbol", f"there are {', '.join(view.symbols)}"
@@ -290,6 +290,6 @@ def _reducible(holding: Holding, sign: float) -> float:
     return max(-sign * holding.base, 0.0) + holding.side(-sign)
 
 
-def _clamp(rule: str, request: Request, allowed: float, detail: str) -> Clamp:
+def _clamp(rule: str, request: OrderRequest, allowed: float, detail: str) -> Clamp:
     asked = getattr(request, "quantity", None)
     return Clamp(rule, str(getattr(request, "symbol", "")), asked if isinstance(asked, float) else 0.0, allowed, detail)

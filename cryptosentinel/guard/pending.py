@@ -55,7 +55,7 @@ def is_certain(order: Order) -> bool:
     return order.kind == "market" and not order.group
 
 
-class Schedule:
+class OrderSchedule:
     """The account, its waiting orders and those that were let through now, valued at the last closes.
 
     Orders of a group count as their largest. What waits from an earlier decision, or the exchange would refuse as it

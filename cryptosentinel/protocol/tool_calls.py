@@ -5,7 +5,7 @@
     </tool_call>
 
 Model output is untrusted input. `parse` accepts exactly one call to a tool the role has, with arguments of the declared
-types, and otherwise returns a `Malformed` with the reason; it never raises and repairs nothing. There is no other
+types, and otherwise returns a `MalformedCall` with the reason; it never raises and repairs nothing. There is no other
 parser: `render_tool_calls` writes what a chat-completions server returned as the text that `parse` judges.
 """
 
@@ -62,7 +62,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
-class Malformed:
+class MalformedCall:
     """An answer that cannot be used, and why: `code` is machine-readable, `detail` for people."""
 
     code: Code
@@ -74,29 +74,29 @@ def render_call(name: str, arguments: dict[str, Any]) -> str:
     return _framed(json.dumps({"name": name, "arguments": arguments}))
 
 
-def parse(text: str, tools: dict[str, type[Arguments]]) -> ToolCall | Malformed:
+def parse(text: str, tools: dict[str, type[Arguments]]) -> ToolCall | MalformedCall:
     """Read one assistant turn. `tools` maps the names that the role may call to their argument types."""
     said = read_call(text)
-    return said if isinstance(said, Malformed) else _check(*said, tools)
+    return said if isinstance(said, MalformedCall) else _check(*said, tools)
 
 
-def read_call(text: str) -> tuple[str, object] | Malformed:
+def read_call(text: str) -> tuple[str, object] | MalformedCall:
     """Name and arguments of the call that `text` is, whether or not there is such a tool."""
     if len(text) > MAX_ANSWER_CHARS:
-        return Malformed("too_long", f"{len(text)} characters, at most {MAX_ANSWER_CHARS} are read")
+        return MalformedCall("too_long", f"{len(text)} characters, at most {MAX_ANSWER_CHARS} are read")
     body = _THINK.sub("", text, count=1)
     match = _CALL.match(body)
     if match is None:
         code: Code = "no_call" if "<tool_call>" not in body else "broken_call"
-        return Malformed(code, "the turn is not exactly one <tool_call>…</tool_call>")
+        return MalformedCall(code, "the turn is not exactly one <tool_call>…</tool_call>")
     inner = match.group(1)
     if "<tool_call>" in inner or "</tool_call>" in inner:
-        return Malformed("several_calls", "one tool call a turn, there are several")
+        return MalformedCall("several_calls", "one tool call a turn, there are several")
     value = _read_json(inner, MAX_DEPTH + 1)
-    if isinstance(value, Malformed):
+    if isinstance(value, MalformedCall):
         return value
     if not isinstance(value, dict) or set(value) != {"name", "arguments"} or not isinstance(value["name"], str):
-        return Malformed("bad_shape", 'expected {"name": …, "arguments": {…}}')
+        return MalformedCall("bad_shape", 'expected {"name": …, "arguments": {…}}')
     return value["name"], value["arguments"]
 
 
@@ -147,32 +147,32 @@ def _framed(body: str) -> str:
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
-def _check(name: str, arguments: object, tools: dict[str, type[Arguments]]) -> ToolCall | Malformed:
+def _check(name: str, arguments: object, tools: dict[str, type[Arguments]]) -> ToolCall | MalformedCall:
     # Details show the model's own words in ASCII alone: they are stored, and look-alikes and hidden signs must show.
     if name not in tools:
-        return Malformed("unknown_tool", f"no tool {ascii(name[:60])[:62]}; there are {', '.join(tools)}"[:300])
+        return MalformedCall("unknown_tool", f"no tool {ascii(name[:60])[:62]}; there are {', '.join(tools)}"[:300])
     if not isinstance(arguments, dict):
-        return Malformed("bad_shape", "arguments must be an object")
+        return MalformedCall("bad_shape", "arguments must be an object")
     try:
         return ToolCall(name, tools[name].model_validate(arguments))
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(ascii(str(part))[1:-1] for part in first["loc"])[:60] or "arguments"
-        return Malformed("bad_arguments", f"{name}: {where}: {first['msg']}"[:200])
+        return MalformedCall("bad_arguments", f"{name}: {where}: {first['msg']}"[:200])
 
 
 def _read_json(text: str, levels: int) -> Any:
-    """What the JSON in `text` says, or the `Malformed` that it is. Depth is counted first, in the text: Python's own
-    limit depends on how deep the caller stands, and a reason must not."""
+    """The JSON in `text` as Python values, or why it is a `MalformedCall`. The nesting depth is counted in the text
+    first: Python's own limit depends on the depth of the call stack, and a reason must not depend on that."""
     depth = 0
     for bracket in _BRACKETS.findall(_STRING.sub("", text)):
         depth += 1 if bracket in "[{" else -1
         if depth > levels:
-            return Malformed("bad_shape", f"arguments must be an object at most {MAX_DEPTH} deep")
+            return MalformedCall("bad_shape", f"arguments must be an object at most {MAX_DEPTH} deep")
     try:
         return json.loads(text, object_pairs_hook=_distinct_keys, parse_constant=_no_constant)
     except ValueError as error:
-        return Malformed("bad_json", str(error)[:200])
+        return MalformedCall("bad_json", str(error)[:200])
 
 
 def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

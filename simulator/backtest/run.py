@@ -19,7 +19,7 @@ from simulator.backtest.trades import Trade, trades_of, with_excursions
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
-from simulator.exchange.orders import Cancel, Order, Replace, Request, Target
+from simulator.exchange.orders import Cancel, Order, OrderRequest, Replace, Target
 from simulator.exchange.records import AccountView, Fill, Rejection
 from simulator.exchange.rules import SymbolRules, down_to
 from simulator.exchange.venue import Venue
@@ -59,7 +59,7 @@ class Strategy(Protocol):
 
     name: str
 
-    def decide(self, view: MarketView, account: AccountView) -> Sequence[Request]:
+    def decide(self, view: MarketView, account: AccountView) -> Sequence[OrderRequest]:
         """What to submit at this close; an empty sequence changes nothing.
 
         `account` is the account at this close and must be looked at before this method returns, if at all.
@@ -167,13 +167,13 @@ class BacktestRun:
     def account(self) -> AccountView:
         return self._exchange.account()
 
-    def apply(self, requests: Sequence[Request]) -> None:
+    def apply(self, requests: Sequence[OrderRequest]) -> None:
         """Submit `requests` and advance to the next decision or the end; once `done` they are only rejected."""
         self.submit(requests)
         if not self.done:
             self._exchange.step(self.window.decide_every)
 
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, requests: Sequence[OrderRequest]) -> None:
         """Submit `requests` at this close and stay there."""
         self._acted = self._exchange.index
         for request in requests:
@@ -327,7 +327,7 @@ def _rejection(data: dict[str, Any]) -> Rejection:
     given: dict[str, Any] = {
         key: math.nan if value is None and key in ("quantity", "exposure") else value for key, value in request.items()
     }
-    made: Request
+    made: OrderRequest
     if "exposure" in request:
         made = Target(**given)
     elif "symbol" in request:

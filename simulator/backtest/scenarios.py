@@ -138,7 +138,7 @@ def _accepted(account: AccountView, orders: Sequence[Order]) -> list[tuple[Order
     return older + usable
 
 
-def _outcome(state: kernel.State, account: AccountView, symbols: Sequence[str]) -> ScenarioOutcome:
+def _outcome(state: kernel.KernelState, account: AccountView, symbols: Sequence[str]) -> ScenarioOutcome:
     start = account.equity
     ends, positions = state.accounts, state.positions
     arrival = np.array([account.mark[symbol] for symbol in symbols])

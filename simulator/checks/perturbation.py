@@ -16,7 +16,7 @@ from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
-from simulator.market.series import BOOK_COLUMNS, Books, Series
+from simulator.market.series import BOOK_COLUMNS, DataSeries, OrderBooks
 from simulator.market.timeframes import BAR_COLUMNS
 
 TREATED = frozenset(
@@ -163,7 +163,7 @@ def _other_news(market: Market, now: int, rng: np.random.Generator) -> list[News
     ]
 
 
-def _other_series(series: Series, now: int, rng: np.random.Generator) -> Series:
+def _other_series(series: DataSeries, now: int, rng: np.random.Generator) -> DataSeries:
     """The records after `now` with other numbers, on the scale of the column."""
     begin = int(np.searchsorted(series.known_at, now, side="right"))
     columns = {}
@@ -176,7 +176,7 @@ def _other_series(series: Series, now: int, rng: np.random.Generator) -> Series:
     return replace(series, columns=columns)
 
 
-def _other_books(books: Books, now: int, rng: np.random.Generator) -> Books:
+def _other_books(books: OrderBooks, now: int, rng: np.random.Generator) -> OrderBooks:
     """The snapshots after `now` at other prices, with other sizes; both sides move alike, so no book is crossed."""
     begin = bisect_right(books.time.tolist(), now)
     other = {name: getattr(books, name).copy() for name in BOOK_COLUMNS}

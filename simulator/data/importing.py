@@ -31,7 +31,7 @@ from simulator.market.events import NewsItem, funding_columns, in_order, news_co
 from simulator.market.series import (
     BOOK_SUFFIX,
     SERIES_FILE,
-    Series,
+    DataSeries,
     book_columns,
     read_books,
     read_recorded_series,
@@ -255,7 +255,7 @@ def _named_apart(found: Sequence[_Found]) -> list[_Found]:
     return named
 
 
-def _series(one: _Found) -> Series:
+def _series(one: _Found) -> DataSeries:
     if not one.source:
         return read_series(one.path)
     # The index of a day is published as that day begins. All else sums up the period that starts at its time.

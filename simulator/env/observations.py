@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from simulator.arrays import FloatArray
 from simulator.kernel import layout as at
 from simulator.kernel.jit import allocating, compiled
-from simulator.kernel.layout import State
+from simulator.kernel.layout import KernelState
 from simulator.market.market import Market
 
 MEMORY = 64  # returns and volumes that a bar is measured by
@@ -165,8 +165,8 @@ def _measure(
 
 @compiled
 def observe(
-    bars: SmallArray, newest: SmallArray, index: int, state: State, wanted: FloatArray, idle: FloatArray, left: float,
-    out: SmallArray,
+    bars: SmallArray, newest: SmallArray, index: int, state: KernelState, wanted: FloatArray, idle: FloatArray,
+    left: float, out: SmallArray,
 ) -> None:  # fmt: skip
     """Write the row of every account at the close of bar `index` to out (N, places).
 

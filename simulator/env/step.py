@@ -13,7 +13,7 @@ from simulator.env.observations import SmallArray, observe
 from simulator.kernel import kernel
 from simulator.kernel import layout as at
 from simulator.kernel.jit import compiled
-from simulator.kernel.layout import Log, State, Tape, Terms
+from simulator.kernel.layout import KernelState, Log, Tape, Terms
 from simulator.kernel.margin import leverage_of
 
 REWARDS = ("log_return", "return", "differential_sharpe")
@@ -85,7 +85,7 @@ def choose(chosen: NDArray[np.int64], levels: FloatArray, asked: FloatArray) -> 
 # one by one cost next to nothing. So they are handed over flat and put together again by compiled code.
 TERMS = len(Tape._fields)
 STATE = TERMS + len(Terms._fields)
-LOG = STATE + len(State._fields)
+LOG = STATE + len(KernelState._fields)
 BOOK = LOG + len(Log._fields)
 GIVEN = BOOK + len(Book._fields)
 RESULTS = GIVEN + len(Given._fields)
@@ -99,7 +99,7 @@ def look(index: int, left: float, *arrays: Any) -> None:
         left: share of the episode's bars that are still to come.
         arrays: those of a Tape, Terms, State, Log, Book, Given and Results, one after the other.
     """
-    terms, state = Terms(*arrays[TERMS:STATE]), State(*arrays[STATE:LOG])
+    terms, state = Terms(*arrays[TERMS:STATE]), KernelState(*arrays[STATE:LOG])
     book, given, results = Book(*arrays[BOOK:GIVEN]), Given(*arrays[GIVEN:RESULTS]), Results(*arrays[RESULTS:])
     _look(index, left, terms, state, book, given, results)
 
@@ -121,7 +121,7 @@ def step(
     Returns:
         How many accounts are over.
     """
-    tape, terms, state = Tape(*arrays[:TERMS]), Terms(*arrays[TERMS:STATE]), State(*arrays[STATE:LOG])
+    tape, terms, state = Tape(*arrays[:TERMS]), Terms(*arrays[TERMS:STATE]), KernelState(*arrays[STATE:LOG])
     log, book, given = Log(*arrays[LOG:BOOK]), Book(*arrays[BOOK:GIVEN]), Given(*arrays[GIVEN:RESULTS])
     results = Results(*arrays[RESULTS:])
     over = _step(
@@ -132,15 +132,17 @@ def step(
 
 
 @compiled
-def _look(index: int, left: float, terms: Terms, state: State, book: Book, given: Given, results: Results) -> None:
+def _look(
+    index: int, left: float, terms: Terms, state: KernelState, book: Book, given: Given, results: Results
+) -> None:
     observe(given.bars, given.newest, index, state, book.wanted, book.idle, left, results.rows)
     reachable(state, terms, book.wanted, given.levels, results.mask)
 
 
 @compiled
 def _step(
-    tape: Tape, terms: Terms, state: State, log: Log, book: Book, given: Given, row: int, due: int, first_bar: int,
-    repeats: bool, share: float, reward: int, decay: float, penalty: float, results: Results,
+    tape: Tape, terms: Terms, state: KernelState, log: Log, book: Book, given: Given, row: int, due: int,
+    first_bar: int, repeats: bool, share: float, reward: int, decay: float, penalty: float, results: Results,
 ) -> int:  # fmt: skip
     asked, targets = given.asked, given.targets
     ended = 0
@@ -215,7 +217,7 @@ def _differential_sharpe(sums: FloatArray, change: float, decay: float) -> float
 
 
 @compiled
-def reachable(state: State, terms: Terms, wanted: FloatArray, levels: FloatArray, mask: MaskArray) -> None:
+def reachable(state: KernelState, terms: Terms, wanted: FloatArray, levels: FloatArray, mask: MaskArray) -> None:
     """Fill in the mask (N, S, levels), see the module's docstring."""
     most = terms.scalars[at.MAX_LEVERAGE]
     for n in range(mask.shape[0]):

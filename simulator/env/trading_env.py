@@ -46,7 +46,7 @@ from simulator.exchange.costs import Costs, check_leverage
 from simulator.exchange.tape import last_closes, market_tape, terms_of
 from simulator.exchange.venue import Venue
 from simulator.kernel import layout as at
-from simulator.kernel.layout import State
+from simulator.kernel.layout import KernelState
 from simulator.market.market import Market
 
 ENV_ID = "cryptosentinel/Trading-v0"
@@ -154,7 +154,7 @@ class _Accounts:
         self._state = at.new_state(count, symbols, 1, config.cash)
         self._state.accounts[:, at.MAKER_FEE] = config.costs.maker_fee
         self._state.accounts[:, at.TAKER_FEE] = config.costs.taker_fee
-        self._fresh = State(*(array.copy() for array in self._state))
+        self._fresh = KernelState(*(array.copy() for array in self._state))
         self._book = Book(
             np.zeros((count, symbols)), np.zeros((count, symbols)), np.zeros(count), np.zeros((count, SUMS)),
             np.zeros(count, np.bool_),

@@ -25,9 +25,9 @@ from simulator.exchange.costs import Costs, check_leverage
 from simulator.exchange.orders import (
     Cancel,
     Order,
+    OrderRequest,
     RejectionReason,
     Replace,
-    Request,
     Target,
     bracket_side,
     objection,
@@ -105,7 +105,7 @@ class Exchange:
         """The fills of the ledger."""
         return [event for event in self.ledger if isinstance(event, Fill)]
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: OrderRequest) -> None:
         """Take `request` at the close of bar `index`; it reaches the venue at the next open, or later by its delay and
         the latency. An unusable one is recorded."""
         why: tuple[RejectionReason, str] | None = None
@@ -173,7 +173,7 @@ class Exchange:
         self._targets.append((self._row(target.delay), symbols.index(target.symbol), target))
 
     def _cancel(
-        self, name: str, request: Request, row: int, cause: int, why: tuple[RejectionReason, str] | None
+        self, name: str, request: OrderRequest, row: int, cause: int, why: tuple[RejectionReason, str] | None
     ) -> Order | None:
         """Let the order called `name` expire at `row` of the tape; the order, None where none waits."""
         for key, waiting in self._waiting.items():
@@ -381,7 +381,9 @@ class Exchange:
         symbols = len(self.market.symbols)
         shapes: dict[str, tuple[int | None, ...]] = {name: array.shape for name, array in self._state._asdict().items()}
         shapes["orders"] = (1, None, at.ORDER_FIELDS)
-        self._state = at.State(**{name: snapshot.array_from_json(data["state"][name], shapes[name]) for name in shapes})
+        self._state = at.KernelState(
+            **{name: snapshot.array_from_json(data["state"][name], shapes[name]) for name in shapes}
+        )
         self._equity[:, :done] = snapshot.array_from_json(data["equity"], (1, done))
         self._notional[:, :done] = snapshot.array_from_json(data["notional"], (1, done, symbols))
         self.ledger = [snapshot.record_from_json(entry) for entry in data["ledger"]]

@@ -91,7 +91,7 @@ class Replace:
     trigger: float | None = None
 
 
-Request = Order | Target | Cancel | Replace
+OrderRequest = Order | Target | Cancel | Replace
 
 
 def twap(order: Order, slices: int, every: int = 1) -> list[Order]:

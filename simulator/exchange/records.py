@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from simulator.exchange.orders import Order, RejectionReason, Request
+from simulator.exchange.orders import Order, OrderRequest, RejectionReason
 from simulator.exchange.rules import SymbolRules
 
 FillReason = Literal["order", "stop", "target", "time", "liquidation"]
@@ -42,7 +42,7 @@ class Rejection:
     """A request, or the part of it that `detail` names, that was not executed. `bar` is where that was decided."""
 
     bar: int
-    order: Request
+    order: OrderRequest
     reason: RejectionReason
     detail: str
 

@@ -12,13 +12,13 @@ import math
 from simulator.arrays import FloatArray
 from simulator.kernel import layout as at
 from simulator.kernel.jit import compiled
-from simulator.kernel.layout import State, Tape, Terms
+from simulator.kernel.layout import KernelState, Tape, Terms
 
 
 @compiled
 def coast(
-    tape: Tape, terms: Terms, state: State, start: int, stop: int, bar: int, targets: FloatArray, equity: FloatArray,
-    notional: FloatArray,
+    tape: Tape, terms: Terms, state: KernelState, start: int, stop: int, bar: int, targets: FloatArray,
+    equity: FloatArray, notional: FloatArray,
 ) -> int:  # fmt: skip
     """Take the only account on from the tape's bar `start`; returns the bar at which the kernel is needed, or `stop`.
 

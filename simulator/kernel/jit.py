@@ -10,11 +10,11 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from numba import njit
 
-P = ParamSpec("P")
-R = TypeVar("R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
+def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Compile with numba at the first call and keep the machine code on disk; no fastmath, so results are repeatable.
 
     The function makes no array: numba refuses to compile one that does (see `allocating`). So nothing has to be counted
@@ -28,26 +28,26 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     return _compile(function)
 
 
-def inlined(function: Callable[P, R]) -> Callable[P, R]:
+def inlined(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """`compiled`, and copied into its callers: for hot small functions, where a call costs more than its work."""
     return _compile(function, inlined=True)
 
 
-def allocating(function: Callable[P, R]) -> Callable[P, R]:
+def allocating(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """`compiled`, for a function that makes arrays."""
     return _compile(function, counted=True)
 
 
-def _compile(function: Callable[P, R], inlined: bool = False, counted: bool = False) -> Callable[P, R]:
+def _compile(function: Callable[_P, _R], inlined: bool = False, counted: bool = False) -> Callable[_P, _R]:
     options: dict[str, Any] = {"error_model": "numpy", "forceinline": inlined, "_nrt": counted}
     try:
         dispatcher: Any = njit(cache=True, **options)(function)
     except RuntimeError:
-        return cast(Callable[P, R], njit(**options)(function))
+        return cast(Callable[_P, _R], njit(**options)(function))
     # numba asks only whether the function's own file has changed, not those of the functions and constants that it has
     # compiled in. So the stamp of a cached function is that of the whole simulator.
     dispatcher._cache._cache_file._source_stamp = _package_stamp()
-    return cast(Callable[P, R], dispatcher)
+    return cast(Callable[_P, _R], dispatcher)
 
 
 @cache

@@ -32,7 +32,7 @@ from simulator.kernel import layout as at
 from simulator.kernel.fills import drop, write
 from simulator.kernel.idle_bars import coast
 from simulator.kernel.jit import allocating, compiled
-from simulator.kernel.layout import Log, State, Tape, Terms
+from simulator.kernel.layout import KernelState, Log, Tape, Terms
 from simulator.kernel.margin import cross_breach, isolated_breach, maintenance
 from simulator.kernel.matching import at_open, finish, inside, trail
 from simulator.kernel.targets import reach_targets
@@ -60,7 +60,7 @@ def _borrow(account: FloatArray, position: FloatArray, rate: float, log: Log, n:
 
 
 @compiled
-def _good_way(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int) -> None:
+def _good_way(tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: int, n: int, bar: int) -> None:
     """Targets, then resting orders, each with what may befall the position that it has opened, then the trails."""
     account, positions = state.accounts[n], state.positions[n]
     symbols = positions.shape[0]
@@ -96,7 +96,7 @@ def _good_way(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: in
 
 
 @compiled
-def _open(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int) -> None:
+def _open(tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: int, n: int, bar: int) -> None:
     """What orders do at the open."""
     account, positions, orders = state.accounts[n], state.positions[n], state.orders[n]
     for m in range(orders.shape[0]):
@@ -119,7 +119,7 @@ def _open(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n
 
 
 @allocating
-def _uncovered(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int) -> float:
+def _uncovered(tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: int, n: int, bar: int) -> float:
     """At the close: liquidate isolated positions below their maintenance margin, or the whole cross account. Returns
     the equity that is left."""
     account, positions = state.accounts[n], state.positions[n]
@@ -163,7 +163,7 @@ def _new_day(account: FloatArray, traded: FloatArray, fee_tiers: FloatArray, day
 
 @compiled
 def advance(
-    tape: Tape, terms: Terms, state: State, log: Log, start: int, stop: int, first_bar: int, rows: int,
+    tape: Tape, terms: Terms, state: KernelState, log: Log, start: int, stop: int, first_bar: int, rows: int,
     targets: FloatArray, equity: FloatArray, notional: FloatArray,
 ) -> int:  # fmt: skip
     """Take every account through the tape's bars ``start .. stop - 1``.

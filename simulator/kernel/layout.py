@@ -49,7 +49,7 @@ class Terms(NamedTuple):
     scalars: FloatArray
 
 
-class State(NamedTuple):
+class KernelState(NamedTuple):
     """Everything that changes while N accounts live: accounts (N, ACCOUNT_FIELDS), positions (N, S, POSITION_FIELDS),
     orders (N, M, ORDER_FIELDS) in order of submission, and the traded notional of the last 30 days (N, 30)."""
 
@@ -119,9 +119,9 @@ PAID_FUNDING, PAID_BORROW, PAID_INSURANCE, PAID_LIQUIDATION = range(6, 10)
 DUST = 1e-12  # a remainder this small beside the quantities that made it is rounding, not a position
 
 
-def new_state(accounts: int, symbols: int, order_rows: int, cash: float) -> State:
+def new_state(accounts: int, symbols: int, order_rows: int, cash: float) -> KernelState:
     """`accounts` flat accounts that hold `cash` each, with room for `order_rows` live orders each."""
-    state = State(
+    state = KernelState(
         np.zeros((accounts, ACCOUNT_FIELDS)),
         np.zeros((accounts, symbols, POSITION_FIELDS)),
         np.zeros((accounts, order_rows, ORDER_FIELDS)),
@@ -139,7 +139,7 @@ def new_log(rows: int) -> Log:
     return Log(np.empty((rows, LOG_FIELDS)), np.zeros(1, np.int64))
 
 
-def log_rows(state: State) -> int:
+def log_rows(state: KernelState) -> int:
     """How many log rows one bar of these accounts can need at most. In a group each fill lessens all the others."""
     accounts, orders, symbols = len(state.accounts), state.orders.shape[1], state.positions.shape[1]
     grouped = int((state.orders[:, :, GROUP] > 0.0).sum(axis=1).max(initial=0))

@@ -13,7 +13,7 @@ from simulator.arrays import FloatArray
 from simulator.kernel import layout as at
 from simulator.kernel.fills import available, drop, fee_rate, fill, impact_of, on_lot, unit_cost
 from simulator.kernel.jit import compiled
-from simulator.kernel.layout import Log, State, Tape, Terms
+from simulator.kernel.layout import KernelState, Log, Tape, Terms
 from simulator.kernel.margin import room
 
 
@@ -61,8 +61,8 @@ def _one_cancels_others(
 
 @compiled
 def execute(
-    tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, m: int, bar: int, reference: float,
-    maker: bool, kind: int,
+    tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: int, n: int, m: int, bar: int,
+    reference: float, maker: bool, kind: int,
 ) -> None:  # fmt: skip
     """Trade what can be traded of one order at `reference`.
 
@@ -156,7 +156,9 @@ def execute(
 
 
 @compiled
-def at_open(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, m: int, bar: int) -> None:
+def at_open(
+    tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: int, n: int, m: int, bar: int
+) -> None:
     """What one active order does at the open of its symbol's bar."""
     order = state.orders[n, m]
     s = int(order[at.SYMBOL])
@@ -201,7 +203,7 @@ def at_open(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int,
 
 
 @compiled
-def inside(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, m: int, bar: int) -> None:
+def inside(tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: int, n: int, m: int, bar: int) -> None:
     """What one active order does between the open and the close of its symbol's bar."""
     order = state.orders[n, m]
     s = int(order[at.SYMBOL])

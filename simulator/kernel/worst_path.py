@@ -15,14 +15,14 @@ from simulator.arrays import FloatArray
 from simulator.kernel import layout as at
 from simulator.kernel.fills import available, fill, forget_target, impact_of, on_lot, write
 from simulator.kernel.jit import allocating, compiled
-from simulator.kernel.layout import Log, State, Tape, Terms
+from simulator.kernel.layout import KernelState, Log, Tape, Terms
 from simulator.kernel.margin import cross_breach, isolated_breach, price_on_path
 from simulator.kernel.matching import cancel, inside
 
 
 @compiled
 def close_position(
-    tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int, s: int, kind: int,
+    tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: int, n: int, bar: int, s: int, kind: int,
     reference: float,
 ) -> None:  # fmt: skip
     """Close a position as far as the volume allows; the rest is closed at the next opens."""
@@ -49,7 +49,16 @@ def close_position(
 
 @compiled
 def liquidate(
-    tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int, s: int, reference: float
+    tape: Tape,
+    terms: Terms,
+    state: KernelState,
+    log: Log,
+    path: int,
+    b: int,
+    n: int,
+    bar: int,
+    s: int,
+    reference: float,
 ) -> None:
     """The venue closes a position whole, whatever the volume. What an isolated position loses beyond its margin the
     venue's insurance pays; a cross account's loss beyond its cash stays visible as negative equity."""
@@ -111,7 +120,9 @@ def _share_of(level: float, side: float, first: float, worst: float) -> float:
 
 
 @compiled
-def sweep(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int, fresh: int) -> None:
+def sweep(
+    tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: int, n: int, bar: int, fresh: int
+) -> None:
     """Take the account along the bad way. `fresh` is the symbol of a position opened inside the bar, whose stop is then
     the only one that can be new; -1 for the way from the open."""
     account, positions = state.accounts[n], state.positions[n]
@@ -157,7 +168,7 @@ def sweep(tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n
 
 
 @allocating
-def _first_breach(tape: Tape, terms: Terms, state: State, path: int, b: int, n: int, fresh: int) -> float:
+def _first_breach(tape: Tape, terms: Terms, state: KernelState, path: int, b: int, n: int, fresh: int) -> float:
     """How far along the bad way the first liquidation happens, of the account or an isolated position; 2 for none."""
     positions = state.positions[n]
     symbols = positions.shape[0]
@@ -173,7 +184,16 @@ def _first_breach(tape: Tape, terms: Terms, state: State, path: int, b: int, n: 
 
 @allocating
 def _liquidate_at(
-    tape: Tape, terms: Terms, state: State, log: Log, path: int, b: int, n: int, bar: int, share: float, fresh: int
+    tape: Tape,
+    terms: Terms,
+    state: KernelState,
+    log: Log,
+    path: int,
+    b: int,
+    n: int,
+    bar: int,
+    share: float,
+    fresh: int,
 ) -> None:
     """Liquidate what cannot stand `share` of the bad way: isolated positions apart, the cross ones together."""
     account, positions = state.accounts[n], state.positions[n]

@@ -25,7 +25,7 @@ from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.errors import DataError, LookAheadError
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.resample import CoarseBars, resample_arrays
-from simulator.market.series import Book, Books, Series
+from simulator.market.series import DataSeries, OrderBook, OrderBooks
 from simulator.market.timeframes import BAR_COLUMNS, interval_of
 
 Indicator = Callable[..., FloatArray]
@@ -60,8 +60,8 @@ class Market:
     truth: HiddenState | None = None
     partial: BoolArray | None = None  # (T, S): bars built from an incomplete set of finer bars; None: not resampled
     source: str = "memory"
-    series: dict[str, Series] = field(default_factory=dict)  # by name, like onchain/BTC
-    books: dict[str, Books] = field(default_factory=dict)  # by symbol
+    series: dict[str, DataSeries] = field(default_factory=dict)  # by name, like onchain/BTC
+    books: dict[str, OrderBooks] = field(default_factory=dict)  # by symbol
 
     def __post_init__(self) -> None:
         shape = (len(self.open_time), len(self.symbols))
@@ -118,7 +118,9 @@ class Market:
         for item in self.news:
             digest.update(f"{item.time}|{item.known_at}|{item.symbol}|{item.text}".encode())
         # A market without them keeps the hash that it had before there were any: recorded runs name it.
-        beside: list[tuple[str, Series | Books]] = [(f"|series|{name}|", one) for name, one in self.series.items()]
+        beside: list[tuple[str, DataSeries | OrderBooks]] = [
+            (f"|series|{name}|", one) for name, one in self.series.items()
+        ]
         beside += [(f"|book|{symbol}|", books) for symbol, books in self.books.items()]
         for label, one in sorted(beside, key=lambda entry: entry[0]):
             digest.update(f"{label}{len(one)}|".encode())
@@ -336,7 +338,7 @@ class MarketView:
         now = self.now
         return tuple(name for name, one in sorted(self._market.series.items()) if len(one) and one.known_at[0] <= now)
 
-    def series(self, name: str, count: int) -> Series:
+    def series(self, name: str, count: int) -> DataSeries:
         """The last `count` records of series `name` that are known by now; fewer, or none, where it begins later.
 
         Raises `DataError` where the market has no such series.
@@ -349,7 +351,7 @@ class MarketView:
         stop = int(np.searchsorted(one.known_at, self.now, side="right"))
         return one.rows(max(0, stop - count), stop)
 
-    def book(self, symbol: str) -> Book | None:
+    def book(self, symbol: str) -> OrderBook | None:
         """The newest order book of `symbol` that is known by now; None where there is none yet, or none at all."""
         self._market.column(symbol)
         books = self._market.books.get(symbol)

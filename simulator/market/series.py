@@ -6,7 +6,7 @@
 | `{SYMBOL}-book.parquet` | time, and per level, from 1: bid_price_1, bid_size_1, ask_price_1, ask_size_1 |
 
 A series is called `kind/name` inside the program: `onchain/BTC`, `sentiment/fear_greed`. Times are integer milliseconds
-since the epoch, UTC. Each record is known from its time on: `Series.known_at`, `Books.time`.
+since the epoch, UTC. Each record is known from its time on: `DataSeries.known_at`, `OrderBooks.time`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SERIES_NAME = re.compile(r"([A-Za-z0-9_]+)/([A-Za-z0-9_-]+)")
 BOOK_SUFFIX = "-book.parquet"
 BOOK_COLUMNS = ("bid_price", "bid_size", "ask_price", "ask_size")
 
-Kept = TypeVar("Kept", "Series", "Books")
+_Kept = TypeVar("_Kept", "DataSeries", "OrderBooks")
 
 
 @dataclass(frozen=True)
-class Series:
+class DataSeries:
     """n records of numbers that became known one after the other.
 
     Attributes:
@@ -60,12 +60,14 @@ class Series:
     def __len__(self) -> int:
         return len(self.known_at)
 
-    def rows(self, start: int, stop: int) -> Series:
+    def rows(self, start: int, stop: int) -> DataSeries:
         """A copy of the records [start, stop)."""
         part = slice(start, stop)
-        return Series(self.known_at[part].copy(), {name: values[part].copy() for name, values in self.columns.items()})
+        return DataSeries(
+            self.known_at[part].copy(), {name: values[part].copy() for name, values in self.columns.items()}
+        )
 
-    def until(self, time: int) -> Series:
+    def until(self, time: int) -> DataSeries:
         """What is known at `time` (ms)."""
         return self.rows(0, int(np.searchsorted(self.known_at, time, side="right")))
 
@@ -78,7 +80,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Book:
+class OrderBook:
     """One snapshot of an order book: `time` in ms, the others `(L,)`, best level first, NaN where a level is absent.
 
     Prices are in quote currency, sizes in base units.
@@ -92,7 +94,7 @@ class Book:
 
 
 @dataclass(frozen=True)
-class Books:
+class OrderBooks:
     """n snapshots of one symbol's order book, up to L levels a side.
 
     `time` is `(n,)` ms, strictly rising. The others are `(n, L)`, best level first: prices in quote currency, sizes in
@@ -125,14 +127,14 @@ class Books:
     def __len__(self) -> int:
         return len(self.time)
 
-    def at(self, row: int) -> Book:
+    def at(self, row: int) -> OrderBook:
         """A copy of snapshot `row`."""
-        return Book(int(self.time[row]), *(getattr(self, name)[row].copy() for name in BOOK_COLUMNS))
+        return OrderBook(int(self.time[row]), *(getattr(self, name)[row].copy() for name in BOOK_COLUMNS))
 
-    def until(self, time: int) -> Books:
+    def until(self, time: int) -> OrderBooks:
         """What is known at `time` (ms)."""
         stop = int(np.searchsorted(self.time, time, side="right"))
-        return Books(self.time[:stop].copy(), *(getattr(self, name)[:stop].copy() for name in BOOK_COLUMNS))
+        return OrderBooks(self.time[:stop].copy(), *(getattr(self, name)[:stop].copy() for name in BOOK_COLUMNS))
 
     def content(self) -> Iterator[bytes]:
         """Everything in it, for a digest. Every NaN has the same bytes here."""
@@ -171,14 +173,14 @@ def series_in(folder: Path) -> dict[str, Path]:
     return {f"{match[1]}/{match[2]}": path for match, path in matches if match}
 
 
-def read_series(path: Path) -> Series:
+def read_series(path: Path) -> DataSeries:
     """The series in `path`, in the project's own shape. Raises `DataError`, which names the file and the record."""
     table = read_table(path, ("known_at",))
     columns = {name: numbers(table, name, path) for name in table.column_names if name != "known_at"}
-    return _in_file(path, Series, times(table, "known_at", path), columns)
+    return _in_file(path, DataSeries, times(table, "known_at", path), columns)
 
 
-def read_recorded_series(path: Path, known_after: int) -> Series:
+def read_recorded_series(path: Path, known_after: int) -> DataSeries:
     """Numbers recorded with a `timestamp`, each known `known_after` ms later. Columns of text are left out.
 
     Raises `DataError`, which names the file and the record.
@@ -188,20 +190,20 @@ def read_recorded_series(path: Path, known_after: int) -> Series:
         field.name for field in table.schema if pa.types.is_floating(field.type) or pa.types.is_integer(field.type)
     ]
     columns = {name: numbers(table, name, path) for name in numeric if name != "timestamp"}
-    return _in_file(path, Series, times(table, "timestamp", path) + known_after, columns)
+    return _in_file(path, DataSeries, times(table, "timestamp", path) + known_after, columns)
 
 
-def write_series(path: Path, series: Series) -> None:
+def write_series(path: Path, series: DataSeries) -> None:
     """Write `series` in the project's own shape. Raises `DataError` where it cannot be written."""
     write_table(path, series_columns(series))
 
 
-def series_columns(series: Series) -> dict[str, Any]:
+def series_columns(series: DataSeries) -> dict[str, Any]:
     """The columns of its file."""
     return {"known_at": timestamp_array(series.known_at), **series.columns}
 
 
-def read_books(path: Path) -> Books:
+def read_books(path: Path) -> OrderBooks:
     """The order books in `path`; an empty cell is an absent level. Raises `DataError`, with the file and the record."""
     table = read_table(path, ("time", *(f"{name}_1" for name in BOOK_COLUMNS)))
     levels = 1
@@ -219,15 +221,15 @@ def read_books(path: Path) -> Books:
         np.stack([numbers(table, f"{name}_{level}", path) for level in range(1, levels + 1)], axis=1)
         for name in BOOK_COLUMNS
     ]
-    return _in_file(path, Books, times(table, "time", path), *sides)
+    return _in_file(path, OrderBooks, times(table, "time", path), *sides)
 
 
-def write_books(path: Path, books: Books) -> None:
+def write_books(path: Path, books: OrderBooks) -> None:
     """Write `books` in the project's own shape. Raises `DataError` where it cannot be written."""
     write_table(path, book_columns(books))
 
 
-def book_columns(books: Books) -> dict[str, Any]:
+def book_columns(books: OrderBooks) -> dict[str, Any]:
     """The columns of its file, level by level; an absent level is an empty cell."""
     columns: dict[str, Any] = {"time": timestamp_array(books.time)}
     for level in range(books.bid_price.shape[1]):
@@ -236,7 +238,7 @@ def book_columns(books: Books) -> dict[str, Any]:
     return columns
 
 
-def _in_file(path: Path, kind: type[Kept], *parts: Any) -> Kept:
+def _in_file(path: Path, kind: type[_Kept], *parts: Any) -> _Kept:
     """`kind(*parts)`, with the path in front of what is wrong with them."""
     try:
         return kind(*parts)

@@ -71,7 +71,7 @@ class Parameters(NamedTuple):
     spike_high: float
 
 
-class State(NamedTuple):
+class PathState(NamedTuple):
     """All that the future depends on, at the close of a bar."""
 
     regime: Int8Array  # (P, S), governs the next bar
@@ -188,7 +188,7 @@ def _redrawn(old: int, market: FloatArray, own: FloatArray, law: Parameters) -> 
 
 @njit(cache=True)
 def evolve(
-    state: State,
+    state: PathState,
     price: FloatArray,
     draws: Draws,
     law: Parameters,

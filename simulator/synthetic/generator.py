@@ -14,7 +14,7 @@ from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 from simulator.market.timeframes import interval_of
 from simulator.synthetic.config import SyntheticConfig
-from simulator.synthetic.dynamics import STREAMS, State, draw, evolve, settlements_of
+from simulator.synthetic.dynamics import STREAMS, PathState, draw, evolve, settlements_of
 from simulator.synthetic.headlines import write_news
 from simulator.synthetic.truth import Truth
 
@@ -31,7 +31,7 @@ def generate(config: SyntheticConfig) -> Market:
     weights = config.regime_weights()
     regime, decoy = start.choice(np.array([-1, 0, 1], np.int8), (2, 1, count), p=weights)
     signal = regime if config.edge else decoy
-    state = State(
+    state = PathState(
         regime=regime,
         signal=signal,
         storm=(start.random(1) < config.storm_share).astype(np.int8),

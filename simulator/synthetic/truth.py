@@ -21,11 +21,11 @@ from simulator.market.market import Market
 from simulator.market.price_paths import PricePaths
 from simulator.market.timeframes import interval_of
 from simulator.synthetic.config import SyntheticConfig
-from simulator.synthetic.dynamics import STREAMS, Int8Array, Parameters, State, draw, evolve, settlements_of
+from simulator.synthetic.dynamics import STREAMS, Int8Array, Parameters, PathState, draw, evolve, settlements_of
 
 STATE_COLUMNS = ("regime", "signal", "variance", "funding", "spread", "spike_left", "spike_height")  # the (T, S) arrays
 
-Scalar = TypeVar("Scalar", bound=np.generic)
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Truth:
     """The hidden state at the close of every bar: `(T, S)` arrays, row i governing bar i + 1.
 
     `regime` is -1 bear, 0 range, +1 bull. `signal` is the regime that funding and headlines speak of: the same with
-    edge, another without. The rest is in `simulator.synthetic.dynamics.State`. `config.symbols` may be more than
+    edge, another without. The rest is in `simulator.synthetic.dynamics.PathState`. `config.symbols` may be more than
     `symbols`.
     """
 
@@ -104,7 +104,7 @@ class Truth:
         if belief is not None:
             regime = _spread(np.asarray(belief, np.float64), paths, np.random.default_rng((seed, index, 1)))
             signal = regime if self.config.edge else signal
-        state = State(
+        state = PathState(
             regime=regime,
             signal=signal,
             storm=np.repeat(self.storm[index : index + 1], paths),
@@ -142,7 +142,7 @@ def truth_of(market: Market) -> Truth:
     return market.truth
 
 
-def _repeat(row: npt.NDArray[Scalar], paths: int) -> npt.NDArray[Scalar]:
+def _repeat(row: npt.NDArray[_Scalar], paths: int) -> npt.NDArray[_Scalar]:
     """`(S,)` -> `(paths, S)`."""
     return np.repeat(row[None], paths, axis=0)
 

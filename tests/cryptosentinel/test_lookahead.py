@@ -37,7 +37,7 @@ from simulator.errors import LookAheadError
 from simulator.exchange.records import AccountView
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
-from simulator.market.series import Books, Series
+from simulator.market.series import DataSeries, OrderBooks
 from simulator.market.timeframes import parse_time
 from tests.team_scenes import account_in, codec, half_taught_policies, make_team, synthetic
 
@@ -78,7 +78,7 @@ def other_future(market: Market, bar: int, seed: int) -> Market:
     for name, one in market.series.items():
         drawn = {column: rng.normal(0.0, 9.0, len(one)) for column in one.columns}
         kept = one.known_at <= now
-        series[name] = Series(one.known_at, {c: np.where(kept, one.columns[c], drawn[c]) for c in one.columns})
+        series[name] = DataSeries(one.known_at, {c: np.where(kept, one.columns[c], drawn[c]) for c in one.columns})
     books = {}
     for symbol, one_book in market.books.items():
         factor = np.where(one_book.time <= now, 1.0, rng.uniform(0.5, 2.0, len(one_book)))[:, None]
@@ -97,13 +97,13 @@ def surrounded(market: Market, seed: int = 0) -> Market:
     rng = np.random.default_rng(seed)
     closed = market.open_time + market.interval
     series = {
-        name: Series(closed[::7] + 60_000, {"value": np.abs(rng.normal(5.0, 1.0, len(closed[::7])))})
+        name: DataSeries(closed[::7] + 60_000, {"value": np.abs(rng.normal(5.0, 1.0, len(closed[::7])))})
         for name in ("onchain/AAA", "sentiment/mood", "basis/AAA", "open_interest/BBB")
     }
     middle = np.nan_to_num(market.close[::3, 0], nan=100.0)[:, None]
     levels = np.array([[1.0, 2.0, 3.0]]) * 1e-4
     sizes = [rng.uniform(1.0, 9.0, (len(middle), 3)) for _ in range(2)]
-    book = Books(closed[::3] - 60_000, middle * (1.0 - levels), sizes[0], middle * (1.0 + levels), sizes[1])
+    book = OrderBooks(closed[::3] - 60_000, middle * (1.0 - levels), sizes[0], middle * (1.0 + levels), sizes[1])
     return replace(market, series=series, books={market.symbols[0]: book})
 
 

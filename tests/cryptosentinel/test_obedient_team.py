@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import GuardLimits
-from cryptosentinel.llm.engine import Completion, Engine
-from cryptosentinel.llm.engine import Request as Asked
+from cryptosentinel.llm.engine import Completion, Engine, Request
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from simulator.backtest.run import BacktestRun, Window
 from simulator.exchange.costs import Costs
-from simulator.exchange.orders import Order, Request
+from simulator.exchange.orders import Order, OrderRequest
 from simulator.exchange.records import AccountView
 from simulator.market.market import Market
 from tests.attacks import MANAGERS, SUB_AGENTS, anything
@@ -52,7 +51,7 @@ class WatchedRun(BacktestRun):
         self.limits = limits
         self.sent = 0
 
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, requests: Sequence[OrderRequest]) -> None:
         account = self.account()
         orders = [request for request in requests if isinstance(request, Order)]
         self.sent += len(orders)
@@ -130,7 +129,7 @@ def test_a_team_that_obeys_an_attacker_stays_within_the_limits(
 
 @pytest.mark.parametrize(("said", "most"), [(verdict("reduce", 1.0), 0.2), (verdict("approve"), 0.2), ("?", 10.0)])
 def test_no_verdict_raises_what_was_proposed(said: str, most: float) -> None:
-    """Asked about a fifth, told a whole, held ten: a fifth. Without a valid verdict the guard alone binds."""
+    """Request about a fifth, told a whole, held ten: a fifth. Without a valid verdict the guard alone binds."""
     manager = [ask("risk_analyst", side="long", exposure=0.2), submit(hold("C1", "long", 10.0))]
     decision = decide(SayingEngine({"manager": manager, "risk_analyst": [said]}))
     view = synthetic().view(200)
@@ -213,7 +212,7 @@ class RandomTokens:
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
 
-    def generate(self, requests: Sequence[Asked]) -> list[Completion]:
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
         return [self._say() for _ in requests]
 
     def policy_version(self, role: str) -> str:

@@ -15,7 +15,7 @@ from cryptosentinel.guard.guard import Guard, GuardLimits
 from cryptosentinel.llm.engine import Completion, Request, Sampling, Usage, failed
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import Throughput, run_all
-from cryptosentinel.team import Talk, TeamDecision
+from cryptosentinel.team import AgentTask, TeamDecision
 from tests.team_scenes import codec, half_taught_policies, hand_made_account, make_team, synthetic
 
 
@@ -35,7 +35,7 @@ class Echo:
         return "1"
 
 
-def talk(number: int, roles: Sequence[str]) -> Talk[list[int]]:
+def talk(number: int, roles: Sequence[str]) -> AgentTask[list[int]]:
     heard = []
     for turn, role in enumerate(roles):
         [completion] = yield [Request(role, (number,), Sampling(), seed=100 * number + turn)]
@@ -98,7 +98,7 @@ def test_decisions_do_not_depend_on_their_company(max_batch: int) -> None:
 
 
 def test_an_error_in_a_task_is_not_hidden() -> None:
-    def fails() -> Talk[list[int]]:
+    def fails() -> AgentTask[list[int]]:
         yield [Request("manager", (1,), Sampling(), 0)]
         raise ZeroDivisionError("in a task")
 
@@ -165,7 +165,7 @@ def test_streamed_answers_give_the_same_results_as_batches(tasks: list[list[str]
 def test_a_slow_request_does_not_hold_the_others() -> None:
     server = Server()
 
-    def last(number: int) -> Talk[list[int]]:
+    def last(number: int) -> AgentTask[list[int]]:
         heard = yield from talk(number, ["manager"] * 9)
         server.released.set()  # only a conversation that got through beside the slow one opens it
         return heard
@@ -175,7 +175,7 @@ def test_a_slow_request_does_not_hold_the_others() -> None:
 
 
 def test_a_failed_request_is_an_answer_and_a_dead_engine_an_error() -> None:
-    def careful(number: int) -> Talk[str | None]:
+    def careful(number: int) -> AgentTask[str | None]:
         [completion] = yield [Request("broken" if number == 1 else "manager", (number,), Sampling(), number)]
         return completion.failure
 

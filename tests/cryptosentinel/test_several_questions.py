@@ -14,7 +14,7 @@ from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.team import Talk, TeamDecision, side_by_side
+from cryptosentinel.team import AgentTask, TeamDecision, side_by_side
 from tests.team_scenes import (
     SayingEngine,
     analysis,
@@ -144,14 +144,14 @@ class Echo:
 
 @given(shape=st.lists(TURNS, max_size=4), max_batch=st.integers(1, 5))
 def test_conversations_side_by_side_hear_their_own_answers(shape: list[list[int]], max_batch: int) -> None:
-    def talk(number: int, turns: int) -> Talk[list[int]]:
+    def talk(number: int, turns: int) -> AgentTask[list[int]]:
         heard = []
         for turn in range(turns):
             [completion] = yield [Request("manager", (1,), Sampling(), 10 * number + turn)]
             heard.append(completion.ids[0])
         return heard
 
-    def task(lengths: list[int]) -> Talk[list[list[int]]]:
+    def task(lengths: list[int]) -> AgentTask[list[list[int]]]:
         return side_by_side([talk(number, turns) for number, turns in enumerate(lengths)])
 
     results = run_all([task(lengths) for lengths in shape], Echo(), max_batch=max_batch)

@@ -28,9 +28,9 @@ from cryptosentinel.llm.cassette.files import (
     LOCK,
     TOKENIZER,
     UNFINISHED,
+    CassetteTape,
     Header,
     Key,
-    Tape,
     key_of,
     load_codec,
     read_calls,
@@ -94,7 +94,7 @@ class Recorder:
             settings=json.loads(json.dumps(settings)),  # as it will be read back
         )
         _check_kind(folder)
-        self._tape = Tape(folder)
+        self._tape = CassetteTape(folder)
         try:
             if (folder / HEADER).exists():
                 _check_same(folder, header, tokenizer)

@@ -180,7 +180,7 @@ def _numbers(values: list[Any]) -> TypeGuard[list[float]]:
     return all(type(one) in (int, float) for one in values)
 
 
-class Tape:
+class CassetteTape:
     """`calls.jsonl` open for appending, with the folder's lock: two programs that record into one folder would ask, and
     pay, twice. The kernel drops the lock when its holder dies.
 

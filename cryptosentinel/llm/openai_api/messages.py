@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, Malformed, read_call, render_tool_calls
+from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, MalformedCall, read_call, render_tool_calls
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what OpenAI accepts as a function's name; others accept no less
 _MAX_DEPTH = 40  # of an answer's JSON; a sound one has nine levels
@@ -120,7 +120,7 @@ def model_names(body: bytes) -> list[str] | None:
 def _function(text: str) -> dict[str, str] | None:
     """The call that `text` is, as endpoints take one back; None where it is none that they would."""
     said = read_call(text)
-    if isinstance(said, Malformed):
+    if isinstance(said, MalformedCall):
         return None
     name, arguments = said
     if _NAME.fullmatch(name) is None or not isinstance(arguments, dict):

@@ -15,7 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.conversation.masking import Mask
-from cryptosentinel.conversation.memory import DAY_MS, Lean, Lesson, Memory, Said, Stance, lean_of
+from cryptosentinel.conversation.memory import (
+    DAY_MS,
+    DecidedSide,
+    Direction,
+    Lesson,
+    Memory,
+    OpenDecision,
+    direction_of,
+)
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.scripted import ScriptedEngine
@@ -37,16 +45,16 @@ def lesson(
     decided: int = 0,
     known: int = 10,
     symbol: str = "AAAUSDT",
-    side: Said = "long",
-    lean: Lean | None = None,
+    side: DecidedSide = "long",
+    lean: Direction | None = None,
     move: float = 0.02,
     net: float = 0.01,
 ) -> Lesson:
     return Lesson(symbol, decided, known, side, 0.5, lean, move, net)
 
 
-def stance(due: int = 100, **changes: Any) -> Stance:
-    return replace(Stance("AAAUSDT", 0, due, "long", 0.5, "up", 100.0, 1000.0, 0.0), **changes)
+def stance(due: int = 100, **changes: Any) -> OpenDecision:
+    return replace(OpenDecision("AAAUSDT", 0, due, "long", 0.5, "up", 100.0, 1000.0, 0.0), **changes)
 
 
 def played(
@@ -141,7 +149,7 @@ def test_a_stance_becomes_a_lesson_when_its_horizon_is_over_and_is_known_from_th
         (stance(capital=-5.0), 100.0), (stance(), math.nan),
     ],
 )  # fmt: skip
-def test_what_cannot_be_measured_teaches_nothing(noted: Stance, close: float) -> None:
+def test_what_cannot_be_measured_teaches_nothing(noted: OpenDecision, close: float) -> None:
     memory = Memory()
     memory.note(noted)
     memory.settle(100, {"AAAUSDT": close}, {"AAAUSDT": 1.0})
@@ -159,7 +167,7 @@ def test_what_cannot_be_measured_teaches_nothing(noted: Stance, close: float) ->
         ("unchanged", -0.2, 0.0, "moved -20.0, made +0.0: left as it was"),
     ],
 )
-def test_the_sentence_says_what_happened(side: Said, move: float, net: float, judged: str) -> None:
+def test_the_sentence_says_what_happened(side: DecidedSide, move: float, net: float, judged: str) -> None:
     text = lesson(0, 2 * DAY_MS, side=side, move=move, net=net, lean="up").sentence("C1")
     said = f"{side} 0.5" if side in ("long", "short") else side
     assert text == f"C1 {said}, lean up; in 2.0 days {judged}"
@@ -175,7 +183,7 @@ def test_a_name_from_outside_cannot_break_out_of_its_line() -> None:
     ("word", "lean"), [("strong up", "up"), ("up", "up"), ("strong down", "down"), ("none", "none"), ("x", "none")]
 )
 def test_the_lean_is_the_direction_of_the_reply(word: str, lean: str) -> None:
-    assert lean_of({"lean": word}) == lean
+    assert direction_of({"lean": word}) == lean
 
 
 # Masking
@@ -184,11 +192,11 @@ def test_the_lean_is_the_direction_of_the_reply(word: str, lean: str) -> None:
 def test_open_theses_are_told_with_how_they_stand_and_only_while_they_are_open() -> None:
     memory = Memory()
     decided, due = 1_600_000_000_000, 1_600_000_000_000 + 2 * DAY_MS
-    stances: list[tuple[str, Said, Lean | None]] = [
+    stances: list[tuple[str, DecidedSide, Direction | None]] = [
         ("BBBUSDT", "long", "up"), ("AAAUSDT", "flat", None), ("CCCUSDT", "short", None),
     ]  # fmt: skip
     for symbol, side, lean in stances:
-        memory.note(Stance(symbol, decided, due, side, 0.5, lean, 100.0, 1000.0, 0.0))
+        memory.note(OpenDecision(symbol, decided, due, side, 0.5, lean, 100.0, 1000.0, 0.0))
     mask = Mask(("BBBUSDT", "AAAUSDT"), True)
     told = [
         memory.told(now, ("BBBUSDT", "AAAUSDT"), 5, mask, {"BBBUSDT": 102.0, "AAAUSDT": 90.0})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cryptosentinel.guard.guard import Guard, GuardLimits
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
-from simulator.exchange.orders import Order, OrderKind, Request
+from simulator.exchange.orders import Order, OrderKind, OrderRequest
 from simulator.exchange.records import AccountView
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
@@ -130,7 +130,7 @@ def gross(exposure: dict[str, float]) -> float:
     return math.fsum(map(abs, exposure.values()))
 
 
-def submit(exchange: Exchange, requests: Sequence[Request]) -> None:
+def submit(exchange: Exchange, requests: Sequence[OrderRequest]) -> None:
     for request in requests:
         exchange.submit(request)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cryptosentinel.guard.guard import Guard, GuardLimits
 from simulator.errors import DataError
-from simulator.exchange.orders import Cancel, Order, OrderKind, Replace, Request, Target, oco
+from simulator.exchange.orders import Cancel, Order, OrderKind, OrderRequest, Replace, Target, oco
 from simulator.market.market import MarketView
 from tests.team_scenes import COINS, hand_made_account, synthetic
 
@@ -46,7 +46,7 @@ def order(symbol: str, size: float, kind: OrderKind = "market", at: float = 1.0,
 
 
 def review(
-    orders: list[Request] | list[Order],
+    orders: list[OrderRequest] | list[Order],
     held: dict[str, float] | None = None,
     limits: GuardLimits = LIMITS,
     **account: Any,
@@ -210,7 +210,7 @@ def test_a_position_can_be_closed_whatever_waits() -> None:
         cast(Order, {"symbol": A}),
     ],
 )
-def test_only_orders_pass(request_: Request) -> None:
+def test_only_orders_pass(request_: OrderRequest) -> None:
     view = view_at()
     good = order(B, 0.1)
     waiting = (order(A, 0.1, "limit", id="w"),)

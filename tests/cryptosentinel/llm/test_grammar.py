@@ -26,7 +26,7 @@ from cryptosentinel.llm.grammar import Grammars, grammar, restrict
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import (
     Arguments,
-    Malformed,
+    MalformedCall,
     NoArguments,
     ToolCall,
     parse,
@@ -142,7 +142,7 @@ def test_whatever_the_schema_all_that_gets_through_parses(
     fields = {name: plain_fields[name] for name in names}
     arguments: type[Arguments] = create_model("Drawn", __base__=Arguments, **fields)
     text = wander(codec, grammars.begin((tool_schema("drawn", "", arguments),)), rng)
-    assert text is None or not isinstance(parse(text, {"drawn": arguments}), Malformed), text
+    assert text is None or not isinstance(parse(text, {"drawn": arguments}), MalformedCall), text
 
 
 rounded = st.floats(-2, 2).map(lambda value: round(value, 6) + 0.0)  # -0.0 is left out too

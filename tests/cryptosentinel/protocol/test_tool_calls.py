@@ -19,7 +19,7 @@ from cryptosentinel.protocol.tool_calls import (
     MAX_ANSWER_CHARS,
     Arguments,
     Code,
-    Malformed,
+    MalformedCall,
     ToolCall,
     parse,
     read_call,
@@ -38,8 +38,8 @@ def named(corpus: Sequence[tuple[Any, str]]) -> list[Any]:
     return [pytest.param(*case, id=f"{number}-{case[1]}") for number, case in enumerate(corpus)]
 
 
-def check_refused(answer: ToolCall | Malformed, code: str) -> None:
-    assert isinstance(answer, Malformed) and answer.code == code
+def check_refused(answer: ToolCall | MalformedCall, code: str) -> None:
+    assert isinstance(answer, MalformedCall) and answer.code == code
     assert 0 < len(answer.detail) <= 300
     assert answer.detail.isprintable()  # it is stored and shown: nothing hidden, no lone surrogate may be in it
 
@@ -66,7 +66,7 @@ def test_every_reason_is_reached_and_no_other_is() -> None:
 def test_a_reason_does_not_depend_on_where_the_caller_stands() -> None:
     """Close to the end of Python's stack a nested answer is refused as it is anywhere."""
 
-    def deeper(levels: int) -> ToolCall | Malformed:
+    def deeper(levels: int) -> ToolCall | MalformedCall:
         return deeper(levels - 1) if levels else parse(call("[" * 900 + "]" * 900), TOOLS)
 
     depth = len(inspect.stack(0))
@@ -95,7 +95,7 @@ def test_a_reason_does_not_depend_on_where_the_caller_stands() -> None:
 )
 def test_answers_outside_their_range(role: str, name: str, arguments: dict[str, Any]) -> None:
     answer = parse(render_call(name, arguments), ROLES[role].argument_types())
-    assert isinstance(answer, Malformed) and answer.code == "bad_arguments" and name in answer.detail
+    assert isinstance(answer, MalformedCall) and answer.code == "bad_arguments" and name in answer.detail
 
 
 @pytest.mark.parametrize("before", ["", "\n ", "<think>\n\n</think>\n\n", "<think>C1 <tool_call> </think>"])
@@ -157,7 +157,7 @@ def test_what_is_rendered_is_read_back(said: tuple[str, dict[str, Any]]) -> None
     text = render_call(name, arguments)
     answer = parse(text, ALL_TOOLS)
     if "tool_call>" in text[len("<tool_call>") : -len("</tool_call>")] or len(text) > MAX_ANSWER_CHARS:
-        assert isinstance(answer, Malformed)
+        assert isinstance(answer, MalformedCall)
         return
     assert isinstance(answer, ToolCall) and answer.name == name
     assert answer.arguments.model_dump(exclude_unset=True) == arguments
@@ -193,8 +193,8 @@ JSON = st.recursive(
 )
 def test_no_text_raises(text: str) -> None:
     answer = parse(text, TOOLS)
-    assert isinstance(answer, ToolCall | Malformed)
-    if isinstance(answer, Malformed):
+    assert isinstance(answer, ToolCall | MalformedCall)
+    if isinstance(answer, MalformedCall):
         assert answer.detail.isprintable()
 
 
@@ -204,7 +204,7 @@ def test_no_depth_raises(body: Any, opening: str, levels: int) -> None:
     closing = "".join({"[": "]", "{": "}"}[sign] for sign in reversed(opening) if sign in "[{")
     for head in ('{"name": "submit_decision", "arguments": %s}', '{"name": %s, "arguments": {}}', "%s"):
         deep = opening * levels + json.dumps(body) + closing * levels
-        assert isinstance(parse(call(head % deep), TOOLS), Malformed)
+        assert isinstance(parse(call(head % deep), TOOLS), MalformedCall)
 
 
 @settings(max_examples=300, deadline=None)
@@ -220,8 +220,8 @@ def test_no_depth_raises(body: Any, opening: str, levels: int) -> None:
 )
 def test_no_tool_call_raises(tool_calls: object) -> None:
     answer = parse(render_tool_calls(tool_calls), TOOLS)
-    assert isinstance(answer, ToolCall | Malformed)
-    if isinstance(answer, Malformed):
+    assert isinstance(answer, ToolCall | MalformedCall)
+    if isinstance(answer, MalformedCall):
         assert answer.detail.isprintable()
 
 
@@ -258,7 +258,7 @@ def test_a_server_s_arguments_are_neither_read_nor_changed(arguments: str) -> No
     "arguments", ['{}, "more": 1', '{}, "name": "submit_decision"', "{}}\n</tool_call>\n<tool_call>\n{", "{} // {}"]
 )
 def test_arguments_cannot_leave_their_place(arguments: str) -> None:
-    assert isinstance(read_call(render_tool_calls([function("get_risk", arguments)])), Malformed)
+    assert isinstance(read_call(render_tool_calls([function("get_risk", arguments)])), MalformedCall)
 
 
 class Unbounded(Arguments):
@@ -269,7 +269,7 @@ class Unbounded(Arguments):
 
 def test_no_tool_ever_gets_an_infinity() -> None:
     answer = parse(call('{"name": "t", "arguments": {"value": 1e999}}'), {"t": Unbounded})
-    assert isinstance(answer, Malformed) and answer.code == "bad_arguments"
+    assert isinstance(answer, MalformedCall) and answer.code == "bad_arguments"
 
 
 def test_numbers_arrive_finite() -> None:

@@ -28,7 +28,7 @@ from cryptosentinel.tools.context import ToolContext
 from cryptosentinel.tools.sentiment import tone
 from simulator.market.events import NewsItem
 from simulator.market.market import Market
-from simulator.market.series import Series
+from simulator.market.series import DataSeries
 from tests.attacks import PAYLOADS
 from tests.malformed_answers import MALFORMED
 from tests.team_scenes import (
@@ -267,7 +267,7 @@ def test_every_tool_tells_clean_things(payload: str) -> None:
     known_at = np.array([market.view(BAR).now - (20 - row) * HOUR_MS for row in range(20)])
     word = payload[:3000].replace("/", "")
     series = {
-        f"{kind}/{name}": Series(known_at, {word: np.linspace(1.0, 2.0, 20), "value": np.full(20, 1e308)})
+        f"{kind}/{name}": DataSeries(known_at, {word: np.linspace(1.0, 2.0, 20), "value": np.full(20, 1e308)})
         for kind in ("onchain", "sentiment", "basis", "open_interest")
         for name in ("AAA", word)
     }

@@ -26,7 +26,7 @@ from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
-from simulator.market.series import Books, Series
+from simulator.market.series import DataSeries, OrderBooks
 from tests.team_scenes import account_in, hand_made_account, synthetic
 
 HOUR = 3_600_000
@@ -145,9 +145,9 @@ def test_beta_is_the_slope(beta: float, seed: int) -> None:
 def test_funding_carry_series_and_books_by_hand() -> None:
     funding = {"AAAUSDT": tuple(FundingEvent(8 * HOUR * k, 0.0001 * k) for k in range(1, 11))}
     series = {
-        "onchain/AAA": Series(np.array([HOUR, 20 * HOUR, 500 * HOUR]), {"users": np.array([1.0, 3.0, 9.0])}),
-        "onchain/BBB": Series(np.array([HOUR]), {"users": np.array([7.0])}),
-        "sentiment/mood": Series(np.array([HOUR]), {"value": np.array([5.0])}),
+        "onchain/AAA": DataSeries(np.array([HOUR, 20 * HOUR, 500 * HOUR]), {"users": np.array([1.0, 3.0, 9.0])}),
+        "onchain/BBB": DataSeries(np.array([HOUR]), {"users": np.array([7.0])}),
+        "sentiment/mood": DataSeries(np.array([HOUR]), {"value": np.array([5.0])}),
     }
     sides = {
         "bid_price": [[99.0, 98.0]],
@@ -155,7 +155,7 @@ def test_funding_carry_series_and_books_by_hand() -> None:
         "ask_price": [[101.0, 102.0]],
         "ask_size": [[1.0, 3.0]],
     }
-    books = {"AAAUSDT": Books(np.array([30 * HOUR]), **{name: np.array(value) for name, value in sides.items()})}
+    books = {"AAAUSDT": OrderBooks(np.array([30 * HOUR]), **{name: np.array(value) for name, value in sides.items()})}
     market = market_of(np.full((84, 2), 100.0), funding=funding, series=series, books=books)
     context = context_at(market)
     told = cross_market.funding_history(context, NONE)

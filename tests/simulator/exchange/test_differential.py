@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from simulator.backtest.run import BacktestResult, Window, run_backtest
 from simulator.exchange.costs import Costs
-from simulator.exchange.orders import Cancel, Order, Request
+from simulator.exchange.orders import Cancel, Order, OrderRequest
 from simulator.exchange.records import AccountView
 from simulator.market.market import Market, MarketView
 
@@ -99,12 +99,12 @@ def ours(
     class Ours:
         name = "ours"
 
-        def decide(self, view: MarketView, account: AccountView) -> Sequence[Request]:
+        def decide(self, view: MarketView, account: AccountView) -> Sequence[OrderRequest]:
             held = account.positions["X"]
             bracketed = account.stop["X"] is not None or account.target["X"] is not None
             state = State(view.index, held, len(account.pending), bracketed, view.last_close("X"))
             seen.append(state)
-            requests: list[Request] = []
+            requests: list[OrderRequest] = []
             for action in rule(state):
                 if action.kind == "cancel":
                     requests += [Cancel(order.id) for order in account.pending]

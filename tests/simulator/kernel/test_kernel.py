@@ -15,7 +15,7 @@ from simulator.kernel import jit as compiling
 from simulator.kernel import kernel
 from simulator.kernel import layout as at
 from simulator.kernel.jit import compiled
-from simulator.kernel.layout import State, Tape, Terms
+from simulator.kernel.layout import KernelState, Tape, Terms
 
 HOUR = 3_600_000
 SYMBOLS = ("A", "B", "C")
@@ -57,7 +57,7 @@ def path_of(tape: Tape, n: int) -> Tape:
     return Tape(**own, day=tape.day)
 
 
-def random_state(rng: np.random.Generator, accounts: int, symbols: int, rows: int, bars: int) -> State:
+def random_state(rng: np.random.Generator, accounts: int, symbols: int, rows: int, bars: int) -> KernelState:
     state = at.new_state(accounts, symbols, rows, 1_000.0)
     state.accounts[:, at.TAKER_FEE] = 0.001
     state.positions[:, :, at.MARK] = 100.0
@@ -80,12 +80,12 @@ def random_state(rng: np.random.Generator, accounts: int, symbols: int, rows: in
     return state
 
 
-def copy_of(state: State, rows: slice = slice(None)) -> State:
-    return State(*(array[rows].copy() for array in state))
+def copy_of(state: KernelState, rows: slice = slice(None)) -> KernelState:
+    return KernelState(*(array[rows].copy() for array in state))
 
 
 def advance(
-    tape: Tape, state: State, log_room: int, first_bar: int = 0, targets: FloatArray = kernel.NO_TARGETS
+    tape: Tape, state: KernelState, log_room: int, first_bar: int = 0, targets: FloatArray = kernel.NO_TARGETS
 ) -> tuple[FloatArray, FloatArray]:
     """Run to the end of the tape; returns all log rows and the equities."""
     bars = tape.open.shape[1]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from simulator.errors import DataError
 from simulator.market.series import (
     BOOK_COLUMNS,
-    Books,
-    Series,
+    DataSeries,
+    OrderBooks,
     read_books,
     read_recorded_series,
     read_series,
@@ -32,13 +32,15 @@ START = 1_700_006_400_000  # 2023-11-15 00:00
 NAN = float("nan")
 
 
-def series_of(rows: int, seed: int = 0) -> Series:
+def series_of(rows: int, seed: int = 0) -> DataSeries:
     rng = np.random.default_rng(seed)
     known_at = START + np.cumsum(rng.integers(1, 5 * HOUR, rows))
-    return Series(known_at, {name: rng.normal(0, 10.0 ** rng.integers(-6, 24), rows) for name in ("flow", "addresses")})
+    return DataSeries(
+        known_at, {name: rng.normal(0, 10.0 ** rng.integers(-6, 24), rows) for name in ("flow", "addresses")}
+    )
 
 
-def books_of(rows: int, levels: int = 4, seed: int = 0) -> Books:
+def books_of(rows: int, levels: int = 4, seed: int = 0) -> OrderBooks:
     """Sound books, of which the deeper levels may be absent, on either side the best too."""
     rng = np.random.default_rng(seed)
     middle = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, (rows, 1)), axis=0))
@@ -48,10 +50,10 @@ def books_of(rows: int, levels: int = 4, seed: int = 0) -> Books:
         absent = np.arange(levels) >= rng.integers(0, levels + 1, (rows, 1))
         size = rng.choice([0.0, 1.5, 200.0], (rows, levels))
         sides += [np.where(absent, NAN, price), np.where(absent, NAN, size)]
-    return Books(START + np.cumsum(rng.integers(1, HOUR, rows)), *sides)
+    return OrderBooks(START + np.cumsum(rng.integers(1, HOUR, rows)), *sides)
 
 
-def content(one: Series | Books) -> bytes:
+def content(one: DataSeries | OrderBooks) -> bytes:
     return b"".join(one.content())
 
 
@@ -73,7 +75,7 @@ def test_what_is_written_comes_back_bit_by_bit(
 @given(rows=st.integers(1, 20), seed=st.integers(0, 999), offset=st.integers(-HOUR, 30 * HOUR))
 def test_until_keeps_exactly_what_is_known_by_then(rows: int, seed: int, offset: int) -> None:
     for one in (series_of(rows, seed), books_of(rows, 3, seed)):
-        time = one.known_at if isinstance(one, Series) else one.time
+        time = one.known_at if isinstance(one, DataSeries) else one.time
         for moment in (START + offset, int(time[rows // 2])):
             kept = one.until(moment)
             assert len(kept) == sum(int(each) <= moment for each in time)
@@ -84,19 +86,21 @@ def test_until_keeps_exactly_what_is_known_by_then(rows: int, seed: int, offset:
 
 def test_content_differs_with_any_value_and_not_with_the_order_of_columns() -> None:
     series, books = series_of(5), books_of(5, 3, seed=2)
-    turned = Series(series.known_at, dict(reversed(series.columns.items())))
+    turned = DataSeries(series.known_at, dict(reversed(series.columns.items())))
     assert content(turned) == content(series)
     seen = {content(series)}
     for name in series.columns:
         columns = {key: values.copy() for key, values in series.columns.items()}
         columns[name][-1] += 1.0
-        seen.add(content(Series(series.known_at, columns)))
-    seen.add(content(Series(series.known_at + 1, series.columns)))
-    seen.add(content(Series(series.known_at, {"other": series.columns["flow"], "addresses": series.columns["flow"]})))
+        seen.add(content(DataSeries(series.known_at, columns)))
+    seen.add(content(DataSeries(series.known_at + 1, series.columns)))
+    seen.add(
+        content(DataSeries(series.known_at, {"other": series.columns["flow"], "addresses": series.columns["flow"]}))
+    )
     assert len(seen) == 5
     arrays = {name: getattr(books, name).copy() for name in BOOK_COLUMNS}
     arrays["ask_size"][np.isfinite(arrays["ask_size"])] += 1.0
-    assert content(Books(books.time, **arrays)) != content(books)
+    assert content(OrderBooks(books.time, **arrays)) != content(books)
 
 
 def sound_series() -> dict[str, Any]:
@@ -191,9 +195,9 @@ def test_a_bad_book_is_refused_by_its_record(tmp_path: Path, case: str) -> None:
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(DataError, match=r"flow has shape \(2,\), expected \(3,\)"):
-        Series(START + np.arange(3), {"flow": np.zeros(2)})
+        DataSeries(START + np.arange(3), {"flow": np.zeros(2)})
     with pytest.raises(DataError, match="ask_size has shape"):
-        Books(START + np.arange(2), np.ones((2, 3)), np.ones((2, 3)), np.ones((2, 3)), np.ones((2, 2)))
+        OrderBooks(START + np.arange(2), np.ones((2, 3)), np.ones((2, 3)), np.ones((2, 3)), np.ones((2, 2)))
     with pytest.raises(DataError, match="not a name of a series"):
         series_file("../BTC")
 

@@ -16,7 +16,7 @@ from simulator.data.archive import write_market
 from simulator.data.catalog import Catalog
 from simulator.errors import DataError
 from simulator.market.market import Bars, Market, MarketView
-from simulator.market.series import BOOK_COLUMNS, Books, Series
+from simulator.market.series import BOOK_COLUMNS, DataSeries, OrderBooks
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -38,19 +38,19 @@ def market() -> Market:
     start, stop = int(open_time[0]), int(open_time[-1]) + full.interval
     series = {
         # On the hour, so that some records are known exactly at a clock.
-        "onchain/AAA": Series(start + full.interval * np.arange(1, BARS, 3), {"flow": rng.normal(0, 1, 33)}),
-        "sentiment/late": Series(np.array([stop - 1]), {"value": np.array([1.0])}),
-        "sentiment/early": Series(np.array([start - 5, start + 7]), {"value": np.array([1.0, 2.0])}),
+        "onchain/AAA": DataSeries(start + full.interval * np.arange(1, BARS, 3), {"flow": rng.normal(0, 1, 33)}),
+        "sentiment/late": DataSeries(np.array([stop - 1]), {"value": np.array([1.0])}),
+        "sentiment/early": DataSeries(np.array([start - 5, start + 7]), {"value": np.array([1.0, 2.0])}),
     }
     return replace(
         full, open_time=open_time, **arrays, series=series, books={"AAAUSDT": books_after(start, rng)}, truth=None
     )
 
 
-def books_after(start: int, rng: np.random.Generator) -> Books:
+def books_after(start: int, rng: np.random.Generator) -> OrderBooks:
     time = start + np.cumsum(rng.integers(1, 2 * 3_600_000, 60))
     bid = 100 + rng.uniform(0, 1, (60, 1)) - np.array([[0.1, 0.2]])
-    return Books(time, bid, rng.uniform(0, 9, (60, 2)), bid + np.array([[0.2, 0.4]]), rng.uniform(0, 9, (60, 2)))
+    return OrderBooks(time, bid, rng.uniform(0, 9, (60, 2)), bid + np.array([[0.2, 0.4]]), rng.uniform(0, 9, (60, 2)))
 
 
 def in_bytes(bars: Bars) -> list[bytes]:
@@ -83,10 +83,10 @@ def altered(index: int, seed: int) -> Market:
         known = one.until(now)
         extra = now + 1 + np.arange(rng.integers(0, 3))
         columns = {key: np.concatenate([values, rng.normal(0, 1, len(extra))]) for key, values in known.columns.items()}
-        series[name] = Series(np.concatenate([known.known_at, extra]), columns)
+        series[name] = DataSeries(np.concatenate([known.known_at, extra]), columns)
     before, later = market().books["AAAUSDT"].until(now), books_after(now, rng)
     joined = [np.concatenate([getattr(before, name), getattr(later, name)]) for name in ("time", *BOOK_COLUMNS)]
-    return replace(market(), **arrays, series=series, books={"AAAUSDT": Books(*joined)})
+    return replace(market(), **arrays, series=series, books={"AAAUSDT": OrderBooks(*joined)})
 
 
 def cut_off(index: int) -> Market:
@@ -151,8 +151,8 @@ def test_known_at_the_clock_is_seen_and_a_millisecond_later_is_not() -> None:
     side = values[:, None]
     other = replace(
         market(),
-        series={"a/b": Series(times, {"x": values}), "a/c": Series(times[2:], {"x": values[2:]})},
-        books={"BBBUSDT": Books(times, side, side, side + 1, side)},
+        series={"a/b": DataSeries(times, {"x": values}), "a/c": DataSeries(times[2:], {"x": values[2:]})},
+        books={"BBBUSDT": OrderBooks(times, side, side, side + 1, side)},
     )
     view = other.view(10)
     assert view.series_names == ("a/b",)

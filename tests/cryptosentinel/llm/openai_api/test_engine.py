@@ -16,10 +16,10 @@ import pytest
 from cryptosentinel.agents.registry import MANAGER
 from cryptosentinel.llm.engine import StreamingEngine
 from cryptosentinel.llm.scripted import ScriptedEngine
-from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, Malformed, parse, render_call
+from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, MalformedCall, parse, render_call
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.scripted_team import expert_policies
-from cryptosentinel.team import Talk, derive_seed
+from cryptosentinel.team import AgentTask, derive_seed
 from simulator.errors import UserError
 from tests.endpoint_scenes import (
     KEY,
@@ -131,7 +131,7 @@ def test_malformed_tool_calls_come_out_as_what_they_are(make: Make) -> None:
         completions = make(endpoint).generate([request(str(number)) for number in range(len(answers))])
     for completion, (calls, code) in zip(completions, MALFORMED_TOOL_CALLS, strict=True):
         found = parse(text_of(completion), MANAGER.argument_types())
-        assert isinstance(found, Malformed) and (found.code, completion.failure) == (code, None), str(calls)[:200]
+        assert isinstance(found, MalformedCall) and (found.code, completion.failure) == (code, None), str(calls)[:200]
         assert completion.finished and len(completion.ids) < 5 * MAX_ANSWER_CHARS
 
 
@@ -226,7 +226,7 @@ def test_a_word_that_is_no_secret_stays_in_answers(make: Make, monkeypatch: pyte
         assert text_of(ask(make(endpoint))) == "none of it"
 
 
-def talk(text: str, turns: int, done: list[str]) -> Talk[str]:
+def talk(text: str, turns: int, done: list[str]) -> AgentTask[str]:
     for _ in range(turns):
         [answer] = yield [request(text)]
         assert answer.failure is None

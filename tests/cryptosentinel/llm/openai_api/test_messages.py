@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cryptosentinel.llm.chat_codec import parse_conversation
 from cryptosentinel.llm.openai_api.messages import Answer, Garbled, model_names, read_answer, to_messages
-from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, Malformed, parse, read_call, render_call
+from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, MalformedCall, parse, read_call, render_call
 from tests.malformed_answers import MALFORMED
 from tests.mock_endpoint import call, chat, turns_of
 from tests.team_scenes import codec
@@ -182,7 +182,7 @@ def test_more_than_can_be_read_is_not_kept(length: int) -> None:
         text = read_answer(chat(message).body).text
         assert len(text) <= MAX_ANSWER_CHARS + 1
         answer = parse(text, {})
-        assert isinstance(answer, Malformed) and (answer.code == "too_long") is (len(text) > MAX_ANSWER_CHARS)
+        assert isinstance(answer, MalformedCall) and (answer.code == "too_long") is (len(text) > MAX_ANSWER_CHARS)
 
 
 JSON = st.recursive(
@@ -212,7 +212,7 @@ def test_no_answer_raises_anything_else(body: bytes) -> None:
     except Garbled as error:
         assert str(error)
     else:
-        assert isinstance(parse(answer.text, {}), Malformed)  # there is no tool
+        assert isinstance(parse(answer.text, {}), MalformedCall)  # there is no tool
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from cryptosentinel.llm.grammar import grammar
 from cryptosentinel.llm.vllm.engine import VllmEngine
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.team import Talk
+from cryptosentinel.team import AgentTask
 from simulator.errors import RunFailed, UserError
 from tests.mock_vllm import MODEL, Fault, MockVllm, serving
 from tests.vllm_scenes import CODEC, engine_for, expected, prompt, request, until
@@ -208,7 +208,7 @@ def test_a_server_of_ours_that_ended_is_not_waited_for(mock: MockVllm) -> None:
 
 
 def test_the_end_of_the_server_ends_all_conversations(mock: MockVllm, engine: VllmEngine) -> None:
-    def talk(number: int) -> Talk[None]:
+    def talk(number: int) -> AgentTask[None]:
         for turn in range(50):
             if number == 3 and turn == 3:
                 mock.gone, mock.healthy = True, False

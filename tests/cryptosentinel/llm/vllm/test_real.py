@@ -31,9 +31,9 @@ from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import load_model
 from cryptosentinel.llm.vllm.engine import VllmEngine
 from cryptosentinel.llm.vllm.server import MODEL, ServerSettings, VllmServer
-from cryptosentinel.protocol.tool_calls import Malformed, parse
+from cryptosentinel.protocol.tool_calls import MalformedCall, parse
 from cryptosentinel.scheduler import Throughput, run_all
-from cryptosentinel.team import Talk, Team, TeamSettings
+from cryptosentinel.team import AgentTask, Team, TeamSettings
 from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import RunFailed, UserError
 from tests.small_world import small_nano
@@ -194,7 +194,7 @@ def test_constrained_answers_are_calls(world: World, role: str) -> None:
             ended += 1
             call = parse(world.codec.decode_answer(answer.ids), types)
             # What no grammar can say, such as a rule over two arguments, may still be wrong.
-            assert not isinstance(call, Malformed) or call.code == "bad_arguments"
+            assert not isinstance(call, MalformedCall) or call.code == "bad_arguments"
     assert ended >= 3
 
 
@@ -251,7 +251,7 @@ def test_a_whole_backtest(world: World) -> None:
 
 
 def test_a_server_that_is_killed_ends_the_run(world: World) -> None:
-    def talk(number: int) -> Talk[int]:
+    def talk(number: int) -> AgentTask[int]:
         turn = 0
         while True:
             yield [replace(requests(world, 1, 1.0)[0], seed=1000 * number + turn)]

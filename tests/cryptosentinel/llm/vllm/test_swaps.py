@@ -9,7 +9,7 @@ import pytest
 
 from cryptosentinel.llm.vllm.engine import VllmEngine
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.team import Talk
+from cryptosentinel.team import AgentTask
 from simulator.errors import RunFailed, UserError
 from tests.mock_vllm import MODEL, MockVllm, serving
 from tests.vllm_scenes import CODEC, adapter_in, engine_for, expected, request, until
@@ -123,7 +123,7 @@ def test_versions_may_change_while_many_talk(mock: MockVllm, engine: VllmEngine,
     publisher.start()
     seen: set[str] = set()
 
-    def talk(number: int) -> Talk[None]:
+    def talk(number: int) -> AgentTask[None]:
         turn = 0
         while not ended.is_set() or turn < 3:
             wanted = request(1000 * number + turn)
