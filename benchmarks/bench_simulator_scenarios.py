@@ -11,6 +11,7 @@ from simulator.backtest.scenarios import simulate_scenarios
 from simulator.exchange.orders import Order
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from simulator.synthetic.truth import truth_of
 
 ROUNDS = 200
 PATHS, BARS, BAR = 16, 18, 500
@@ -20,8 +21,7 @@ LIMIT_MS = 1.0
 def run() -> list[Result]:
     """The row `simulator.scenarios`: median milliseconds of a simulation, against its limit."""
     market = generate(SyntheticConfig(bars=600, seed=1))
-    assert market.truth is not None  # it is synthetic
-    paths = market.truth.scenarios(market, BAR, PATHS, BARS, seed=1)
+    paths = truth_of(market).scenarios(market, BAR, PATHS, BARS, seed=1)
     account = BacktestRun(market, Window(BAR, BAR + 1)).account()
     first, second, *_ = market.symbols
     orders = [Order(first, 5.0, delay=bars) for bars in range(3)] + [Order(second, -5.0)]
