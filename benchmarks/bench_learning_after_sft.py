@@ -1,6 +1,6 @@
 """What M-GRPO adds to imitation: `make bench ONLY=learning.after_sft`.
 
-The markets, warm starts and windows of `learning.oracle_share`. Each warm start is first specialised on the scripted
+The markets, warm starts and windows of `learning.oracle_share`. Each warm start is first fine-tuned on the scripted
 team's conversations, as `sft` does, and M-GRPO goes on from there: `learning.after_sft` is the share of the oracle's
 earnings that the team then reaches, `learning.after_sft.gain` what it earns above the team that it began as, decided
 likewise, in percentage points of return a window.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.bench_learning_oracle_share import SPECIALISED, cells, rows_of, share_interval, share_row
+from benchmarks.bench_learning_oracle_share import AFTER_SFT, cells, rows_of, share_interval, share_row
 from benchmarks.run import Result
 
 BY_NAME_ONLY = True  # it takes long
@@ -18,7 +18,7 @@ BY_NAME_ONLY = True  # it takes long
 
 def run() -> list[Result]:
     """The rows of `learning.after_sft`, sampled as in training and greedy."""
-    [documents] = cells([SPECIALISED])
+    [documents] = cells([AFTER_SFT])
     rows = []
     for name, row in (("learning.after_sft", "trained"), ("learning.after_sft.greedy", "trained, greedy")):
         rows.append(share_row(name, documents, row))

@@ -31,7 +31,7 @@ from backend.evaluation.compare import baselines, play_windows, split_windows
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.rl_job import train
-from backend.training.sft_job import specialise
+from backend.training.sft_job import run_sft
 from backend.training.start import begin
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import ROLES
@@ -40,7 +40,7 @@ from simulator.market.market import Market
 BY_NAME_ONLY = True  # it takes too long for `make bench`
 SEEDS = (1, 2, 3, 4, 5)
 EVERYBODY = "everybody"
-SPECIALISED = "specialised"  # everybody learns, and begins as `sft` leaves the warm start
+AFTER_SFT = "after_sft"  # everybody learns, and begins as `sft` leaves the warm start
 TARGET = 0.6
 SAMPLES = 10_000
 FOLDER = Path("runs/learning")
@@ -57,7 +57,7 @@ def run() -> list[Result]:
 
 
 def cells(variants: Sequence[str]) -> list[list[dict[str, Any]]]:
-    """What was measured of each seed, for each variant: EVERYBODY, SPECIALISED, or the one role that learns. As many at
+    """What was measured of each seed, for each variant: EVERYBODY, AFTER_SFT, or the one role that learns. As many at
     once as there are cores."""
     pairs = [(seed, variant) for variant in variants for seed in SEEDS]
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -70,10 +70,10 @@ def config_of(seed: int, variant: str) -> Config:
     """The configuration of a cell; who does not learn is frozen."""
     changed = [f"{section}.seed={seed}" for section in ("market", "training", "nano")]
     changed.append("training.stage2_steps=60")  # the demo has less time
-    if variant == SPECIALISED:
+    if variant == AFTER_SFT:
         changed.append("training.stage1_steps=0")  # the format is there
         changed.append("training.scenario_source=beliefs")  # else the luck of the windows takes away what was imitated
-        changed += ["specialise.score_states=32", "specialise.score_samples=2"]  # its windows are measured instead
+        changed += ["sft.score_states=32", "sft.score_samples=2"]  # its windows are measured instead
     elif variant != EVERYBODY:
         frozen = ",".join(role for role in ROLES if role != variant)
         changed.append(f"training.freeze={frozen}")
@@ -101,8 +101,8 @@ def measured(seed: int, variant: str) -> dict[str, Any]:
     began = time.monotonic()
     market = load_market(config.market, config.costs)
     based = _over(config, base_model=str(make_base(seed).resolve()))
-    if variant == SPECIALISED:
-        specialise(based, market, ["scripted"], folder / "sft", _silent)
+    if variant == AFTER_SFT:
+        run_sft(based, market, ["scripted"], folder / "sft", _silent)
         based = _over(config, start_from=str((folder / "sft").resolve()))
     folder.mkdir(parents=True, exist_ok=True)
     name = f"learning-{seed}-{variant}"
@@ -114,7 +114,7 @@ def measured(seed: int, variant: str) -> dict[str, Any]:
         learnt_from = sum(len(store.rollouts(name, step)) for step in range(state.best_step or 0))
     document = {
         "config": config.to_dict(),
-        "returns": _returns(based, market, folder, warm=variant in (EVERYBODY, SPECIALISED)),
+        "returns": _returns(based, market, folder, warm=variant in (EVERYBODY, AFTER_SFT)),
         "steps": state.step,
         "best_step": state.best_step,
         "rollouts": learnt_from,  # of the team, that the chosen version has learnt from

@@ -51,7 +51,7 @@ MOST = 0.5
 QUERIES, ROLLOUTS, HORIZON, PATHS = 16, 8, 18, 4
 VOCABULARY = 512
 BETA = (0.1, 0.4, 0.5)
-SETTINGS = RoleTrainerSettings(lr=1e-4, warmup_steps=1)
+SETTINGS = RoleTrainerSettings(learning_rate=1e-4, warmup_steps=1)
 
 
 @dataclass(frozen=True)

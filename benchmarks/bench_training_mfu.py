@@ -46,7 +46,7 @@ def _row(name: str, checkpointing: bool) -> Result:
         return _unmeasured(name, f"the peak of {card} is not known: not measured")
     seconds = _seconds(checkpointing)
     tokens = ROWS * LENGTH
-    rate = ROWS * training_flops(Shape.of(qwen3_config(MODEL)), LENGTH, SAMPLED, LoraSettings().r) / seconds
+    rate = ROWS * training_flops(Shape.of(qwen3_config(MODEL)), LENGTH, SAMPLED, LoraSettings().lora_rank) / seconds
     return {
         "name": name,
         "value": tokens / seconds,

@@ -81,7 +81,7 @@ class _Ours:
         self.prompts = [tuple(self.codec.encode_data(prompt)) for prompt in prompts]
         self.policies = RolePolicies(new_nano(0, nano_config(1024)), [ROLE], "lora", LoraSettings(16, 32))
         self.engine = LocalEngine(self.codec, self.policies.base_config, {})
-        self.trainer = RoleTrainer(self.policies, ROLE, RoleTrainerSettings(lr=1e-5))
+        self.trainer = RoleTrainer(self.policies, ROLE, RoleTrainerSettings(learning_rate=1e-5))
         self.number = 0
 
     def step(self) -> float:
@@ -187,7 +187,10 @@ def _alternating() -> tuple[list[float], list[float]]:
             train_dataset=Dataset.from_dict({"prompt": prompts * STEPS}),
             processing_class=tokenizer,
             peft_config=LoraConfig(
-                r=shape.r, lora_alpha=shape.alpha, target_modules=list(shape.targets), task_type="CAUSAL_LM"
+                r=shape.lora_rank,
+                lora_alpha=shape.lora_alpha,
+                target_modules=list(shape.lora_targets),
+                task_type="CAUSAL_LM",
             ),
             callbacks=[alternate],
         )

@@ -8,15 +8,14 @@ from typing import Any
 
 from backend.builders.teams import model_team, team_settings
 from backend.config.load import config_from_dict
-from backend.config.schema import Config
+from backend.config.schema import Config, NanoConfig
 from backend.policies.build import role_policies
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training.curriculum.queries import QueryPool
 from backend.training.recorder import Journal
 from backend.training.rollout.collect import RolloutSettings
-from backend.training.sft.sft import SftSettings
-from backend.training.sft.warm_start import NanoSettings, make_nano
+from backend.training.sft.warm_start import make_nano
 from backend.training.trainer import Trainer
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.local.engine import LocalEngine
@@ -53,17 +52,20 @@ def small_config(**training: Any) -> Config:
 
 def small_nano(folder: Path, hidden: int = 64, steps: int = 200, decisions: int = 150) -> Path:
     """Write a nano that has learnt just enough of the format for every role to answer now and then."""
-    settings = NanoSettings(
+    nano = NanoConfig(
         vocab_size=512,
         hidden_size=hidden,
         layers=2,
         intermediate_size=2 * hidden,
         decisions=decisions,
-        expert_share=0.3,
-        sft=SftSettings(steps=steps, batch_tokens=1024, lr=6e-3, seed=1),
+        teacher_share=0.3,
+        steps=steps,
+        batch_tokens=1024,
+        learning_rate=6e-3,
+        seed=1,
     )
     pool = QueryPool(small_market(), *TRAIN, HORIZON)
-    make_nano(folder, pool, team_settings(small_config().team, 1.0), settings, 1, lambda what, done, total: None)
+    make_nano(folder, pool, team_settings(small_config().team, 1.0), nano, lambda what, done, total: None)
     return folder
 
 

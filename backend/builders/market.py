@@ -159,8 +159,8 @@ def describe_costs(costs: Costs, market: Market) -> str:
         parts.append(f"square-root impact x {costs.impact:g}")
     if costs.participation is not None:
         parts.append(f"at most {100 * costs.participation:g} % of a bar's volume")
-    if costs.latency:
-        parts.append(f"{costs.latency} bars of latency")
+    if costs.latency_bars:
+        parts.append(f"{costs.latency_bars} bars of latency")
     return "; ".join(parts)
 
 

@@ -44,19 +44,19 @@ def sft(
     news: NewsOption = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of the run, which becomes a team.")] = Path("runs/sft"),
 ) -> None:
-    """Specialise each role: collect conversations, learn the best of them, score that on held-out states.
+    """Fine-tune each role: collect conversations, learn the best of them, score that on held-out states.
 
     Ctrl-C is safe: the same command goes on.
     """
     from backend.builders.market import load_market
     from backend.training.sft.datasets import DROPPED
-    from backend.training.sft_job import specialise
+    from backend.training.sft_job import run_sft
 
     settings = with_market(load_config(config, set_ or []), data, symbols, timeframe, resample, funding, news)
     market = load_market(settings.market, settings.costs)
     try:
         with bars() as shown:
-            result = specialise(settings, market, from_ or ["scripted"], out, shown.report)
+            result = run_sft(settings, market, from_ or ["scripted"], out, shown.report)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; what is in {out} is kept, and the same command goes on from here") from None
     console.print(_data_table(result.manifest["counts"]))
@@ -65,7 +65,7 @@ def sft(
         console.print(f"{role}: dropped {why or 'none'}")
         if not count["train"]:
             console.print(f"note: {role} has nothing to learn from, so that it answers as the base does")
-    console.print(_score_table(result.scores, settings.specialise.score_on))
+    console.print(_score_table(result.scores, settings.sft.score_on))
     for role, losses in result.losses.items():
         if losses is not None:
             console.print(

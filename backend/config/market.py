@@ -114,7 +114,7 @@ class CostsConfig(Section):
             spread_multiplier=self.spread_multiplier,
             impact=self.impact,
             participation=self.participation or None,
-            latency=self.latency_bars,
+            latency_bars=self.latency_bars,
             borrow_rate=self.borrow_rate,
         )
 

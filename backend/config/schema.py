@@ -104,9 +104,9 @@ class NanoConfig(Section):
     """The small model that the project makes from its own teacher's transcripts."""
 
     vocab_size: int = Field(1280, ge=300, le=50_000, description="entries of the BPE tokenizer")
-    hidden: int = Field(128, ge=16, le=2048, multiple_of=16, description="width of the model")
+    hidden_size: int = Field(128, ge=16, le=2048, multiple_of=16, description="width of the model")
     layers: int = Field(4, ge=1, le=48, description="number of layers")
-    intermediate: int = Field(384, ge=16, le=8192, description="width of the MLPs")
+    intermediate_size: int = Field(384, ge=16, le=8192, description="width of the MLPs")
     decisions: int = Field(2500, ge=10, le=1_000_000, description="decisions to transcribe for the warm start")
     teacher_share: Fraction = Field(0.3, description="share of decisions that follow the teacher; others are random")
     steps: int = Field(700, ge=1, le=1_000_000, description="steps of the warm start")
@@ -137,13 +137,13 @@ class EvaluationConfig(Section):
         return self
 
 
-class SpecialiseConfig(Section):
+class SftConfig(Section):
     """Supervised specialisation of the roles: conversations of a team, the best of K kept, and what is learnt of
     them."""
 
     states: int = Field(600, ge=2, le=1_000_000, description="states of the training part that are rolled out")
     rollouts: int = Field(4, ge=1, le=256, description="K: conversations of each source on the same state and question")
-    waver: Fraction = Field(
+    random_share: Fraction = Field(
         0.0,
         description="share of turns said at random by the scripted team in all but its first rollout; 0: that one only",
     )
@@ -174,7 +174,7 @@ class Config(Section):
     nano: NanoConfig = Field(default_factory=NanoConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
-    specialise: SpecialiseConfig = Field(default_factory=SpecialiseConfig)
+    sft: SftConfig = Field(default_factory=SftConfig)
 
     def to_dict(self) -> dict[str, Any]:
         """All values as JSON knows them; `config_from_dict` is the inverse."""

@@ -147,7 +147,7 @@ def architecture_of(training: TrainingConfig, nano: NanoConfig) -> Qwen3Config:
         return read_config(team / read_manifest(team).base)
     if not training.base_model:
         return nano_config(
-            nano.vocab_size, hidden_size=nano.hidden, layers=nano.layers, intermediate_size=nano.intermediate
+            nano.vocab_size, hidden_size=nano.hidden_size, layers=nano.layers, intermediate_size=nano.intermediate_size
         )
     name = Path(training.base_model)
     folders = [name, hub_folder(training.base_model)] if is_hub_name(training.base_model) else [name]

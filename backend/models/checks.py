@@ -302,8 +302,8 @@ def _memory(findings: Findings, config: Qwen3Config, weights: WeightFiles) -> No
 def _adapter(folder: Path) -> tuple[AdapterFile, str]:
     one = read_adapter(folder)
     return one, (
-        f"{one.version}: rank {one.shape.r}, alpha {one.shape.alpha}, step {one.step} of run {one.run or 'unknown'}, "
-        "checksum, shapes and values as they should be"
+        f"{one.version}: rank {one.shape.lora_rank}, alpha {one.shape.lora_alpha}, step {one.step} of run "
+        f"{one.run or 'unknown'}, checksum, shapes and values as they should be"
     )
 
 
@@ -320,7 +320,7 @@ def _version(path: Path, given: str | None, base: Path | None) -> tuple[bool, st
     """A kept version of a role's weights, exported or in one file; against the base where its fingerprint is known."""
     if path.is_dir():
         one = read_adapter(path)
-        trained_on, told = one.base, f"{one.version}, rank {one.shape.r}, step {one.step}, checksum ok"
+        trained_on, told = one.base, f"{one.version}, rank {one.shape.lora_rank}, step {one.step}, checksum ok"
     else:
         header = role_header(path)
         tensors, _ = read_tensors(path)

@@ -182,7 +182,7 @@ def _exported(run: str, folder: Path, step: int | None, in_team: bool) -> Adapte
     except UserError as error:
         return AdapterInfo(run, folder.name, folder, step, "", "", None, in_team, str(error))
     base = f"{one.base_name} {one.base[:8]}".strip()
-    return AdapterInfo(run, one.role, folder, step, one.version, base, one.shape.r, in_team, "ok")
+    return AdapterInfo(run, one.role, folder, step, one.version, base, one.shape.lora_rank, in_team, "ok")
 
 
 def _plain(run: str, path: Path, step: int | None, in_team: bool) -> AdapterInfo:

@@ -20,4 +20,4 @@ def adapter_shapes(training: TrainingConfig) -> dict[str, LoraSettings]:
 
 def largest_rank(training: TrainingConfig) -> int:
     """What a server must have room for (vLLM's `--max-lora-rank`)."""
-    return max(shape.r for shape in adapter_shapes(training).values())
+    return max(shape.lora_rank for shape in adapter_shapes(training).values())

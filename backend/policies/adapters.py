@@ -80,14 +80,14 @@ def export_adapter(
         policies.version(role),
         policies.base_fingerprint,
         name,
-        replace(shape, targets=tuple(sorted(shape.targets))),
+        replace(shape, lora_targets=tuple(sorted(shape.lora_targets))),
         _sha256((unfinished / WEIGHTS).read_bytes()),
         step,
         run,
     )
     config = lora_config(shape, name).to_dict()
     # Sets have no order, and what is loaded to answer is not trained further unless the reader says so.
-    config |= {"target_modules": list(found.shape.targets), "inference_mode": True}
+    config |= {"target_modules": list(found.shape.lora_targets), "inference_mode": True}
     _write_json(unfinished / CONFIG, config)
     record = {
         "format": FORMAT,
@@ -199,7 +199,7 @@ def _read_weights(adapter: AdapterFile) -> dict[str, Tensor]:
 
 def _check_tensors(adapter: AdapterFile, tensors: Mapping[str, Tensor]) -> None:
     """Names, shapes and values as the two JSON files say. Raises `UserError`."""
-    rank, targets = adapter.shape.r, set(adapter.shape.targets)
+    rank, targets = adapter.shape.lora_rank, set(adapter.shape.lora_targets)
     layers: set[str] = set()
     for name, tensor in tensors.items():
         layer, dot, part = name.removesuffix(".weight").rpartition(".lora_")

@@ -11,19 +11,19 @@ from backend.config.training import LINEARS
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """Shape of the adapters: rank r, scaling alpha / r, and which linear layers carry one."""
+    """Shape of the adapters: rank, scaling alpha / rank, and which linear layers carry one."""
 
-    r: int = 16
-    alpha: int = 32
-    targets: tuple[str, ...] = LINEARS
+    lora_rank: int = 16
+    lora_alpha: int = 32
+    lora_targets: tuple[str, ...] = LINEARS
 
 
 def lora_config(lora: LoraSettings, base_name: str | None = None) -> LoraConfig:
     """The adapters' shape as peft has it; `base_name` is what an exported adapter calls its base."""
     return LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        target_modules=list(lora.targets),
+        r=lora.lora_rank,
+        lora_alpha=lora.lora_alpha,
+        target_modules=list(lora.lora_targets),
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
         base_model_name_or_path=base_name,

@@ -11,7 +11,6 @@ import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -136,7 +135,7 @@ class RolePolicies:
             if shape is None:
                 state = self._copies[role].state_dict()
                 return {name: tensor.to(torch.float32, copy=True) for name, tensor in state.items()}
-            scaling = shape.alpha / shape.r
+            scaling = shape.lora_alpha / shape.lora_rank
             merged = {
                 name.replace(".base_layer.", "."): tensor.to(torch.float32, copy=True)
                 for name, tensor in base_state(self._base).items()
@@ -200,8 +199,10 @@ class RolePolicies:
     def header(self, role: str) -> dict[str, Any]:
         """What a file of the role's parameters says that it is: role, mode, shape of the adapter, hash of the base."""
         shape = self.shape(role)
-        told = None if shape is None else {**asdict(shape), "targets": list(shape.targets)}
-        return {"kind": "policy", "role": role, "mode": self.mode, "lora": told, "base": self.base_fingerprint}
+        lora = None
+        if shape is not None:  # under the names that files have had from the beginning
+            lora = {"r": shape.lora_rank, "alpha": shape.lora_alpha, "targets": list(shape.lora_targets)}
+        return {"kind": "policy", "role": role, "mode": self.mode, "lora": lora, "base": self.base_fingerprint}
 
     @contextmanager
     def _anchored(self, role: str) -> Iterator[Qwen3ForCausalLM]:

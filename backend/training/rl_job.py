@@ -108,9 +108,9 @@ def made(
     else:
         loaded = model_team(run, policies, codec, config.team, training.temperature)
     settings = RolloutSettings(
-        group_size=training.rollouts_per_query,
-        paths=training.scenario_paths,
-        horizon=horizon,
+        rollouts_per_query=training.rollouts_per_query,
+        scenario_paths=training.scenario_paths,
+        horizon_bars=horizon,
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),

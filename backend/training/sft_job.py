@@ -1,5 +1,6 @@
-"""Specialisation: a team is listened to, the best of what it said becomes a data set for each role, and each role
-learns its own. The result is a team folder: a base model and an adapter a role, a warmer start than the base alone.
+"""Supervised fine-tuning: a team is listened to, the best of what it said becomes a data set for each role, and each
+role learns its own. The result is a team folder: a base model and an adapter a role, a warmer start than the base
+alone.
 
 A run is a folder, and everything in it is written whole or not at all: the same call goes on where it stopped.
 """
@@ -62,7 +63,7 @@ LOSS_ROWS = 256  # validation conversations that the imitation loss is taken on
 
 
 @dataclass(frozen=True)
-class Specialised:
+class SftResult:
     """What came of a run: the folder of the team, the data set's manifest, the roles' scores, and by role the imitation
     loss (nats per token) on validation conversations before and after; None where there are none."""
 
@@ -72,7 +73,7 @@ class Specialised:
     losses: dict[str, Sequence[float] | None]
 
 
-def specialise(config: Config, market: Market, sources: Sequence[str], folder: Path, report: Report) -> Specialised:
+def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path, report: Report) -> SftResult:
     """Collect, choose, train and score in `folder`, going on with what is there.
 
     `sources` are the teams that are listened to, as `collection.sources_of` takes them. Raises `UserError` for sources,
@@ -80,7 +81,7 @@ def specialise(config: Config, market: Market, sources: Sequence[str], folder: P
     """
     if config.team.roles != STANDARD:
         raise ConfigError(
-            f"team.roles = '{','.join(config.team.roles)}': what is specialised is the team of {', '.join(STANDARD)}; "
+            f"team.roles = '{','.join(config.team.roles)}': sft trains the team of {', '.join(STANDARD)}; "
             "leave team.roles out"
         )
     if config.training.start_from:
@@ -89,7 +90,7 @@ def specialise(config: Config, market: Market, sources: Sequence[str], folder: P
             "base: leave it out, and name the folder that `sft` makes there"
         )
     if config.training.models == "shared":
-        raise ConfigError("training.models = 'shared': each role is specialised apart; use 'separate'")
+        raise ConfigError("training.models = 'shared': sft trains each role apart; use 'separate'")
     if not sources or len(set(sources)) < len(sources):
         raise UserError(f"the sources are {', '.join(sources) or 'missing'}: name at least one team, each once")
     _claim(folder, {"config": config.to_dict(), "sources": list(sources), "data_hash": market.content_hash})
@@ -101,22 +102,22 @@ def specialise(config: Config, market: Market, sources: Sequence[str], folder: P
     losses: dict[str, Sequence[float] | None] = {
         role: _train_role(config, folder, role, policies, codec, report) for role in ROLES
     }
-    save_versions(policies, folder / ADAPTERS, folder.resolve().name, config.specialise.steps)
+    save_versions(policies, folder / ADAPTERS, folder.resolve().name, config.sft.steps)
     base_name = NANO if base == folder / NANO else os.path.relpath(base.resolve(), folder.resolve())
     write_manifest(folder, TeamManifest(base=base_name, adapters=ADAPTERS, config=config))
     scores = _scores(config, market, base, folder, policies, codec, report)
     _write(
         folder / SCORES,
-        {"roles": scores, "losses": losses, "score_on": config.specialise.score_on, "versions": versions()},
+        {"roles": scores, "losses": losses, "score_on": config.sft.score_on, "versions": versions()},
     )
-    return Specialised(folder, manifest, scores, losses)
+    return SftResult(folder, manifest, scores, losses)
 
 
-def _finished(folder: Path) -> Specialised:
+def _finished(folder: Path) -> SftResult:
     """What a run came to that was finished before."""
     try:
         found = json.loads((folder / SCORES).read_text(encoding="utf-8"))
-        return Specialised(folder, read_manifest(folder / DATA), found["roles"], found["losses"])
+        return SftResult(folder, read_manifest(folder / DATA), found["roles"], found["losses"])
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder / SCORES} cannot be read ({error}): remove it to score anew") from error
 
@@ -157,7 +158,7 @@ def _data_set(
     """The manifest of the data set, which is made unless it is there."""
     if (folder / DATA / MANIFEST).is_file():
         return read_manifest(folder / DATA)
-    settings = config.specialise
+    settings = config.sft
     rows, counts = select(
         _collect(config, market, sources, folder, policies, codec, report),
         Selection(
@@ -191,7 +192,7 @@ def _collect(
     report: Report,
 ) -> list[Said]:
     """All conversations of all sources about the same states of the training part, chunk by chunk."""
-    settings, horizon = config.specialise, config.team.horizon_bars
+    settings, horizon = config.sft, config.team.horizon_bars
     [pool] = pools_of(config.training, market, [split(market, config.market, horizon).train], horizon)
     queries = pool.draw(derive_seed(settings.seed, "states"), 0, settings.states, easy=False)
     teams = sources_of(sources, config, policies, codec)
@@ -236,7 +237,7 @@ def _fit(
     config: Config, folder: Path, role: str, policies: RolePolicies, examples: Sequence[Example], report: Report
 ) -> None:
     """All steps of one role; a checkpoint now and then, from which they go on."""
-    settings, path = config.specialise, folder / TRAINING / f"{role}.safetensors"
+    settings, path = config.sft, folder / TRAINING / f"{role}.safetensors"
     trainer = SupervisedTrainer(
         policies.trainable(role),
         lambda ids, mask: policies.logps(role, ids.to(policies.device), mask.to(policies.device))[0],
@@ -244,7 +245,7 @@ def _fit(
         SftSettings(
             steps=settings.steps,
             batch_tokens=settings.batch_tokens,
-            lr=settings.learning_rate,
+            learning_rate=settings.learning_rate,
             warmup_steps=min(20, settings.steps // 5 + 1),
             weight_decay=0.0,  # it would pull an adapter to the base, which is not its prior
             seed=derive_seed(settings.seed, "sft", role),
@@ -264,7 +265,7 @@ def _fit(
         try:
             trainer.step()
         except ValueError as error:
-            raise RunFailed(f"{role} cannot be trained: {error} (specialise.learning_rate), in a new folder") from error
+            raise RunFailed(f"{role} cannot be trained: {error} (sft.learning_rate), in a new folder") from error
         report(what, trainer.done, settings.steps)
         if trainer.done % SAVE_EVERY == 0 or trainer.done == settings.steps:
             state = {f"policy/{name}": tensor for name, tensor in policies.role_state(role).items()}
@@ -309,7 +310,7 @@ def _scores(
     report: Report,
 ) -> dict[str, dict[str, Any]]:
     """Each role's held-out score as the base, as it is now, and as the scripted team, on the same states and draws."""
-    settings, horizon = config.specialise, config.team.horizon_bars
+    settings, horizon = config.sft, config.team.horizon_bars
     parts = split(market, config.market, horizon)
     part = parts.held_out if settings.score_on == "held_out" else parts.validation
     seed = derive_seed(settings.seed, "scores")
@@ -323,7 +324,7 @@ def _scores(
         "after": lambda: model_team("after", policies, codec, config.team, temperature),
         "scripted": lambda: scripted_team(config.team),
     }
-    asked = replace(_rollouts(config), group_size=settings.score_samples)
+    asked = replace(_rollouts(config), rollouts_per_query=settings.score_samples)
     found = {
         name: score_roles(make(), queries, asked, seed, partial(report, f"score {name}"))
         for name, make in teams.items()
@@ -335,9 +336,9 @@ def _scores(
 def _rollouts(config: Config) -> RolloutSettings:
     """How rollouts are judged; those who roll out say how many they want."""
     return RolloutSettings(
-        group_size=config.specialise.rollouts,
-        paths=config.training.scenario_paths,
-        horizon=config.team.horizon_bars,
+        rollouts_per_query=config.sft.rollouts,
+        scenario_paths=config.training.scenario_paths,
+        horizon_bars=config.team.horizon_bars,
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),

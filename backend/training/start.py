@@ -18,8 +18,7 @@ from backend.config.training import TrainingConfig
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, write_manifest
 from backend.models.registry import START, resolve_base
 from backend.training.curriculum.queries import QueryPool
-from backend.training.sft.sft import SftSettings
-from backend.training.sft.warm_start import NanoSettings, Report, make_nano
+from backend.training.sft.warm_start import Report, make_nano
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
 from simulator.market.market import Market
@@ -128,15 +127,6 @@ def _copy(source: Path, target: Path) -> None:
 
 def _make(config: Config, market: Market, base: Path, report: Report) -> None:
     """Nano, warm-started on the training part of the market."""
-    horizon, nano = config.team.horizon_bars, config.nano
+    horizon = config.team.horizon_bars
     pool = QueryPool(market, *split(market, config.market, horizon).train, horizon)
-    settings = NanoSettings(
-        vocab_size=nano.vocab_size,
-        hidden_size=nano.hidden,
-        layers=nano.layers,
-        intermediate_size=nano.intermediate,
-        decisions=nano.decisions,
-        expert_share=nano.teacher_share,
-        sft=SftSettings(steps=nano.steps, batch_tokens=nano.batch_tokens, lr=nano.learning_rate, seed=nano.seed),
-    )
-    make_nano(base, pool, team_settings(config.team, 1.0), settings, nano.seed, report)
+    make_nano(base, pool, team_settings(config.team, 1.0), config.nano, report)

@@ -260,12 +260,12 @@ class Trainer:
             self._keep()
         elif self._collapsed(result):
             self._reject()
-        if state.stage == 1 and state.step >= curriculum.min_steps:
+        if state.stage == 1 and state.step >= curriculum.stage1_steps:
             if curriculum.gate_passed(result.valid):
                 state.stage, state.stage_began = 2, state.step
-            elif state.step >= curriculum.max_steps:
+            elif state.step >= curriculum.stage1_max_steps:
                 raise RunFailed(
-                    f"stage 1 did not reach {curriculum.gate:.0%} valid answers in {state.step} steps "
+                    f"stage 1 did not reach {curriculum.gate_format:.0%} valid answers in {state.step} steps "
                     f"({curriculum.failed_roles(result.valid)}): give the warm start more steps, or lower the rates"
                 )
 
@@ -312,5 +312,7 @@ class Trainer:
 
     def _total(self) -> int:
         """Steps of the whole run, as far as is known: stage 1 may take longer than its least."""
-        began = self.state.stage_began if self.state.stage == 2 else max(self.curriculum.min_steps, self.state.step + 1)
-        return began + self.curriculum.steps2
+        began = (
+            self.state.stage_began if self.state.stage == 2 else max(self.curriculum.stage1_steps, self.state.step + 1)
+        )
+        return began + self.curriculum.stage2_steps

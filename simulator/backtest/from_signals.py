@@ -72,7 +72,7 @@ def run_signals(
     signals = exposure.reshape(bars, 1) if exposure.shape == (bars,) and symbols == 1 else exposure
     if signals.shape != (bars, symbols):
         raise DataError(f"the signals have shape {exposure.shape}; the market needs {(bars, symbols)}.")
-    if venue.finer is not None or costs.latency:
+    if venue.finer is not None or costs.latency_bars:
         raise DataError("signals take neither finer bars nor latency; submit Target requests to an Exchange for those.")
     beyond = np.nanmax(np.abs(signals), initial=0.0)
     if not beyond <= max_leverage * (1.0 + 1e-9):

@@ -88,7 +88,7 @@ def simulate_scenarios(
     groups: dict[str, int] = {"": 0}
     for key, (order, side) in enumerate(accepted):
         group = groups.setdefault(order.group, len(groups))
-        active = order.delay + costs.latency
+        active = order.delay + costs.latency_bars
         state.orders[:, key] = order_row(key, position_of[order.symbol], order, active, side, group)
     terms = terms_of(symbols, 0, costs, max_leverage, Venue())  # no rules, so no borrowing: the interval is not used
     kernel.advance(

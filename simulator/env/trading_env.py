@@ -119,10 +119,10 @@ class EnvConfig:
             raise DataError(f"sharpe_decay is {self.sharpe_decay}; give a share above 0 and below 1.")
         if not (math.isfinite(self.drawdown_penalty) and self.drawdown_penalty >= 0.0):
             raise DataError(f"drawdown_penalty is {self.drawdown_penalty}; give a finite number from 0 up.")
-        if self.costs.latency >= self.decide_every:
+        if self.costs.latency_bars >= self.decide_every:
             raise DataError(
-                f"a latency of {self.costs.latency} bars reaches the next decision; give a larger decide_every than "
-                f"{self.decide_every}."
+                f"a latency of {self.costs.latency_bars} bars reaches the next decision; "
+                f"give a larger decide_every than {self.decide_every}."
             )
 
 
@@ -210,7 +210,7 @@ class _Accounts:
         self.index += config.decide_every
         results = self._results(np.empty)
         self._over = step(
-            (row - first) * self._per_bar, config.costs.latency * self._per_bar, first * self._per_bar,
+            (row - first) * self._per_bar, config.costs.latency_bars * self._per_bar, first * self._per_bar,
             config.actions == "continuous", config.decide_every / config.length, REWARDS.index(config.reward),
             config.sharpe_decay, config.drawdown_penalty, self.index, (self.end - self.index) / config.length,
             *self._arrays, *results,

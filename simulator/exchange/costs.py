@@ -45,7 +45,7 @@ class Costs:
     impact: float = 0.0
     participation: float | None = None
     borrow_rate: float = 0.1
-    latency: int = 0
+    latency_bars: int = 0
     fill: Literal["next_open", "close"] = "next_open"
     fee_currency: Literal["quote", "base"] = "quote"
     sizing: Literal["fee_inside", "fee_on_top"] = "fee_inside"
@@ -63,8 +63,8 @@ class Costs:
             raise DataError(f"participation is {self.participation}; give a share above 0 and up to 1, or None.")
         if self.impact > 0.0 and self.participation is None:
             raise DataError("impact needs participation: without a largest share of the volume it has no bound.")
-        if self.latency < 0:
-            raise DataError(f"latency is {self.latency} bars; give 0 or more.")
+        if self.latency_bars < 0:
+            raise DataError(f"latency is {self.latency_bars} bars; give 0 or more.")
         choices = {"fill": ("next_open", "close"), "fee_currency": ("quote", "base")}
         choices["sizing"] = ("fee_inside", "fee_on_top")
         for name, allowed in choices.items():

@@ -236,7 +236,7 @@ class Exchange:
 
     def _row(self, delay: int) -> int:
         """Row of the tape, counted from the market's first bar, from which on a request of now acts."""
-        return (self.index + 1 + delay + self.costs.latency) * self._per_bar
+        return (self.index + 1 + delay + self.costs.latency_bars) * self._per_bar
 
     def step(self, bars: int = 1) -> int:
         """Advance by `bars`, at most to `stop`, where orders that still wait are rejected. Returns the bars taken."""

@@ -25,6 +25,7 @@ from backend.training.curriculum.curriculum import Stage
 from simulator.arrays import FloatArray
 
 GroupKey = Literal["role", "ordinal"]
+RewardAggregation = Literal["sum_then_normalize", "normalize_then_sum"]
 Call = tuple[Trajectory, RewardParts, float]  # with its reward
 
 
@@ -51,21 +52,28 @@ class TeamAttempt(Attempt, Protocol):
 
 @dataclass(frozen=True)
 class CreditSettings:
-    """How advantages come of rewards.
+    """How advantages come of rewards; named as in the configuration.
 
-    scale            divide by the group's sigma (`group_advantages`)
-    decoupled        sum the advantages of the reward's parts instead (`decoupled_advantages`, then `batch_scaled`)
-    group            what a sub-agent's call is compared with; an ordinal with fewer calls than `min_group` backs off
-    overlong         (length, buffer) of `overlong_penalty` in sampled tokens of a conversation; None for no penalty
-    keep_degenerate  False: the manager's degenerate groups are in no denominator, as dynamic sampling wants it
+    scale_rewards       divide by the group's sigma (`group_advantages`)
+    reward_aggregation  normalize_then_sum: sum the advantages of the reward's parts (`decoupled_advantages`, then
+                        `batch_scaled`)
+    group               what a sub-agent's call is compared with; an ordinal with fewer calls than `min_group` backs off
+    overlong_length     with `overlong_buffer` of `overlong_penalty`, in sampled tokens of a conversation; 0: no penalty
+    keep_degenerate     False: the manager's degenerate groups are in no denominator, as dynamic sampling wants it
     """
 
-    scale: bool = True
-    decoupled: bool = False
+    scale_rewards: bool = True
+    reward_aggregation: RewardAggregation = "sum_then_normalize"
     group: GroupKey = "role"
     min_group: int = 4
-    overlong: tuple[int, int] | None = None
+    overlong_length: int = 0
+    overlong_buffer: int = 0
     keep_degenerate: bool = True
+
+    @property
+    def decoupled(self) -> bool:
+        """Whether each part of the reward has its own advantage."""
+        return self.reward_aggregation == "normalize_then_sum"
 
 
 STANDARD_CREDIT = CreditSettings()
@@ -189,7 +197,9 @@ def calls_histogram(groups: Sequence[Sequence[Attempt]], role: str) -> dict[int,
 
 
 def _overlong(one: Trajectory, settings: CreditSettings) -> float:
-    return 0.0 if settings.overlong is None else overlong_penalty(int(one.mask.sum()), *settings.overlong)
+    if not settings.overlong_length:
+        return 0.0
+    return overlong_penalty(int(one.mask.sum()), settings.overlong_length, settings.overlong_buffer)
 
 
 def _comparisons(
@@ -218,7 +228,7 @@ def _compared(
     of format, outcome and expert score; the overlong penalty has 1."""
     if settings.decoupled:
         return decoupled_advantages([parts.terms() for _, parts, _ in calls], (*coefficients, 1.0), weights)
-    return group_advantages([reward for _, _, reward in calls], weights, settings.scale)
+    return group_advantages([reward for _, _, reward in calls], weights, settings.scale_rewards)
 
 
 def _gather(result: RoleCredit, scored: Sequence[_Scored], settings: CreditSettings) -> None:
@@ -234,10 +244,11 @@ def _gather(result: RoleCredit, scored: Sequence[_Scored], settings: CreditSetti
 def credit_settings(config: TrainingConfig, stage: Stage) -> CreditSettings:
     """How advantages come of rewards in a stage."""
     return CreditSettings(
-        scale=config.scale_rewards,
-        decoupled=config.reward_aggregation == "normalize_then_sum",
+        scale_rewards=config.scale_rewards,
+        reward_aggregation=config.reward_aggregation,
         group=config.group,
         min_group=config.min_group,
-        overlong=(config.overlong_length, config.overlong_buffer) if config.overlong_length else None,
+        overlong_length=config.overlong_length,
+        overlong_buffer=config.overlong_buffer,
         keep_degenerate=stage.number == 1 or config.dynamic_rounds == 0,
     )

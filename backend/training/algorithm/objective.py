@@ -2,11 +2,11 @@
 
 Maximise, over the B calls of a batch with n_i sampled tokens each,
 
-    J = sum_i w_i mean_t min(rho A_i, clip(rho, 1 - eps_low, 1 + eps_high) A_i) / sum_i w_i
+    J = sum_i w_i mean_t min(rho A_i, clip(rho, 1 - clip_low, 1 + clip_high) A_i) / sum_i w_i
 
 with w_i the alignment weights. Those of one group sum to 1, so the denominator is the number of groups that had a call,
-and inside a group it counts rollouts (see `alignment`): never calls, never tokens. With eps_high above eps_low this is
-clip-higher (DAPO, arXiv 2503.14476).
+and inside a group it counts rollouts (see `alignment`): never calls, never tokens. With clip_high above clip_low this
+is clip-higher (DAPO, arXiv 2503.14476).
 
 How the values v_it of the tokens become one number is the aggregation. Each is a quotient in which the weights stand
 above and below, so that the number of calls d_k drops out of all of them:
@@ -24,8 +24,8 @@ micro-batch, so that there the accumulation of gradients changes the result; her
 optimiser step, and it does not. With one optimiser step a batch it is dapo.
 
 The policy loss is either PPO's clipped ratio as above (`clip`) or CISPO (`cispo`, MiniMax-M1, arXiv 2506.13585): v_it =
-sg(clip(rho, 1 - eps_low, 1 + eps_high)) A_i log pi_new, with sg the stop of the gradient. No token loses its gradient
-there; the clip only bounds its size. The paper sets no lower bound in effect: eps_low = 1.
+sg(clip(rho, 1 - clip_low, 1 + clip_high)) A_i log pi_new, with sg the stop of the gradient. No token loses its gradient
+there; the clip only bounds its size. The paper sets no lower bound in effect: clip_low = 1.
 
 The ratio rho = pi_new / pi_old is one of
 
@@ -75,18 +75,18 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return _where_sampled(values, mask).sum(-1) / mask.sum(-1).clamp(min=1)
 
 
-def normaliser(weights: Row, tokens: Row, how: Aggregation, length: int = 0) -> float:
+def normaliser(weights: Row, tokens: Row, how: Aggregation, constant_length: int = 0) -> float:
     """The denominator of an aggregation over the calls given; weights (B,), tokens (B,) sampled tokens of each.
 
-    `length` is the constant L of `dr_grpo`. Additive over disjoint sets of calls, whichever aggregation. Raises
-    ValueError for `dr_grpo` without a length.
+    `constant_length` is L of `dr_grpo`. Additive over disjoint sets of calls, whichever aggregation. Raises
+    ValueError for `dr_grpo` without it.
     """
     if how == "grpo":
         return float(weights.sum())
     if how == "dr_grpo":
-        if length < 1:
-            raise ValueError(f"dr_grpo divides by a constant length of at least 1, not {length}")
-        return length * float(weights.sum())
+        if constant_length < 1:
+            raise ValueError(f"dr_grpo divides by a constant length of at least 1, not {constant_length}")
+        return constant_length * float(weights.sum())
     return float((weights * tokens).sum())
 
 
@@ -96,7 +96,7 @@ def aggregate(
     weights: Tensor,
     how: Aggregation = "grpo",
     total: float | None = None,
-    length: int = 0,
+    constant_length: int = 0,
 ) -> Tensor:
     """The values of the sampled tokens as one scalar, as the module's docstring says; values (B, T), weights (B,).
 
@@ -104,7 +104,7 @@ def aggregate(
     parts then add up to the batch's value, and so do the gradients.
     """
     if total is None:
-        total = normaliser(weights, mask.sum(-1), how, length)
+        total = normaliser(weights, mask.sum(-1), how, constant_length)
     rows = masked_mean(values, mask) if how == "grpo" else _where_sampled(values, mask).sum(-1)
     return (rows * weights).sum() / total
 
@@ -125,28 +125,29 @@ def clipped_objective(
     mask: Tensor,
     advantages: Tensor,
     weights: Tensor,
-    eps_low: float,
-    eps_high: float,
+    clip_low: float,
+    clip_high: float,
     ratio: RatioKind = "token",
     importance: Tensor | None = None,
     total: float | None = None,
     *,
-    loss: PolicyLoss = "clip",
+    policy_loss: PolicyLoss = "clip",
     aggregation: Aggregation = "grpo",
-    length: int = 0,
+    constant_length: int = 0,
 ) -> tuple[Tensor, ClipStats]:
-    """J as a scalar to maximise. advantages, weights (B,); `aggregation`, `total` and `length` as in `aggregate`.
+    """J as a scalar to maximise. advantages, weights (B,); `aggregation`, `total` and `constant_length` as in
+    `aggregate`.
 
     importance (B, T) from `importance_weights`, None for 1: multiplies each token's value. A call with one ratio takes
     the mean of its tokens' importance. `cispo` and the aggregations other than `grpo` are over tokens: with another
     ratio than `token` they raise ValueError.
     """
-    if ratio != "token" and (loss != "clip" or aggregation != "grpo"):
-        raise ValueError(f"{loss} with {aggregation} is over tokens; the ratio '{ratio}' is one number a call")
+    if ratio != "token" and (policy_loss != "clip" or aggregation != "grpo"):
+        raise ValueError(f"{policy_loss} with {aggregation} is over tokens; the ratio '{ratio}' is one number a call")
     rho = policy_ratio(new_logps, old_logps, mask, ratio)
-    bounded = rho.clamp(1.0 - eps_low, 1.0 + eps_high)
+    bounded = rho.clamp(1.0 - clip_low, 1.0 + clip_high)
     advantage = advantages.unsqueeze(-1)
-    if loss == "cispo":
+    if policy_loss == "cispo":
         value = bounded.detach() * advantage * _where_sampled(new_logps, mask)
         clipped = bounded != rho
     else:
@@ -157,7 +158,7 @@ def clipped_objective(
     if importance is not None:
         value = value * (importance if ratio == "token" else masked_mean(importance, mask).unsqueeze(-1))
     stats = ClipStats(rho.detach()[entries], clipped[entries])
-    return aggregate(value, entries, weights, aggregation, total, length), stats
+    return aggregate(value, entries, weights, aggregation, total, constant_length), stats
 
 
 def importance_weights(

@@ -47,15 +47,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class Curriculum:
-    """`min_steps`..`max_steps` of stage 1, the gate on the share of valid answers of every role, then `steps2`.
+    """`stage1_steps`..`stage1_max_steps` of stage 1, the gate on the valid answers of every role, then `stage2_steps`.
 
     `alpha_end` and `beta_end` are the weights of the last step, () where they stay as they are.
     """
 
-    min_steps: int
-    max_steps: int
-    steps2: int
-    gate: float
+    stage1_steps: int
+    stage1_max_steps: int
+    stage2_steps: int
+    gate_format: float
     alpha: tuple[float, float]
     beta: tuple[float, float, float]
     alpha_end: tuple[float, ...] = ()
@@ -69,13 +69,13 @@ class Curriculum:
         if number == 1:
             # The outcome's share goes to the expert score, so that rewards stay on the same scale.
             return Stage(1, True, (1.0, 0.0), (self.beta[0], 0.0, self.beta[1] + self.beta[2]), False)
-        share = min(1.0, done / max(1, self.steps2 - 1))
+        share = min(1.0, done / max(1, self.stage2_steps - 1))
         alpha, beta = _between(self.alpha, self.alpha_end, share), _between(self.beta, self.beta_end, share)
         return Stage(2, False, alpha, beta, self.pays_outcome)
 
     def rate(self, done: int) -> float:
         """The factor of the learning rates, with `done` steps of stage 2 behind; 0 of them also in stage 1."""
-        share = min(1.0, done / max(1, self.steps2))
+        share = min(1.0, done / max(1, self.stage2_steps))
         if self.schedule == "linear":
             return 1.0 - (1.0 - self.lr_end) * share
         if self.schedule == "cosine":
@@ -84,11 +84,11 @@ class Curriculum:
 
     def gate_passed(self, valid: Mapping[str, float]) -> bool:
         """Whether every role that spoke in the validation keeps the format."""
-        return all(share >= self.gate for share in valid.values())
+        return all(share >= self.gate_format for share in valid.values())
 
     def failed_roles(self, valid: Mapping[str, float]) -> str:
         """The roles below the gate with their shares, for a message."""
-        return ", ".join(f"{role} {share:.1%}" for role, share in valid.items() if share < self.gate)
+        return ", ".join(f"{role} {share:.1%}" for role, share in valid.items() if share < self.gate_format)
 
 
 def curriculum_of(config: TrainingConfig) -> Curriculum:

@@ -43,19 +43,19 @@ from simulator.errors import UserError
 class RoleTrainerSettings:
     """How one role is trained. One call of `step` makes `epochs * minibatches` optimiser steps."""
 
-    lr: float = 2e-4
+    learning_rate: float = 2e-4
     warmup_steps: int = 10  # optimiser steps until the learning rate is reached, linearly; `step` has what comes then
     optimiser: OptimiserName = "adamw"
     weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
-    eps_low: float = 0.2
-    eps_high: float = 0.2
+    adam_betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
+    clip_low: float = 0.2
+    clip_high: float = 0.2
     ratio: RatioKind = "token"
-    loss: PolicyLoss = "clip"
+    policy_loss: PolicyLoss = "clip"
     aggregation: Aggregation = "grpo"  # of the policy loss, the KL and the entropy alike
     constant_length: int = 0  # of the aggregation dr_grpo
-    kl_coef: float = 0.0  # anchor to the base model; costs one more forward pass
-    entropy_coef: float = 0.0
+    kl: float = 0.0  # anchor to the base model; costs one more forward pass
+    entropy: float = 0.0
     importance: ImportanceKind = "truncate"
     importance_cap: float = 2.0  # on pi_trainer / pi_engine of each sampled token
     mask_truncated: bool = False  # conversations cut off at the token limit have no token that is learnt from
@@ -97,7 +97,7 @@ class RoleTrainer:
         self.batches = 0  # calls of `step`
         self._parameters = policies.trainable(role)
         self._optimizer = make_optimiser(
-            self._parameters, settings.optimiser, settings.lr, settings.betas, settings.weight_decay
+            self._parameters, settings.optimiser, settings.learning_rate, settings.adam_betas, settings.weight_decay
         )
 
     def step(
@@ -142,7 +142,7 @@ class RoleTrainer:
         advantage, weight = np.asarray(advantages, np.float64), np.asarray(weights, np.float64)
         self._check(trajectories, advantage, weight)
         settings = self.settings
-        regularised = settings.kl_coef != 0.0 or settings.entropy_coef != 0.0
+        regularised = settings.kl != 0.0 or settings.entropy != 0.0
         tokens = np.array([self._tokens(one) for one in trajectories], np.int64)
         learns = (tokens > 0) & (weight > 0.0) & (regularised | (advantage != 0.0))
         # A call without a gradient stands in the denominator of its own update only where updates have one each.
@@ -268,7 +268,7 @@ class RoleTrainer:
         same parameters; `losses` are theirs. Nothing moves where one of them, or the gradient, is not finite."""
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_grad_norm).item()
         finite = math.isfinite(norm) and all(math.isfinite(loss) for loss, _ in losses)
-        lr = self.settings.lr * min(1.0, (self.updates + 1) / max(1, self.settings.warmup_steps)) * rate
+        lr = self.settings.learning_rate * min(1.0, (self.updates + 1) / max(1, self.settings.warmup_steps)) * rate
         if finite:
             for group in self._optimizer.param_groups:
                 group["lr"] = lr
@@ -311,14 +311,14 @@ class PolicyGradient:
         return found
 
     def _loss(self, members: Sequence[TrainingRow], total: float, temperature: float, stats: StepStats) -> Tensor:
-        """-(J - kl_coef KL + entropy_coef H) of a micro-batch, a scalar with gradient."""
+        """-(J - kl KL + entropy H) of a micro-batch, a scalar with gradient."""
         settings, device = self.settings, self.policies.device
         batch = pad_trajectories([row.trajectory for row in members]).to(device)
         advantages = torch.tensor([row.advantage for row in members], device=device)
         weights = torch.tensor([row.weight for row in members], device=device)
-        with_entropy = settings.entropy_coef != 0.0
+        with_entropy = settings.entropy != 0.0
         reference = None
-        if settings.kl_coef != 0.0:  # before the pass that is learnt from: it changes what answers for a while
+        if settings.kl != 0.0:  # before the pass that is learnt from: it changes what answers for a while
             reference = self.policies.reference_logps(self.role, batch.ids, batch.mask, temperature)
         new, entropy = self.policies.logps(self.role, batch.ids, batch.mask, temperature, with_entropy)
         remembered = [row.proximal for row in members if row.proximal is not None]
@@ -332,23 +332,23 @@ class PolicyGradient:
             batch.mask,
             advantages,
             weights,
-            settings.eps_low,
-            settings.eps_high,
+            settings.clip_low,
+            settings.clip_high,
             settings.ratio,
             importance,
             total,
-            loss=settings.loss,
+            policy_loss=settings.policy_loss,
             aggregation=settings.aggregation,
-            length=settings.constant_length,
+            constant_length=settings.constant_length,
         )
         loss = -objective
         if reference is not None:
             kl = kl_tokens(new, old, reference, batch.mask, importance)
-            loss = loss + settings.kl_coef * aggregate(kl, batch.mask, weights, settings.aggregation, total)
+            loss = loss + settings.kl * aggregate(kl, batch.mask, weights, settings.aggregation, total)
             stats.add_kl(masked_mean(kl.detach(), batch.mask), weights)
         if with_entropy:
             mean = aggregate(entropy, batch.mask, weights, settings.aggregation, total)
-            loss = loss - settings.entropy_coef * mean
+            loss = loss - settings.entropy * mean
         stats.add_tokens(clip_stats, entropy.detach()[batch.mask], importance[batch.mask], old.detach(), batch)
         return loss
 

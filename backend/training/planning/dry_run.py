@@ -260,9 +260,9 @@ def _query(config: Config) -> tuple[list[Query], RolloutSettings]:
     market = generate(SyntheticConfig(bars=BARS + horizon, seed=1, symbols=("AAAUSDT",)))
     queries = QueryPool(market, 0, len(market), horizon).draw(config.training.seed, 0, 1, easy=False)
     settings = RolloutSettings(
-        group_size=ROLLOUTS,
-        paths=config.training.scenario_paths,
-        horizon=horizon,
+        rollouts_per_query=ROLLOUTS,
+        scenario_paths=config.training.scenario_paths,
+        horizon_bars=horizon,
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
@@ -284,10 +284,10 @@ def _update(policies: RolePolicies, role: str, spoken: Sequence[Trajectory], con
     """One optimiser step of a role on its conversations, one in a micro-batch, with advantages that are made up."""
     training = config.training.of_role(role)
     settings = RoleTrainerSettings(
-        lr=getattr(training.learning_rate, role),
+        learning_rate=getattr(training.learning_rate, role),
         optimiser=training.optimiser,
-        kl_coef=training.kl,
-        entropy_coef=training.entropy,
+        kl=training.kl,
+        entropy=training.entropy,
         micro_batch_tokens=1,
     )
     signs = [(-1.0) ** number for number in range(len(spoken))]

@@ -51,12 +51,12 @@ class Practice:
 
 @dataclass(frozen=True)
 class RolloutSettings:
-    """`group_size` is K, `paths` the simulated scenarios of a query, `horizon` their length in bars; `outcome_scale` is
-    `Judge`'s."""
+    """Named as in the configuration: K, the simulated scenarios of a query, their length in bars, `outcome_scale` of
+    `Judge`. `limits` are the guard's."""
 
-    group_size: int
-    paths: int
-    horizon: int
+    rollouts_per_query: int
+    scenario_paths: int
+    horizon_bars: int
     costs: Costs
     max_leverage: float
     limits: GuardLimits
@@ -64,7 +64,7 @@ class RolloutSettings:
 
     def judge(self, query: Query) -> Judge:
         """Who scores what is said and done about a query."""
-        return Judge(query, self.paths, self.horizon, self.costs, self.max_leverage, self.outcome_scale)
+        return Judge(query, self.scenario_paths, self.horizon_bars, self.costs, self.max_leverage, self.outcome_scale)
 
 
 def collect(
@@ -78,7 +78,8 @@ def collect(
 ) -> list[list[Rollout]]:
     """K rollouts of each query, as one list a query. `seed` and the query's key fix all sampling."""
     seeds = [
-        [derive_seed(seed, "rollout", query.key, number) for number in range(settings.group_size)] for query in queries
+        [derive_seed(seed, "rollout", query.key, number) for number in range(settings.rollouts_per_query)]
+        for query in queries
     ]
     tasks = [
         team.decide(query.view(), query.account(), (query.symbol,), Guard(settings.limits), rollout_seed)
@@ -114,15 +115,15 @@ def practise(
             tool, question, query.view(), query.account(), derive_seed(seed, "practice", query.key, tool, number)
         )
         for query, tool, question in asked
-        for number in range(settings.group_size)
+        for number in range(settings.rollouts_per_query)
     ]
     answered = iter(run_all(tasks, engine, throughput=throughput))
     groups: list[list[Practice]] = []
     for query, row in zip(queries, tools, strict=True):
         judge = settings.judge(query)
-        by_tool = [[next(answered) for _ in range(settings.group_size)] for _ in row]
+        by_tool = [[next(answered) for _ in range(settings.rollouts_per_query)] for _ in row]
         groups.append([])
-        for number in range(settings.group_size):
+        for number in range(settings.rollouts_per_query):
             spoken = tuple(answers[number] for answers in by_tool)
             subs = tuple(_trajectory(query, number, one, judge.expert_score(one)) for one in spoken)
             groups[-1].append(Practice(query, number, spoken, subs))

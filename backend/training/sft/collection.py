@@ -59,17 +59,17 @@ class Said:
 def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, codec: ChatCodec) -> list[Source]:
     """The teams behind the names: 'scripted', 'warm_start' (the base as it is), or the folder of a trained team.
 
-    The scripted team always says the same. With `waver` above 0 all but its first rollout waver: now and then a turn is
-    the novice's; otherwise there is that one only. All teams are asked with the horizon and the masking of `config`.
-    Raises `UserError` for a folder that holds no team.
+    The scripted team always says the same. With `random_share` above 0 all but its first rollout waver: now and then a
+    turn is the novice's; otherwise there is that one only. All teams are asked with the horizon and the masking of
+    `config`. Raises `UserError` for a folder that holds no team.
     """
-    settings, rollouts = config.specialise, config.specialise.rollouts
+    settings, rollouts = config.sft, config.sft.rollouts
     found: list[Source] = []
     for name in names:
         if name == SCRIPTED:
             found.append(Source(_scripted(SCRIPTED, expert_policies(), codec, config), 1))
-            if rollouts > 1 and settings.waver > 0.0:
-                wavering = _scripted(WAVERING, wavering_policies(settings.waver), codec, config)
+            if rollouts > 1 and settings.random_share > 0.0:
+                wavering = _scripted(WAVERING, wavering_policies(settings.random_share), codec, config)
                 found.append(Source(wavering, rollouts - 1))
         elif name == WARM_START:
             loaded = model_team(WARM_START, policies, codec, config.team, config.training.temperature)
@@ -101,7 +101,7 @@ def wavering_policies(share: float) -> dict[str, Policy]:
 def listen(source: Source, queries: Sequence[Query], settings: RolloutSettings, seed: int) -> list[Said]:
     """Everything that the roles of a source say about `queries`: the manager in rollouts, the others in practice."""
     loaded = source.loaded
-    asked = replace(settings, group_size=source.rollouts)
+    asked = replace(settings, rollouts_per_query=source.rollouts)
     codec = loaded.team.codec
     said: list[Said] = []
     for group in collect(loaded.team, loaded.engine, queries, asked, derive_seed(seed, loaded.name)):

@@ -53,7 +53,7 @@ def score_roles(
 ) -> dict[str, RoleScores]:
     """Every role of a team on `queries`, K answers each. Teams that are given the same seed answer the same questions
     with the same draws. `on_scored` gets the number of states done, and of all."""
-    shape = (len(queries), settings.group_size)
+    shape = (len(queries), settings.rollouts_per_query)
     scores = {role: np.full(shape, np.nan) for role in ROLES}
     valid = {role: np.zeros(shape, np.bool_) for role in ROLES}
     for start in range(0, len(queries), CHUNK):

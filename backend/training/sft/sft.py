@@ -19,6 +19,7 @@ Example = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]
 
 # Batches are cut from this many shuffled batches' worth of examples sorted by length: little padding, still mixed well.
 POOL_BATCHES = 32
+_MAX_GRAD_NORM = 1.0
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,11 @@ class SftSettings:
     """AdamW; the learning rate warms up linearly, then falls to a tenth along a cosine."""
 
     steps: int
-    batch_tokens: int = 6144  # padded
-    lr: float = 2e-3
-    warmup_steps: int = 30
-    weight_decay: float = 0.01
-    max_grad_norm: float = 1.0
-    seed: int = 0
+    batch_tokens: int  # padded
+    learning_rate: float
+    warmup_steps: int
+    weight_decay: float
+    seed: int
 
 
 class SupervisedTrainer:
@@ -60,7 +60,11 @@ class SupervisedTrainer:
         self._logps = logps
         self._examples = examples
         self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=settings.lr, betas=(0.9, 0.95), weight_decay=settings.weight_decay, fused=True
+            self._parameters,
+            lr=settings.learning_rate,
+            betas=(0.9, 0.95),
+            weight_decay=settings.weight_decay,
+            fused=True,
         )
         self._batches = self._new_batches()
 
@@ -70,10 +74,10 @@ class SupervisedTrainer:
         loss = -self._logps(ids, mask).sum() / mask.sum()
         if not math.isfinite(loss.item()):
             raise ValueError(
-                f"the loss is {loss.item()} at step {self.done}: lower the learning rate {self.settings.lr}"
+                f"the loss is {loss.item()} at step {self.done}: lower the learning rate {self.settings.learning_rate}"
             )
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(self._parameters, _MAX_GRAD_NORM)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(self.done, self.settings)
         self._optimizer.step()
@@ -131,10 +135,10 @@ def warm_start(
 def learning_rate(step: int, settings: SftSettings) -> float:
     """Rate of step 0, 1, ...: linear to `lr` over the warm-up, then a cosine to a tenth of it at the last step."""
     if step < settings.warmup_steps:
-        return settings.lr * (step + 1) / settings.warmup_steps
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
     rest = max(1, settings.steps - 1 - settings.warmup_steps)
     share = min(1.0, (step - settings.warmup_steps) / rest)
-    return settings.lr * (0.1 + 0.45 * (1.0 + math.cos(math.pi * share)))
+    return settings.learning_rate * (0.1 + 0.45 * (1.0 + math.cos(math.pi * share)))
 
 
 def _batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) -> Iterator[list[int]]:

@@ -7,11 +7,11 @@ and the skill only a little; what M-GRPO adds to it can be seen.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from backend.config.schema import NanoConfig
 from backend.training.curriculum.queries import QueryPool
 from backend.training.sft.sft import SftSettings, warm_start
 from cryptosentinel.conversation.transcript import Transcript
@@ -25,27 +25,16 @@ from cryptosentinel.team import Team, TeamDecision, TeamSettings, derive_seed
 
 Report = Callable[[str, int, int], None]  # what is being done, done so far, of how much
 TOKENIZER_DECISIONS = 400
-
-
-@dataclass(frozen=True)
-class NanoSettings:
-    """What the warm start makes nano of. `decisions` is how many decisions are transcribed."""
-
-    vocab_size: int
-    hidden_size: int
-    layers: int
-    intermediate_size: int
-    decisions: int
-    expert_share: float
-    sft: SftSettings
+_WARMUP_STEPS = 30
+_WEIGHT_DECAY = 0.01
 
 
 def transcribe(
-    codec: ChatCodec, pool: QueryPool, team_settings: TeamSettings, decisions: int, expert_share: float, seed: int
+    codec: ChatCodec, pool: QueryPool, team_settings: TeamSettings, decisions: int, teacher_share: float, seed: int
 ) -> list[Transcript]:
-    """All valid conversations of `decisions` decisions on states drawn from `pool`: the first `expert_share` of them as
-    the expert team takes them, the others by novices."""
-    experts = round(decisions * expert_share)
+    """All valid conversations of `decisions` decisions on states drawn from `pool`: the first `teacher_share` of them
+    as the expert team takes them, the others by novices."""
+    experts = round(decisions * teacher_share)
     queries = pool.draw(derive_seed(seed, "transcripts"), 0, decisions, easy=False)
     results: list[TeamDecision] = []
     roles = team_settings.roles
@@ -63,29 +52,31 @@ def transcribe(
 
 
 def make_nano(
-    folder: Path, pool: QueryPool, team_settings: TeamSettings, settings: NanoSettings, seed: int, report: Report
+    folder: Path, pool: QueryPool, team_settings: TeamSettings, nano: NanoConfig, report: Report
 ) -> list[float]:
     """Write a warm-started nano and its tokenizer to `folder`; returns the losses of the steps."""
     report("tokenizer", 0, 1)
     bytes_codec = make_byte_codec()
-    sample = transcribe(
-        bytes_codec, pool, team_settings, min(TOKENIZER_DECISIONS, settings.decisions), settings.expert_share, seed
-    )
-    tokenizer = train_tokenizer([bytes_codec.decode(list(one.ids)) for one in sample], settings.vocab_size)
+    few = min(TOKENIZER_DECISIONS, nano.decisions)
+    sample = transcribe(bytes_codec, pool, team_settings, few, nano.teacher_share, nano.seed)
+    tokenizer = train_tokenizer([bytes_codec.decode(list(one.ids)) for one in sample], nano.vocab_size)
     report("tokenizer", 1, 1)
     codec = ChatCodec(tokenizer)
-    transcripts = transcribe(codec, pool, team_settings, settings.decisions, settings.expert_share, seed)
+    transcripts = transcribe(codec, pool, team_settings, nano.decisions, nano.teacher_share, nano.seed)
     report("transcripts", len(transcripts), len(transcripts))
-    config = nano_config(
-        codec.vocab_size,
-        hidden_size=settings.hidden_size,
-        layers=settings.layers,
-        intermediate_size=settings.intermediate_size,
+    architecture = nano_config(
+        codec.vocab_size, hidden_size=nano.hidden_size, layers=nano.layers, intermediate_size=nano.intermediate_size
     )
-    model = new_nano(seed, config)
+    model = new_nano(nano.seed, architecture)
     examples = [(np.asarray(one.ids, np.int32), np.asarray(one.mask, np.bool_)) for one in transcripts]
-    losses = warm_start(
-        model, examples, settings.sft, lambda step, loss: report("warm start", step, settings.sft.steps)
+    settings = SftSettings(
+        steps=nano.steps,
+        batch_tokens=nano.batch_tokens,
+        learning_rate=nano.learning_rate,
+        warmup_steps=_WARMUP_STEPS,
+        weight_decay=_WEIGHT_DECAY,
+        seed=nano.seed,
     )
+    losses = warm_start(model, examples, settings, lambda step, loss: report("warm start", step, nano.steps))
     save_model(folder, model, tokenizer)
     return losses

@@ -31,7 +31,7 @@ class Runner:
         self.app.command()(sft)
 
     def __call__(self, *arguments: str) -> Result:
-        small = [f"specialise.{one}" for one in FEW]
+        small = [f"sft.{one}" for one in FEW]
         small += [f"training.base_model={self.nano}", "market.bars=900", "market.coins=1"]
         options = [word for one in small for word in ("--set", one)]
         return CliRunner().invoke(self.app, ["--config", "quick", *options, "--out", "team", *arguments])
@@ -50,7 +50,7 @@ def test_it_prints_what_was_kept_and_what_it_was_worth(run: Runner, tmp_path: Pa
 
 
 def test_a_role_without_rows_is_named(run: Runner) -> None:
-    result = run("--set", "specialise.min_score=1.0")
+    result = run("--set", "sft.min_score=1.0")
     assert result.exit_code == 0, result.output
     assert "note: trader has nothing to learn from" in result.output
 
@@ -59,8 +59,8 @@ def test_a_role_without_rows_is_named(run: Runner) -> None:
     ("arguments", "message"),
     [
         (("--from", "nobody"), "no team 'nobody'"),
-        (("--set", "specialise.rollouts=0"), "specialise.rollouts = 0 is not allowed"),
-        (("--set", "specialise.stats=3"), "unknown key 'specialise.stats'"),
+        (("--set", "sft.rollouts=0"), "sft.rollouts = 0 is not allowed"),
+        (("--set", "sft.stats=3"), "unknown key 'sft.stats'"),
         (("--set", "training.base_model=nowhere"), "there is no model folder nowhere"),
         (("--data", "nowhere"), "nowhere"),
     ],

@@ -62,7 +62,7 @@ def test_every_option_of_the_exchange_can_be_set() -> None:
     ).costs()  # fmt: skip
     same = {one.name for one in fields(Costs) if getattr(changed, one.name) == getattr(Costs(), one.name)}
     assert same == CONVENTIONS
-    assert (changed.latency, changed.fee_tiers[1].maker) == (3, -0.0001)
+    assert (changed.latency_bars, changed.fee_tiers[1].maker) == (3, -0.0001)
     assert {one.name for one in fields(Venue)} == set(VenueConfig.model_fields)
 
 
@@ -140,8 +140,8 @@ def test_an_override_reaches_a_role() -> None:
         ("market.resample=5m", "resample = '5m' is not a multiple of timeframe = '4h'"),
         ("market.train_share=0.9", "train_share + validation_share must be below 1"),
         (
-            "nano.hidden=100",
-            "nano.hidden = 100 is not allowed: expected integer, at least 16, at most 2048, a multiple",
+            "nano.hidden_size=100",
+            "nano.hidden_size = 100 is not allowed: expected integer, at least 16, at most 2048, a multiple",
         ),
         ("training.seed", "override 'training.seed': write it as section.key=value"),
         ("seed=1", "override 'seed=1': write it as section.key=value"),

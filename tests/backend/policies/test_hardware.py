@@ -127,7 +127,7 @@ def test_small_steps_are_not_lost_in_bfloat16(tiny: Qwen3ForCausalLM, make: Make
     for mode in ("lora", "full"):
         policies = RolePolicies(tiny, ROLES, mode, hardware=BF16)
         before = policies.role_state("manager")
-        trainer = RoleTrainer(policies, "manager", RoleTrainerSettings(lr=1e-4, warmup_steps=1))
+        trainer = RoleTrainer(policies, "manager", RoleTrainerSettings(learning_rate=1e-4, warmup_steps=1))
         found = trainer.step([make(i) for i in range(4)], [1.0, -1.0, 0.5, -0.5], [0.25] * 4)
         assert found["manager/updates"] == 1.0
         change = flat([policies.role_state("manager")[name] - before[name] for name in before]).abs()
@@ -176,7 +176,10 @@ def test_each_role_has_the_shape_that_was_asked_for() -> None:
     assert adapter_shape(training, "trader") == LoraSettings(8, 8, ("q_proj", "v_proj"))
     assert largest_rank(training) == 8
     one = load_config("quick", ["training.lora_alpha=5", "training.per_role.manager.lora_rank=3"]).training
-    assert [(shape.r, shape.alpha) for shape in adapter_shapes(one).values()] == [(3, 5), *[(one.lora_rank, 5)] * 3]
+    assert [(shape.lora_rank, shape.lora_alpha) for shape in adapter_shapes(one).values()] == [
+        (3, 5),
+        *[(one.lora_rank, 5)] * 3,
+    ]
 
 
 def test_roles_of_different_shapes_train_merge_and_come_back(tiny: Qwen3ForCausalLM, tmp_path: Path) -> None:

@@ -29,15 +29,15 @@ from backend.training.learning.learner import MIN_CALLS, Learner
 from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
 from backend.training.learning.shared_model import learn_together, step_together
 from backend.training.learning.step_data import StepData
-from backend.training.sft_job import specialise
+from backend.training.sft_job import run_sft
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.local.engine import LocalEngine
 from simulator.errors import UserError
 from tests.small_world import small_config, small_market
 
 ROLES = ("manager", "market_analyst", "trader")
-LORA = LoraSettings(r=2, alpha=4)
-FREE = RoleTrainerSettings(lr=1e-2, warmup_steps=1, max_grad_norm=1e9)
+LORA = LoraSettings(lora_rank=2, lora_alpha=4)
+FREE = RoleTrainerSettings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
 
 Make = Callable[..., Trajectory]
 BatchOf = tuple[list[Trajectory], list[float], list[float]]
@@ -79,7 +79,7 @@ def test_the_gradient_is_the_sum_of_the_roles_own(tiny: Qwen3ForCausalLM, make: 
         kl=st.sampled_from([0.0, 0.3]),
     )
     def check(sizes: list[int], seed: int, aggregation: Any, kl: float) -> None:
-        own = RoleTrainerSettings(lr=1e-2, warmup_steps=1, max_grad_norm=1e9, aggregation=aggregation, kl_coef=kl)
+        own = RoleTrainerSettings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9, aggregation=aggregation, kl=kl)
         batches = {role: batch_of(make, role, seed, size) for role, size in zip(ROLES, sizes, strict=True) if size}
         moved(shared, seed)
         total: list[Tensor] = []
@@ -111,7 +111,7 @@ def test_the_gradient_is_the_sum_of_the_roles_own(tiny: Qwen3ForCausalLM, make: 
 def test_a_role_alone_learns_as_it_does_apart_to_the_bit(
     tiny: Qwen3ForCausalLM, make: Make, mode: PolicyMode, minibatches: int
 ) -> None:
-    own = RoleTrainerSettings(lr=1e-2, warmup_steps=3, minibatches=minibatches)
+    own = RoleTrainerSettings(learning_rate=1e-2, warmup_steps=3, minibatches=minibatches)
     shared, apart = SharedPolicies(tiny, ROLES, mode, LORA), RolePolicies(tiny, ["trader"], mode, LORA)
     apart.load_role_state("trader", shared.role_state("trader"))
     alone, trainers = RoleTrainer(apart, "trader", own), {"trader": RoleTrainer(shared, "trader", own)}
@@ -252,6 +252,6 @@ def test_what_needs_models_apart_is_refused(options: dict[str, Any], named: str)
 def test_processes_and_specialisation_apart_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"training\.models = 'shared'.*--launch"):
         check_apart(small_config(models="shared"), 1)
-    with pytest.raises(ConfigError, match=r"training\.models = 'shared'.*specialised apart"):
+    with pytest.raises(ConfigError, match=r"training\.models = 'shared'.*trains each role apart"):
         config = config_from_dict({"training": {"models": "shared"}})
-        specialise(config, small_market(), ["scripted"], tmp_path, lambda what, done, total: None)
+        run_sft(config, small_market(), ["scripted"], tmp_path, lambda what, done, total: None)

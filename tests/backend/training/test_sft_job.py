@@ -1,4 +1,4 @@
-"""Specialisation, whole: from a team's conversations to a team folder, interrupted anywhere."""
+"""Supervised fine-tuning, whole: from a team's conversations to a team folder, interrupted anywhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from backend.config.load import config_from_dict
 from backend.config.schema import Config
 from backend.models.manifest import read_manifest
 from backend.training.sft.datasets import read_rows
-from backend.training.sft_job import Specialised, specialise
+from backend.training.sft_job import SftResult, run_sft
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import RunFailed, UserError
 from tests.small_world import small_config, small_market, tree
@@ -22,32 +22,32 @@ from tests.small_world import small_config, small_market, tree
 
 def settings(nano: Path, training: dict[str, Any] | None = None, **changes: Any) -> Config:
     document = small_config(base_model=str(nano), **(training or {})).to_dict()
-    document["specialise"] |= {
+    document["sft"] |= {
         "states": 40, "rollouts": 3, "steps": 4, "batch_tokens": 512, "score_states": 4, "score_samples": 2,
-        "validation_share": 0.3, "waver": 0.3,
+        "validation_share": 0.3, "random_share": 0.3,
     } | changes  # fmt: skip
     return config_from_dict(document, "test")
 
 
-def run(config: Config, folder: Path, *sources: str, stop: tuple[str, int] | None = None) -> Specialised:
+def run(config: Config, folder: Path, *sources: str, stop: tuple[str, int] | None = None) -> SftResult:
     """A run that Ctrl-C ends at the report `stop`."""
 
     def report(what: str, done: int, total: int) -> None:
         if (what, done) == stop:
             raise KeyboardInterrupt
 
-    return specialise(config, small_market(), sources or ("scripted",), folder, report)
+    return run_sft(config, small_market(), sources or ("scripted",), folder, report)
 
 
 @pytest.fixture(scope="module")
-def whole(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Specialised]:
+def whole(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, SftResult]:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("whole") / "sft"
     config = settings(nano)
     return config, run(config, folder)
 
 
-def test_it_leaves_a_team_and_says_what_it_did(whole: tuple[Config, Specialised]) -> None:
+def test_it_leaves_a_team_and_says_what_it_did(whole: tuple[Config, SftResult]) -> None:
     config, result = whole
     assert read_manifest(result.folder).adapters == "adapters"
     team = load_team(str(result.folder), config.team)
@@ -64,7 +64,7 @@ def test_it_leaves_a_team_and_says_what_it_did(whole: tuple[Config, Specialised]
     assert result.manifest["data"]["hash"] == small_market().content_hash
 
 
-def test_the_best_of_a_state_is_at_least_the_experts(whole: tuple[Config, Specialised]) -> None:
+def test_the_best_of_a_state_is_at_least_the_experts(whole: tuple[Config, SftResult]) -> None:
     """The expert always speaks first, so no row may score less than the mean of its question."""
     for role in ROLES:
         rows = read_rows(whole[1].folder / "data", role)
@@ -72,16 +72,16 @@ def test_the_best_of_a_state_is_at_least_the_experts(whole: tuple[Config, Specia
         assert {row.source for row in rows} <= {"scripted", "scripted, wavering"}
 
 
-def test_a_finished_run_is_read_and_not_done_again(whole: tuple[Config, Specialised]) -> None:
+def test_a_finished_run_is_read_and_not_done_again(whole: tuple[Config, SftResult]) -> None:
     config, result = whole
     reports: list[str] = []
-    again = specialise(config, small_market(), ["scripted"], result.folder, lambda what, *_: reports.append(what))
+    again = run_sft(config, small_market(), ["scripted"], result.folder, lambda what, *_: reports.append(what))
     assert (again.scores, again.manifest, reports) == (result.scores, result.manifest, [])
 
 
 @pytest.mark.parametrize("stop", [("collection", 32), ("sft market_analyst", 3), ("sft trader", 4), ("score after", 4)])
 def test_interrupted_anywhere_it_comes_to_the_same(
-    whole: tuple[Config, Specialised], tmp_path: Path, stop: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+    whole: tuple[Config, SftResult], tmp_path: Path, stop: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, result = whole
     monkeypatch.setattr("backend.training.sft_job.SAVE_EVERY", 2)
@@ -97,13 +97,13 @@ def test_interrupted_anywhere_it_comes_to_the_same(
 
 def test_more_steps_imitate_better(nano: Path, tmp_path: Path) -> None:
     # Of the expert alone: what waverers say has hardly anything in it that a few states could teach.
-    options = {"steps": 40, "learning_rate": 5e-3, "score_states": 2, "waver": 0.0}
+    options = {"steps": 40, "learning_rate": 5e-3, "score_states": 2, "random_share": 0.0}
     result = run(settings(nano, {"lora_rank": 8}, **options), tmp_path / "sft")
     better = [losses[1] < losses[0] for losses in result.losses.values() if losses is not None]
     assert better == [True] * len(ROLES)
 
 
-def test_models_can_be_learnt_from(whole: tuple[Config, Specialised], nano: Path, tmp_path: Path) -> None:
+def test_models_can_be_learnt_from(whole: tuple[Config, SftResult], nano: Path, tmp_path: Path) -> None:
     config = settings(nano, states=6, steps=1, score_states=2)
     result = run(config, tmp_path / "sft", "warm_start", str(whole[1].folder), "scripted")
     sources = {row.source for role in ROLES for row in read_rows(tmp_path / "sft" / "data", role)}
@@ -112,7 +112,7 @@ def test_models_can_be_learnt_from(whole: tuple[Config, Specialised], nano: Path
 
 
 def test_a_script_that_does_not_waver_is_heard_once(nano: Path, tmp_path: Path) -> None:
-    result = run(settings(nano, states=6, steps=1, score_states=2, waver=0.0), tmp_path / "sft")
+    result = run(settings(nano, states=6, steps=1, score_states=2, random_share=0.0), tmp_path / "sft")
     for role in ("manager", "market_analyst", "risk_analyst"):
         count = result.manifest["counts"][role]
         assert (count["collected"], count["kept"], count["duplicate"]) == (6, 6, 0)
@@ -128,7 +128,7 @@ def test_a_role_without_rows_stays_as_the_base(nano: Path, tmp_path: Path) -> No
         assert not (tmp_path / "sft" / "training").exists()
 
 
-def test_a_folder_of_other_settings_is_refused(whole: tuple[Config, Specialised], nano: Path) -> None:
+def test_a_folder_of_other_settings_is_refused(whole: tuple[Config, SftResult], nano: Path) -> None:
     config, result = whole
     with pytest.raises(UserError, match="begun with other settings: choose a new folder"):
         run(settings(nano, steps=5), result.folder)
@@ -138,8 +138,8 @@ def test_a_folder_of_other_settings_is_refused(whole: tuple[Config, Specialised]
 
 def test_a_configuration_from_before_the_section_still_loads(nano: Path) -> None:
     document = settings(nano, steps=5).to_dict()
-    document.pop("specialise")
-    assert config_from_dict(document).specialise == Config().specialise
+    document.pop("sft")
+    assert config_from_dict(document).sft == Config().sft
 
 
 def test_a_folder_with_something_else_in_it_is_refused(nano: Path, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_folder_with_something_else_in_it_is_refused(nano: Path, tmp_path: Pat
 )
 def test_sources_that_cannot_be_used_are_refused(nano: Path, tmp_path: Path, sources: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        specialise(settings(nano), small_market(), sources, tmp_path / "sft", lambda *_: None)
+        run_sft(settings(nano), small_market(), sources, tmp_path / "sft", lambda *_: None)
 
 
 def test_a_rate_that_is_too_high_is_named(nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,5 +165,5 @@ def test_a_rate_that_is_too_high_is_named(nano: Path, tmp_path: Path, monkeypatc
         raise ValueError("the loss is nan at step 0: lower the learning rate 1.0")
 
     monkeypatch.setattr("backend.training.sft_job.SupervisedTrainer.step", diverge)
-    with pytest.raises(RunFailed, match=r"manager cannot be trained.*specialise\.learning_rate"):
+    with pytest.raises(RunFailed, match=r"manager cannot be trained.*sft\.learning_rate"):
         run(settings(nano, states=6), tmp_path / "sft")

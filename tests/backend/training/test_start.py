@@ -26,7 +26,7 @@ from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.planning.memory_estimate import estimate, plan_of
 from backend.training.rl_job import made, train
-from backend.training.sft_job import specialise
+from backend.training.sft_job import run_sft
 from backend.training.start import begin, start_of
 from backend.training.trainer import Progress, Trainer
 from cryptosentinel.agents.registry import ROLES, roles_of
@@ -195,11 +195,11 @@ def test_what_a_run_began_with_travels_to_other_machines(team: Path, tmp_path: P
 
 def test_sft_is_a_start(nano: Path, tmp_path: Path) -> None:
     document = small_config(base_model=str(nano)).to_dict()
-    document["specialise"] |= {
+    document["sft"] |= {
         "states": 8, "rollouts": 1, "steps": 2, "batch_tokens": 512, "score_states": 2, "score_samples": 1,
     }  # fmt: skip
     first = tmp_path / "sft"
-    specialise(config_from_dict(document), small_market(), ["scripted"], first, silent)
+    run_sft(config_from_dict(document), small_market(), ["scripted"], first, silent)
     assert not check_path(first).wrong
     (first / "adapters" / "trader" / "adapter_model.safetensors").write_bytes(b"cut short")
     assert check_path(first).wrong, "its adapters carry checksums"
@@ -211,7 +211,7 @@ def test_sft_is_a_start(nano: Path, tmp_path: Path) -> None:
         role_policies(nano, config.training, start=start_of(config.training, folder))
     document["training"] |= {"base_model": "", "start_from": str(first)}
     with pytest.raises(ConfigError, match=r"training\.start_from = .* `sft` begins with a base"):
-        specialise(config_from_dict(document), small_market(), ["scripted"], tmp_path / "again", silent)
+        run_sft(config_from_dict(document), small_market(), ["scripted"], tmp_path / "again", silent)
 
 
 def _without_weights(team: Path) -> None:

@@ -90,7 +90,7 @@ def test_spaces(config: EnvConfig, count: int, space: Any) -> None:
         ({"cash": -1.0}, "starting cash"),
         ({"sharpe_decay": 1.0}, "sharpe_decay is 1"),
         ({"drawdown_penalty": -1.0}, "drawdown_penalty is -1"),
-        ({"costs": Costs(latency=1)}, "larger decide_every"),
+        ({"costs": Costs(latency_bars=1)}, "larger decide_every"),
     ],
 )
 def test_a_config_that_means_nothing_is_refused(given: dict[str, Any], words: str) -> None:
@@ -178,7 +178,7 @@ def test_an_episode_is_an_exchange_fed_with_targets(
     rng = np.random.default_rng(seed)
     symbols = market.symbols
     costs, place = VENUES[venue]
-    costs = replace(costs, latency=2 if late and every == 3 else 0)
+    costs = replace(costs, latency_bars=2 if late and every == 3 else 0)
     config = EnvConfig(
         length=24, actions=kind, decide_every=every, costs=costs, venue=place, max_leverage=leverage,
         max_exposure=leverage, reward="return",

@@ -122,7 +122,7 @@ def random_run(
     )
     costs = Costs(
         taker_fee=0.001, maker_fee=float(rng.choice([-0.0005, 0.0002])), participation=float(rng.choice([0.02, 0.2])),
-        impact=float(rng.choice([0.0, 1.0])), latency=int(rng.integers(0, 2)), borrow_rate=10.0,
+        impact=float(rng.choice([0.0, 1.0])), latency_bars=int(rng.integers(0, 2)), borrow_rate=10.0,
     )  # fmt: skip
     market = random_market(rng, step)
     bars = len(market)

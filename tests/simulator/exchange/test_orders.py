@@ -204,14 +204,14 @@ GROUPS_AND_TIME = [
         [STILL, STILL, (100, 100, 90, 95), STILL],
         {0: [limit(1, 95, id="x")], 1: [Cancel("x")]},
         [(2, 1, 95, "order", True)],
-        costs={"latency": 1},
+        costs={"latency_bars": 1},
     ),
     Case(
         "an order reaches the venue only after its latency",
         [STILL, (101,) * 4, (102,) * 4, STILL],
         {0: [market(1)]},
         [(2, 1, 102, "order", False)],
-        costs={"latency": 1},
+        costs={"latency_bars": 1},
     ),
     Case(
         "a replacement keeps the name and what is not given anew",
@@ -226,7 +226,7 @@ GROUPS_AND_TIME = [
         {0: [limit(2, 95, id="x")], 1: [Replace("x", limit=94)]},
         [(2, 2, 95, "order", True)],
         [(2, "one_cancels_other")],
-        costs={"latency": 1},
+        costs={"latency_bars": 1},
     ),
     Case(
         "a time stop closes at the open so many bars after the fill",

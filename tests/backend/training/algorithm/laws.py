@@ -74,7 +74,7 @@ def padding_changes_nothing(code: Code) -> None:
         new, old, mask, advantages, weights = _batch(seed)
         wide = [torch.nn.functional.pad(one, (0, 3)) for one in (new, old, mask)]
         for aggregation in ("grpo", "dapo", "bnpo", "dr_grpo"):
-            options: dict[str, Any] = {"aggregation": aggregation, "length": 5}
+            options: dict[str, Any] = {"aggregation": aggregation, "constant_length": 5}
             narrow = _value(code, (new, old, mask, advantages, weights), **options)
             _equal(_value(code, (*wide, advantages, weights), **options), narrow)
 
@@ -185,7 +185,7 @@ def _sampled(policies: RolePolicies, code: Code) -> list[Trajectory]:
 
 
 def _step(code: Code, batch: list[Trajectory], policies: RolePolicies, **changes: Any) -> dict[str, float]:
-    settings = code.role_trainer.RoleTrainerSettings(lr=0.05, warmup_steps=1, max_grad_norm=1e9, **changes)
+    settings = code.role_trainer.RoleTrainerSettings(learning_rate=0.05, warmup_steps=1, max_grad_norm=1e9, **changes)
     trainer = code.role_trainer.RoleTrainer(copy.deepcopy(policies), "manager", settings)
     advantages, weights = [1.0, -1.0, 0.5, 1.5, -0.5, -1.0], [0.3, 0.2, 0.25, 0.25, 0.25, 0.25]
     metrics: dict[str, float] = trainer.step(batch, advantages, weights)
@@ -208,7 +208,7 @@ def accumulation_changes_nothing(code: Code) -> None:
     policies = RolePolicies(code.tiny, ("manager",))
     batch = _sampled(policies, code)
     for aggregation in ("grpo", "dapo", "bnpo", "dr_grpo"):
-        options = {"aggregation": aggregation, "constant_length": 4, "kl_coef": 0.1}
+        options = {"aggregation": aggregation, "constant_length": 4, "kl": 0.1}
         losses = [
             _step(code, batch, policies, micro_batch_tokens=tokens, **options)["manager/loss"] for tokens in (10_000, 1)
         ]

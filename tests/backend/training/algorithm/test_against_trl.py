@@ -116,10 +116,10 @@ class Batch:
         ones = torch.ones(4, dtype=torch.float64)
         objective, _ = clipped_objective(
             self.new, self.old, self.mask, self.advantages, ones, *clip, importance=importance,
-            aggregation=aggregation, length=LENGTH, **changes,
+            aggregation=aggregation, constant_length=LENGTH, **changes,
         )  # fmt: skip
         tokens = kl_tokens(self.new, self.old, self.ref, self.mask)
-        return kl * aggregate(tokens, self.mask, ones, aggregation, length=LENGTH) - objective
+        return kl * aggregate(tokens, self.mask, ones, aggregation, constant_length=LENGTH) - objective
 
     def agree(self, ours: Tensor, theirs: Tensor) -> None:
         """Values and gradients with respect to the log-probs."""
@@ -149,7 +149,7 @@ def test_losses(aggregation: Aggregation, clip: tuple[float, float], seed: int) 
 @settings(max_examples=20, deadline=None)
 def test_cispo(bound: float, seed: int) -> None:
     batch = Batch(seed)
-    ours = batch.ours("dapo", clip=(1.0, bound - 1.0), loss="cispo")
+    ours = batch.ours("dapo", clip=(1.0, bound - 1.0), policy_loss="cispo")
     batch.agree(ours, batch.theirs(loss_type="cispo", epsilon_high=bound))
 
 

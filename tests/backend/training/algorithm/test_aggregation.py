@@ -43,7 +43,7 @@ def batch(seed: int, rows: int = 4, length: int = 6) -> Batch:
 
 
 def objective(data: Batch, how: Aggregation, loss: PolicyLoss = "clip", **options: Any) -> Tensor:
-    value, _ = clipped_objective(*data, 0.2, 0.28, loss=loss, aggregation=how, length=LENGTH, **options)
+    value, _ = clipped_objective(*data, 0.2, 0.28, policy_loss=loss, aggregation=how, constant_length=LENGTH, **options)
     return value
 
 
@@ -121,7 +121,7 @@ def test_over_one_batch_bnpo_is_dapo_and_equal_lengths_make_all_means_one(seed: 
 def test_cispo_keeps_every_token_and_bounds_its_weight(seed: int) -> None:
     data = batch(seed)
     new, old, mask, advantages, weights = data
-    value, stats = clipped_objective(*data, 0.2, 0.28, loss="cispo", aggregation="dapo")
+    value, stats = clipped_objective(*data, 0.2, 0.28, policy_loss="cispo", aggregation="dapo")
     (gradient,) = torch.autograd.grad(value, new)
     bounded = (new - old).exp().clamp(0.8, 1.28) * (weights * advantages)[:, None] / (weights[:, None] * mask).sum()
     torch.testing.assert_close(gradient, (bounded * mask).detach())

@@ -195,7 +195,7 @@ def test_a_query_counts_a_group_an_ordinal_and_one_for_those_that_backed_off() -
 
 @given(groups)
 def test_decoupled_credit_is_the_parts_advantages_over_the_batchs_sigma(drawn: Drawn) -> None:
-    found = credit(build(drawn), decoupled=True)
+    found = credit(build(drawn), reward_aggregation="normalize_then_sum")
     rows = [items for items in (scored(found, query) for query in range(len(drawn))) if items]
     weights = [np.array([one.weight for one in items]) for items in rows]
     made = [
@@ -204,14 +204,14 @@ def test_decoupled_credit_is_the_parts_advantages_over_the_batchs_sigma(drawn: D
     ]
     for items, want in zip(rows, batch_scaled(made, weights), strict=True):
         assert [one.advantage for one in items] == pytest.approx(want.tolist())
-    main = credit_main(build(drawn), ALPHA, CreditSettings(decoupled=True))
+    main = credit_main(build(drawn), ALPHA, CreditSettings(reward_aggregation="normalize_then_sum"))
     values = np.array([one.advantage for one in main.items]) * [one.weight for one in main.items]
     assert values.sum() == pytest.approx(0.0, abs=1e-9)
 
 
 @given(groups)
 def test_without_sigma_the_managers_advantage_is_its_reward_above_the_mean(drawn: Drawn) -> None:
-    found = credit_main(build(drawn), ALPHA, CreditSettings(scale=False))
+    found = credit_main(build(drawn), ALPHA, CreditSettings(scale_rewards=False))
     for query in range(len(drawn)):
         items = scored(found, query)
         rewards = np.array([one.reward for one in items])
@@ -232,10 +232,10 @@ def test_an_overlong_answer_is_paid_less_whether_valid_or_not(drawn: Drawn) -> N
     """Every call of these samples one token."""
     rolled = build(drawn)
     for length, buffer, penalty in ((1, 1, -1.0), (2, 2, -0.5), (9, 8, 0.0)):
-        settings = CreditSettings(overlong=(length, buffer))
+        settings = CreditSettings(overlong_length=length, overlong_buffer=buffer)
         for plain, found in (
             (credit_main(rolled, ALPHA), credit_main(rolled, ALPHA, settings)),
-            (credit(rolled), credit(rolled, overlong=(length, buffer))),
+            (credit(rolled), credit(rolled, overlong_length=length, overlong_buffer=buffer)),
         ):
             for before, after in zip(plain.items, found.items, strict=True):
                 assert (before.reward is None) == (after.reward is None)

@@ -48,7 +48,7 @@ MUTANTS: tuple[tuple[str, ModuleType, str, str, Law], ...] = (
     ),
     (
         "the sides of the clip are changed", objective,
-        "rho.clamp(1.0 - eps_low, 1.0 + eps_high)", "rho.clamp(1.0 - eps_high, 1.0 + eps_low)",
+        "rho.clamp(1.0 - clip_low, 1.0 + clip_high)", "rho.clamp(1.0 - clip_high, 1.0 + clip_low)",
         laws.the_clip_is_pessimistic,
     ),
     (

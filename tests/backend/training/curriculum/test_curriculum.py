@@ -41,7 +41,7 @@ def test_the_gate_opens_when_every_role_that_spoke_keeps_the_format(valid: dict[
 
 @given(schedule=st.sampled_from(["constant", "linear", "cosine"]), end=st.floats(0.0, 1.0), steps=st.integers(1, 50))
 def test_rates_fall_from_one_towards_their_end(schedule: Schedule, end: float, steps: int) -> None:
-    plan = replace(PLAN, schedule=schedule, lr_end=end, steps2=steps)
+    plan = replace(PLAN, schedule=schedule, lr_end=end, stage2_steps=steps)
     rates = [plan.rate(done) for done in range(steps + 3)]
     assert rates[0] == 1.0
     assert all(after <= before + 1e-12 for before, after in pairwise(rates))
@@ -51,7 +51,7 @@ def test_rates_fall_from_one_towards_their_end(schedule: Schedule, end: float, s
     else:
         assert rates[steps:] == pytest.approx([end] * 3), "at its end after the last step, and not beyond it"
         half = {"linear": 0.5, "cosine": (1.0 + math.cos(math.pi / 2)) / 2.0}[schedule]
-        doubled = replace(plan, steps2=2 * steps)
+        doubled = replace(plan, stage2_steps=2 * steps)
         assert doubled.rate(steps) == pytest.approx(end + (1.0 - end) * half)
     if schedule == "cosine" and steps > 3 and end < 0.9:
         assert plan.rate(1) > replace(plan, schedule="linear").rate(1), "it begins to fall slowly"
@@ -59,7 +59,7 @@ def test_rates_fall_from_one_towards_their_end(schedule: Schedule, end: float, s
 
 @given(steps=st.integers(2, 40), outcome=st.floats(0.0, 0.9))
 def test_weights_go_in_a_straight_line_from_begin_to_end(steps: int, outcome: float) -> None:
-    plan = replace(PLAN, steps2=steps, beta_end=(0.1, outcome, 0.9 - outcome), alpha_end=(0.0, 1.0))
+    plan = replace(PLAN, stage2_steps=steps, beta_end=(0.1, outcome, 0.9 - outcome), alpha_end=(0.0, 1.0))
     stages = [plan.stage(2, done) for done in range(steps + 2)]
     assert (stages[0].alpha, stages[0].beta) == (PLAN.alpha, PLAN.beta), "exactly"
     for last in stages[steps - 1 :]:

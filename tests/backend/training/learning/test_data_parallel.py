@@ -32,7 +32,7 @@ ROLES = ("manager", "trader")
 TRAINING = TrainingConfig(data_parallel=2, lora_rank=4, device="cpu", kl=0.1)
 # Several updates a step (so log-probs are remembered), an anchor and an entropy bonus: all that a process computes.
 SETTINGS = RoleTrainerSettings(
-    lr=2e-3, warmup_steps=1, minibatches=2, kl_coef=0.1, entropy_coef=0.01, micro_batch_tokens=64
+    learning_rate=2e-3, warmup_steps=1, minibatches=2, kl=0.1, entropy=0.01, micro_batch_tokens=64
 )
 
 
@@ -121,5 +121,5 @@ def test_every_batch_has_one_process_and_none_much_more_than_another(lengths: li
 
 
 def test_what_is_sent_arrives_as_it_was() -> None:
-    sent = module._Task("manager", replace(SETTINGS, lr=1.0), [], 3.0, 0.5)
+    sent = module._Task("manager", replace(SETTINGS, learning_rate=1.0), [], 3.0, 0.5)
     assert module._unpacked(module._packed(sent), torch.device("cpu")) == sent

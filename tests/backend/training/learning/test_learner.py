@@ -157,7 +157,7 @@ def test_what_a_role_has_of_its_own_is_no_other_roles() -> None:
             if other == role:
                 assert {key: getattr(seen, key) for key in own} == own
                 trained = role_settings(seen, role)
-                assert (trained.eps_low, trained.eps_high, trained.kl_coef, trained.entropy_coef) == (
+                assert (trained.clip_low, trained.clip_high, trained.kl, trained.entropy) == (
                     0.3,
                     0.5,
                     0.7,

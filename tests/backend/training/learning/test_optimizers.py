@@ -24,7 +24,12 @@ RATES = {"adamw": 1e-2, "adafactor": 1e-2, "sgd": 0.5}  # of SGD the step shrink
 
 def settings(name: OptimiserName) -> RoleTrainerSettings:
     return RoleTrainerSettings(
-        lr=RATES[name], warmup_steps=3, optimiser=name, weight_decay=0.01, betas=(0.8, 0.9), max_grad_norm=1e9
+        learning_rate=RATES[name],
+        warmup_steps=3,
+        optimiser=name,
+        weight_decay=0.01,
+        adam_betas=(0.8, 0.9),
+        max_grad_norm=1e9,
     )
 
 
@@ -114,7 +119,7 @@ def test_adafactor_keeps_a_row_and_a_column_of_a_matrix(tiny: Qwen3ForCausalLM, 
     policies = RolePolicies(tiny, ["manager"])
     sizes = {}
     for name in NAMES:
-        trainer = RoleTrainer(policies, "manager", replace(settings(name), lr=0.0))
+        trainer = RoleTrainer(policies, "manager", replace(settings(name), learning_rate=0.0))
         trainer.step([make(1)], [1.0], [1.0])
         trainer.save(tmp_path / name)
         sizes[name] = sum(tensor.numel() for tensor in read_tensors(tmp_path / name)[0].values())

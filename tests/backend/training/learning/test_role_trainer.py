@@ -22,7 +22,7 @@ from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSetti
 from simulator.errors import UserError
 
 Make = Callable[..., Trajectory]
-FREE = RoleTrainerSettings(lr=1e-2, warmup_steps=1, max_grad_norm=1e9)
+FREE = RoleTrainerSettings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
 ROLES = ("manager", "trader")
 
 
@@ -97,7 +97,7 @@ def test_the_step_takes_the_policy_gradient_of_the_weighted_mean(
     assert metrics["manager/updates"] == 1.0
 
 
-@pytest.mark.parametrize("terms", [{}, {"kl_coef": 0.3, "entropy_coef": 0.2}, {"ratio": "sequence"}])
+@pytest.mark.parametrize("terms", [{}, {"kl": 0.3, "entropy": 0.2}, {"ratio": "sequence"}])
 def test_accumulation_changes_nothing(
     tiny: Qwen3ForCausalLM, make: Make, gradients: list[list[Tensor]], terms: dict[str, Any]
 ) -> None:
@@ -119,9 +119,7 @@ def test_what_has_no_gradient_is_left_out_without_a_trace(
     policies = moved(tiny)
     batch, advantages, weights = some(policies, make)
     lazy = RoleTrainer(copy.deepcopy(policies), "manager", FREE).step(batch, advantages, weights)
-    full = RoleTrainer(copy.deepcopy(policies), "manager", replace(FREE, kl_coef=1e-12)).step(
-        batch, advantages, weights
-    )
+    full = RoleTrainer(copy.deepcopy(policies), "manager", replace(FREE, kl=1e-12)).step(batch, advantages, weights)
     assert (lazy["manager/trained"], full["manager/trained"]) == (5.0, 6.0)
     assert "manager/kl" in full and "manager/kl" not in lazy
     close(gradients[0], gradients[1])
@@ -167,7 +165,7 @@ def test_training_one_role_leaves_the_others_bit_equal(tiny: Qwen3ForCausalLM, m
     batch, advantages, weights = some(alone, make)
     foreign = [replace(one, role="trader") for one in batch]
     manager, both = RoleTrainer(alone, "manager", FREE), RoleTrainer(together, "manager", FREE)
-    trader = RoleTrainer(together, "trader", replace(FREE, kl_coef=0.1))
+    trader = RoleTrainer(together, "trader", replace(FREE, kl=0.1))
     for _ in range(2):
         trader.step(foreign, advantages, weights)
         assert manager.step(batch, advantages, weights) == both.step(batch, advantages, weights)
@@ -195,7 +193,7 @@ def test_learning_makes_the_rewarded_likelier(tiny: Qwen3ForCausalLM, make: Make
 def test_the_kl_term_pulls_back_to_the_base(tiny: Qwen3ForCausalLM, make: Make) -> None:
     policies = moved(tiny)
     batch, _, weights = some(policies, make)
-    trainer = RoleTrainer(policies, "manager", replace(FREE, kl_coef=1.0))
+    trainer = RoleTrainer(policies, "manager", replace(FREE, kl=1.0))
     kls = []
     for _ in range(10):
         batch = [sampled(policies, one) for one in batch]
@@ -206,7 +204,7 @@ def test_the_kl_term_pulls_back_to_the_base(tiny: Qwen3ForCausalLM, make: Make) 
 def test_the_entropy_term_flattens(tiny: Qwen3ForCausalLM, make: Make) -> None:
     policies = moved(tiny)
     batch, _, weights = some(policies, make)
-    trainer = RoleTrainer(policies, "manager", replace(FREE, entropy_coef=1.0))
+    trainer = RoleTrainer(policies, "manager", replace(FREE, entropy=1.0))
     entropies = [trainer.step(batch, [0.0] * 6, weights)["manager/entropy"] for _ in range(5)]
     assert entropies == sorted(entropies)
     assert entropies[-1] > entropies[0] + 0.05
@@ -217,7 +215,7 @@ def test_several_updates_use_the_ratio_to_where_they_began(
 ) -> None:
     policies = moved(tiny)
     batch, advantages, weights = some(policies, make)
-    settings = replace(FREE, epochs=3, minibatches=2, micro_batch_tokens=30, lr=0.05)
+    settings = replace(FREE, epochs=3, minibatches=2, micro_batch_tokens=30, learning_rate=0.05)
     trainer = RoleTrainer(policies, "manager", settings)
     metrics = trainer.step(batch, advantages, weights)
     assert metrics["manager/updates"] == trainer.updates == len(gradients) == 6
@@ -231,8 +229,8 @@ def test_minibatches_of_an_unmoved_policy_average_to_the_whole(
 ) -> None:
     policies = moved(tiny)
     batch, advantages, weights = some(policies, make)
-    RoleTrainer(policies, "manager", replace(FREE, lr=0.0)).step(batch, advantages, weights)
-    RoleTrainer(policies, "manager", replace(FREE, lr=0.0, minibatches=2)).step(batch, advantages, weights)
+    RoleTrainer(policies, "manager", replace(FREE, learning_rate=0.0)).step(batch, advantages, weights)
+    RoleTrainer(policies, "manager", replace(FREE, learning_rate=0.0, minibatches=2)).step(batch, advantages, weights)
     close([(a + b) / 2 for a, b in zip(gradients[1], gradients[2], strict=True)], gradients[0])
 
 
@@ -275,7 +273,7 @@ def test_bad_numbers_are_refused(tiny: Qwen3ForCausalLM, make: Make) -> None:
 def test_the_warm_up_is_linear(tiny: Qwen3ForCausalLM, make: Make) -> None:
     policies = moved(tiny)
     batch, advantages, weights = some(policies, make)
-    trainer = RoleTrainer(policies, "manager", replace(FREE, warmup_steps=4, lr=4e-3))
+    trainer = RoleTrainer(policies, "manager", replace(FREE, warmup_steps=4, learning_rate=4e-3))
     rates = [trainer.step(batch, advantages, weights)["manager/lr"] for _ in range(6)]
     assert rates == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3, 4e-3, 4e-3])
 
@@ -289,7 +287,7 @@ def test_the_gradient_norm_is_bounded(tiny: Qwen3ForCausalLM, make: Make, gradie
 
 
 @pytest.mark.parametrize("mode", ["lora", "full"])
-@pytest.mark.parametrize("terms", [{}, {"epochs": 2, "minibatches": 2, "kl_coef": 0.1}])
+@pytest.mark.parametrize("terms", [{}, {"epochs": 2, "minibatches": 2, "kl": 0.1}])
 def test_resume_is_bit_equal(
     tiny: Qwen3ForCausalLM, make: Make, tmp_path: Path, mode: Any, terms: dict[str, Any]
 ) -> None:

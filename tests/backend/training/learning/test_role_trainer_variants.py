@@ -21,7 +21,7 @@ from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
 
 Make = Callable[..., Trajectory]
-FREE = RoleTrainerSettings(lr=1e-2, warmup_steps=1, max_grad_norm=1e9)
+FREE = RoleTrainerSettings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 LENGTH = 7
 ADVANTAGES = [0.7, -1.2, 0.0, 0.4, 1.1, -0.6]  # the third call carries no gradient
@@ -104,7 +104,7 @@ def test_accumulation_changes_nothing(
     how: Aggregation, loss: str, policies: RolePolicies, calls: list[Trajectory], gradients: list[Tensor]
 ) -> None:
     for tokens in (10_000, 40, 1):
-        terms: dict[str, Any] = {"kl_coef": 0.3, "entropy_coef": 0.2, "constant_length": LENGTH, "loss": loss}
+        terms: dict[str, Any] = {"kl": 0.3, "entropy": 0.2, "constant_length": LENGTH, "policy_loss": loss}
         step(policies, calls, aggregation=how, micro_batch_tokens=tokens, **terms)
     close(gradients[1], gradients[0])
     close(gradients[2], gradients[0])
@@ -114,7 +114,7 @@ def test_at_ratio_one_cispo_is_the_policy_gradient(
     policies: RolePolicies, calls: list[Trajectory], gradients: list[Tensor]
 ) -> None:
     step(policies, calls, aggregation="dapo")
-    metrics = step(policies, calls, aggregation="dapo", loss="cispo")
+    metrics = step(policies, calls, aggregation="dapo", policy_loss="cispo")
     close(gradients[1], gradients[0])
     assert metrics["manager/clip_share"] == 0.0
 
@@ -128,7 +128,7 @@ def test_bnpo_divides_each_update_by_its_own_tokens_and_dapo_by_a_share_of_all(
     counted = np.array(WEIGHTS) * tokens
     for how in ("bnpo", "dapo"):
         gradients.clear()
-        settings = replace(FREE, aggregation=how, minibatches=2, lr=0.0)
+        settings = replace(FREE, aggregation=how, minibatches=2, learning_rate=0.0)
         trainer = RoleTrainer(copy.deepcopy(policies), "manager", settings)
         dealt = list(range(6)) if how == "bnpo" else [0, 1, 3, 4, 5]
         plan = trainer._plan(len(dealt))
@@ -144,7 +144,7 @@ def test_a_masked_conversation_teaches_nothing_and_counts_as_a_call_without_toke
     how: Aggregation, policies: RolePolicies, calls: list[Trajectory], gradients: list[Tensor]
 ) -> None:
     cut_off = [replace(one, truncated=i == 4) for i, one in enumerate(calls)]
-    metrics = step(policies, cut_off, aggregation=how, mask_truncated=True, kl_coef=1e-12)
+    metrics = step(policies, cut_off, aggregation=how, mask_truncated=True, kl=1e-12)
     assert (metrics["manager/masked"], metrics["manager/trained"]) == (1.0, 5.0)
     step(policies, calls, [a * (i != 4) for i, a in enumerate(ADVANTAGES)], aggregation=how)
     # As a call of advantage 0, but for its tokens, which the mean over tokens no longer counts.

@@ -116,7 +116,7 @@ def test_parameters_and_adapters_are_counted_exactly(hidden: int, layers: int, t
     shape = Shape.of(config)
     model = new_nano(0, config)
     assert shape.parameters == sum(one.numel() for one in model.parameters())
-    policies = RolePolicies(model, ["manager"], "lora", LoraSettings(r=rank))
+    policies = RolePolicies(model, ["manager"], "lora", LoraSettings(lora_rank=rank))
     assert shape.adapter(rank) == sum(one.numel() for one in policies.trainable("manager"))
 
 
@@ -128,7 +128,7 @@ def test_activations_are_what_autograd_keeps(
 ) -> None:
     config, batch, sampled = small(layers), 4, 20
     hardware = Hardware(precision=precision)
-    policies = RolePolicies(new_nano(0, config), ["manager"], mode, LoraSettings(r=16), hardware=hardware)
+    policies = RolePolicies(new_nano(0, config), ["manager"], mode, LoraSettings(lora_rank=16), hardware=hardware)
     own = {one.untyped_storage().data_ptr() for one in policies.activate("manager").parameters()}
     kept: dict[int, tuple[int, torch.Tensor]] = {}
 
@@ -165,7 +165,7 @@ def test_checkpointing_keeps_the_inputs_of_blocks_and_one_block() -> None:
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_engines_weights_are_counted_exactly(tied: bool) -> None:
     config = small(tied=tied)
-    policies = RolePolicies(new_nano(0, config), list(ROLES), "lora", LoraSettings(r=4))
+    policies = RolePolicies(new_nano(0, config), list(ROLES), "lora", LoraSettings(lora_rank=4))
     engine = LocalEngine(make_byte_codec(), config, {})
     for number, role in enumerate(ROLES):
         with torch.no_grad():
@@ -330,7 +330,7 @@ def test_a_plan_follows_its_configuration() -> None:
 
 def test_the_architecture_is_the_folders_the_names_or_nanos(tmp_path: Path) -> None:
     nano = NanoConfig()
-    assert architecture_of(TrainingConfig(), nano).hidden_size == nano.hidden
+    assert architecture_of(TrainingConfig(), nano).hidden_size == nano.hidden_size
     assert architecture_of(TrainingConfig(base_model="models/Qwen3-4B"), nano).hidden_size == 2560
     folder = tmp_path / "mine"
     new_nano(0, small()).save_pretrained(folder)

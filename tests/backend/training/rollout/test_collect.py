@@ -133,7 +133,7 @@ def test_in_practice_each_sub_agent_gets_one_question_a_query_that_all_its_rollo
     groups = practised(queries)
     sides = set()
     for query, group in zip(queries, groups, strict=True):
-        assert [one.number for one in group] == list(range(SETTINGS.group_size))
+        assert [one.number for one in group] == list(range(SETTINGS.rollouts_per_query))
         for one in group:
             assert [call.role for call in one.subs] == ["market_analyst", "risk_analyst", "trader"]
             assert [talk.brief for talk in one.transcripts] == [talk.brief for talk in group[0].transcripts]

@@ -153,7 +153,7 @@ def test_shares_are_what_the_effects_changed_on_the_same_scenarios(
     assert set(shares) == {"risk_analyst", "trader"}, "advice cannot be replayed and is broadcast"
     moved = 0
     for number, group in enumerate(groups):
-        judge = Judge(group[0].query, SETTINGS.paths, HORIZON, SETTINGS.costs, 1.0)
+        judge = Judge(group[0].query, SETTINGS.scenario_paths, HORIZON, SETTINGS.costs, 1.0)
         for position, one in enumerate(group):
             risk, trader = (2.0 * shares[role][number][position] - 1.0 for role in ("risk_analyst", "trader"))
             v = {some: judge.outcome(again(one, some)).score for some in [(), ROLES[1:], ROLES[1:2], ROLES[2:]]}

@@ -74,7 +74,7 @@ def test_who_is_frozen_does_not_practise_and_further_windows_are_for_whom_they_a
     shard = roll_out(everybody, ENGINE, POOL, SETTINGS, config, 0, STAGES[1], 0, Throughput())
     speakers = [{call.role for one in group for call in one.subs} for group in shard.practice]
     assert speakers == [{"market_analyst", "risk_analyst"}] * 6 + [{"market_analyst"}] * 3
-    assert {len(group) for group in shard.practice} == {SETTINGS.group_size}
+    assert {len(group) for group in shard.practice} == {SETTINGS.rollouts_per_query}
     # What is practised does not depend on who else practises.
     alone = roll_out(
         everybody,

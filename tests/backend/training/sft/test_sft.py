@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from backend.policies.logprobs import token_logps
 from backend.training.sft.sft import Example, SftSettings, SupervisedTrainer, _batches, learning_rate, warm_start
 
-SETTINGS = SftSettings(steps=30, batch_tokens=60, lr=1e-2, warmup_steps=3)
+SETTINGS = SftSettings(steps=30, batch_tokens=60, learning_rate=1e-2, warmup_steps=3, weight_decay=0.01, seed=0)
 
 
 def examples(count: int = 12) -> list[Example]:
@@ -43,7 +44,7 @@ def test_only_masked_tokens_are_learnt(tiny: Qwen3ForCausalLM) -> None:
     """The first loss is the mean over masked tokens of one batch, whatever the others are."""
     rows = examples(3)
     twin = copy.deepcopy(tiny)
-    loss = warm_start(tiny, rows, SftSettings(steps=1, batch_tokens=1000))[0]
+    loss = warm_start(tiny, rows, replace(SETTINGS, steps=1, batch_tokens=1000, learning_rate=2e-3, warmup_steps=30))[0]
     want = []
     for ids, mask in rows:
         logps, _ = token_logps(twin, torch.from_numpy(ids).long()[None], torch.from_numpy(mask)[None])
@@ -55,7 +56,11 @@ def test_the_same_seed_gives_the_same_weights(tiny: Qwen3ForCausalLM) -> None:
     models = [copy.deepcopy(tiny) for _ in range(3)]
     seeds = (0, 0, 1)
     runs = [
-        warm_start(model, examples(), SftSettings(steps=4, batch_tokens=30, seed=seed))
+        warm_start(
+            model,
+            examples(),
+            replace(SETTINGS, steps=4, batch_tokens=30, learning_rate=2e-3, warmup_steps=30, seed=seed),
+        )
         for model, seed in zip(models, seeds, strict=True)
     ]
     assert runs[0] == runs[1] != runs[2]
@@ -110,7 +115,7 @@ def test_it_goes_on_bit_for_bit(stop: int) -> None:
     start = Qwen3ForCausalLM(config)
 
     def trainer(model: Qwen3ForCausalLM) -> SupervisedTrainer:
-        sft = SftSettings(steps=8, batch_tokens=30, warmup_steps=2)
+        sft = replace(SETTINGS, steps=8, batch_tokens=30, learning_rate=2e-3, warmup_steps=2)
         return SupervisedTrainer(
             list(model.parameters()), lambda ids, mask: token_logps(model, ids, mask)[0], examples(), sft
         )
