@@ -18,8 +18,8 @@ from backend.evaluation.compare import ORACLE_LEVELS, baselines, split_windows
 from benchmarks.bench_learning_oracle_share import EVERYBODY, SEEDS, TARGET, config_of, share_interval
 from benchmarks.run import Result
 from simulator.backtest.run import orders_for_target, run_backtest
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.exchange.records import AccountView
 from simulator.market.market import MarketView
 from simulator.synthetic.beliefs import regime_beliefs
 from simulator.synthetic.oracle import OraclePolicy, solve

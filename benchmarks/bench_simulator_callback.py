@@ -24,8 +24,8 @@ from benchmarks.sma_cross import CASH, FAST, FEE, REPETITIONS, SLOW, Peer, marke
 from simulator.arrays import FloatArray
 from simulator.backtest.run import Window, run_backtest
 from simulator.exchange.costs import Costs
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Target
-from simulator.exchange.records import AccountView
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Bars, Market, MarketView

@@ -14,8 +14,8 @@ from cryptosentinel.conversation.memory import Direction, Memory, OpenDecision, 
 from cryptosentinel.guard.guard import Guard, GuardLimits
 from cryptosentinel.team import AgentTask, Team, TeamDecision, derive_seed
 from simulator.backtest.run import BacktestResult, BacktestRun
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order
-from simulator.exchange.records import AccountView
 from simulator.market.market import MarketView
 
 

@@ -15,8 +15,8 @@ from cryptosentinel.agents.role import Role
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.team import Team, TeamDecision
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.exchange.records import AccountView
 from simulator.market.market import MarketView
 
 

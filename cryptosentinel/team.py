@@ -27,8 +27,8 @@ from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Us
 from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall, parse
 from cryptosentinel.tools.context import ToolContext
 from simulator.backtest.run import orders_for_target
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.exchange.records import AccountView
 from simulator.exchange.rules import SymbolRules
 from simulator.market.market import MarketView
 

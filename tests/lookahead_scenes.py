@@ -12,8 +12,8 @@ import numpy as np
 
 from simulator import strategies
 from simulator.backtest.run import orders_for_target
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.exchange.records import AccountView
 from simulator.market.market import Market, MarketView
 from simulator.market.series import DataSeries, OrderBooks
 from simulator.market.timeframes import BAR_COLUMNS

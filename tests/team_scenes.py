@@ -18,8 +18,8 @@ from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import Messages, Policy, expert_policies, novice_policies
 from cryptosentinel.team import Team, TeamDecision, TeamSettings
 from simulator.exchange.exchange import Exchange
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.exchange.records import AccountView
 from simulator.exchange.rules import SymbolRules
 from simulator.market.market import Market, MarketView
 from simulator.synthetic.config import SyntheticConfig

@@ -124,7 +124,7 @@ def backtest(
     from backend.runs.backtest import decision_interval, notes_on, settings_for, subject_of, window_of, with_unmasked
     from backend.store.run_record import new_run_id
     from backend.store.store import Store
-    from simulator.market.validation import gaps
+    from simulator.market.bar_checks import find_gaps
 
     settings = settings_for(config, set_ or [], data)
     if data is None and not settings.market.data:
@@ -147,7 +147,7 @@ def backtest(
         f"{format_time(int(market.open_time[window.stop]) + market.interval)} UTC "
         f"({'as asked' if start else 'the last 90 days; choose with --start and --end'})"
     )
-    console.print(f"data: {gaps(market).summary()}")
+    console.print(f"data: {find_gaps(market).summary()}")
     account = account_of(settings, market)
     console.print(f"costs: {describe_costs(account.costs, market)}", markup=False)
     console.print(f"venue: {describe_venue(account.venue, market)}", markup=False)

@@ -17,8 +17,8 @@ import numpy as np
 from backend.store.records import DecisionRecord
 from simulator.backtest.scenarios import recorded_path, simulate_scenarios
 from simulator.exchange.costs import Costs
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.exchange.records import AccountView
 from simulator.market.market import Market
 from simulator.market.price_paths import PricePaths
 

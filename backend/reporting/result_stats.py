@@ -21,7 +21,7 @@ from simulator.backtest.regimes import by_regime
 from simulator.backtest.run import BacktestResult
 from simulator.backtest.trade_stats import COST_KEYS, cost_split, trade_statistics
 from simulator.backtest.trades import Trade
-from simulator.exchange.records import Fill
+from simulator.exchange.exchange_records import Fill
 from simulator.market.market import Market
 
 Result = Mapping[str, Any]  # of `BacktestResult.to_dict`

@@ -40,9 +40,9 @@ from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, BacktestRun, Window, run_backtest
 from simulator.errors import DataError, UserError
+from simulator.market.bar_checks import find_gaps
 from simulator.market.market import Market
 from simulator.market.timeframes import TIMEFRAMES, format_time, parse_time
-from simulator.market.validation import gaps
 
 RECORDED, SYNTHETIC = "recorded", "demo"  # presets
 DEFAULT_DAYS = 90
@@ -163,7 +163,7 @@ def backtest(
     bars = window.stop - window.start
     with recorded_run(
         store, run, "backtest", seed, market.content_hash, config,
-        data=market.source, gaps=gaps(market).summary(), teams=[one.name for one in subjects],
+        data=market.source, find_gaps=find_gaps(market).summary(), teams=[one.name for one in subjects],
         venue=venue_record(account.venue, market), notes=list(notes),
     ):  # fmt: skip
         results: dict[str, BacktestResult] = {}

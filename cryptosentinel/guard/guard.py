@@ -15,8 +15,8 @@ from typing import Any
 from cryptosentinel.guard.pending import Holding, OrderSchedule, is_certain
 from cryptosentinel.guard.state import GuardState, state_from_json
 from simulator.errors import DataError
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order, OrderRequest
-from simulator.exchange.records import AccountView
 from simulator.exchange.rules import SymbolRules, down_to
 from simulator.market.market import MarketView
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, objection, resulting_position
-from simulator.exchange.records import AccountView
 from simulator.market.market import MarketView
 
 _ROUNDING = 1e-12  # of exposures

@@ -9,7 +9,7 @@ import numpy as np
 
 from cryptosentinel.conversation.masking import Mask
 from simulator.arrays import FloatArray
-from simulator.exchange.records import AccountView
+from simulator.exchange.exchange_records import AccountView
 from simulator.market.market import MarketView
 
 DAY_MS = 86_400_000

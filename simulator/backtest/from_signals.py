@@ -15,7 +15,7 @@ from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.exchange import logbook
 from simulator.exchange.costs import Costs, check_leverage
-from simulator.exchange.records import Fill
+from simulator.exchange.exchange_records import Fill
 from simulator.exchange.tape import last_closes, market_tape, terms_of
 from simulator.exchange.venue import Venue
 from simulator.kernel import kernel

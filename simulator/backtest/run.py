@@ -19,8 +19,8 @@ from simulator.backtest.trades import Trade, trades_of, with_excursions
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
+from simulator.exchange.exchange_records import AccountView, Fill, Rejection
 from simulator.exchange.orders import Cancel, Order, OrderRequest, Replace, Target
-from simulator.exchange.records import AccountView, Fill, Rejection
 from simulator.exchange.rules import SymbolRules, down_to
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market, MarketView

@@ -10,8 +10,8 @@ import numpy as np
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs, check_leverage
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, bracket_side, objection, resulting_position
-from simulator.exchange.records import AccountView
 from simulator.exchange.tape import market_tape, order_row, paths_tape, terms_of
 from simulator.exchange.venue import Venue
 from simulator.kernel import kernel

@@ -9,7 +9,14 @@ from typing import Literal
 import numpy as np
 
 from simulator.errors import DataError
-from simulator.exchange.records import BorrowPayment, Fill, FillReason, InsurancePayment, LedgerEntry, LiquidationFee
+from simulator.exchange.exchange_records import (
+    BorrowPayment,
+    Fill,
+    FillReason,
+    InsurancePayment,
+    LedgerEntry,
+    LiquidationFee,
+)
 from simulator.kernel.layout import DUST
 from simulator.market.market import Market
 

@@ -21,7 +21,7 @@ import numpy as np
 from simulator.backtest.run import BacktestRun, Strategy, Window
 from simulator.checks.perturbation import perturbed, truncated, with_room
 from simulator.errors import LookAheadError, RunFailed, UserError
-from simulator.exchange.records import AccountView
+from simulator.exchange.exchange_records import AccountView
 from simulator.market.market import Market, MarketView
 from simulator.market.timeframes import format_time
 

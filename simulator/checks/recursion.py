@@ -27,7 +27,7 @@ from simulator.checks.lookahead import (
 )
 from simulator.checks.perturbation import begun_at, truncated
 from simulator.errors import UserError
-from simulator.exchange.records import AccountView
+from simulator.exchange.exchange_records import AccountView
 from simulator.market.market import Market
 
 ROUNDING = 1e-9  # relative: a longer history may be summed in another order

@@ -10,8 +10,8 @@
 
 What a venue allows (`rules.json`) is read by `simulator.data.venue`.
 
-Bars that are not in a file are absent from the market; nothing is filled in. `simulator.market.validation.gaps` tells
-which.
+Bars that are not in a file are absent from the market; nothing is filled in. `simulator.market.bar_checks.find_gaps`
+lists them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.data.archive import SYMBOL, read_truth, recorded_hash
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import DataError
+from simulator.market.bar_checks import Issue, check_bars, check_funding, unusual_bars
 from simulator.market.events import DEFAULT_DELAY, FundingEvent, NewsItem, read_funding, read_news
 from simulator.market.market import Market
 from simulator.market.resample import resample_arrays
 from simulator.market.series import BOOK_SUFFIX, read_books, read_series, series_in
 from simulator.market.timeframes import BAR_COLUMNS, TIMEFRAMES, format_time, interval_of
-from simulator.market.validation import Issue, check_bars, check_funding, unusual_bars
 from simulator.tables import numbers, read_table, times
 
 BAR_FILE = re.compile(rf"({SYMBOL.pattern})-({'|'.join(TIMEFRAMES)})\.parquet")
@@ -163,7 +163,7 @@ class Catalog:
         `news_delay`). A symbol without a file of funding has none. All series of the folder and the books of
         the symbols are part of the market.
 
-        Raises `DataError` for anything that cannot be used: see `simulator.market.validation`, and `min_bars`.
+        Raises `DataError` for anything that cannot be used: see `simulator.market.bar_checks`, and `min_bars`.
         """
         chosen = self._checked(symbols if symbols is not None else self.symbols())
         target = interval_of(resample or timeframe)

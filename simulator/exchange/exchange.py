@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from simulator.errors import DataError
 from simulator.exchange import logbook, snapshot
 from simulator.exchange.costs import Costs, check_leverage
+from simulator.exchange.exchange_records import AccountView, Fill, LedgerEntry, Rejection
 from simulator.exchange.orders import (
     Cancel,
     Order,
@@ -33,7 +34,6 @@ from simulator.exchange.orders import (
     objection,
     resulting_position,
 )
-from simulator.exchange.records import AccountView, Fill, LedgerEntry, Rejection
 from simulator.exchange.tape import last_closes, market_tape, order_row, terms_of
 from simulator.exchange.venue import Venue
 from simulator.kernel import kernel

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from simulator.arrays import FloatArray
-from simulator.exchange.orders import Order, RejectionReason, Target
-from simulator.exchange.records import (
+from simulator.exchange.exchange_records import (
     BorrowPayment,
     Fill,
     FillReason,
@@ -17,6 +16,7 @@ from simulator.exchange.records import (
     Payment,
     Rejection,
 )
+from simulator.exchange.orders import Order, RejectionReason, Target
 from simulator.kernel import layout as at
 from simulator.market.market import Market
 

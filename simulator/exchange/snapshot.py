@@ -19,8 +19,15 @@ import numpy as np
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
+from simulator.exchange.exchange_records import (
+    BorrowPayment,
+    Fill,
+    FundingPayment,
+    InsurancePayment,
+    LiquidationFee,
+    Rejection,
+)
 from simulator.exchange.orders import Cancel, Order, Replace, Target
-from simulator.exchange.records import BorrowPayment, Fill, FundingPayment, InsurancePayment, LiquidationFee, Rejection
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from simulator.backtest.run import orders_for_target
 from simulator.errors import UserError
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.exchange.records import AccountView
 from simulator.market import indicators
 from simulator.market.market import MarketView
 from simulator.market.timeframes import YEAR_MS

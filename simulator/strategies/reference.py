@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from simulator.backtest.run import BacktestResult, orders_for_target
 from simulator.errors import UserError
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.exchange.records import AccountView
 from simulator.market.market import MarketView
 from simulator.synthetic.oracle import OraclePolicy
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from simulator.backtest.run import orders_for_target
 from simulator.errors import UserError
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.exchange.records import AccountView
 from simulator.market.market import Bars, MarketView
 
 

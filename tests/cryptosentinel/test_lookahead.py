@@ -34,7 +34,7 @@ from cryptosentinel.tools.context import ToolContext
 from simulator.backtest.run import BacktestRun, Window
 from simulator.data.catalog import Catalog
 from simulator.errors import LookAheadError
-from simulator.exchange.records import AccountView
+from simulator.exchange.exchange_records import AccountView
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
 from simulator.market.series import DataSeries, OrderBooks

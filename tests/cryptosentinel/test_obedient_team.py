@@ -18,8 +18,8 @@ from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from simulator.backtest.run import BacktestRun, Window
 from simulator.exchange.costs import Costs
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, OrderRequest
-from simulator.exchange.records import AccountView
 from simulator.market.market import Market
 from tests.attacks import MANAGERS, SUB_AGENTS, anything
 from tests.malformed_answers import MALFORMED

@@ -19,7 +19,7 @@ from cryptosentinel.team import derive_seed
 from cryptosentinel.tools.context import horizon_volatility
 from simulator.backtest.scenarios import recorded_path
 from simulator.errors import DataError
-from simulator.exchange.records import AccountView
+from simulator.exchange.exchange_records import AccountView
 from simulator.market.market import Market, MarketView
 from simulator.market.price_paths import PricePaths
 from simulator.synthetic.beliefs import regime_beliefs

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from cryptosentinel.guard.guard import Guard, GuardLimits
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, OrderKind, OrderRequest
-from simulator.exchange.records import AccountView
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market, MarketView

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cryptosentinel.guard.guard import Clamp, Guard, GuardLimits
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, on_step
-from simulator.exchange.records import AccountView
 from simulator.exchange.rules import SymbolRules
 from simulator.market.market import Market, MarketView
 from tests.team_scenes import COINS, hand_made_account, synthetic

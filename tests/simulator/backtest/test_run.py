@@ -16,8 +16,8 @@ from simulator.backtest.run import BacktestResult, BacktestRun, Window, orders_f
 from simulator.errors import DataError, LookAheadError
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.exchange.records import AccountView
 from simulator.market.events import FundingEvent
 from simulator.market.market import Bars, Market, MarketView
 

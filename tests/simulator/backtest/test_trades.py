@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simulator.backtest.trades import Trade, trades_of, with_excursions
 from simulator.errors import DataError
-from simulator.exchange.records import (
+from simulator.exchange.exchange_records import (
     BorrowPayment,
     Fill,
     FillReason,

@@ -25,8 +25,8 @@ from simulator.checks.lookahead import (
 )
 from simulator.checks.perturbation import TREATED, begun_at
 from simulator.errors import DataError, UserError
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.exchange.records import AccountView
 from simulator.market.market import Bars, Market, MarketView
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.strategies import SmaCross

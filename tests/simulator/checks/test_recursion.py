@@ -13,8 +13,8 @@ from simulator.backtest.run import Strategy, Window, orders_for_target
 from simulator.checks.lookahead import driven_by
 from simulator.checks.recursion import check_recursion
 from simulator.errors import UserError
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.exchange.records import AccountView
 from simulator.market.market import Market, MarketView
 from simulator.strategies import SmaCross
 from tests.lookahead_scenes import WITHOUT_ARGUMENTS, Follows, rich_market

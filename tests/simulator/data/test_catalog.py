@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from simulator.data.archive import SAMPLE_BARS, SAMPLE_SEED, SAMPLES, write_market, write_sample
 from simulator.data.catalog import Catalog
 from simulator.errors import DataError
+from simulator.market.bar_checks import find_gaps
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, format_time, parse_time
-from simulator.market.validation import gaps
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import truth_of
@@ -102,7 +102,7 @@ def test_the_grid_spans_all_symbols_and_absent_bars_stay_absent(
     market = Catalog(folder).load()
     first, last = min(map(min, kept.values())), max(map(max, kept.values()))
     assert list(market.open_time) == [START + HOUR * hour for hour in range(first, last + 1)]
-    report = {entry.symbol: entry for entry in gaps(market).symbols}
+    report = {entry.symbol: entry for entry in find_gaps(market).symbols}
     for column, symbol in enumerate(market.symbols):
         rows = [hour - first for hour in kept[symbol]]
         assert np.flatnonzero(market.present[:, column]).tolist() == rows
@@ -125,8 +125,8 @@ def test_a_coarser_timeframe_is_made_of_the_coarsest_finer_file(tmp_path: Path) 
     by_hand = catalog.load(["A"], "1h").resample("4h")
     assert made.timeframe == "4h" and len(made) == 13
     assert made.content_hash == asked.content_hash == by_hand.content_hash
-    assert gaps(made).partial == 2
-    assert "2 bars built from an incomplete set" in gaps(made).summary()
+    assert find_gaps(made).partial == 2
+    assert "2 bars built from an incomplete set" in find_gaps(made).summary()
     # A finer file beside it changes nothing: of those that fit, the coarsest is taken.
     half = hourly(8)
     half["timestamp"] = START + HOUR // 2 * np.arange(8)
@@ -183,8 +183,8 @@ def test_gaps_and_partial_bars_survive_writing(tmp_path: Path) -> None:
     write_market(market, tmp_path / "m")
     back = Catalog(tmp_path / "m").load(["A"], "4h")
     assert back.content_hash == market.content_hash
-    assert gaps(back) == gaps(market)
-    assert gaps(back).absent == gaps(back).partial == 1
+    assert find_gaps(back) == find_gaps(market)
+    assert find_gaps(back).absent == find_gaps(back).partial == 1
 
 
 def test_the_sample_is_byte_equal_for_a_seed(tmp_path: Path) -> None:
@@ -472,7 +472,7 @@ def test_recorded_hours_make_the_recorded_days(symbol: str) -> None:
 def test_recorded_gaps_are_reported_as_documented() -> None:
     catalog = Catalog(shared("binance"))
     market = catalog.load(["BTCUSDT", "SOLUSDT"], "1h")
-    btc, sol = gaps(market).symbols
+    btc, sol = find_gaps(market).symbols
     assert (btc.absent, len(btc.gaps), btc.bars) == (128, 28, 62_316)
     assert (sol.absent, len(sol.gaps), sol.bars) == (20, 10, 36_262)
     assert btc.before == 0 < sol.before

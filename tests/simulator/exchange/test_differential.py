@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from simulator.backtest.run import BacktestResult, Window, run_backtest
 from simulator.exchange.costs import Costs
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order, OrderRequest
-from simulator.exchange.records import AccountView
 from simulator.market.market import Market, MarketView
 
 CASH = 100_000.0

@@ -19,8 +19,8 @@ from simulator.backtest.from_signals import run_signals
 from simulator.backtest.run import Window, run_backtest
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
+from simulator.exchange.exchange_records import AccountView, Fill
 from simulator.exchange.orders import Target
-from simulator.exchange.records import AccountView, Fill
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.indicators import sma_series

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
+from simulator.exchange.exchange_records import BorrowPayment, Fill, FundingPayment, InsurancePayment, LiquidationFee
 from simulator.exchange.orders import Cancel, Order, Replace, Target, oco
-from simulator.exchange.records import BorrowPayment, Fill, FundingPayment, InsurancePayment, LiquidationFee
 from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.tape import last_closes
 from simulator.exchange.venue import Venue

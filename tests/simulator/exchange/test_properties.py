@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
+from simulator.exchange.exchange_records import Fill, FundingPayment
 from simulator.exchange.orders import Order
-from simulator.exchange.records import Fill, FundingPayment
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import DataError, LookAheadError
+from simulator.market.bar_checks import describe_market
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market, MarketView
 from simulator.market.timeframes import BAR_COLUMNS, format_time, parse_time
-from simulator.market.validation import describe
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import truth_of
@@ -213,7 +213,7 @@ def test_describing_counts_bars_funding_and_news() -> None:
     for values in arrays.values():
         values[:10, 1] = values[20:23, 1] = np.nan
     arrays["volume"][5, 0] = 0
-    info = describe(replace(market, **arrays, news=(*market.news, NewsItem(2**42, 2**42, None, "all"))))
+    info = describe_market(replace(market, **arrays, news=(*market.news, NewsItem(2**42, 2**42, None, "all"))))
     a, b = info.symbols
     assert (a.bars, a.absent, a.zero_volume, a.first) == (90, 0, 1, info.first)
     assert (b.bars, b.absent, b.zero_volume, b.first) == (77, 3, 0, int(market.open_time[10]))

@@ -18,12 +18,12 @@ from simulator.market.market import Market
 from simulator.market.timeframes import format_time
 
 # What is usual is taken from this many bars around a bar; fewer than FEWEST say nothing.
-AROUND, FEWEST = 49, 9
+_AROUND, _FEWEST = 49, 9
 # A wick, or a jump between two bars, is told where it exceeds the typical range of a bar around it by so many robust
 # deviations of these ranges. In five years of recorded hours a handful of bars lie beyond the first.
-WICK_DEVIATIONS, JUMP_DEVIATIONS = 15.0, 3.0
-STALE_BARS = 3  # equal bars in a row that are told
-WINDOWS_AT_ONCE = 16_384  # bounds the memory of the medians
+_WICK_DEVIATIONS, _JUMP_DEVIATIONS = 15.0, 3.0
+_STALE_BARS = 3  # equal bars in a row that are told
+_WINDOWS_AT_ONCE = 16_384  # bounds the memory of the medians
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class GapReport:
         return "; ".join(found) or "no gaps"
 
 
-def gaps(market: Market) -> GapReport:
+def find_gaps(market: Market) -> GapReport:
     """Where bars are absent or partial, symbol by symbol."""
     reports = []
     for column, symbol in enumerate(market.symbols):
@@ -159,13 +159,13 @@ def unusual_bars(file: str, interval: int, open_time: IntArray, columns: dict[st
     """
     adjacent = np.diff(open_time) == interval
     issues = _stale_runs(file, open_time, adjacent, columns)
-    if len(open_time) < FEWEST:
+    if len(open_time) < _FEWEST:
         return issues
     typical, deviation = _usual_range(np.log(columns["high"] / columns["low"]))
     up = np.log(columns["high"] / np.maximum(columns["open"], columns["close"]))
     down = np.log(np.minimum(columns["open"], columns["close"]) / columns["low"])
     wick = np.maximum(up, down)
-    flash = np.flatnonzero(wick > typical + WICK_DEVIATIONS * deviation)
+    flash = np.flatnonzero(wick > typical + _WICK_DEVIATIONS * deviation)
     if len(flash):
         longest = flash[wick[flash].argmax()]
         detail = (
@@ -176,7 +176,7 @@ def unusual_bars(file: str, interval: int, open_time: IntArray, columns: dict[st
         issues.append(Issue(file, "flash_wick", len(flash), detail, fatal=False))
     # Across a hole a price may be anywhere.
     jump = np.where(adjacent, np.abs(np.log(columns["open"][1:] / columns["close"][:-1])), 0.0)
-    wide = np.flatnonzero(jump > (typical + JUMP_DEVIATIONS * deviation)[1:]) + 1
+    wide = np.flatnonzero(jump > (typical + _JUMP_DEVIATIONS * deviation)[1:]) + 1
     if len(wide):
         first = format_time(int(open_time[wide[0]]))
         detail = f"{len(wide)} bars open far from the close before them, the first at {first}"
@@ -191,7 +191,7 @@ def _stale_runs(file: str, open_time: IntArray, adjacent: BoolArray, columns: di
     edges = np.diff(np.concatenate([[False], equal, [False]]).astype(np.int8))
     starts, stops = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)  # bars [start, stop] are equal
     lengths = stops - starts + 1
-    runs = lengths >= STALE_BARS
+    runs = lengths >= _STALE_BARS
     if not runs.any():
         return []
     first = format_time(int(open_time[starts[runs][0]]))
@@ -201,16 +201,16 @@ def _stale_runs(file: str, open_time: IntArray, adjacent: BoolArray, columns: di
 
 
 def _usual_range(ranges: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Median and robust deviation of the ranges of the bars around each, `(n,)` both; n is at least `FEWEST`.
+    """Median and robust deviation of the ranges of the bars around each, `(n,)` both; n is at least `_FEWEST`.
 
     The deviation is 1.4826 median absolute deviations, and at least a quarter of the median: in a quiet spell, where
     all ranges are nearly equal, nothing would be usual otherwise.
     """
-    width = min(AROUND, len(ranges))
+    width = min(_AROUND, len(ranges))
     windows = sliding_window_view(ranges, width)
     typical, deviation = np.empty(len(windows)), np.empty(len(windows))
-    for start in range(0, len(windows), WINDOWS_AT_ONCE):
-        part = slice(start, start + WINDOWS_AT_ONCE)
+    for start in range(0, len(windows), _WINDOWS_AT_ONCE):
+        part = slice(start, start + _WINDOWS_AT_ONCE)
         typical[part] = np.median(windows[part], axis=1)
         deviation[part] = np.median(np.abs(windows[part] - typical[part, None]), axis=1)
     # The first and the last bars share the window of the nearest bar that has a whole one.
@@ -274,10 +274,10 @@ class MarketInfo:
     symbols: tuple[SymbolInfo, ...]
 
 
-def describe(market: Market) -> MarketInfo:
+def describe_market(market: Market) -> MarketInfo:
     """What a market holds, symbol by symbol."""
     symbols = []
-    for column, (symbol, holes) in enumerate(zip(market.symbols, gaps(market).symbols, strict=True)):
+    for column, (symbol, holes) in enumerate(zip(market.symbols, find_gaps(market).symbols, strict=True)):
         traded = market.open_time[market.present[:, column]]
         symbols.append(
             SymbolInfo(
