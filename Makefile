@@ -10,7 +10,7 @@ export NUMBA_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export STREAMLIT_BROWSER_GATHER_USAGE_STATS := false
 
-.PHONY: help demo test test-all bench ui clean
+.PHONY: help demo test test-all bench docs ui clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -34,6 +34,9 @@ test-all: $(STAMP) .venv-vllm ## the same with the slow tests
 
 bench: $(STAMP) .venv-peers ## benchmarks; one of them with `make bench ONLY=name`
 	@$(RUN)python -m benchmarks.run $(ONLY)
+
+docs: $(STAMP) ## write the generated pages of the reference, docs/reference
+	@$(RUN)python -m scripts.make_reference
 
 ui: $(STAMP) ## the Streamlit page, on localhost
 	@$(RUN)streamlit run ui/app.py --server.address localhost

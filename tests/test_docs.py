@@ -1,0 +1,107 @@
+"""What the documentation says about files, headings and settings is true."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.make_reference import REBUILD, anchor, pages
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "data/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`([^`\n]+)`")
+FOLDERS = "backend benchmarks configs cryptosentinel data docs scripts simulator tests ui"
+TOP = tuple(f"{folder}/" for folder in FOLDERS.split())
+STOPS = 7
+
+
+def label(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def prose(path: Path) -> str:
+    """A page without its blocks of code."""
+    return FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings; a heading that comes twice gets a number."""
+    seen: dict[str, int] = {}
+    made = set()
+    for line in prose(path).splitlines():
+        if match := re.match(r"#{1,6} (.+)", line):
+            name = anchor(match[1])
+            made.add(f"{name}-{seen[name]}" if name in seen else name)
+            seen[name] = seen.get(name, 0) + 1
+    return made
+
+
+def broken_links(path: Path) -> Iterator[str]:
+    for target in LINK.findall(prose(path)):
+        if re.match(r"[a-z]+:", target):
+            continue  # an address outside
+        name, _, heading = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        if not file.exists():
+            yield f"{target}: there is no {name}"
+        elif heading and (file.suffix != ".md" or heading not in anchors(file)):
+            yield f"{target}: {label(file)} has no heading '{heading}'"
+
+
+def is_there(name: str) -> bool:
+    """Whether a path as the pages write it exists: with a function after a colon, or a pattern of names. What is in
+    braces, or is a word in capitals such as NAME, stands for something."""
+    file, _, symbol = name.rstrip("/").partition(":")
+    if re.search(r"\{|/[A-Z]+$", file):
+        return True
+    if "*" in file:
+        return any(ROOT.glob(file))
+    return (ROOT / file).exists() and (not symbol or defines(ROOT / file, symbol))
+
+
+def defines(file: Path, symbol: str) -> bool:
+    """Whether a module has a function, a class, a method (`Class.method`), a field or a constant of this name."""
+    body: list[ast.stmt] = ast.parse(file.read_text(encoding="utf-8")).body
+    for part in symbol.split("."):
+        for node in body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            names = [getattr(node, "name", None), *(getattr(target, "id", None) for target in targets)]
+            if part in names:
+                body = getattr(node, "body", [])
+                break
+        else:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=label)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    assert list(broken_links(path)) == []
+
+
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if path.name != "CHANGELOG.md"], ids=label)
+def test_every_path_of_the_repository_that_a_page_names_exists(path: Path) -> None:
+    names = [code for code in CODE.findall(prose(path)) if code.startswith(TOP) and " " not in code]
+    assert [name for name in names if not is_there(name)] == []
+
+
+@pytest.mark.parametrize("name", ("docs/reference/settings.md", "docs/reference/commands.md"))
+def test_the_reference_is_what_the_code_says(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert text == pages()[name], f"{name} is out of date: run `{REBUILD}` (or `make docs`) and commit the result"
+
+
+def test_the_readme_is_three_minutes() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+
+
+def test_pictures_are_small() -> None:
+    large = {label(path): path.stat().st_size for path in (ROOT / "docs" / "images").iterdir()}
+    assert {name: size for name, size in large.items() if size > 200_000} == {}
