@@ -14,6 +14,8 @@ DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "data/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+PRESENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]  # that one tells of files as they were
+MODULES = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if ".venv" not in str(path)]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
@@ -86,16 +88,33 @@ def test_every_link_leads_somewhere(path: Path) -> None:
     assert list(broken_links(path)) == []
 
 
-@pytest.mark.parametrize("path", [path for path in DOCUMENTS if path.name != "CHANGELOG.md"], ids=label)
+@pytest.mark.parametrize("path", PRESENT, ids=label)
 def test_every_path_of_the_repository_that_a_page_names_exists(path: Path) -> None:
     names = [code for code in CODE.findall(prose(path)) if code.startswith(TOP) and " " not in code]
     assert [name for name in names if not is_there(name)] == []
+
+
+@pytest.mark.parametrize("path", PRESENT, ids=label)
+def test_every_module_that_a_page_names_by_its_end_exists(path: Path) -> None:
+    ends = re.findall(r"`([\w/]+\.py)(?::[\w.]+)?`", prose(path))
+    assert [end for end in ends if not any(f"/{module}".endswith(f"/{end}") for module in MODULES)] == []
 
 
 @pytest.mark.parametrize("name", ("docs/reference/settings.md", "docs/reference/commands.md"))
 def test_the_reference_is_what_the_code_says(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert text == pages()[name], f"{name} is out of date: run `{REBUILD}` (or `make docs`) and commit the result"
+
+
+@pytest.mark.parametrize(
+    "title", ("From `make demo` to the line that computes an advantage", "An order's way to its fill")
+)
+def test_a_path_through_the_code_has_at_most_seven_stops_that_exist(title: str) -> None:
+    text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
+    stops = re.findall(r"^(\d)\. `([\w/]+\.py:[\w.]+)`", text.split(f"## {title}\n")[1].split("\n## ")[0], re.MULTILINE)
+    assert [int(number) for number, _ in stops] == list(range(1, len(stops) + 1))
+    assert 2 <= len(stops) <= STOPS
+    assert [stop for _, stop in stops if not is_there(stop)] == []
 
 
 def test_the_readme_is_three_minutes() -> None:
