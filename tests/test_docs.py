@@ -22,6 +22,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 FOLDERS = "backend benchmarks configs cryptosentinel data docs scripts simulator tests ui"
 TOP = tuple(f"{folder}/" for folder in FOLDERS.split())
 STOPS = 7
+PATHS = ("From `make demo` to the line that computes an advantage", "An order's way to its fill")
 
 
 def label(path: Path) -> str:
