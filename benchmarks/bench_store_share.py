@@ -19,9 +19,10 @@ from backend.builders.market import load_market
 from backend.config.load import load_config
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from backend.training.rl_job import made
+from backend.training.in_process import local_learners, local_trainer
+from backend.training.rl_job import training_parts
 from backend.training.start import begin
-from backend.training.trainer import Progress, Trainer
+from backend.training.trainer import Progress
 from benchmarks.run import Result
 
 STEPS = 5
@@ -88,7 +89,8 @@ def _shares() -> list[float]:
         store.add_run(RunRecord("bench", "train", 1, market.content_hash, 1, {}))
         timed: Any = _Timed(store)
         base = begin(config, market, folder, silent)
-        trainer = made(Trainer, config, market, timed, "bench", folder, base, folder)
+        parts = training_parts(config, market, timed, "bench", folder, base, folder)
+        trainer = local_trainer(parts, local_learners(parts))
         trainer.state.stage = 2
         last = time.perf_counter()
 
@@ -100,5 +102,5 @@ def _shares() -> list[float]:
             last, timed.seconds = now, 0.0
 
         trainer.run(stepped)
-        trainer.journal.close()
+        parts.recorder.close()
     return shares

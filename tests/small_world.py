@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,21 @@ from backend.builders.teams import model_team, team_settings
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, NanoConfig
 from backend.policies.build import role_policies
+from backend.policies.role_policies import RolePolicies
 from backend.store.records import RunRecord
 from backend.store.store import Store
+from backend.training.checkpoints import TrainingState
+from backend.training.components import TrainingParts
 from backend.training.curriculum.queries import QueryPool
-from backend.training.recorder import Journal
+from backend.training.in_process import local_learners, local_trainer
+from backend.training.learning.learner import Learner
+from backend.training.recorder import Recorder
+from backend.training.rl_job import training_parts
 from backend.training.rollout.collect import RolloutSettings
 from backend.training.sft.warm_start import make_nano
 from backend.training.trainer import Trainer
 from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.local.engine import LocalEngine
 from simulator.exchange.costs import Costs
 from simulator.market.market import Market
@@ -75,16 +83,52 @@ def rollout_settings(config: Config) -> RolloutSettings:
     return RolloutSettings(training.rollouts_per_query, training.scenario_paths, HORIZON, Costs(), 1.0, GuardLimits())
 
 
-def open_trainer(config: Config, nano: Path, folder: Path, store: Store) -> Trainer:
-    """A trainer in `folder`, as `backend.training.rl_job` builds it, resumed from its newest checkpoint."""
+@dataclass(frozen=True)
+class SmallTraining:
+    """A trainer in one process, and what it is composed of."""
+
+    trainer: Trainer
+    parts: TrainingParts
+    learners: dict[str, Learner]
+
+    @property
+    def state(self) -> TrainingState:
+        return self.trainer.state
+
+    @property
+    def policies(self) -> RolePolicies:
+        return self.parts.policies
+
+    @property
+    def engine(self) -> Engine:
+        return self.parts.engine
+
+    @property
+    def recorder(self) -> Recorder:
+        return self.parts.recorder
+
+    def run(self) -> TrainingState:
+        return self.trainer.run()
+
+    def step(self) -> dict[str, float]:
+        return self.trainer.step()
+
+    def publish(self) -> None:
+        """Let the engine answer with the policies as they are."""
+        self.parts.publisher.publish(self.policies.roles)
+
+
+def open_trainer(config: Config, nano: Path, folder: Path, store: Store, stage: int = 1) -> SmallTraining:
+    """A trainer in `folder`, as `backend.training.rl_job` builds it, resumed from its newest checkpoint; without one it
+    begins in `stage`."""
     folder.mkdir(parents=True, exist_ok=True)
     store.add_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1_700_000_000_000, {}))
     policies, codec = role_policies(nano, config.training)
     loaded = model_team(RUN, policies, codec, config.team, config.training.temperature)
     assert isinstance(loaded.engine, LocalEngine)
     pool, validation = (QueryPool(small_market(), *part, HORIZON) for part in (TRAIN, VALIDATION))
-    journal = Journal(store, RUN, folder, HORIZON)
-    trainer = Trainer(
+    recorder = Recorder(store, RUN, folder, HORIZON)
+    parts = TrainingParts(
         config.training,
         rollout_settings(config),
         loaded.team,
@@ -92,11 +136,20 @@ def open_trainer(config: Config, nano: Path, folder: Path, store: Store) -> Trai
         policies,
         pool,
         validation,
-        journal,
+        recorder,
         folder,
     )
-    trainer.resume()
-    return trainer
+    learners = local_learners(parts)
+    trainer = local_trainer(parts, learners)
+    if not trainer.resume():
+        trainer.state.stage = stage
+    return SmallTraining(trainer, parts, learners)
+
+
+def one_process_trainer(config: Config, market: Market, store: Store, folder: Path, base: Path) -> Trainer:
+    """The trainer of the run `RUN` in one process, as `backend.training.rl_job.train` has it."""
+    parts = training_parts(config, market, store, RUN, folder, base, folder)
+    return local_trainer(parts, local_learners(parts))
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -154,9 +154,9 @@ def serve_status(
 
 def check(settings: Config, workers: int) -> None:
     """Raise `ConfigError` for a training that cannot be divided among processes so."""
-    from backend.distributed.entrypoints import check_apart
+    from backend.distributed.entrypoints import check_distributed
 
-    check_apart(settings, workers)
+    check_distributed(settings, workers)
 
 
 def served_store(store: str, runs: Path) -> AbstractContextManager[str]:
@@ -198,9 +198,9 @@ def launched(
 ) -> TrainingState:
     """A run that has begun, by processes of its own on this machine, or by actors on the Ray cluster at the address
     `cluster`; where it ended. Raises `RunFailed`."""
+    from backend.distributed.coordinator import coordinator_state
     from backend.distributed.local_launcher import run_processes
     from backend.distributed.ray.launcher import run_ray
-    from backend.distributed.rollout_worker import leader_state
     from backend.training.start import begin
 
     begin(settings, market, runs / run, shown.report)
@@ -213,7 +213,7 @@ def launched(
         run_processes(address, run, runs, workers, on_step)
     else:
         run_ray(address, run, runs, workers, on_step, ray_address=cluster)
-    return leader_state(runs / run)
+    return coordinator_state(runs / run)
 
 
 def claim(opened: Store, run: str) -> None:

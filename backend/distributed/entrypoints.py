@@ -1,4 +1,4 @@
-"""The processes of a training apart: what each of them does from its start to its end."""
+"""The processes of a distributed training: what each of them does from its start to its end."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from pathlib import Path
 from backend.builders.market import load_market
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
-from backend.distributed.heartbeat import Beacon, RunOver
-from backend.distributed.role_trainer_service import RoleService
-from backend.distributed.rollout_worker import Worker
+from backend.distributed.coordinator import CoordinatorState, RemoteLearners
+from backend.distributed.heartbeat import Heartbeat, RunOver
+from backend.distributed.published_weights import PublishedWeights
+from backend.distributed.role_trainer_service import RoleTrainerService
+from backend.distributed.rollout_worker import RolloutWorker
 from backend.distributed.run_files import SERVICES, RunFiles
 from backend.models.registry import START
 from backend.store import lease
 from backend.store.records import RunRecord
 from backend.store.run_record import PROGRAM, versions
 from backend.store.store import Store
+from backend.training.components import TrainingParts
 from backend.training.learning.data_parallel import gradient_pool
-from backend.training.rl_job import check_trainable, made, write_team
+from backend.training.rl_job import check_trainable, training_parts, write_team
 from backend.training.start import start_of
+from backend.training.trainer import Trainer
 from backend.training.wandb_logger import require_wandb
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
@@ -32,32 +36,43 @@ _log = logging.getLogger(__name__)
 def run_worker(
     where: str, run: str, runs: Path, number: int, workers: int, replaces: str = "", files: RunFiles | None = None
 ) -> None:
-    """Worker `number` of `workers` of the run, to its end; number 0 leads. `where` is the store, `runs` the folder of
-    the runs' folders, `files` where the run's files are if they are not all there. Raises `UserError`, `RunFailed`."""
+    """Rollout worker `number` of `workers` of the run, to its end; number 0 is the coordinator. `where` is the store,
+    `runs` the folder of the runs' folders, `files` where the run's files are if they are not all there. Raises
+    `UserError`, `RunFailed`."""
     with Store.open(where) as store:
         config, folder = _of_run(store, run, runs)
-        with Beacon(store, run, f"rollout-{number}", "rollout", None, replaces) as beacon:
+        with Heartbeat(store, run, f"rollout-{number}", "rollout", None, replaces) as heartbeat:
             market = load_market(config.market, config.costs)
             if store.run(run).data_hash != market.content_hash:
                 raise UserError(
                     f"run {run} is trained on other data than {market.source} here: give this machine the same files"
                 )
             files = files or RunFiles(folder)
-            base = _origin(config, files)
-            journal = folder if number == 0 else folder / "services" / f"rollout-{number}"
-            worker = made(Worker, config, market, store, run, folder, base, journal)
-            worker.attend(store, beacon, number, workers, files)
+            base = _fetch_base(config, files)
+            metrics_folder = folder if number == 0 else folder / SERVICES / f"rollout-{number}"
+            parts = training_parts(config, market, store, run, folder, base, metrics_folder)
             try:
                 if number == 0:
-                    worker.resume()
-                    worker.run()
-                    write_team(config, folder, base, worker)
+                    trainer = coordinator_trainer(parts, heartbeat, workers, files)
+                    trainer.resume()
+                    trainer.run()
+                    write_team(config, folder, base, trainer)
                 else:
-                    worker.follow()
+                    RolloutWorker(parts, heartbeat, number, workers).follow(PublishedWeights(parts, heartbeat, files))
             except RunOver:
                 return
             finally:
-                worker.journal.close()
+                parts.recorder.close()
+
+
+def coordinator_trainer(parts: TrainingParts, heartbeat: Heartbeat, workers: int, files: RunFiles) -> Trainer:
+    """The trainer of the coordinator, which rolls out with the other workers and learns from the roles' trainers."""
+    return Trainer(
+        parts,
+        RolloutWorker(parts, heartbeat, 0, workers),
+        RemoteLearners(parts, PublishedWeights(parts, heartbeat, files)),
+        CoordinatorState(parts.folder),
+    )
 
 
 def run_role(where: str, run: str, runs: Path, role: str, replaces: str = "", files: RunFiles | None = None) -> None:
@@ -67,29 +82,29 @@ def run_role(where: str, run: str, runs: Path, role: str, replaces: str = "", fi
         team = roles_of(config.team.roles)
         if role not in team:
             raise UserError(f"no role '{role}' in the team of run {run}; there are {', '.join(team)}")
-        with Beacon(store, run, f"trainer-{role}", "trainer", role, replaces) as beacon:
+        with Heartbeat(store, run, f"trainer-{role}", "trainer", role, replaces) as heartbeat:
             files = files or RunFiles(folder)
-            base = _origin(config, files)
+            base = _fetch_base(config, files)
             files.restore(f"{SERVICES}/{role}")
             start = start_of(config.training, folder)
             with gradient_pool(base, config.training, (role,), start) as gradients:
-                service = RoleService(config, base, role, store, run, folder, beacon, files, gradients)
+                service = RoleTrainerService(config, base, role, store, run, folder, heartbeat, files, gradients)
                 try:
                     service.run()
                 except RunOver:
                     return
                 finally:
-                    service.journal.close()
+                    service.recorder.close()
 
 
-def _origin(config: Config, files: RunFiles) -> Path:
+def _fetch_base(config: Config, files: RunFiles) -> Path:
     """The base model; the weights that the run begins with are brought here as well."""
     if config.training.start_from:
         files.restore(START)
     return files.base(config)
 
 
-def check_apart(config: Config, workers: int) -> None:
+def check_distributed(config: Config, workers: int) -> None:
     """Raise `ConfigError` for a training that cannot be divided among processes so."""
     check_trainable(config)
     require_wandb(config.training.wandb_project)
@@ -118,7 +133,7 @@ def check_apart(config: Config, workers: int) -> None:
 def _of_run(store: Store, run: str, runs: Path) -> tuple[Config, Path]:
     """The run's configuration and folder. Raises `UserError` for one that is no training, is over, or was begun by
     another version of this program."""
-    record = _living(store, run)
+    record = _run_with_owner(store, run)
     if record.kind != "train" or record.status != "running":
         raise UserError(
             f"run {run} is a {record.kind} run that is {record.status}: only a training that runs takes processes"
@@ -130,8 +145,8 @@ def _of_run(store: Store, run: str, runs: Path) -> tuple[Config, Path]:
     return config_from_dict(record.config["config"], f"the configuration of run {run}"), folder
 
 
-def _living(store: Store, run: str) -> RunRecord:
-    """The run; one that seems to have lost its owner is given the time in which a living one would be heard of."""
+def _run_with_owner(store: Store, run: str) -> RunRecord:
+    """The run. If it seems to have lost its owner, wait as long as a living owner may take to renew its lease."""
     until = time.monotonic() + 3 * lease.INTERVAL
     while lease.abandoned(record := store.run(run)) and time.monotonic() < until:
         time.sleep(lease.INTERVAL / 40)
@@ -140,13 +155,13 @@ def _living(store: Store, run: str) -> RunRecord:
 
 def _check_code(run: str, recorded: Mapping[str, str]) -> None:
     """Raise `UserError` for another version of this program than the run's; warn of what else may change results."""
-    own = versions()
+    here = versions()
     began = recorded.get(PROGRAM, "unknown")
-    if began != own[PROGRAM]:
+    if began != here[PROGRAM]:
         raise UserError(
-            f"run {run} was begun by version {began} of this program, and this process has version {own[PROGRAM]}: use "
-            "the same everywhere, or stop the run and go on with all of it in this version"
+            f"run {run} was begun by version {began} of this program, and this process has version {here[PROGRAM]}: "
+            "use the same everywhere, or stop the run and go on with all of it in this version"
         )
-    for name, found in own.items():
-        if found != recorded.get(name, found):
-            _log.warning("the run was begun with %s %s, this process has %s", name, recorded[name], found)
+    for name, version in here.items():
+        if version != recorded.get(name, version):
+            _log.warning("the run was begun with %s %s, this process has %s", name, recorded[name], version)

@@ -1,17 +1,18 @@
-"""How a process of a run says that it is alive, waits for the others, and learns that it is over."""
+"""The heartbeat of a process of a run: it reports that it is alive, waits for others, and sees the end of the run."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self, TypeVar
 
-from backend.distributed.logs import PLACE
+from backend.distributed.logs import set_step
 from backend.store import lease
 from backend.store.errors import StoreError
 from backend.store.records import RunRecord, ServiceRecord, ServiceState
@@ -21,12 +22,12 @@ from simulator.errors import RunFailed, UserError
 
 T = TypeVar("T")
 
-LEADER = "rollout-0"  # the worker that says which step is next
-BEAT = 5.0  # seconds between two signs of life
-SILENT = 4 * BEAT  # who was not heard for so long is taken for dead
-_SHORTEST, _LONGEST = 0.02, 0.5  # seconds between two looks at the store
-_GROWTH = 1.06  # from one look to the next: what is waited too long is some 3 % of what was waited
-_TELL = 60.0  # seconds of waiting after which the log says for whom
+COORDINATOR = "rollout-0"  # the rollout worker that announces which step is next
+BEAT_SECONDS = 5.0  # between two heartbeats
+DEAD_AFTER = 4 * BEAT_SECONDS  # seconds without a heartbeat after which a process counts as dead
+_SHORTEST, _LONGEST = 0.02, 0.5  # seconds between two queries of the store
+_GROWTH = 1.06  # of the time between two queries, so that a wait ends at most some 3 % late
+_LOG_AFTER = 60.0  # seconds of waiting after which the log names what is waited for
 
 _log = logging.getLogger(__name__)
 
@@ -35,13 +36,32 @@ class RunOver(Exception):
     """The run has ended, well or not: there is nothing more to wait for."""
 
 
-class Beacon:
-    """The sign of life of the process `name` of a run, in a `with` block.
+@dataclass(frozen=True)
+class StepAnnouncement:
+    """The stage of the coordinator's step, which the other workers read in its message, and how many steps of the stage
+    are done."""
 
-    `replaces` are ids of dead processes, with commas, whose place this one takes at once. Another of that name is dead
-    if it was not heard of for `SILENT` seconds by the database's clock and then its beat stands still: that clock may
-    have jumped. Raises `UserError` for one that is alive, also later, should that one have been taken for dead in
-    error.
+    stage: int
+    stage_steps: int
+
+    def text(self) -> str:
+        """The beginning of the coordinator's message."""
+        return f"stage {self.stage}, {self.stage_steps} steps in"
+
+    @classmethod
+    def parse(cls, message: str) -> Self | None:
+        """The inverse of `text`, None for a message that announces nothing."""
+        match = re.match(r"stage (\d+), (\d+) steps in", message)
+        return cls(int(match[1]), int(match[2])) if match else None
+
+
+class Heartbeat:
+    """The heartbeat of the process `name` of a run, for a `with` block.
+
+    `replaces` are ids of dead processes, with commas between them: this process takes their place at once. Any other
+    process of the same name is dead if its last heartbeat is `DEAD_AFTER` seconds old by the database's clock and none
+    follows while this one watches, as that clock may have jumped. Raises `UserError` for one that is alive; `check`
+    raises later, should it have been taken for dead in error.
     """
 
     def __init__(
@@ -49,19 +69,19 @@ class Beacon:
     ) -> None:
         self._store = store
         self.run = run
-        others = store.services(run)
-        found = next((one for one in others if one.name == name), None)
-        if found is not None and found.process not in replaces.split(","):
-            self._refuse_the_living(found)
-        # Of a former life of the run: those who failed then have to start again, not to end this one.
-        self._failed_before = {(one.name, one.process, one.beat) for one in others if one.state == "failed"}
-        beat = 0 if found is None else found.beat
+        services = store.services(run)
+        former = next((service for service in services if service.name == name), None)
+        if former is not None and former.process not in replaces.split(","):
+            self._require_dead(former)
+        # Before the run was resumed: processes that failed then are started again, and do not end the run now.
+        self._failed_before = {_identity(service) for service in services if service.state == "failed"}
+        beat = 0 if former is None else former.beat
         self._record = ServiceRecord(run, name, kind, role, code_version(), str(os.getpid()), "starting", None, beat)
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._replaced = False
         self._abandoned_since: float | None = None  # on the monotonic clock
-        self._thread = threading.Thread(target=self._beat, name=f"beats of {name}", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name=f"heartbeat of {name}", daemon=True)
 
     def __enter__(self) -> Self:
         with self._lock:
@@ -79,21 +99,21 @@ class Beacon:
         if self._replaced:
             return
         if error is None:
-            self.say("stopped")
+            self.report("stopped")
         elif isinstance(error, RunOver):
-            self.say("stopped", message="the run is over")
+            self.report("stopped", message="the run is over")
         elif isinstance(error, KeyboardInterrupt):
-            self.say("stopped", message="interrupted")
+            self.report("stopped", message="interrupted")
         else:
-            self.say("failed", message=str(error)[:500] or type(error).__name__)
+            self.report("failed", message=str(error)[:500] or type(error).__name__)
 
-    def say(self, state: ServiceState, step: int | None = None, message: str | None = None) -> None:
-        """Tell at once what the process does; `step` stays as it was where it is None. Raises as `check`."""
+    def report(self, state: ServiceState, step: int | None = None, message: str | None = None) -> None:
+        """Report at once what the process does; `step` stays as it was where it is None. Raises as `check`."""
         with self._lock:
-            self._report(
+            self._write(
                 replace(self._record, state=state, step=self._record.step if step is None else step, message=message)
             )
-        PLACE.step = self._record.step
+        set_step(self._record.step)
         _log.info("%s%s", state, f": {message}" if message else "")
         self.check()
 
@@ -105,86 +125,82 @@ class Beacon:
                 "(was its machine asleep?), and ends without touching what that one does"
             )
 
-    def wait(self, step: int, what: str, look: Callable[[], T | None]) -> T:
-        """What `look` finds, as soon as it finds something. Raises `RunOver` when the run ends before, `RunFailed` when
-        another process of it has failed."""
-        found = look()
-        if found is not None:
-            return found
-        self.say("waiting", step, what)
+    def wait(self, step: int, what: str, probe: Callable[[], T | None]) -> T:
+        """Call `probe` again and again until its result is not None; that result. Raises `RunOver` when the run ends
+        before, `RunFailed` when another process of it has failed."""
+        result = probe()
+        if result is not None:
+            return result
+        self.report("waiting", step, what)
         pause, began = _SHORTEST, time.monotonic()
-        looked = told = began
+        last_check = last_log = began
         while True:
             time.sleep(pause)
-            found = look()
-            if found is not None:
-                self.say("working", step)
-                return found
+            result = probe()
+            if result is not None:
+                self.report("working", step)
+                return result
             pause = min(_LONGEST, _GROWTH * pause)
             now = time.monotonic()
-            if now - looked > 2 * _LONGEST:
+            if now - last_check > 2 * _LONGEST:
                 self.check()
                 self._check_run()
-                looked = now
-            if now - told > _TELL:
-                _log.warning("has waited %.0f s %s%s", now - began, what, self._silent())
-                told = now
+                last_check = now
+            if now - last_log > _LOG_AFTER:
+                _log.warning("has waited %.0f s %s%s", now - began, what, self._silent_services())
+                last_log = now
 
-    def _refuse_the_living(self, found: ServiceRecord) -> None:
-        """Raise `UserError` if the process that `found` is about is at work."""
-        if found.state in ("stopped", "failed"):
+    def _require_dead(self, former: ServiceRecord) -> None:
+        """Raise `UserError` if the process that the record `former` is about is alive."""
+        if former.state in ("stopped", "failed"):
             return
-        silent = (self._store.now() - found.updated_at) / 1000
+        age = (self._store.now() - former.updated_at) / 1000
         alive = (
-            f"{found.name} of run {self.run} is at work already (process {found.process}, heard of {{}}), and two "
-            "would do the same work. Stop it, or try again in {} s if it is dead"
+            f"{former.name} of run {self.run} is at work already (process {former.process}, last heartbeat {{}}), and "
+            "two would do the same work. Stop it, or try again in {} s if it is dead"
         )
-        if 0 <= silent < SILENT:
-            raise UserError(alive.format(f"{silent:.0f} s ago", f"{SILENT - silent:.0f}"))
-        until = time.monotonic() + 2 * BEAT
+        if 0 <= age < DEAD_AFTER:
+            raise UserError(alive.format(f"{age:.0f} s ago", f"{DEAD_AFTER - age:.0f}"))
+        until = time.monotonic() + 2 * BEAT_SECONDS
         while time.monotonic() < until:
-            time.sleep(BEAT / 10)
-            now = next((one for one in self._store.services(self.run) if one.name == found.name), found)
-            if (now.process, now.beat) != (found.process, found.beat):
+            time.sleep(BEAT_SECONDS / 10)
+            services = self._store.services(self.run)
+            now = next((service for service in services if service.name == former.name), former)
+            if (now.process, now.beat) != (former.process, former.beat):
                 if now.state in ("stopped", "failed"):
                     return
-                raise UserError(alive.format("just now", f"{SILENT:.0f}"))
+                raise UserError(alive.format("just now", f"{DEAD_AFTER:.0f}"))
 
     def _check_run(self) -> None:
+        """Raise `RunOver` if the run has ended, `RunFailed` if another process of it has failed."""
         run = self._store.run(self.run)
         if run.status != "running" and not self._may_come_back(run):
             raise RunOver
-        failed = [
-            one
-            for one in self._store.services(self.run)
-            if one.state == "failed" and (one.name, one.process, one.beat) not in self._failed_before
-        ]
-        if failed:
-            raise RunFailed(f"{failed[0].name} has failed: {failed[0].message}")
+        for service in self._store.services(self.run):
+            if service.state == "failed" and _identity(service) not in self._failed_before:
+                raise RunFailed(f"{service.name} has failed: {service.message}")
 
     def _may_come_back(self, run: RunRecord) -> bool:
-        """Whether the run only seems to be nobody's, since the database's clock has jumped: its owner would say so with
-        the next renewal of its lease."""
+        """Whether the run may only seem to have lost its owner, since the database's clock has jumped. Then the owner
+        takes it back with the next renewal of its lease."""
         if not lease.abandoned(run):
             return False
         if self._abandoned_since is None:
             self._abandoned_since = time.monotonic()
-            _log.warning("run %s seems to have lost its owner; waiting whether that is alive", self.run)
+            _log.warning("run %s seems to have lost its owner; waiting whether the owner comes back", self.run)
         return time.monotonic() - self._abandoned_since < 3 * lease.INTERVAL
 
-    def _silent(self) -> str:
-        """Who of the others was not heard of lately, for the log."""
-        now = self._store.now()
-        gone = [
-            f"{one.name} was last heard of {(now - one.updated_at) / 1000:.0f} s ago"
-            if one.state not in ("stopped", "failed")
-            else f"{one.name} has {one.state}"
-            for one in self._store.services(self.run)
-            if one.state in ("stopped", "failed") or abs(now - one.updated_at) > 1000 * SILENT
-        ]
-        return f"; {', '.join(gone)}" if gone else "; all others were heard of lately"
+    def _silent_services(self) -> str:
+        """Which other processes have ended or have not reported lately, for the log."""
+        now, silent = self._store.now(), []
+        for service in self._store.services(self.run):
+            if service.state in ("stopped", "failed"):
+                silent.append(f"{service.name} has {service.state}")
+            elif abs(now - service.updated_at) > 1000 * DEAD_AFTER:
+                silent.append(f"{service.name} last reported {(now - service.updated_at) / 1000:.0f} s ago")
+        return f"; {', '.join(silent)}" if silent else "; all others have reported lately"
 
-    def _report(self, record: ServiceRecord) -> None:
+    def _write(self, record: ServiceRecord) -> None:
         """Write the record with the next beat, unless another process has taken the name. Call with the lock held."""
         if self._replaced:
             return
@@ -193,9 +209,13 @@ class Beacon:
         self._replaced = not self._store.beat_service(self._record, before)
 
     def _beat(self) -> None:
-        while not self._ended.wait(BEAT):
+        while not self._ended.wait(BEAT_SECONDS):
             try:
                 with self._lock:
-                    self._report(self._record)
+                    self._write(self._record)
             except StoreError as error:  # the next request of the process itself tells its caller
-                _log.warning("no sign of life: %s", error)
+                _log.warning("no heartbeat: %s", error)
+
+
+def _identity(service: ServiceRecord) -> tuple[str, str, int]:
+    return service.name, service.process, service.beat

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backend.config.load import config_from_dict
-from backend.distributed.heartbeat import LEADER
-from backend.distributed.logs import last_words
+from backend.distributed.heartbeat import COORDINATOR
+from backend.distributed.logs import last_message
 from backend.distributed.parent import PARENT
 from backend.store.errors import StoreError
 from backend.store.store import Store
@@ -54,13 +54,13 @@ def gateway(path: str, log: Path) -> Iterator[str]:
         deadline = time.monotonic() + 60.0
         while not _listens(port):
             if child.process.poll() is not None or time.monotonic() > deadline:
-                raise RunFailed(f"the server of the store {path} did not start: {last_words(log)}")
+                raise RunFailed(f"the server of the store {path} did not start: {last_message(log)}")
             time.sleep(0.05)
         watch.start()
         yield f"ws://127.0.0.1:{port}"
     except (StoreError, RunFailed) as error:
         if watch.ident is not None and child.process.poll() is not None:
-            raise RunFailed(f"the server of the store {path} ended: {last_words(log)}") from error
+            raise RunFailed(f"the server of the store {path} ended: {last_message(log)}") from error
         raise
     finally:
         over.set()
@@ -117,12 +117,12 @@ def _watch(
             code = child.process.poll()
             if code is None:
                 continue
-            if code == 0 and child.name == LEADER:
+            if code == 0 and child.name == COORDINATOR:
                 if (status := store.run(run).status) != "running":
                     raise RunFailed(f"somebody else has ended run {run}: it is {status}")
                 return
             if code >= 0 or restarts == RESTARTS:
-                raise RunFailed(f"{child.name} ended with code {code}: {last_words(child.log)}")
+                raise RunFailed(f"{child.name} ended with code {code}: {last_message(child.log)}")
             restarts += 1
             # All that died by this name: the last may not have lived long enough to put its own into the store.
             child.dead.append(str(child.process.pid))
@@ -130,17 +130,17 @@ def _watch(
             child.process = _start(child.name, [*child.arguments, *replaces], child.log).process
             if on_start is not None:
                 on_start(child.name, child.process.pid)
-        step = leader_step(store, run)
+        step = coordinator_step(store, run)
         if step is not None and step != seen:
             seen = step
             on_step(step)
         time.sleep(_LOOK)
 
 
-def leader_step(store: Store, run: str) -> int | None:
+def coordinator_step(store: Store, run: str) -> int | None:
     """The step that the leader of a run is at, None before it has said so. Raises `RunFailed` without a store."""
     try:
-        return next((one.step for one in store.services(run) if one.name == LEADER), None)
+        return next((one.step for one in store.services(run) if one.name == COORDINATOR), None)
     except StoreError as error:
         raise RunFailed(f"the store is gone: {error}") from error
 

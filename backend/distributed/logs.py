@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Place:
-    """What the lines of this process say about where they come from; a process is one service of one run."""
+    """Where the lines of this process come from; a process is one service of one run."""
 
     run: str | None = None
     service: str | None = None
@@ -34,8 +34,13 @@ class Place:
 PLACE = Place()
 
 
+def set_step(step: int | None) -> None:
+    """From here on, the lines of this process say that they are of this step."""
+    PLACE.step = step
+
+
 class JsonLines(logging.Formatter):
-    """A line of JSON for each record, with the place where this process is."""
+    """A line of JSON for each record, with the `Place` of this process."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
@@ -100,10 +105,10 @@ def logged(place: Place) -> Iterator[None]:
             raise Ended(known[1]) from error
 
 
-def last_words(log: Path) -> str:
-    """What the process that wrote `log` said last, and where that is."""
+def last_message(log: Path) -> str:
+    """The last message that a process wrote to `log`, and where that file is."""
     lines = log.read_text(errors="replace").strip().splitlines() if log.is_file() else []
-    said = lines[-1] if lines else "it said nothing"
+    message = lines[-1] if lines else "it logged nothing"
     with suppress(ValueError, TypeError, KeyError):  # killed while it wrote, or another program's line
-        said = str(json.loads(said)["message"])
-    return f"{said[:400]} (see {log})"
+        message = str(json.loads(message)["message"])
+    return f"{message[:400]} (see {log})"

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from backend.config.schema import Config
-from backend.distributed.heartbeat import Beacon
+from backend.distributed.heartbeat import Heartbeat
+from backend.distributed.published_weights import replaced_weights
 from backend.distributed.run_files import SERVICES, RunFiles, sha256
-from backend.distributed.step_data import PUT_BACK, is_complete, step_data
+from backend.distributed.step_records import is_complete, read_step_data
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.tensor_files import write_tensors
@@ -21,19 +22,21 @@ from backend.training.curriculum.curriculum import curriculum_of
 from backend.training.learning.learner import Learner
 from backend.training.learning.role_trainer import GradientPool
 from backend.training.learning.step_data import Learnt, StepData
-from backend.training.recorder import Journal
+from backend.training.recorder import Recorder
 from backend.training.start import start_of
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import RunFailed
 
-KEPT = 4  # published files beside those that a run may still need
+LAST_METRICS = "last_metrics.json"
+_FORMER_LAST_METRICS = "told.json"  # in the folders of older runs
+_KEPT_FILES = 4  # published files beside those that a run may still need
 
 
-class RoleService:
+class RoleTrainerService:
     """Trains `role` of the run in `folder`, from the newest checkpoint of its own on.
 
-    What it leaves does not depend on when the records of a step arrive or how often it is killed: a step is learnt from
-    when it is complete, and a checkpoint is written before what it publishes.
+    Its results do not depend on when the records of a step arrive or how often it is killed: it learns from a step when
+    all of it is there, and writes a checkpoint before the weights that it publishes.
     """
 
     def __init__(
@@ -44,8 +47,8 @@ class RoleService:
         store: Store,
         run: str,
         folder: Path,
-        beacon: Beacon,
-        files: RunFiles | None = None,
+        heartbeat: Heartbeat,
+        files: RunFiles,
         gradients: GradientPool | None = None,
     ) -> None:
         self.config = config.training
@@ -53,14 +56,14 @@ class RoleService:
         self.store = store
         self.run_id = run
         self.folder = folder
-        self.beacon = beacon
-        self.files = files or RunFiles(folder)
+        self.heartbeat = heartbeat
+        self.files = files
         self.curriculum = curriculum_of(config.training)
         held = hardware_of(config.training)
         start = start_of(config.training, folder)
         self.policies, _ = role_policies(base, config.training, roles=(role,), hardware=held, start=start)
         self.learner = Learner(config.training, self.policies, role, roles_of(config.team.roles), gradients)
-        self.journal = Journal(store, run, folder / "services" / role, config.team.horizon_bars)
+        self.recorder = Recorder(store, run, folder / SERVICES / role, config.team.horizon_bars)
         self.state = TrainingState()
 
     def run(self) -> None:
@@ -69,42 +72,43 @@ class RoleService:
         if kept:
             self.state = load_checkpoint(kept[-1], self.policies, {self.role: self.learner})
         if not self.store.published(self.run_id, self.state.step, self.role):
-            self._publish(self._remembered())
+            self._publish(self._saved_metrics())
         while True:
             step = self.state.step
-            self.beacon.wait(step, "for rollouts", partial(is_complete, self.store, self.run_id, step, self.config))
-            data = step_data(self.store, self.run_id, step, self.role, self.config, self.curriculum)
-            self._put_back(step)
+            complete = partial(is_complete, self.store, self.run_id, step, self.config)
+            self.heartbeat.wait(step, "for rollouts", complete)
+            data = read_step_data(self.store, self.run_id, step, self.role, self.config, self.curriculum)
+            self._load_replaced_weights(step)
             self._check_origin(step, data)
             learnt = self.learner.learn(step, data)
             if learnt.credit is not None:
-                self.journal.rewards(step, {self.role: learnt.credit})
+                self.recorder.rewards(step, {self.role: learnt.credit})
             if learnt.rolled_back:
                 self.state.rollbacks.append((step, self.role))
             self.state.step = step + 1
-            self._remember(learnt)
+            self._save_metrics(learnt)
             save_checkpoint(self._checkpoints(), self.state, self.policies, {self.role: self.learner})
             self._publish({"metrics": learnt.metrics, "rolled_back": learnt.rolled_back})
             failure = self.learner.failure()
             if failure is not None:
                 raise RunFailed(failure)
 
-    def _put_back(self, step: int) -> None:
-        """Go to the best version, with a fresh optimiser, if the leader has put it in the place of this role's weights
+    def _load_replaced_weights(self, step: int) -> None:
+        """Go to the best version, with a fresh optimizer, if the coordinator has put it in place of this role's weights
         for the step. It does so before the step is rolled out, so it is there when the step is complete."""
         [record] = self.store.published(self.run_id, step, self.role)
-        if PUT_BACK in record.metrics:
+        if replaced_weights(record) is not None:
             self.policies.load_files({self.role: self.files.fetch(record.path, record.checksum)})
             self.learner.restart()
 
     def _check_origin(self, step: int, data: StepData) -> None:
-        """Raise `RunFailed` for conversations that were not had with weights which this role published for the step."""
+        """Raise `RunFailed` for conversations with weights that this role did not publish for the step."""
         calls = [call for group in data.everyone for one in group for call in one.subs]
         oldest = max(0, step - self.config.staleness)
         known = {
-            one.version
-            for made in range(oldest, step + 1)
-            for one in self.store.published(self.run_id, made, self.role)
+            record.version
+            for number in range(oldest, step + 1)
+            for record in self.store.published(self.run_id, number, self.role)
         }
         foreign = {call.policy_version for call in calls} - known
         if foreign:
@@ -114,8 +118,8 @@ class RoleService:
                 "run's own workers alone, and a new run"
             )
 
-    def _publish(self, told: dict[str, Any]) -> None:
-        """Write the role's weights for the step that comes, and say so."""
+    def _publish(self, metrics: dict[str, Any]) -> None:
+        """Write the role's weights for the next step, and their record with the metrics of the last one."""
         version, step = self.policies.version(self.role), self.state.step
         path = self._published() / f"step-{step:06d}.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,31 +133,35 @@ class RoleService:
             version=version,
             path=str(path.relative_to(self.folder)),
             checksum=sha256(path),
-            metrics=told,
+            metrics=metrics,
         )
         self.files.keep(f"{SERVICES}/{self.role}")
         self.store.add_published(record)
-        for old in sorted(self._published().glob("step-*.safetensors"))[: -KEPT - self.config.staleness]:
+        for old in sorted(self._published().glob("step-*.safetensors"))[: -_KEPT_FILES - self.config.staleness]:
             old.unlink()
 
-    def _remember(self, learnt: Learnt) -> None:
-        """Keep what is to be told of the step, before the checkpoint that ends it."""
-        told = {"step": self.state.step, "metrics": learnt.metrics, "rolled_back": learnt.rolled_back}
-        partial = self._told().with_suffix(".tmp")
-        partial.write_text(json.dumps(told))
-        partial.replace(self._told())
+    def _save_metrics(self, learnt: Learnt) -> None:
+        """Keep the metrics of the step, before the checkpoint that ends it."""
+        saved = {"step": self.state.step, "metrics": learnt.metrics, "rolled_back": learnt.rolled_back}
+        path = self._services() / LAST_METRICS
+        partial = path.with_suffix(".tmp")
+        partial.write_text(json.dumps(saved))
+        partial.replace(path)
 
-    def _remembered(self) -> dict[str, Any]:
-        """What a former life of this process did not come to tell."""
-        told = json.loads(self._told().read_text()) if self._told().is_file() else {"step": None}
-        known = told["step"] == self.state.step
-        return {"metrics": told["metrics"] if known else {}, "rolled_back": known and told["rolled_back"]}
+    def _saved_metrics(self) -> dict[str, Any]:
+        """The metrics of the last step, which this process may not have published before it was killed; none where the
+        last step was another."""
+        for name in (LAST_METRICS, _FORMER_LAST_METRICS):
+            path = self._services() / name
+            if path.is_file() and (saved := json.loads(path.read_text()))["step"] == self.state.step:
+                return {"metrics": saved["metrics"], "rolled_back": saved["rolled_back"]}
+        return {"metrics": {}, "rolled_back": False}
 
-    def _told(self) -> Path:
-        return self.folder / "services" / self.role / "told.json"
+    def _services(self) -> Path:
+        return self.folder / SERVICES / self.role
 
     def _checkpoints(self) -> Path:
-        return self.folder / "services" / self.role / "checkpoints"
+        return self._services() / "checkpoints"
 
     def _published(self) -> Path:
-        return self.folder / "services" / self.role / "published"
+        return self._services() / "published"

@@ -16,12 +16,12 @@ from backend.training.algorithm.credit import Credited, RoleCredit
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.metrics import market_move, ordered_exposure
 from backend.training.rollout.collect import Practice, Rollout
-from backend.training.wandb_logger import WandbMirror
+from backend.training.wandb_logger import WandbLogger
 from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
 from cryptosentinel.conversation.transcript import Transcript
 
 
-class Journal:
+class Recorder:
     """The records of one run, whose decisions are judged over `horizon` bars. Writing a step twice, as after a crash,
     leaves it once in the store. Metrics go to the project `wandb_project` of Weights & Biases too, if there is one."""
 
@@ -38,15 +38,15 @@ class Journal:
         return SummaryWriter(str(self._folder / "tensorboard"))
 
     @cached_property
-    def _mirror(self) -> WandbMirror | None:
-        return WandbMirror(self._wandb_project, self.run, self._folder) if self._wandb_project else None
+    def _wandb(self) -> WandbLogger | None:
+        return WandbLogger(self._wandb_project, self.run, self._folder) if self._wandb_project else None
 
     def close(self) -> None:
         """Write what TensorBoard and Weights & Biases have not written yet."""
         if "_tensorboard" in self.__dict__:
             self._tensorboard.close()
-        if "_mirror" in self.__dict__ and self._mirror is not None:
-            self._mirror.close()
+        if "_wandb" in self.__dict__ and self._wandb is not None:
+            self._wandb.close()
 
     def drop_metrics_after(self, step: int) -> None:
         """Forget the lines of steps that will be done again, before a run resumes with `step` steps done."""
@@ -65,8 +65,8 @@ class Journal:
         for name, value in values.items():
             self._tensorboard.add_scalar(name, value, step)
         self.store.add_metrics(self.run, step, dict(values))
-        if self._mirror is not None:
-            self._mirror.log(step, values)
+        if self._wandb is not None:
+            self._wandb.log(step, values)
 
     def speed(self, step: int, values: Mapping[str, float]) -> None:
         """Show how fast a step was, to TensorBoard alone: what is stored of a run is the same whenever it is done."""

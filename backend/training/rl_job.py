@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from backend.builders.engines import served_engine
 from backend.builders.market import costs_of, limits_of, split
@@ -20,11 +19,12 @@ from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
+from backend.training.components import TrainingParts
 from backend.training.curriculum.queries import pools_of
+from backend.training.in_process import local_learners, local_trainer
 from backend.training.learning.data_parallel import gradient_pool
-from backend.training.learning.role_trainer import GradientPool
 from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
-from backend.training.recorder import Journal
+from backend.training.recorder import Recorder
 from backend.training.rollout.collect import RolloutSettings
 from backend.training.sft.warm_start import Report
 from backend.training.start import NANO, begin, start_of
@@ -34,8 +34,6 @@ from cryptosentinel.agents.registry import STANDARD, roles_of, team_of
 from cryptosentinel.llm.model_files import read_config
 from simulator.market.market import Market
 from simulator.synthetic.beliefs import MOST_COINS
-
-T = TypeVar("T", bound=Trainer)
 
 
 @dataclass(frozen=True)
@@ -68,29 +66,22 @@ def train(
     require(estimate(shape, plan_of(config, shape, hardware.kind)), machine_memory(hardware.device))
     roles, start = roles_of(config.team.roles), start_of(config.training, folder)
     with gradient_pool(base, config.training, roles, start) as gradients:
-        trainer = made(Trainer, config, market, store, run, folder, base, folder, gradients)
+        parts = training_parts(config, market, store, run, folder, base, folder)
+        trainer = local_trainer(parts, local_learners(parts, gradients))
         try:
             trainer.resume()
             state = trainer.run(on_progress)
         finally:
-            trainer.journal.close()
+            parts.recorder.close()
     write_team(config, folder, base, trainer)
     return TrainingResult(folder, state)
 
 
-def made(
-    kind: type[T],
-    config: Config,
-    market: Market,
-    store: Store,
-    run: str,
-    folder: Path,
-    base: Path,
-    journal: Path,
-    gradients: GradientPool | None = None,
-) -> T:
-    """A trainer of this kind over the base model in `base`, as it begins in the run's `folder`; its journal writes into
-    the folder `journal`."""
+def training_parts(
+    config: Config, market: Market, store: Store, run: str, folder: Path, base: Path, metrics_folder: Path
+) -> TrainingParts:
+    """What trains or rolls out over the base model in `base`, with the weights that the run in `folder` begins with;
+    the files of its metrics go to `metrics_folder`."""
     training, horizon = config.training, config.team.horizon_bars
     parts = split(market, config.market, horizon)
     pool, validation_pool = pools_of(training, market, (parts.train, parts.validation), horizon)
@@ -116,9 +107,9 @@ def made(
         limits=limits_of(config.guard),
         outcome_scale=training.outcome_scale,
     )
-    written = Journal(store, run, journal, horizon, training.wandb_project)
-    return kind(
-        training, settings, loaded.team, loaded.engine, policies, pool, validation_pool, written, folder, gradients
+    recorder = Recorder(store, run, metrics_folder, horizon, training.wandb_project)
+    return TrainingParts(
+        training, settings, loaded.team, loaded.engine, policies, pool, validation_pool, recorder, folder
     )
 
 

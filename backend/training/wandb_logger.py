@@ -38,7 +38,7 @@ def require_wandb(project: str) -> None:
         )
 
 
-class WandbMirror:
+class WandbLogger:
     """Sends the metrics of `run` to `project`; files lie in `folder`/wandb."""
 
     def __init__(self, project: str, run: str, folder: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NoReturn
 
-from backend.distributed.logs import Ended, Place, last_words, logged
+from backend.distributed.logs import Ended, Place, last_message, logged
 from backend.distributed.run_files import SERVICES, CarriedFiles, Library, RunFiles
 from backend.store.run_record import code_version
 
@@ -119,7 +119,7 @@ class Member:
                 over.set()
                 watch.join(_PATIENCE)
                 signal.signal(signal.SIGTERM, former)
-        words = last_words(log)
+        words = last_message(log)
         if isinstance(files, CarriedFiles):
             files.deliver(f"{SERVICES}/{log.name}")
             files.remove()

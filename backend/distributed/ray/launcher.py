@@ -18,8 +18,8 @@ from typing import Any
 
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
-from backend.distributed.heartbeat import LEADER
-from backend.distributed.local_launcher import RESTARTS, OnStep, leader_step
+from backend.distributed.heartbeat import COORDINATOR
+from backend.distributed.local_launcher import RESTARTS, OnStep, coordinator_step
 from backend.distributed.ray.actors import Keeper, Life, Machine, Member, look
 from backend.distributed.ray.cluster import LOCAL, cluster, require_alive
 from backend.distributed.ray.placement import Capacity, Room, rooms
@@ -168,7 +168,7 @@ class _Crew:
             raise RunFailed(f"{post.life.name} did not start: {_cause(error)}") from error
         if node not in self.machines:
             self.machines |= survey(self.folder)
-        shared = self.machines[node].shared or post.life.name == LEADER
+        shared = self.machines[node].shared or post.life.name == COORDINATOR
         post.life = replace(post.life, shared=shared)
         self.running[post.actor.live.remote(post.life)] = post
         if on_start is not None:
@@ -243,7 +243,7 @@ def _watch(store: Store, run: str, crew: _Crew, on_step: OnStep, on_start: OnSta
                 continue
             except RayError as error:
                 raise RunFailed(f"{name} could not be run: {_cause(error)}") from error
-            if code == 0 and name == LEADER:
+            if code == 0 and name == COORDINATOR:
                 if (status := store.run(run).status) != "running":
                     raise RunFailed(f"somebody else has ended run {run}: it is {status}")
                 return
@@ -251,7 +251,7 @@ def _watch(store: Store, run: str, crew: _Crew, on_step: OnStep, on_start: OnSta
         if time.monotonic() - looked > _ALIVE:
             require_alive()
             looked = time.monotonic()
-        step = leader_step(store, run)
+        step = coordinator_step(store, run)
         if step is not None and step != seen:
             seen = step
             on_step(step)

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, cast
 
 from backend.config.training import TrainingConfig
-from backend.training.curriculum.hard_windows import Hard
+from backend.training.curriculum.hard_windows import Gaps, Hard
 
 Schedule = Literal["constant", "linear", "cosine"]
 Weights = TypeVar("Weights", tuple[float, float], tuple[float, float, float])
@@ -89,6 +89,34 @@ class Curriculum:
     def failed_roles(self, valid: Mapping[str, float]) -> str:
         """The roles below the gate with their shares, for a message."""
         return ", ".join(f"{role} {share:.1%}" for role, share in valid.items() if share < self.gate_format)
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The step that is next, its stage, and how many steps of that stage are done."""
+
+    step: int
+    stage: Stage
+    stage_steps: int
+
+
+class StepPlanner:
+    """Plans the steps of a run: the stage as the curriculum has it, and which windows of stage 2 are drawn more often.
+
+    It reads the configuration and the store's records of complete steps alone, so all processes of a run plan alike.
+    """
+
+    def __init__(self, config: TrainingConfig, gaps: Gaps) -> None:
+        self._curriculum = curriculum_of(config)
+        self._hard_share = config.hard_share
+        self._gaps = gaps
+
+    def plan(self, step: int, stage: int, stage_steps: int) -> StepPlan:
+        """The plan of a step in stage number `stage`, of which `stage_steps` steps are done."""
+        planned = self._curriculum.stage(stage, stage_steps)
+        if stage != 1 and self._hard_share and (gaps := self._gaps.before(step)):
+            planned = replace(planned, hard=Hard(self._hard_share, gaps))
+        return StepPlan(step, planned, stage_steps)
 
 
 def curriculum_of(config: TrainingConfig) -> Curriculum:

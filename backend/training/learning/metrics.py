@@ -15,7 +15,7 @@ from backend.training.curriculum.queries import Query
 from backend.training.rollout.collect import Practice, Rollout
 from simulator.backtest.scenarios import recorded_path
 
-# What a record of a rollout holds beside its outcome's score; see `journal.rollout_parts`.
+# What a record of a rollout holds beside its outcome's score; see `recorder.rollout_parts`.
 PARTS = (
     "net_return", "fees", "spread", "funding", "orders", "rulings", "clamps", "tokens", "exposure", "move",
 )  # fmt: skip

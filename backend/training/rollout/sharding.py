@@ -7,19 +7,33 @@ and a step is the same however many workers share it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 from backend.config.training import TrainingConfig
+from backend.policies.weight_sync import Publisher
 from backend.training.curriculum.curriculum import Stage
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.collect import Practice, Rollout, RolloutSettings, collect, practise
+from backend.training.rollout.counterfactual import role_shares
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import Throughput
 from cryptosentinel.team import Team, derive_seed
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ShardQueries:
+    """The queries of a shard: those that the team decides on, and those that its sub-agents practise on."""
+
+    team: list[Query]
+    practice: list[Query] = field(default_factory=list)
+
+    def numbers(self) -> list[int]:
+        """The numbers of all of them in the step."""
+        return [query.number for query in (*self.team, *self.practice)]
 
 
 @dataclass(frozen=True)
@@ -30,25 +44,51 @@ class Shard:
     practice: list[list[Practice]]
 
 
-def roll_out(
-    team: Team,
-    engine: Engine,
-    pool: QueryPool,
-    settings: RolloutSettings,
-    config: TrainingConfig,
-    step: int,
-    stage: Stage,
-    shard: int,
-    throughput: Throughput,
-) -> Shard:
-    """Shard number `shard` of the `config.shards` of a step."""
-    asked, practised = step_queries(pool, config, step, stage, team)
-    seed = derive_seed(config.seed, "step", step)
-    own, other = part(asked, shard, config.shards), part(practised, shard, config.shards)
-    return Shard(
-        collect(team, engine, own, settings, seed, throughput=throughput),
-        practise(team, engine, other, settings, seed, throughput, partial(_practising, config, team)),
-    )
+class ShardCollector:
+    """Rolls out the shards of a step with one team and one engine."""
+
+    def __init__(
+        self,
+        team: Team,
+        engine: Engine,
+        publisher: Publisher,
+        pool: QueryPool,
+        settings: RolloutSettings,
+        config: TrainingConfig,
+    ) -> None:
+        self._team = team
+        self._engine = engine
+        self._publisher = publisher
+        self._pool = pool
+        self._settings = settings
+        self._config = config
+
+    def queries(self, step: int, stage: Stage) -> list[ShardQueries]:
+        """The queries of each of the `training.shards` shards of a step."""
+        asked, practised = step_queries(self._pool, self._config, step, stage, self._team)
+        shards = self._config.shards
+        return [ShardQueries(part(asked, one, shards), part(practised, one, shards)) for one in range(shards)]
+
+    def roll_out(self, step: int, queries: ShardQueries, throughput: Throughput) -> Shard:
+        """Roll a shard out with the weights that the engine has.
+
+        The engine's cache is emptied first. What a validation or another shard left there would move log-probs by a
+        rounding error, and a resumed run or another worker does not have it.
+        """
+        self._publisher.forget()
+        seed = derive_seed(self._config.seed, "step", step)
+        team, engine, settings = self._team, self._engine, self._settings
+        roles = partial(_practising, self._config, team)
+        return Shard(
+            collect(team, engine, queries.team, settings, seed, throughput=throughput),
+            practise(team, engine, queries.practice, settings, seed, throughput, roles),
+        )
+
+    def shares(self, groups: Sequence[Sequence[Rollout]], stage: Stage) -> dict[str, list[list[float]]]:
+        """What part of the outcome each rollout credits a role with (`role_shares`); nothing in a stage that pays for
+        no outcome."""
+        method = self._config.credit if stage.pays_outcome else "broadcast"
+        return role_shares(self._team, groups, self._settings, method)
 
 
 def step_queries(

@@ -12,14 +12,12 @@ import pytest
 import torch
 
 from backend.config.schema import Config
-from backend.distributed.step_data import closing_shard, is_complete
+from backend.distributed.step_records import closing_marker, is_complete
 from backend.store.records import ShardRecord
 from backend.store.store import Store
-from backend.training.rl_job import made
-from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
-from tests.backend.distributed.worlds import Mortal, begin, last_parameters, lives, play
-from tests.small_world import RUN, small_config, small_market
+from tests.backend.distributed.process_threads import Mortal, begin_run, last_parameters, processes, run_in_threads
+from tests.small_world import RUN, one_process_trainer, small_config, small_market
 
 STEPS = 3
 
@@ -43,8 +41,8 @@ def joint(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, l
     folder = tmp_path_factory.mktemp("joint")
     with Store.open("mem://") as opened:
         config = config_of(nano)
-        begin(opened, config)
-        made(Trainer, config, small_market(), opened, RUN, folder, nano, folder).run()
+        begin_run(opened, config)
+        one_process_trainer(config, small_market(), opened, folder, nano).run()
         return folder, records(opened), [one.values for one in opened.metrics(RUN)]
 
 
@@ -64,8 +62,8 @@ def test_further_windows_are_those_of_a_loop(
     workers: int, joint: tuple[Path, list[Any], list[dict[str, float]]], nano: Path, tmp_path: Path, store: Store
 ) -> None:
     config = config_of(nano)
-    begin(store, config)
-    play(store, lives(config, nano, tmp_path, workers))
+    begin_run(store, config)
+    run_in_threads(store, processes(config, nano, tmp_path, workers))
     assert_equal(joint, tmp_path, store)
     assert max(further for further, _ in sampled(joint[2])) > 0, "no window was missing, so nothing was tested"
     assert any("hard/gap/max" in one for one in joint[2]), "no window was drawn by what the team leaves lying"
@@ -77,13 +75,13 @@ def test_deaths_change_nothing(
 ) -> None:
     """The leader and the other worker die at points drawn by a seed, also between two rounds of a step."""
     config, rng, left = config_of(nano), random.Random(5), Counter({"rollout-0": 8, "rollout-1": 8})
-    begin(store, config)
+    begin_run(store, config)
 
     def opened(one: Store, name: str) -> Store:
         left[name] -= 1
         return cast("Store", Mortal(one, rng.randrange(40))) if left[name] >= 0 else one
 
-    deaths = play(store, lives(config, nano, tmp_path, 2), opened)
+    deaths = run_in_threads(store, processes(config, nano, tmp_path, 2), opened)
     assert min(deaths["rollout-0"], deaths["rollout-1"]) >= 3, "too few died for this to mean anything"
     assert_equal(joint, tmp_path, store)
 
@@ -101,7 +99,7 @@ def test_a_trainer_waits_for_the_word_that_no_window_comes(nano: Path, store: St
     for shard in range(config.shards):
         store.add_shard(ShardRecord(RUN, 0, shard, 0, 0, 0))
     assert not is_complete(store, RUN, 0, config), "further windows may come"
-    closing = closing_shard(config)
+    closing = closing_marker(config)
     assert closing is not None and closing > config.shards * config.dynamic_rounds + config.shards - 1
     store.add_shard(ShardRecord(RUN, 0, closing, 0, 0, 0))
     assert is_complete(store, RUN, 0, config)

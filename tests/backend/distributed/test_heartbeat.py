@@ -14,7 +14,7 @@ import pytest
 from backend.config.schema import Config
 from backend.distributed import heartbeat
 from backend.distributed.entrypoints import run_role
-from backend.distributed.heartbeat import Beacon, RunOver
+from backend.distributed.heartbeat import Heartbeat, RunOver
 from backend.store import lease
 from backend.store.errors import StoreError
 from backend.store.records import RunRecord
@@ -30,7 +30,7 @@ ME = str(os.getpid())
 
 @pytest.fixture(autouse=True)
 def _quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "BEAT", 0.25)
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.25)
 
 
 @pytest.fixture
@@ -46,52 +46,55 @@ def jump(store: Store, milliseconds: int) -> None:
     store._connection.query("UPDATE lease SET expires_at -= $by", {"by": milliseconds})
 
 
-def made(store: Store, replaces: str = "") -> Beacon:
-    return Beacon(store, RUN, "trainer-trader", "trainer", "trader", replaces)
+def heartbeat_of(store: Store, replaces: str = "") -> Heartbeat:
+    return Heartbeat(store, RUN, "trainer-trader", "trainer", "trader", replaces)
 
 
 @pytest.mark.parametrize("hours", [0, 1, -1])
 def test_a_living_process_keeps_its_name_whatever_the_clock_does(hours: int, store: Store) -> None:
-    with made(store):
+    with heartbeat_of(store):
         jump(store, hours * HOUR)
         with pytest.raises(UserError, match=r"trainer-trader of run .* is at work already .*try again in \d+ s"):
-            made(store)
+            heartbeat_of(store)
 
 
 @pytest.mark.parametrize("hours", [1, -1])
 def test_a_dead_one_is_replaced_once_it_has_been_watched(hours: int, store: Store) -> None:
-    dead = made(store)
+    dead = heartbeat_of(store)
     dead._store.report_service(replace(dead._record, process="dead", beat=7))
     jump(store, hours * HOUR)
     began = time.monotonic()
-    with made(store):
-        assert time.monotonic() - began >= 2 * heartbeat.BEAT, "nobody looked whether it is alive"
+    with heartbeat_of(store):
+        assert time.monotonic() - began >= 2 * heartbeat.BEAT_SECONDS, "nobody looked whether it is alive"
         (found,) = store.services(RUN)
         assert (found.process, found.beat) == (ME, 8)
 
 
 def test_whoever_died_a_moment_ago_is_waited_for_unless_it_is_named(store: Store) -> None:
-    made(store)._store.report_service(replace(made(store)._record, process="4711"))
-    with pytest.raises(UserError, match="process 4711, heard of 0 s ago"):
-        made(store)
+    heartbeat_of(store)._store.report_service(replace(heartbeat_of(store)._record, process="4711"))
+    with pytest.raises(UserError, match="process 4711, last heartbeat 0 s ago"):
+        heartbeat_of(store)
     with pytest.raises(UserError, match="process 4711"):
-        made(store, replaces="471,47110")
-    with made(store, replaces="12,4711,13"):  # 13 died before it could say that it was there
+        heartbeat_of(store, replaces="471,47110")
+    with heartbeat_of(store, replaces="12,4711,13"):  # 13 died before it could say that it was there
         pass
 
 
 def test_who_was_thought_dead_writes_no_more(store: Store) -> None:
     """As a machine that wakes up: its process meets the one that took its place."""
-    with pytest.raises(UserError, match="another process goes by the name trainer-trader"), made(store) as sleeper:
+    with (
+        pytest.raises(UserError, match="another process goes by the name trainer-trader"),
+        heartbeat_of(store) as sleeper,
+    ):
         newer = replace(sleeper._record, process="newer", beat=100, state="working")
         store.report_service(newer)
-        sleeper.say("working", 3)
+        sleeper.report("working", 3)
     (found,) = store.services(RUN)
     assert replace(found, updated_at=0) == newer, "it overwrote the one that lives"
 
 
 def test_beats_tell_it_too_without_a_word(store: Store) -> None:
-    with pytest.raises(UserError, match="was thought dead"), made(store) as sleeper:
+    with pytest.raises(UserError, match="was thought dead"), heartbeat_of(store) as sleeper:
         store.report_service(replace(sleeper._record, process="newer", beat=100))
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
@@ -100,7 +103,7 @@ def test_beats_tell_it_too_without_a_word(store: Store) -> None:
 
 
 def test_an_answer_that_was_lost_is_no_other_process(store: Store) -> None:
-    with made(store) as one:
+    with heartbeat_of(store) as one:
         told = replace(one._record, state="working", beat=one._record.beat + 1)
         assert all(store.beat_service(told, one._record.beat) for _ in range(3))
 
@@ -110,7 +113,7 @@ def test_an_answer_that_was_lost_is_no_other_process(store: Store) -> None:
 
 def waiting(store: Store) -> None:
     """Wait for what never comes."""
-    with made(store) as one:
+    with heartbeat_of(store) as one:
         one.wait(0, "for nothing", lambda: None)
 
 
@@ -118,15 +121,15 @@ def test_a_failure_of_a_former_life_does_not_end_the_run_that_goes_on(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "_LONGEST", 0.01)
-    with pytest.raises(ValueError, match="no luck"), Beacon(store, RUN, "rollout-0", "rollout"):
+    with pytest.raises(ValueError, match="no luck"), Heartbeat(store, RUN, "rollout-0", "rollout"):
         raise ValueError("no luck")
     looks = iter(range(40))
-    with made(store) as one:
-        assert one.wait(0, "for the leader", lambda: next(looks, None) == 39 or None)
-        with pytest.raises(ValueError, match="again"), Beacon(store, RUN, "rollout-0", "rollout"):
+    with heartbeat_of(store) as one:
+        assert one.wait(0, "for the coordinator", lambda: next(looks, None) == 39 or None)
+        with pytest.raises(ValueError, match="again"), Heartbeat(store, RUN, "rollout-0", "rollout"):
             raise ValueError("again")
         with pytest.raises(RunFailed, match="rollout-0 has failed: again"):
-            one.wait(1, "for the leader", lambda: None)
+            one.wait(1, "for the coordinator", lambda: None)
 
 
 @pytest.mark.parametrize("status", ["finished", "failed", "interrupted"])
@@ -148,7 +151,7 @@ def test_a_run_whose_lease_a_jump_of_the_clock_ends_is_over_only_if_nobody_takes
         jump(owner, HOUR)
         with Store.open(running.url):  # whoever comes next finds the lease run out
             pass
-        with made(mine) as one:
+        with heartbeat_of(mine) as one:
             assert one.wait(0, "for its owner", lambda: mine.run(RUN).status == "running" or None)
         owner._leases.close()
         time.sleep(lease.INTERVAL)
@@ -205,11 +208,11 @@ def test_other_packages_and_edited_sources_are_told_of(tmp_path: Path, caplog: p
 def test_a_long_wait_is_told_with_those_who_are_silent(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(heartbeat, "_TELL", 0.05)
-    with Beacon(store, RUN, "rollout-0", "rollout"):
+    monkeypatch.setattr(heartbeat, "_LOG_AFTER", 0.05)
+    with Heartbeat(store, RUN, "rollout-0", "rollout"):
         pass
     over = threading.Event()
     threading.Timer(0.5, over.set).start()
-    with made(store) as one:
+    with heartbeat_of(store) as one:
         one.wait(0, "for rollouts", lambda: over.is_set() or None)
     assert any("for rollouts; rollout-0 has stopped" in record.getMessage() for record in caplog.records)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.distributed.heartbeat import Beacon
-from backend.distributed.logs import PLACE, Ended, JsonLines, Place, json_lines, last_words, logged
+from backend.distributed.heartbeat import Heartbeat
+from backend.distributed.logs import PLACE, Ended, JsonLines, Place, json_lines, last_message, logged
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.errors import RunFailed, UserError
@@ -37,8 +37,11 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 def test_a_line_has_time_level_run_service_role_and_step(capsys: pytest.CaptureFixture[str]) -> None:
     with Store.open("mem://") as store:
         store.add_run(RunRecord("r", "train", 1, "hash", 1, {}))
-        with json_lines(Place("r", "trainer-trader", "trader")), Beacon(store, "r", "trainer-trader", "t") as beacon:
-            beacon.say("working", 7, "on something")
+        with (
+            json_lines(Place("r", "trainer-trader", "trader")),
+            Heartbeat(store, "r", "trainer-trader", "t") as heartbeat,
+        ):
+            heartbeat.report("working", 7, "on something")
             logging.getLogger("another.library").warning("careful")
             logging.getLogger("another.library").info("too much detail")
     told = lines(capsys)
@@ -68,15 +71,15 @@ def test_the_last_line_says_why_it_ends(
         raise error
     assert ended.value.code == code
     (tmp_path / "log").write_text(capsys.readouterr().err)
-    assert words in last_words(tmp_path / "log") and str(tmp_path / "log") in last_words(tmp_path / "log")
+    assert words in last_message(tmp_path / "log") and str(tmp_path / "log") in last_message(tmp_path / "log")
     (line,) = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert ("traceback" in line) == isinstance(error, ZeroDivisionError)
 
 
-def test_last_words_of_a_log_that_is_torn_or_missing(tmp_path: Path) -> None:
-    assert last_words(tmp_path / "none").startswith("it said nothing")
+def test_last_message_of_a_log_that_is_torn_or_missing(tmp_path: Path) -> None:
+    assert last_message(tmp_path / "none").startswith("it said nothing")
     (tmp_path / "torn").write_text('{"message": "a"}\n{"mess')
-    assert last_words(tmp_path / "torn").startswith('{"mess')
+    assert last_message(tmp_path / "torn").startswith('{"mess')
 
 
 @given(st.text())

@@ -10,7 +10,7 @@ import pytest
 
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
-from tests.backend.distributed.worlds import begin, lives, play
+from tests.backend.distributed.process_threads import begin_run, processes, run_in_threads
 from tests.small_world import RUN, small_config
 
 STEPS, SHARDS = 4, 2
@@ -53,8 +53,10 @@ def test_nobody_runs_ahead(staleness: int, unsynchronised: bool, nano: Path, tmp
     )  # fmt: skip
     events: list[tuple[str, int, object]] = []
     with Store.open("mem://") as store:
-        begin(store, config)
-        play(store, lives(config, nano, tmp_path, 2), lambda one, name: cast("Store", Slow(one, events, staleness)))
+        begin_run(store, config)
+        run_in_threads(
+            store, processes(config, nano, tmp_path, 2), lambda one, name: cast("Store", Slow(one, events, staleness))
+        )
         assert {one.step for one in store.shards(RUN)} == set(range(STEPS))
     published = dict.fromkeys(ROLES, -1)
     rolled: dict[int, set[object]] = {step: set() for step in range(STEPS)}

@@ -17,17 +17,15 @@ import typer
 from backend.builders.market import load_market
 from backend.cli import serve
 from backend.distributed import local_launcher
+from backend.distributed.coordinator import coordinator_state
 from backend.distributed.local_launcher import gateway, run_processes
-from backend.distributed.rollout_worker import leader_state
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.training.rl_job import made
-from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.data.archive import write_market
 from simulator.errors import Interrupted, RunFailed, UserError
-from tests.backend.distributed.worlds import begin, last_parameters
-from tests.small_world import RUN, small_config, small_market
+from tests.backend.distributed.process_threads import begin_run, last_parameters
+from tests.small_world import RUN, one_process_trainer, small_config, small_market
 
 KILLS = 100
 STEPS = 24  # enough that the run outlives the killer
@@ -70,8 +68,8 @@ def test_processes_that_are_killed_end_where_one_loop_does(nano: Path, tmp_path:
     joint, apart = tmp_path / "joint", tmp_path / "apart"
     joint.mkdir()
     with Store.open("mem://") as store:
-        begin(store, config)
-        trainer = made(Trainer, config, market, store, RUN, joint, nano, joint)
+        begin_run(store, config)
+        trainer = one_process_trainer(config, market, store, joint, nano)
         trainer.run()
     killer = Killer(1, KILLS)
     with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
@@ -83,11 +81,11 @@ def test_processes_that_are_killed_end_where_one_loop_does(nano: Path, tmp_path:
     for role in ROLES:
         mine, theirs = last_parameters(apart / RUN, role), last_parameters(joint, role)
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs), f"{role} has become another"
-    assert leader_state(apart / RUN).best_score == trainer.state.best_score
+    assert coordinator_state(apart / RUN).best_score == trainer.state.best_score
 
 
 @pytest.mark.slow
-def test_a_process_that_fails_ends_the_run_with_its_last_words(nano: Path, tmp_path: Path) -> None:
+def test_a_process_that_fails_ends_the_run_with_its_last_message(nano: Path, tmp_path: Path) -> None:
     config = small_config(base_model=str(tmp_path / "nowhere"))
     with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
         with (
@@ -127,7 +125,7 @@ def test_a_gateway_that_is_killed_is_started_again_at_its_address(
     started: list[local_launcher._Child], tmp_path: Path
 ) -> None:
     with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
-        begin(store, small_config())
+        begin_run(store, small_config())
         started[0].process.kill()
         store.add_metrics(RUN, 0, {"loss": 1.0})
         assert [one.run for one in store.runs()] == [RUN] and len(started) == 2

@@ -15,7 +15,12 @@ from backend.distributed.run_files import CarriedFiles, Library, sha256
 from simulator.errors import RunFailed, UserError
 
 PART = "services/trader"
-NAMES = ("told.json", "checkpoints/step-000001/state.json", "checkpoints/step-000001/a.safetensors", "published/b.json")
+NAMES = (
+    "last_metrics.json",
+    "checkpoints/step-000001/state.json",
+    "checkpoints/step-000001/a.safetensors",
+    "published/b.json",
+)
 CONTENT = st.dictionaries(st.sampled_from(NAMES), st.binary(max_size=40))
 
 

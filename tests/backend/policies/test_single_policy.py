@@ -18,7 +18,7 @@ from transformers import Qwen3ForCausalLM
 from backend.config.load import config_from_dict
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
-from backend.distributed.entrypoints import check_apart
+from backend.distributed.entrypoints import check_distributed
 from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.policies.single_policy import SharedPolicies
@@ -251,7 +251,7 @@ def test_what_needs_models_apart_is_refused(options: dict[str, Any], named: str)
 
 def test_processes_and_specialisation_apart_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"training\.models = 'shared'.*--launch"):
-        check_apart(small_config(models="shared"), 1)
+        check_distributed(small_config(models="shared"), 1)
     with pytest.raises(ConfigError, match=r"training\.models = 'shared'.*trains each role apart"):
         config = config_from_dict({"training": {"models": "shared"}})
         run_sft(config, small_market(), ["scripted"], tmp_path, lambda what, done, total: None)

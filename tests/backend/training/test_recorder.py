@@ -14,7 +14,7 @@ from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training.algorithm.credit import RoleCredit, credit_main, credit_sub
 from backend.training.curriculum.queries import QueryPool
-from backend.training.recorder import Journal
+from backend.training.recorder import Recorder
 from backend.training.rollout.collect import Rollout, RolloutSettings, collect
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import make_byte_codec
@@ -33,8 +33,8 @@ def store() -> Iterator[Store]:
 
 
 @pytest.fixture
-def journal(store: Store, tmp_path: Path) -> Iterator[Journal]:
-    opened = Journal(store, RUN, tmp_path, HORIZON)
+def recorder(store: Store, tmp_path: Path) -> Iterator[Recorder]:
+    opened = Recorder(store, RUN, tmp_path, HORIZON)
     yield opened
     opened.close()
 
@@ -55,10 +55,12 @@ def credits_of(groups: list[list[Rollout]]) -> dict[str, RoleCredit]:
     }
 
 
-def test_a_step_is_stored_whole_and_twice_is_once(journal: Journal, store: Store, groups: list[list[Rollout]]) -> None:
+def test_a_step_is_stored_whole_and_twice_is_once(
+    recorder: Recorder, store: Store, groups: list[list[Rollout]]
+) -> None:
     for _ in range(2):
-        journal.rollouts(3, 2, groups, [], {})
-        journal.rewards(3, credits_of(groups))
+        recorder.rollouts(3, 2, groups, [], {})
+        recorder.rewards(3, credits_of(groups))
     every = [one for group in groups for one in group]
     assert [query.bar for query in store.queries(RUN, 3)] == [group[0].query.bar for group in groups]
     stored = store.rollouts(RUN, 3)
@@ -86,21 +88,21 @@ def test_a_step_is_stored_whole_and_twice_is_once(journal: Journal, store: Store
         assert record.total == pytest.approx(np.dot(weights, parts)), "the parts make up the total again"
 
 
-def test_metrics_are_lines_with_null_for_what_is_no_number(journal: Journal, store: Store, tmp_path: Path) -> None:
-    journal.metrics(1, {"a": 0.5, "b": math.nan})
-    journal.metrics(2, {"a": math.inf})
+def test_metrics_are_lines_with_null_for_what_is_no_number(recorder: Recorder, store: Store, tmp_path: Path) -> None:
+    recorder.metrics(1, {"a": 0.5, "b": math.nan})
+    recorder.metrics(2, {"a": math.inf})
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines == [{"step": 1, "a": 0.5, "b": None}, {"step": 2, "a": None}]
     assert store.metrics(RUN)[0].values["a"] == 0.5
 
 
-def test_lines_of_steps_to_be_done_again_are_forgotten(journal: Journal, tmp_path: Path) -> None:
-    journal.drop_metrics_after(3)  # there is no file yet
+def test_lines_of_steps_to_be_done_again_are_forgotten(recorder: Recorder, tmp_path: Path) -> None:
+    recorder.drop_metrics_after(3)  # there is no file yet
     for step in range(5):
-        journal.metrics(step, {"a": float(step)})
+        recorder.metrics(step, {"a": float(step)})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "a"')
-    journal.drop_metrics_after(2)
+    recorder.drop_metrics_after(2)
     assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [0, 1, 2]
-    journal.drop_metrics_after(-1)
+    recorder.drop_metrics_after(-1)
     assert (tmp_path / "metrics.jsonl").read_text() == ""

@@ -14,7 +14,7 @@ import torch
 from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
-from backend.distributed.rollout_worker import leader_state
+from backend.distributed.coordinator import coordinator_state
 from backend.distributed.run_files import CarriedFiles, Library
 from backend.models.architectures import Shape, architecture_of
 from backend.models.checks import check_path
@@ -25,14 +25,14 @@ from backend.policies.role_policies import RolePolicies
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.planning.memory_estimate import estimate, plan_of
-from backend.training.rl_job import made, train
+from backend.training.rl_job import train
 from backend.training.sft_job import run_sft
 from backend.training.start import begin, start_of
-from backend.training.trainer import Progress, Trainer
+from backend.training.trainer import Progress
 from cryptosentinel.agents.registry import ROLES, roles_of
 from simulator.errors import Interrupted, UserError
-from tests.backend.distributed import worlds
-from tests.small_world import RUN, small_config, small_market, tree
+from tests.backend.distributed import process_threads
+from tests.small_world import RUN, one_process_trainer, small_config, small_market, tree
 
 KL = 0.5
 
@@ -170,14 +170,14 @@ def test_apart_it_is_the_same_training(team: Path, tmp_path: Path, store: Store)
     base = begin(config, small_market(), joint, silent)
     begin(config, small_market(), apart, silent)
     with Store.open("mem://") as opened:
-        worlds.begin(opened, config)
-        trainer = made(Trainer, config, small_market(), opened, RUN, joint, base, joint)
+        process_threads.begin_run(opened, config)
+        trainer = one_process_trainer(config, small_market(), opened, joint, base)
         trainer.run()
-    worlds.begin(store, config)
-    worlds.play(store, worlds.lives(config, apart / "nano", apart))
-    assert leader_state(apart).best_score == trainer.state.best_score
+    process_threads.begin_run(store, config)
+    process_threads.run_in_threads(store, process_threads.processes(config, apart / "nano", apart))
+    assert coordinator_state(apart).best_score == trainer.state.best_score
     for role in ROLES:
-        mine, theirs = worlds.last_parameters(apart, role), worlds.last_parameters(joint, role)
+        mine, theirs = process_threads.last_parameters(apart, role), process_threads.last_parameters(joint, role)
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 

@@ -21,7 +21,7 @@ from backend.training import trainer as trainer_module
 from backend.training.algorithm.credit import RoleCredit
 from backend.training.checkpoints import checkpoints
 from backend.training.rl_job import train
-from backend.training.trainer import Progress, Trainer
+from backend.training.trainer import Progress
 from backend.training.validation import Validation
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import Interrupted, RunFailed, UserError
@@ -160,13 +160,12 @@ def test_advantages_in_the_store_have_weighted_mean_zero_in_every_group(
 def test_a_role_without_credit_keeps_its_parameters(
     nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = open_trainer(small_config(queries_per_step=4), nano, tmp_path, store)
-    trainer.state.stage = 2
+    trainer = open_trainer(small_config(queries_per_step=4), nano, tmp_path, store, stage=2)
     for role, learner in trainer.learners.items():
         if role != "manager":
             monkeypatch.setattr(learner, "_credit", lambda *args: RoleCredit())
     before = {role: trainer.policies.role_state(role) for role in ROLES}
-    trainer._step()
+    trainer.step()
     moved = {
         role: any(not torch.equal(before[role][name], tensor) for name, tensor in after.items())
         for role, after in ((role, trainer.policies.role_state(role)) for role in ROLES)
@@ -176,17 +175,16 @@ def test_a_role_without_credit_keeps_its_parameters(
 
 def test_a_ruined_role_is_rolled_back_also_after_a_resume(nano: Path, tmp_path: Path, store: Store) -> None:
     config = small_config(queries_per_step=6, gate_format=0.1, rollback_format=0.05, validation_every=100)
-    trainer = open_trainer(config, nano, tmp_path, store)
-    trainer.state.stage = 2  # all queries are the manager's
+    trainer = open_trainer(config, nano, tmp_path, store, stage=2)  # all queries are the manager's
     kept = trainer.policies.role_state("manager")
-    trainer._step()
+    trainer.step()
     assert trainer.learners["manager"].good is not None
     trainer = open_trainer(config, nano, tmp_path, store)  # what was good is in the checkpoint
-    trainer.publisher.publish(ROLES)
+    trainer.publish()
     garbage = {name: torch.full_like(tensor, 0.7) for name, tensor in kept.items()}
     trainer.policies.load_role_state("manager", garbage)
-    trainer.publisher.publish(["manager"])
-    metrics = trainer._step()
+    trainer.publish()
+    metrics = trainer.step()
     assert metrics["manager/valid"] == 0.0
     assert trainer.state.rollbacks == [(1, "manager")]
     assert metrics["rollbacks"] == 1.0
@@ -194,7 +192,7 @@ def test_a_ruined_role_is_rolled_back_also_after_a_resume(nano: Path, tmp_path: 
         assert torch.equal(tensor, kept[name])
     assert trainer.learners["manager"].trainer.updates == 0, "the momentum that led astray is gone"
     assert trainer.engine.policy_version("manager") == trainer.policies.version("manager")
-    after = trainer._step()
+    after = trainer.step()
     assert after["manager/valid"] > 0.0, "the next rollouts are the restored policy's"
 
 
@@ -246,7 +244,7 @@ def test_a_checkpoint_of_another_model_is_refused(
     change: str, nano: Path, tmp_path: Path, store: Store, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     config = small_config(validation_every=100)
-    open_trainer(config, nano, tmp_path, store)._step()
+    open_trainer(config, nano, tmp_path, store).step()
     before = tree(tmp_path / "checkpoints")
     other = nano
     if change == "base":
@@ -267,7 +265,7 @@ def test_seeds_decide(undisturbed: tuple[dict[str, bytes], list[Any]], nano: Pat
 def test_the_trainer_has_one_optimiser_a_role_over_disjoint_parameters(
     nano: Path, tmp_path: Path, store: Store
 ) -> None:
-    trainer: Trainer = open_trainer(small_config(), nano, tmp_path, store)
+    trainer = open_trainer(small_config(), nano, tmp_path, store)
     owned = [{id(one) for one in trainer.policies.trainable(role)} for role in trainer.learners]
     assert len(owned) == len(ROLES)
     assert len(set.union(*owned)) == sum(len(own) for own in owned)

@@ -14,11 +14,15 @@ import torch
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
 from backend.training.checkpoints import checkpoints, load_checkpoint
+from backend.training.components import LearningStep, RolloutBatch
+from backend.training.curriculum.curriculum import StepPlan
+from backend.training.in_process import CheckpointFolder
 from backend.training.learning.learner import SILENT_STEPS
+from backend.training.learning.step_data import StepData
 from backend.training.trainer import Trainer
 from backend.training.validation import Validation
 from simulator.errors import RunFailed
-from tests.small_world import RUN, open_trainer, small_config, tree
+from tests.small_world import RUN, SmallTraining, open_trainer, small_config, tree
 
 
 @pytest.fixture
@@ -38,12 +42,12 @@ def validated(monkeypatch: pytest.MonkeyPatch, found: Sequence[tuple[float, floa
     monkeypatch.setattr(trainer_module, "validate", validate)
 
 
-def versions(trainer: Trainer) -> list[str]:
+def versions(trainer: SmallTraining) -> list[str]:
     return [trainer.policies.version(role) for role in trainer.policies.roles]
 
 
-def steps(trainer: Trainer, number: int) -> list[dict[str, float]]:
-    return [trainer._step() for _ in range(number)]
+def steps(trainer: SmallTraining, number: int) -> list[dict[str, float]]:
+    return [trainer.step() for _ in range(number)]
 
 
 @pytest.mark.parametrize(
@@ -61,9 +65,8 @@ def test_a_collapse_puts_the_best_version_of_all_roles_back(
 ) -> None:  # fmt: skip
     config = small_config(queries_per_step=4, warmup_steps=0, **options)
     validated(monkeypatch, [(0.6, 1.0), last])
-    trainer = open_trainer(config, nano, tmp_path, store)
-    trainer.state.stage = 2
-    trainer.publisher.publish(trainer.policies.roles)
+    trainer = open_trainer(config, nano, tmp_path, store, stage=2)
+    trainer.publish()
     [first] = steps(trainer, 1)
     best = versions(trainer)
     assert trainer.state.best_step == 1 and first.get("rejections", 0.0) == 0.0
@@ -88,9 +91,7 @@ def test_after_a_collapse_a_resumed_run_is_the_undisturbed_one(
         with Store.open("mem://") as store:
             for number in lives:
                 trainer = open_trainer(config, nano, tmp_path / name, store)
-                trainer._start()
-                if trainer.state.step == 0:
-                    trainer._validate({})
+                trainer.trainer.start()
                 steps(trainer, number)
         assert trainer.state.rejections == [1, 3]
         files.append(tree(tmp_path / name / "checkpoints"))
@@ -101,21 +102,20 @@ def test_updates_that_are_never_finite_end_the_run_with_its_parameters_intact(
     nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small_config(queries_per_step=4, max_skipped=2, validation_every=100)
-    trainer = open_trainer(config, nano, tmp_path, store)
-    trainer.state.stage = 2
-    trainer.publisher.publish(trainer.policies.roles)
+    trainer = open_trainer(config, nano, tmp_path, store, stage=2)
+    trainer.publish()
     before = versions(trainer)
 
     def never_finite(parameters: object, norm: float) -> torch.Tensor:
         return torch.tensor(float("nan"))
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", never_finite)
-    metrics = trainer._step()
+    metrics = trainer.step()
     assert metrics["manager/skipped_updates"] > 0.0 and metrics["manager/updates"] == 0.0
     trainer = open_trainer(config, nano, tmp_path, store)  # the count survives a resume
-    trainer.publisher.publish(trainer.policies.roles)
+    trainer.publish()
     with pytest.raises(RunFailed, match=r"every update of (\w+) was skipped in 2 steps.*training\.learning_rate\.\1"):
-        trainer._step()
+        trainer.step()
     found = checkpoints(tmp_path / "checkpoints")
     assert [path.name for path in found] == ["step-000001", "step-000002"]
     state = load_checkpoint(found[-1], trainer.policies, trainer.learners)
@@ -123,19 +123,42 @@ def test_updates_that_are_never_finite_end_the_run_with_its_parameters_intact(
     assert [record.step for record in store.metrics(RUN)] == [1, 2], "the step is recorded before the run ends"
 
 
+class NoRollouts:
+    """A source of rollouts whose steps are empty."""
+
+    def collect(self, plan: StepPlan) -> RolloutBatch:
+        return RolloutBatch(StepData(plan.stage, [], []), {}, {})
+
+
+class SilentTrader:
+    """Learners whose trader has had no conversation for one step less than is too many, then for more."""
+
+    def load_weights(self, step: int) -> None:
+        pass
+
+    def train_step(self, step: int, data: StepData) -> LearningStep:
+        return LearningStep({"trader/silent_steps": SILENT_STEPS - 1.0 + step, "manager/silent_steps": 0.0})
+
+    def replace_weights(self, step: int, version: Path) -> None:
+        pass
+
+
 @pytest.mark.parametrize("auto_stop", [False, True])
 def test_a_role_that_nobody_asks_is_named_once_or_ends_the_run(
     auto_stop: bool, nano: Path, tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainer = open_trainer(small_config(auto_stop=auto_stop), nano, tmp_path, store)
+    parts = open_trainer(small_config(auto_stop=auto_stop, validation_every=100), nano, tmp_path, store).parts
+    trainer = Trainer(
+        parts, NoRollouts(), SilentTrader(), CheckpointFolder(tmp_path / "checkpoints", parts.policies, {})
+    )
     with caplog.at_level(logging.WARNING):
-        trainer._check({"trader/silent_steps": SILENT_STEPS - 1.0, "manager/silent_steps": 0.0})
+        trainer.step()
         assert caplog.messages == []
-        for silent in (SILENT_STEPS, SILENT_STEPS + 1):
+        for _ in range(2):
             if auto_stop:
                 with pytest.raises(RunFailed, match=r"training\.auto_stop: trader had no conversation"):
-                    trainer._check({"trader/silent_steps": float(silent)})
+                    trainer.step()
             else:
-                trainer._check({"trader/silent_steps": float(silent)})
+                trainer.step()
     [said] = caplog.messages
     assert "trader" in said and RUN in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from backend.store.store import Store
 from backend.training.algorithm.credit import credit_main, credit_settings
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.curriculum.queries import Query
+from backend.training.curriculum.curriculum import curriculum_of
+from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.collect import Rollout
-from backend.training.trainer import Trainer
+from backend.training.rollout.dynamic_sampling import sample_further
 from cryptosentinel.team import TeamDecision
-from tests.small_world import RUN, open_trainer, small_config
+from tests.small_world import HORIZON, RUN, TRAIN, SmallTraining, open_trainer, small_config, small_market
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "DAPO with CISPO, GDPO and dynamic sampling": {
@@ -44,21 +46,20 @@ def store() -> Iterator[Store]:
         yield opened
 
 
-def in_stage_2(nano: Path, folder: Path, store: Store, **training: Any) -> Trainer:
-    trainer = open_trainer(small_config(**training), nano, folder, store)
-    trainer.state.stage = 2
-    trainer.publisher.publish(trainer.learners)
+def in_stage_2(nano: Path, folder: Path, store: Store, **training: Any) -> SmallTraining:
+    trainer = open_trainer(small_config(**training), nano, folder, store, stage=2)
+    trainer.publish()
     return trainer
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_step_with_variants_learns_and_repeats(name: str, nano: Path, tmp_path: Path, store: Store) -> None:
     options = {"validation_every": 100, "queries_per_step": 4, **VARIANTS[name]}
-    metrics = in_stage_2(nano, tmp_path / "a", store, **options)._step()
+    metrics = in_stage_2(nano, tmp_path / "a", store, **options).step()
     assert all(math.isfinite(value) for value in metrics.values())
     assert sum(metrics.get(f"{role}/updates", 0.0) for role in ("manager", "market_analyst")) > 0
     with Store.open("mem://") as other:
-        assert in_stage_2(nano, tmp_path / "b", other, **options)._step() == metrics
+        assert in_stage_2(nano, tmp_path / "b", other, **options).step() == metrics
     roles = ["market_analyst", "risk_analyst", "trader"]
     told = {role: metrics[f"{role}/credit/replayed"] for role in roles if f"{role}/credit/replayed" in metrics}
     assert set(told.values()) == ({0.0, 1.0} if "credit" in VARIANTS[name] else set())
@@ -94,27 +95,29 @@ def test_dynamic_sampling_draws_what_is_missing_in_a_bounded_number_of_rounds(
     rounds: int,
     drawn: list[int],
     missing: int,
-    nano: Path,
-    tmp_path: Path,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trainer = in_stage_2(nano, tmp_path, store, queries_per_step=3, dynamic_rounds=rounds)
+    config = small_config(queries_per_step=3, dynamic_rounds=rounds).training
+    pool, stage = QueryPool(small_market(), *TRAIN, HORIZON), curriculum_of(config).stage(2)
     asked: list[list[str]] = []
+    collected: list[list[Rollout]] = []
 
-    def collected(queries: Sequence[Query]) -> list[list[Rollout]]:
+    def collect(queries: Sequence[Query]) -> None:
         asked.append([query.key for query in queries])
-        first = sum(len(keys) for keys in asked) - len(queries)
-        return [_group(one, (0.5, 0.5) if equal[first + i] else (0.4, 0.6)) for i, one in enumerate(queries)]
+        alike = equal[len(collected) :]
+        collected.extend(
+            _group(query, (0.5, 0.5) if same else (0.4, 0.6)) for query, same in zip(queries, alike, strict=False)
+        )
 
-    monkeypatch.setattr(trainer, "_collect", collected)
-    stage = trainer.curriculum.stage(2)
-    groups = collected(trainer.pool.draw(1, 0, 3, easy=False))
-    groups, metrics = trainer._sample_on(groups, stage)
+    def groups(complete: int, known: int) -> list[list[Rollout]]:
+        assert (complete, known) == (len(asked) - 1, len(collected))
+        return collected
+
+    collect(pool.draw(1, 0, 3, easy=False))
+    metrics = sample_further(pool, config, 0, stage, groups, lambda number, shards: collect([*chain(*shards)]))
     assert [len(keys) for keys in asked] == [3, *drawn]
     assert metrics == ({"dynamic/queries": float(sum(drawn)), "dynamic/missing": float(missing)} if rounds else {})
-    assert [group[0].query.key for group in groups] == [f"0-{number}" for number in range(3 + sum(drawn))]
-    credit = credit_main(groups, stage.alpha, credit_settings(trainer.config, stage))
+    assert [group[0].query.key for group in collected] == [f"0-{number}" for number in range(3 + sum(drawn))]
+    credit = credit_main(collected, stage.alpha, credit_settings(config, stage))
     if rounds:
         assert sum(one.weight for one in credit.items) == pytest.approx(3 - missing), "the others are in no denominator"
 
@@ -135,7 +138,7 @@ def test_only_the_roles_whose_turn_it_is_may_move(
     moved_ever: set[str] = set()
     for allowed in moves:
         before = {role: trainer.policies.version(role) for role in trainer.policies.roles}
-        metrics = trainer._step()
+        metrics = trainer.step()
         moved = {role for role, version in before.items() if trainer.policies.version(role) != version}
         moved_ever |= moved
         assert moved <= allowed

@@ -16,8 +16,8 @@ from backend.config.schema import ConfigError
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training import wandb_logger
-from backend.training.recorder import Journal
-from backend.training.wandb_logger import WandbMirror, require_wandb
+from backend.training.recorder import Recorder
+from backend.training.wandb_logger import WandbLogger, require_wandb
 from simulator.errors import UserError
 
 
@@ -80,10 +80,10 @@ def store() -> Iterator[Store]:
 def test_metrics_go_there_as_they_are_in_the_journal_and_nothing_else_does(
     fake: FakeWandb, store: Store, tmp_path: Path
 ) -> None:
-    journal = Journal(store, "train-1", tmp_path, 6, "mine")
-    journal.metrics(1, {"manager/reward/mean": 0.5, "odd name\n<b>": 1.0})
-    journal.metrics(2, {"manager/reward/mean": 0.75})
-    journal.close()
+    recorder = Recorder(store, "train-1", tmp_path, 6, "mine")
+    recorder.metrics(1, {"manager/reward/mean": 0.5, "odd name\n<b>": 1.0})
+    recorder.metrics(2, {"manager/reward/mean": 0.75})
+    recorder.close()
     [begun] = fake.begun
     assert begun == {
         "project": "mine", "id": "train-1", "name": "train-1", "dir": str(tmp_path), "resume": "allow",
@@ -99,9 +99,9 @@ def test_metrics_go_there_as_they_are_in_the_journal_and_nothing_else_does(
 
 
 def test_without_a_project_nothing_of_it_is_imported(fake: FakeWandb, store: Store, tmp_path: Path) -> None:
-    journal = Journal(store, "train-1", tmp_path, 6)
-    journal.metrics(1, {"a": 1.0})
-    journal.close()
+    recorder = Recorder(store, "train-1", tmp_path, 6)
+    recorder.metrics(1, {"a": 1.0})
+    recorder.close()
     assert fake.begun == []
 
 
@@ -109,11 +109,11 @@ def test_without_a_project_nothing_of_it_is_imported(fake: FakeWandb, store: Sto
 def test_a_failure_is_said_once_and_ends_nothing(
     fake: FakeWandb, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = Journal(store, "train-1", tmp_path, 6, "mine")
+    recorder = Recorder(store, "train-1", tmp_path, 6, "mine")
     with caplog.at_level(logging.WARNING):
         for step in (1, 2, 3):
-            journal.metrics(step, {"a": 1.0})
-        journal.close()
+            recorder.metrics(step, {"a": 1.0})
+        recorder.close()
     [said] = caplog.messages
     assert "The run goes on" in said and "\x1b" not in said
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(store.metrics("train-1")) == 3
@@ -147,7 +147,7 @@ def test_a_project_with_a_name_that_is_refused_there_is_refused_here() -> None:
 def test_the_package_itself_takes_what_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    mirror = WandbMirror("mine", "train-1", tmp_path)
+    mirror = WandbLogger("mine", "train-1", tmp_path)
     mirror.log(1, {"a": 0.5, "b": float("nan")})
     mirror.close()
     assert not mirror._failed

@@ -15,21 +15,19 @@ import torch
 
 from backend.builders.market import load_market
 from backend.config.schema import Config
+from backend.distributed.coordinator import coordinator_state
 from backend.distributed.local_launcher import gateway, run_processes
 from backend.distributed.ray import launcher
 from backend.distributed.ray.actors import Machine
 from backend.distributed.ray.launcher import run_ray
-from backend.distributed.rollout_worker import leader_state
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.training.rl_job import made
-from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.data.archive import write_market
 from simulator.errors import Interrupted, RunFailed
 from simulator.market.market import Market
-from tests.backend.distributed.worlds import begin, last_parameters
-from tests.small_world import RUN, small_config, small_market
+from tests.backend.distributed.process_threads import begin_run, last_parameters
+from tests.small_world import RUN, one_process_trainer, small_config, small_market
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,8 @@ def world(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
     joint = folder / "joint"
     joint.mkdir()
     with Store.open("mem://") as store:
-        begin(store, config)
-        trainer = made(Trainer, config, market, store, RUN, joint, nano, joint)
+        begin_run(store, config)
+        trainer = one_process_trainer(config, market, store, joint, nano)
         trainer.run()
     return World(config, market, joint, trainer.state.best_score)
 
@@ -83,7 +81,7 @@ def assert_equal(world: World, folder: Path) -> None:
     for role in ROLES:
         mine, theirs = last_parameters(folder, role), last_parameters(world.joint, role)
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs), f"{role} has become another"
-    assert leader_state(folder).best_score == world.best_score
+    assert coordinator_state(folder).best_score == world.best_score
 
 
 @pytest.mark.slow

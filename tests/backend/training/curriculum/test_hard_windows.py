@@ -123,11 +123,11 @@ def test_a_run_draws_by_its_records_and_a_resumed_one_the_same(nano: Path, tmp_p
     assert any(one.get("hard/gap/max", 0.0) > 0.0 for one in told)
     with Store.open("mem://") as other:
         first = open_trainer(config, nano, tmp_path / "halves", other)
-        first._start()
+        first.trainer.start()
         for _ in range(3):
-            first._step()
+            first.step()
         second = open_trainer(config, nano, tmp_path / "halves", other)
-        assert second.resume()
+        assert second.trainer.resume()
         second.run()
         assert seen(other) == seen(store)
     even = small_config(stage1_max_steps=1, stage2_steps=4, queries_per_step=4)

@@ -202,7 +202,7 @@ def ruined(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
     with Store.open("mem://") as store:
         trainer = open_trainer(config, nano, folder, store)
         trainer.run()
-        trainer.journal.close()
+        trainer.recorder.close()
         document = {"config": config.to_dict()}
         store.add_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1_700_000_000_000, document))
         yield store, folder

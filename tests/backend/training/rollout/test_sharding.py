@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from backend.config.training import TrainingConfig
 from backend.training.curriculum.curriculum import Stage
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.collect import RolloutSettings
-from backend.training.rollout.sharding import part, roll_out, step_queries
+from backend.training.rollout.sharding import Shard, ShardCollector, part, step_queries
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
@@ -25,6 +27,16 @@ ENGINE = ScriptedEngine(make_byte_codec(), novice_policies())
 SETTINGS = RolloutSettings(3, 4, 6, Costs(), 1.0, GuardLimits())
 POOL = QueryPool(generate(SyntheticConfig(bars=500, seed=2)), 0, 480, 6)
 STAGES = {1: Stage(1, True, (1.0, 0.0), (0.1, 0.0, 0.9)), 2: Stage(2, False, (0.1, 0.9), (0.1, 0.4, 0.5))}
+
+
+class NoCache:
+    """The publisher of an engine whose weights stay as they are."""
+
+    def publish(self, roles: Iterable[str]) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
 
 
 def team(*roles: str) -> Team:
@@ -67,26 +79,21 @@ def test_practice_is_drawn_from_all_windows() -> None:
 
 
 def test_who_is_frozen_does_not_practise_and_further_windows_are_for_whom_they_are_meant() -> None:
-    config = TrainingConfig(
-        queries_per_step=8, practice_queries=3, practice_roles=("market_analyst",), freeze=("trader",)
-    )
+    config = TrainingConfig(queries_per_step=8, practice_queries=3, freeze=("trader",))
     everybody = team("market_analyst", "risk_analyst", "trader")
-    shard = roll_out(everybody, ENGINE, POOL, SETTINGS, config, 0, STAGES[1], 0, Throughput())
+
+    def roll_out(practice_roles: tuple[str, ...]) -> Shard:
+        chosen = config.model_copy(update={"practice_roles": practice_roles})
+        collector = ShardCollector(everybody, ENGINE, NoCache(), POOL, SETTINGS, chosen)
+        [queries] = collector.queries(0, STAGES[1])
+        return collector.roll_out(0, queries, Throughput())
+
+    shard = roll_out(("market_analyst",))
     speakers = [{call.role for one in group for call in one.subs} for group in shard.practice]
     assert speakers == [{"market_analyst", "risk_analyst"}] * 6 + [{"market_analyst"}] * 3
     assert {len(group) for group in shard.practice} == {SETTINGS.rollouts_per_query}
     # What is practised does not depend on who else practises.
-    alone = roll_out(
-        everybody,
-        ENGINE,
-        POOL,
-        SETTINGS,
-        config.model_copy(update={"practice_roles": ()}),
-        0,
-        STAGES[1],
-        0,
-        Throughput(),
-    )
+    alone = roll_out(())
     for group, more in zip(shard.practice, alone.practice, strict=True):
         for one, other in zip(group, more, strict=True):
             said = {call.role: call.ids.tolist() for call in other.subs}

@@ -12,17 +12,23 @@ import pytest
 import torch
 
 from backend.config.schema import Config
-from backend.distributed.heartbeat import LEADER
-from backend.distributed.rollout_worker import leader_state
+from backend.distributed.coordinator import coordinator_state
+from backend.distributed.heartbeat import COORDINATOR
 from backend.store.records import PublishedRecord
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
-from backend.training.rl_job import made
 from backend.training.trainer import Trainer
 from backend.training.validation import Validation
 from cryptosentinel.agents.registry import ROLES
-from tests.backend.distributed.worlds import Crash, Mortal, begin, last_parameters, lives, play
-from tests.small_world import RUN, small_config, small_market
+from tests.backend.distributed.process_threads import (
+    Crash,
+    Mortal,
+    begin_run,
+    last_parameters,
+    processes,
+    run_in_threads,
+)
+from tests.small_world import RUN, one_process_trainer, small_config, small_market
 
 OUTCOMES = (0.5, 0.6, 0.5, 0.4, 0.58)  # of the validations after so many steps; two have collapsed
 STEPS = len(OUTCOMES) - 1
@@ -61,9 +67,9 @@ Joint = tuple[Path, list[Any], list[dict[str, float]]]
 def joint(planned: None, nano: Path, tmp_path: Path) -> Joint:
     folder, config = tmp_path / "joint", config_of(nano)
     with Store.open("mem://") as opened:
-        begin(opened, config)
+        begin_run(opened, config)
         folder.mkdir()
-        trainer = made(Trainer, config, small_market(), opened, RUN, folder, nano, folder)
+        trainer = one_process_trainer(config, small_market(), opened, folder, nano)
         trainer.run()
         assert (trainer.state.rejections, trainer.state.best_step) == ([2, 3], 1)
         return folder, records(opened), counted(opened)
@@ -80,7 +86,7 @@ def counted(store: Store) -> list[dict[str, float]]:
 
 
 def assert_equal(joint: Joint, folder: Path, store: Store) -> None:
-    assert leader_state(folder).rejections == [2, 3]
+    assert coordinator_state(folder).rejections == [2, 3]
     assert records(store) == joint[1]
     assert counted(store) == joint[2]
     for role in ROLES:
@@ -93,8 +99,8 @@ def test_a_collapse_is_put_back_as_in_a_loop(
     workers: int, joint: Joint, nano: Path, tmp_path: Path, store: Store
 ) -> None:
     config = config_of(nano)
-    begin(store, config)
-    play(store, lives(config, nano, tmp_path, workers))
+    begin_run(store, config)
+    run_in_threads(store, processes(config, nano, tmp_path, workers))
     assert_equal(joint, tmp_path, store)
 
 
@@ -124,13 +130,13 @@ def test_a_leader_that_dies_while_it_puts_back_does_it_again(
     replaced: list[int], joint: Joint, nano: Path, tmp_path: Path, store: Store
 ) -> None:
     config, left = config_of(nano), list(replaced)
-    begin(store, config)
+    begin_run(store, config)
 
     def opened(one: Store, name: str) -> Store:
-        return cast("Store", DiesReplacing(one, left.pop(0))) if name == LEADER and left else one
+        return cast("Store", DiesReplacing(one, left.pop(0))) if name == COORDINATOR and left else one
 
-    deaths = play(store, lives(config, nano, tmp_path, 2), opened)
-    assert deaths[LEADER] == len(replaced)
+    deaths = run_in_threads(store, processes(config, nano, tmp_path, 2), opened)
+    assert deaths[COORDINATOR] == len(replaced)
     assert_equal(joint, tmp_path, store)
 
 
@@ -139,14 +145,14 @@ def test_a_leader_that_dies_while_it_puts_back_does_it_again(
 def test_deaths_change_nothing(seed: int, joint: Joint, nano: Path, tmp_path: Path, store: Store) -> None:
     """Everybody dies at points drawn by a seed."""
     config, rng = config_of(nano), random.Random(seed)
-    everybody = lives(config, nano, tmp_path, 2)
-    left = Counter({LEADER: 12} | {name: 3 for name in everybody if name != LEADER})
-    begin(store, config)
+    everybody = processes(config, nano, tmp_path, 2)
+    left = Counter({COORDINATOR: 12} | {name: 3 for name in everybody if name != COORDINATOR})
+    begin_run(store, config)
 
     def opened(one: Store, name: str) -> Store:
         left[name] -= 1
         return cast("Store", Mortal(one, rng.randrange(20))) if left[name] >= 0 else one
 
-    deaths = play(store, everybody, opened)
-    assert deaths[LEADER] >= 3 and sum(deaths.values()) >= 8, "too few died for this to mean anything"
+    deaths = run_in_threads(store, everybody, opened)
+    assert deaths[COORDINATOR] >= 3 and sum(deaths.values()) >= 8, "too few died for this to mean anything"
     assert_equal(joint, tmp_path, store)

@@ -15,18 +15,17 @@ import torch
 from safetensors import SafetensorError
 
 from backend.config.schema import Config, ConfigError
-from backend.distributed.entrypoints import check_apart
-from backend.distributed.rollout_worker import leader_state
+from backend.distributed.coordinator import coordinator_state
+from backend.distributed.entrypoints import check_distributed
 from backend.errors import message_and_code
 from backend.policies import tensor_files
 from backend.store.records import TrajectoryRecord
 from backend.store.store import Store
-from backend.training.rl_job import made
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import RunFailed
-from tests.backend.distributed.worlds import Mortal, begin, last_parameters, lives, play
-from tests.small_world import RUN, small_config, small_market
+from tests.backend.distributed.process_threads import Mortal, begin_run, last_parameters, processes, run_in_threads
+from tests.small_world import RUN, one_process_trainer, small_config, small_market
 
 STEPS = 3  # one of stage 1, two of stage 2
 
@@ -50,8 +49,8 @@ def joint(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, T
     folder = tmp_path_factory.mktemp("joint")
     with Store.open("mem://") as opened:
         config = config_of(nano)
-        begin(opened, config)
-        trainer = made(Trainer, config, small_market(), opened, RUN, folder, nano, folder)
+        begin_run(opened, config)
+        trainer = one_process_trainer(config, small_market(), opened, folder, nano)
         trainer.run()
         return folder, trainer, records(opened)
 
@@ -72,7 +71,7 @@ def assert_equal_to(joint: tuple[Path, Trainer, list[Any]], folder: Path, store:
         mine, theirs = last_parameters(folder, role), last_parameters(joint[0], role)
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[name], theirs[name]) for name in mine), f"{role} has become another"
-    state, expected = leader_state(folder), joint[1].state
+    state, expected = coordinator_state(folder), joint[1].state
     assert (state.step, state.stage, state.best_step, state.best_score) == (
         expected.step, expected.stage, expected.best_step, expected.best_score
     )  # fmt: skip
@@ -83,8 +82,8 @@ def test_five_processes_end_where_one_does(
     joint: tuple[Path, Trainer, list[Any]], nano: Path, tmp_path: Path, store: Store
 ) -> None:
     config = config_of(nano)
-    begin(store, config)
-    deaths = play(store, lives(config, nano, tmp_path))
+    begin_run(store, config)
+    deaths = run_in_threads(store, processes(config, nano, tmp_path))
     assert not any(deaths.values())
     assert_equal_to(joint, tmp_path, store)
     told = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -99,25 +98,25 @@ def test_a_role_whose_updates_are_never_finite_ends_the_run(
     nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(nano, max_skipped=1)
-    begin(store, config)
+    begin_run(store, config)
     nothing = torch.tensor(float("nan"))
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, norm: nothing)
     with pytest.raises(RunFailed, match=r"every update of \w+ was skipped in 1 steps in a row"):
-        play(store, lives(config, nano, tmp_path))
+        run_in_threads(store, processes(config, nano, tmp_path))
     assert store.run(RUN).status == "failed"
 
 
 def test_no_collapse_is_put_back_while_later_steps_are_under_way(nano: Path) -> None:
     with pytest.raises(ConfigError, match=r"training\.collapse_margin = 0\.1 .* training\.staleness = 2"):
-        check_apart(config_of(nano, collapse_margin=0.1, staleness=2), 1)
+        check_distributed(config_of(nano, collapse_margin=0.1, staleness=2), 1)
 
 
 def test_two_workers_share_the_shards_and_change_nothing(
     joint: tuple[Path, Trainer, list[Any]], nano: Path, tmp_path: Path, store: Store
 ) -> None:
     config = config_of(nano)
-    begin(store, config)
-    play(store, lives(config, nano, tmp_path, workers=2))
+    begin_run(store, config)
+    run_in_threads(store, processes(config, nano, tmp_path, workers=2))
     assert_equal_to(joint, tmp_path, store)
 
 
@@ -128,16 +127,16 @@ def test_a_hundred_deaths_change_nothing(
 ) -> None:
     """Every process dies again and again, before or after one of its next writes, and a new one takes its place."""
     config = config_of(nano)
-    begin(store, config)
+    begin_run(store, config)
     rng = random.Random(seed)
-    left = dict.fromkeys(lives(config, nano, tmp_path), 200)
+    left = dict.fromkeys(processes(config, nano, tmp_path), 200)
 
     def opened(one: Store, name: str) -> Store:
         left[name] -= 1
         # Long enough a life for a whole shard now and then; at last one that is not cut short.
         return cast("Store", Mortal(one, rng.randrange(24 if name == "rollout-0" else 3))) if left[name] >= 0 else one
 
-    deaths = play(store, lives(config, nano, tmp_path), opened)
+    deaths = run_in_threads(store, processes(config, nano, tmp_path), opened)
     assert sum(deaths.values()) >= 50 and min(deaths.values()) >= 3, "too few died for this to mean anything"
     assert_equal_to(joint, tmp_path, store)
 
@@ -165,7 +164,8 @@ class FullDisk:
 
 # In the order in which a run of three steps still has such files to write.
 FULL_FOR = (
-    "adapters/", "metrics.jsonl", "manager/checkpoints/", "trader/published/", "risk_analyst/told", "services/leader",
+    "adapters/", "metrics.jsonl", "manager/checkpoints/", "trader/published/", "risk_analyst/last_metrics",
+    "services/coordinator",
 )  # fmt: skip
 
 
@@ -175,17 +175,17 @@ def test_a_full_disk_ends_the_run_and_it_goes_on_when_there_is_room(
     """One run meets a full disk at each kind of file that its processes write; the others notice and end too."""
     config, disk = config_of(nano), FullDisk(monkeypatch)
     for part in FULL_FOR:
-        begin(store, config)
+        begin_run(store, config)
         disk.part = part
         with pytest.raises((OSError, RunFailed), match=part) as told:
-            play(store, lives(config, nano, tmp_path))
+            run_in_threads(store, processes(config, nano, tmp_path))
         known = message_and_code(told.value)
         assert known is not None and known[1] == 1, f"{part}: told as a defect, not as a full disk"
         assert "ree some space" in known[0]
         assert store.run(RUN).status == "failed"
-    begin(store, config)
+    begin_run(store, config)
     disk.part = None
-    play(store, lives(config, nano, tmp_path))
+    run_in_threads(store, processes(config, nano, tmp_path))
     assert_equal_to(joint, tmp_path, store)
 
 
@@ -197,9 +197,9 @@ def test_conversations_with_other_weights_are_refused(nano: Path, tmp_path: Path
             store.add_trajectories([replace(one, policy_version="other") for one in records])
 
     config = config_of(nano)
-    begin(store, config)
+    begin_run(store, config)
     with pytest.raises(
         RunFailed, match=r"step 0 holds conversations of .* with weights other, which its trainer did not"
     ):
-        play(store, lives(config, nano, tmp_path), lambda one, name: cast("Store", Foreign(one, 10**6)))
+        run_in_threads(store, processes(config, nano, tmp_path), lambda one, name: cast("Store", Foreign(one, 10**6)))
     assert not store.rewards(RUN), "something was learnt from them"

@@ -1,4 +1,4 @@
-"""A training apart within one process: a thread for each of its processes, all on one store."""
+"""A distributed training within one process: a thread for each of its processes, all on one store."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from typing import Any
 from torch import Tensor
 
 from backend.config.schema import Config
-from backend.distributed.heartbeat import Beacon, RunOver
-from backend.distributed.role_trainer_service import RoleService
-from backend.distributed.rollout_worker import Worker
+from backend.distributed.entrypoints import coordinator_trainer
+from backend.distributed.heartbeat import Heartbeat, RunOver
+from backend.distributed.published_weights import PublishedWeights
+from backend.distributed.role_trainer_service import RoleTrainerService
+from backend.distributed.rollout_worker import RolloutWorker
+from backend.distributed.run_files import RunFiles
 from backend.policies.adapters import load_versions
 from backend.policies.build import role_policies
 from backend.policies.tensor_files import read_tensors
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training.checkpoints import checkpoints
-from backend.training.rl_job import made
+from backend.training.rl_job import training_parts
 from cryptosentinel.agents.registry import ROLES, roles_of
 from tests.small_world import RUN, small_market
 
-Life = Callable[[Store], None]
+Process = Callable[[Store], None]
 Opened = Callable[[Store, str], Store]  # the store as a process of that name sees it
 
 
@@ -36,54 +39,57 @@ class Crash(BaseException):
     """The process is dead at this point: nothing that follows happens."""
 
 
-def begin(store: Store, config: Config) -> None:
+def begin_run(store: Store, config: Config) -> None:
     """The run, as the command that begins it records it."""
     store.add_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1, {"config": config.to_dict()}))
 
 
-def lives(config: Config, nano: Path, folder: Path, workers: int = 1) -> dict[str, Life]:
-    """What each process does in one life, by name. The leader ends the run."""
+def processes(config: Config, nano: Path, folder: Path, workers: int = 1) -> dict[str, Process]:
+    """What each process does from its start to its end, by name. The coordinator ends the run."""
     me = str(os.getpid())
 
-    def worker(number: int) -> Life:
+    def worker(number: int) -> Process:
         def live(store: Store) -> None:
             name = f"rollout-{number}"
-            with Beacon(store, RUN, name, "rollout", None, me) as beacon:
-                journal = folder if number == 0 else folder / "services" / name
-                journal.mkdir(parents=True, exist_ok=True)
+            with Heartbeat(store, RUN, name, "rollout", None, me) as heartbeat:
+                metrics_folder = folder if number == 0 else folder / "services" / name
+                metrics_folder.mkdir(parents=True, exist_ok=True)
+                files = RunFiles(folder)
                 with _BUILDING:
-                    one = made(Worker, config, small_market(), store, RUN, folder, nano, journal)
-                one.attend(store, beacon, number, workers)
+                    parts = training_parts(config, small_market(), store, RUN, folder, nano, metrics_folder)
                 if number:
-                    one.follow()
-                one.resume()
-                one.run()
+                    RolloutWorker(parts, heartbeat, number, workers).follow(PublishedWeights(parts, heartbeat, files))
+                trainer = coordinator_trainer(parts, heartbeat, workers, files)
+                trainer.resume()
+                trainer.run()
             store.finish_run(RUN, "finished")
 
         return live
 
-    def trainer(role: str) -> Life:
+    def trainer(role: str) -> Process:
         def live(store: Store) -> None:
-            with Beacon(store, RUN, f"trainer-{role}", "trainer", role, me) as beacon:
+            with Heartbeat(store, RUN, f"trainer-{role}", "trainer", role, me) as heartbeat:
                 with _BUILDING:
-                    service = RoleService(config, nano, role, store, RUN, folder, beacon)
+                    service = RoleTrainerService(config, nano, role, store, RUN, folder, heartbeat, RunFiles(folder))
                 service.run()
 
         return live
 
-    found = {f"rollout-{number}": worker(number) for number in range(workers)}
-    return found | {f"trainer-{role}": trainer(role) for role in roles_of(config.team.roles)}
+    rollout_workers = {f"rollout-{number}": worker(number) for number in range(workers)}
+    return rollout_workers | {f"trainer-{role}": trainer(role) for role in roles_of(config.team.roles)}
 
 
-def play(store: Store, all_lives: Mapping[str, Life], opened: Opened = lambda store, name: store) -> dict[str, int]:
-    """Run every process to its end, a new life after each `Crash`; how often each of them died."""
-    deaths = dict.fromkeys(all_lives, 0)
+def run_in_threads(
+    store: Store, all_processes: Mapping[str, Process], opened: Opened = lambda store, name: store
+) -> dict[str, int]:
+    """Run every process to its end, started again after each `Crash`; how often each of them died."""
+    deaths = dict.fromkeys(all_processes, 0)
     errors: list[BaseException] = []
 
-    def run(name: str, live: Life) -> None:
+    def run(name: str, process: Process) -> None:
         while not errors:
             try:
-                live(opened(store, name))
+                process(opened(store, name))
             except Crash:
                 deaths[name] += 1
                 continue
@@ -95,7 +101,7 @@ def play(store: Store, all_lives: Mapping[str, Life], opened: Opened = lambda st
                     store.finish_run(RUN, "failed", str(error))
             return
 
-    threads = [threading.Thread(target=run, args=(name, live), name=name) for name, live in all_lives.items()]
+    threads = [threading.Thread(target=run, args=(name, process), name=name) for name, process in all_processes.items()]
     for thread in threads:
         thread.start()
     for thread in threads:

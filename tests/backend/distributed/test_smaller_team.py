@@ -8,10 +8,8 @@ import torch
 
 from backend.config.load import config_from_dict
 from backend.store.store import Store
-from backend.training.rl_job import made
-from backend.training.trainer import Trainer
-from tests.backend.distributed.worlds import begin, last_parameters, lives, play
-from tests.small_world import RUN, small_config, small_market
+from tests.backend.distributed.process_threads import begin_run, last_parameters, processes, run_in_threads
+from tests.small_world import one_process_trainer, small_config, small_market
 
 TEAM = ("manager", "trader")
 
@@ -22,14 +20,14 @@ def test_two_roles_apart_become_what_they_become_in_one_loop(nano: Path, tmp_pat
     document["team"]["roles"] = TEAM[1:]
     config = config_from_dict(document)
     with Store.open("mem://") as store:
-        begin(store, config)
-        trainer = made(Trainer, config, small_market(), store, RUN, tmp_path / "joint", nano, tmp_path / "joint")
+        begin_run(store, config)
+        trainer = one_process_trainer(config, small_market(), store, tmp_path / "joint", nano)
         trainer.run()
     with Store.open("mem://") as store:
-        begin(store, config)
-        all_lives = lives(config, nano, tmp_path / "apart")
+        begin_run(store, config)
+        all_lives = processes(config, nano, tmp_path / "apart")
         assert set(all_lives) == {"rollout-0", "trainer-manager", "trainer-trader"}
-        play(store, all_lives)
+        run_in_threads(store, all_lives)
     for role in TEAM:
         joint, apart = last_parameters(tmp_path / "joint", role), last_parameters(tmp_path / "apart", role)
         assert joint.keys() == apart.keys() and all(torch.equal(joint[name], apart[name]) for name in joint)

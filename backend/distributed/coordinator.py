@@ -1,0 +1,104 @@
+"""What the coordinator's trainer runs with.
+
+The coordinator is rollout worker 0: it plans the steps, validates, and keeps the state of the run, while each role
+learns in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from backend.distributed.published_weights import PublishedWeights, replaced_weights, with_replaced_weights
+from backend.distributed.run_files import SERVICES
+from backend.policies.adapters import load_versions
+from backend.policies.tensor_files import write_tensors
+from backend.training.checkpoints import TrainingState
+from backend.training.components import LearningStep, TrainingParts
+from backend.training.learning.step_data import StepData
+from simulator.errors import UserError
+
+_STATE = Path(SERVICES, "coordinator.json")
+_FORMER_STATE = Path(SERVICES, "leader.json")  # its former name, in the folders of older runs
+
+
+class RemoteLearners:
+    """A `LearnerPool` whose learners are other processes. They read the rollouts in the store and publish weights."""
+
+    def __init__(self, parts: TrainingParts, weights: PublishedWeights) -> None:
+        self._policies = parts.policies
+        self._publisher = parts.publisher
+        self._store = parts.recorder.store
+        self._run = parts.recorder.run
+        self._folder = parts.folder
+        self._weights = weights
+
+    def load_weights(self, step: int) -> None:
+        """As `LearnerPool.load_weights`: those that were published for `step`."""
+        self._weights.load(step)
+
+    def train_step(self, step: int, data: StepData) -> LearningStep:
+        """As `LearnerPool.train_step`: wait for the weights of the next step, and report what their trainers say."""
+        metrics: dict[str, float] = {}
+        rollbacks: list[tuple[int, str]] = []
+        for record in self._weights.load_trained(step + 1):
+            metrics |= record.metrics["metrics"]
+            if record.metrics["rolled_back"]:
+                rollbacks.append((record.step - 1, record.role))
+            metrics[f"{record.role}/staleness"] = float(step + 1 - record.step)
+        return LearningStep(metrics, rollbacks=rollbacks)
+
+    def replace_weights(self, step: int, version: Path) -> None:
+        """As `LearnerPool.replace_weights`. The trainers find the version in the records of their weights before they
+        learn from `step`, and the other workers before they roll it out."""
+        load_versions(self._policies, version)
+        self._publisher.publish(self._policies.roles)
+        for record in self._store.published(self._run, step):
+            if replaced_weights(record) is not None:  # by this process, before it was killed and started again
+                continue
+            path = self._folder / SERVICES / "replaced_weights" / record.role / f"step-{step:06d}.safetensors"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".tmp")
+            write_tensors(partial, self._policies.role_state(record.role), self._policies.header(record.role))
+            partial.replace(path)
+            version_now = self._policies.version(record.role)
+            self._store.add_published(with_replaced_weights(record, version_now, path, self._folder))
+
+
+class CoordinatorState:
+    """A `StateStore` that keeps the state of the run in `folder` in a file of its own; the rest of what a resumed run
+    needs is with the trainers and in the store."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def load(self) -> TrainingState | None:
+        """As `StateStore.load`. Reads the file under its former name where there is no other."""
+        for name in (_STATE, _FORMER_STATE):
+            if (self._folder / name).is_file():
+                raw = json.loads((self._folder / name).read_text())
+                raw["rollbacks"] = [(int(step), str(role)) for step, role in raw["rollbacks"]]
+                return TrainingState(**raw)
+        return None
+
+    def save(self, state: TrainingState) -> None:
+        """As `StateStore.save`: whole or not at all."""
+        path = self._folder / _STATE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".tmp")
+        with partial.open("w") as file:
+            json.dump(asdict(state), file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+
+
+def coordinator_state(folder: Path) -> TrainingState:
+    """The state of the run in `folder` after the last step that its coordinator completed. Raises `UserError` before
+    the first one."""
+    state = CoordinatorState(folder).load()
+    if state is None:
+        raise UserError(f"{folder / _STATE} is not there: no step of the run was completed with --launch")
+    return state

@@ -1,0 +1,120 @@
+"""What a trainer is composed of. Three parts have a local and a distributed implementation:
+
+    part            local (`in_process.py`)              distributed (`backend.distributed`)
+    RolloutSource   all shards in this process           the rollout workers, one or more
+    LearnerPool     a learner for each role here         a process for each role
+    StateStore      a checkpoint of everything           the coordinator's own small file
+
+The trainer does not know which of them it runs with, and both end with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from backend.config.training import TrainingConfig
+from backend.policies.role_policies import RolePolicies
+from backend.policies.weight_sync import Publisher, publisher
+from backend.training.algorithm.credit import RoleCredit
+from backend.training.checkpoints import TrainingState
+from backend.training.curriculum.curriculum import StepPlan, StepPlanner
+from backend.training.curriculum.hard_windows import Gaps
+from backend.training.curriculum.queries import QueryPool
+from backend.training.learning.step_data import StepData
+from backend.training.recorder import Recorder
+from backend.training.rollout.collect import RolloutSettings
+from backend.training.rollout.sharding import ShardCollector
+from cryptosentinel.llm.engine import Engine
+from cryptosentinel.team import Team
+
+
+@dataclass(frozen=True)
+class TrainingParts:
+    """What every process that rolls out has, whoever learns: the team over its engine, where the windows come from, and
+    what writes the records. `folder` is the run's."""
+
+    config: TrainingConfig
+    settings: RolloutSettings
+    team: Team
+    engine: Engine
+    policies: RolePolicies
+    pool: QueryPool
+    validation_pool: QueryPool
+    recorder: Recorder
+    folder: Path
+
+    @cached_property
+    def publisher(self) -> Publisher:
+        """Puts new weights where the engine answers with them."""
+        return publisher(self.engine, self.policies, self.folder / "served")
+
+    @cached_property
+    def collector(self) -> ShardCollector:
+        """Rolls shards out."""
+        return ShardCollector(self.team, self.engine, self.publisher, self.pool, self.settings, self.config)
+
+    @cached_property
+    def planner(self) -> StepPlanner:
+        """Plans the steps."""
+        return StepPlanner(self.config, Gaps(self.recorder.store, self.recorder.run, self.pool.cell_of))
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """The rollouts of a step, their metrics, and what the engine did for them (`Throughput.metrics`)."""
+
+    data: StepData
+    metrics: dict[str, float]
+    engine: Mapping[str, float]
+
+
+class RolloutSource(Protocol):
+    """Where the rollouts of a step come from."""
+
+    def collect(self, plan: StepPlan) -> RolloutBatch:
+        """All rollouts of a step, which are in the store by then."""
+        ...
+
+
+@dataclass(frozen=True)
+class LearningStep:
+    """What came of a step of learning: metrics, the credit of each role as far as it is known here, which role was
+    rolled back in which step, and why the run cannot go on, None if it can."""
+
+    metrics: dict[str, float]
+    credits: Mapping[str, RoleCredit] = field(default_factory=dict)
+    rollbacks: Sequence[tuple[int, str]] = ()
+    failure: str | None = None
+
+
+class LearnerPool(Protocol):
+    """Who learns from the rollouts, and where the weights of the engine come from."""
+
+    def load_weights(self, step: int) -> None:
+        """Let the engine answer with the weights that roll out `step`."""
+        ...
+
+    def train_step(self, step: int, data: StepData) -> LearningStep:
+        """Let every role learn from the rollouts of `step`; the engine then answers with the new weights."""
+        ...
+
+    def replace_weights(self, step: int, version: Path) -> None:
+        """Put the version in the folder `version` in place of every role's weights for `step`, each with a fresh
+        optimizer."""
+        ...
+
+
+class StateStore(Protocol):
+    """Where the state of a training is kept between its steps."""
+
+    def load(self) -> TrainingState | None:
+        """The state after the last step that was completed, None before the first."""
+        ...
+
+    def save(self, state: TrainingState) -> None:
+        """Keep the state, and with it all that a resumed run needs."""
+        ...

@@ -1,0 +1,125 @@
+"""A training in one process: it rolls out all shards itself, and the learners of all roles are here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from backend.policies.adapters import load_versions
+from backend.policies.role_policies import RolePolicies
+from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
+from backend.training.components import LearningStep, RolloutBatch, TrainingParts
+from backend.training.curriculum.curriculum import StepPlan
+from backend.training.curriculum.queries import Query
+from backend.training.learning.learner import Learner
+from backend.training.learning.metrics import team_metrics
+from backend.training.learning.role_trainer import GradientPool
+from backend.training.learning.shared_model import learn_together
+from backend.training.learning.step_data import StepData
+from backend.training.rollout.collect import Rollout
+from backend.training.rollout.dynamic_sampling import sample_further
+from backend.training.rollout.sharding import ShardQueries
+from backend.training.trainer import Trainer
+from cryptosentinel.scheduler import Throughput
+
+
+def local_trainer(parts: TrainingParts, learners: Mapping[str, Learner]) -> Trainer:
+    """A trainer whose rollouts, learners and checkpoints are all in this process."""
+    states = CheckpointFolder(parts.folder / "checkpoints", parts.policies, learners)
+    return Trainer(parts, LocalRollouts(parts), LocalLearners(parts, learners), states)
+
+
+def local_learners(parts: TrainingParts, gradients: GradientPool | None = None) -> dict[str, Learner]:
+    """A learner for each role, by role; `gradients` computes the gradients of all of them."""
+    config, policies, team = parts.config, parts.policies, parts.team.roles
+    return {role: Learner(config, policies, role, team, gradients) for role in policies.roles}
+
+
+class LocalRollouts:
+    """Rolls out all shards of a step here, one after another."""
+
+    def __init__(self, parts: TrainingParts) -> None:
+        self._config = parts.config
+        self._pool = parts.pool
+        self._collector = parts.collector
+        self._recorder = parts.recorder
+
+    def collect(self, plan: StepPlan) -> RolloutBatch:
+        """As `RolloutSource.collect`."""
+        step, stage, throughput = plan.step, plan.stage, Throughput()
+        queries = self._collector.queries(step, stage)
+        shards = [self._collector.roll_out(step, one, throughput) for one in queries]
+        team = [group for shard in shards for group in shard.team]
+        practice = [group for shard in shards for group in shard.practice]
+
+        def groups(rounds: int, known: int) -> list[list[Rollout]]:
+            return team
+
+        def roll_out(number: int, further: list[list[Query]]) -> None:
+            for one in further:
+                team.extend(self._collector.roll_out(step, ShardQueries(one), throughput).team)
+
+        sampling = sample_further(self._pool, self._config, step, stage, groups, roll_out)
+        shares = self._collector.shares(team, stage)
+        records = self._recorder.rollouts(step, stage.number, team, practice, shares)
+        metrics = {"stage": float(stage.number), **team_metrics(records), **sampling}
+        return RolloutBatch(StepData(stage, team, [*team, *practice], shares), metrics, throughput.metrics())
+
+
+class LocalLearners:
+    """The learners of all roles, in this process. They train in turn, or together where the roles share one model."""
+
+    def __init__(self, parts: TrainingParts, learners: Mapping[str, Learner]) -> None:
+        self._config = parts.config
+        self._policies = parts.policies
+        self._publisher = parts.publisher
+        self._learners = learners
+
+    def load_weights(self, step: int) -> None:
+        """As `LearnerPool.load_weights`: the policies as they are."""
+        self._publisher.publish(self._policies.roles)
+
+    def train_step(self, step: int, data: StepData) -> LearningStep:
+        """As `LearnerPool.train_step`."""
+        shared = self._config.models == "shared"
+        if shared:
+            results = learn_together(self._learners, step, data)
+        else:
+            results = {role: learner.learn(step, data) for role, learner in self._learners.items()}
+        metrics: dict[str, float] = {}
+        for result in results.values():
+            metrics |= result.metrics
+        credits = {role: result.credit for role, result in results.items() if result.credit is not None}
+        self._publisher.publish(self._policies.roles if shared else credits)
+        failures = (learner.failure() for learner in self._learners.values())
+        return LearningStep(
+            metrics,
+            credits,
+            rollbacks=[(step, role) for role, result in results.items() if result.rolled_back],
+            failure=next((failure for failure in failures if failure is not None), None),
+        )
+
+    def replace_weights(self, step: int, version: Path) -> None:
+        """As `LearnerPool.replace_weights`."""
+        load_versions(self._policies, version)
+        for learner in self._learners.values():
+            learner.restart()
+        self._publisher.publish(self._policies.roles)
+
+
+class CheckpointFolder:
+    """Keeps the state in a checkpoint together with policies, optimizers and what the learners remember."""
+
+    def __init__(self, folder: Path, policies: RolePolicies, learners: Mapping[str, Learner]) -> None:
+        self._folder = folder
+        self._policies = policies
+        self._learners = learners
+
+    def load(self) -> TrainingState | None:
+        """Go to the newest checkpoint; None if there is none. Raises `UserError` for one of another model."""
+        existing = checkpoints(self._folder)
+        return load_checkpoint(existing[-1], self._policies, self._learners) if existing else None
+
+    def save(self, state: TrainingState) -> None:
+        """Write a checkpoint. Raises `RunFailed` where the disk is full."""
+        save_checkpoint(self._folder, state, self._policies, self._learners)
