@@ -77,7 +77,7 @@ def test_the_last_line_says_why_it_ends(
 
 
 def test_last_message_of_a_log_that_is_torn_or_missing(tmp_path: Path) -> None:
-    assert last_message(tmp_path / "none").startswith("it said nothing")
+    assert last_message(tmp_path / "none").startswith("it logged nothing")
     (tmp_path / "torn").write_text('{"message": "a"}\n{"mess')
     assert last_message(tmp_path / "torn").startswith('{"mess')
 
