@@ -26,7 +26,7 @@ import numpy as np
 from backend.policies import prefix_tree
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.alignment import target_count
-from backend.training.algorithm.credit import calls_histogram, credit_sub
+from backend.training.algorithm.credit import assign_credit, calls_histogram, score_sub
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.queries import QueryPool
 from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
@@ -124,7 +124,8 @@ def _rollouts(codec: ChatCodec, settings: TeamSettings, pool: QueryPool, number:
 
 def _batch(groups: list[list[Rollout]], role: str, method: str, target: int) -> _Batch:
     rng = np.random.default_rng(0)
-    credit = credit_sub(groups, role, BETA, method, target, rng)  # type: ignore[arg-type] # one of its literals
+    scored = score_sub(groups, role, BETA, method, target, rng)  # type: ignore[arg-type] # one of its literals
+    credit = assign_credit(scored)
     items = [item for item in credit.items if item.reward is not None]
     return _Batch(
         [item.trajectory for item in items], [item.advantage for item in items], [item.weight for item in items]

@@ -21,7 +21,7 @@ from backend.training.checkpoints import TrainingState, checkpoints, load_checkp
 from backend.training.curriculum.curriculum import curriculum_of
 from backend.training.learning.learner import Learner
 from backend.training.learning.role_trainer import GradientPool
-from backend.training.learning.step_data import Learnt, StepData
+from backend.training.learning.step_data import LearningResult, StepData
 from backend.training.recorder import Recorder
 from backend.training.start import start_of
 from cryptosentinel.agents.registry import roles_of
@@ -80,7 +80,7 @@ class RoleTrainerService:
             data = read_step_data(self.store, self.run_id, step, self.role, self.config, self.curriculum)
             self._load_replaced_weights(step)
             self._check_origin(step, data)
-            learnt = self.learner.learn(step, data)
+            learnt = self.learner.train(step, data)
             if learnt.credit is not None:
                 self.recorder.rewards(step, {self.role: learnt.credit})
             if learnt.rolled_back:
@@ -140,7 +140,7 @@ class RoleTrainerService:
         for old in sorted(self._published().glob("step-*.safetensors"))[: -_KEPT_FILES - self.config.staleness]:
             old.unlink()
 
-    def _save_metrics(self, learnt: Learnt) -> None:
+    def _save_metrics(self, learnt: LearningResult) -> None:
         """Keep the metrics of the step, before the checkpoint that ends it."""
         saved = {"step": self.state.step, "metrics": learnt.metrics, "rolled_back": learnt.rolled_back}
         path = self._services() / LAST_METRICS

@@ -60,7 +60,7 @@ def read_step_data(
     for rollout in store.rollouts(run, step):
         rollouts[rollout.query].append(rollout)
     team: list[list[StepRollout]] = []
-    shares: list[list[float]] = []
+    outcomes: list[list[float]] = []
     practice: list[list[StepRollout]] = []
     for query in queries:
         number = query.query
@@ -68,12 +68,12 @@ def read_step_data(
             group = sorted(rollouts[number], key=lambda rollout: rollout.rollout)
             team.append([_step_rollout(one, calls[number, one.rollout]) for one in group])
             # A rollout that did not call the role has no share that anybody reads.
-            shares.append([next((t.shared for t in calls[number, one.rollout]), None) or 0.0 for one in group])
+            outcomes.append([next((t.shared for t in calls[number, one.rollout]), None) or 0.0 for one in group])
         else:
             attempts = sorted(place for place in calls if place[0] == number)
             practice.append([StepRollout(False, _NO_OUTCOME, _trajectories(calls[place])) for place in attempts])
-    has_shares = config.credit != "broadcast" and stage.pays_outcome and acts_through_code(ROLES[role])
-    return StepData(stage, team, [*team, *practice], {role: shares} if has_shares else {})
+    is_credited_apart = config.credit != "broadcast" and stage.pays_outcome and acts_through_code(ROLES[role])
+    return StepData(stage, team, [*team, *practice], {role: outcomes} if is_credited_apart else {})
 
 
 def _step_rollout(rollout: RolloutRecord, calls: list[TrajectoryRecord]) -> StepRollout:

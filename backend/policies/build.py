@@ -10,7 +10,7 @@ from backend.policies.adapter_shapes import adapter_shapes
 from backend.policies.adapters import load_versions
 from backend.policies.hardware import Hardware, answering_device
 from backend.policies.role_policies import RolePolicies
-from backend.policies.single_policy import SharedPolicies
+from backend.policies.single_policy import SinglePolicy
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.model_files import read_tokenizer
@@ -35,7 +35,7 @@ def role_policies(
     held = hardware or Hardware(answering_device(training))
     shapes = adapter_shapes(training)
     policies = (
-        SharedPolicies(base, list(roles), training.weights, shapes[roles[0]], training.seed, held)
+        SinglePolicy(base, list(roles), training.weights, shapes[roles[0]], training.seed, held)
         if training.models == "shared"
         else RolePolicies(base, list(roles), training.weights, shapes, training.seed, held)
     )

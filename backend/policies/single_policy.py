@@ -16,7 +16,7 @@ from simulator.errors import UserError
 OWNER = "team"  # whose the one adapter is: its first weights depend on this name, as apart on that of the role
 
 
-class SharedPolicies(RolePolicies):
+class SinglePolicy(RolePolicies):
     """`RolePolicies` whose roles all have the same parameters: one adapter, or one copy of the model."""
 
     def __init__(

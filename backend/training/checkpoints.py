@@ -17,7 +17,7 @@ from pathlib import Path
 
 from backend.policies.role_policies import RolePolicies
 from backend.policies.tensor_files import read_tensors, write_tensors
-from backend.training.learning.learner import Learner, Past
+from backend.training.learning.learner import Learner, LearnerState
 from simulator.errors import RunFailed, UserError
 
 KEPT = 2
@@ -57,9 +57,10 @@ def save_checkpoint(
         policies.save(partial / "policies")
         for role, learner in learners.items():
             learner.trainer.save(partial / f"trainer-{role}.safetensors")
-            (partial / f"learner-{role}.json").write_text(json.dumps(learner.past.to_dict()))
-            if learner.good is not None:
-                write_tensors(partial / f"good-{role}.safetensors", learner.good, {"kind": "good", "role": role})
+            (partial / f"learner-{role}.json").write_text(json.dumps(learner.state.to_dict()))
+            valid = learner.last_valid_parameters
+            if valid is not None:
+                write_tensors(partial / f"good-{role}.safetensors", valid, {"kind": "good", "role": role})
         (partial / "state.json").write_text(json.dumps(asdict(state)))
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
@@ -106,17 +107,17 @@ def load_checkpoint(path: Path, policies: RolePolicies, learners: Mapping[str, L
     for role, learner in learners.items():
         learner.trainer.load(path / f"trainer-{role}.safetensors")
         kept = path / f"good-{role}.safetensors"
-        learner.good = read_tensors(kept)[0] if kept.is_file() else None
-        learner.past = _past(path / f"learner-{role}.json")
+        valid = read_tensors(kept)[0] if kept.is_file() else None
+        learner.restore(_learner_state(path / f"learner-{role}.json"), valid)
     return state
 
 
-def _past(path: Path) -> Past:
-    """What a learner remembers; nothing in a checkpoint from before it remembered anything."""
+def _learner_state(path: Path) -> LearnerState:
+    """What a learner remembers of its steps; a fresh state where the checkpoint is of a version that kept none."""
     if not path.is_file():
-        return Past()
+        return LearnerState()
     try:
-        return Past.from_dict(json.loads(path.read_text()))
+        return LearnerState.from_dict(json.loads(path.read_text()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path} cannot be read ({error}): remove {path.parent} to go on from the one before"

@@ -14,7 +14,7 @@ from backend.training.curriculum.queries import Query
 from backend.training.learning.learner import Learner
 from backend.training.learning.metrics import team_metrics
 from backend.training.learning.role_trainer import GradientPool
-from backend.training.learning.shared_model import learn_together
+from backend.training.learning.shared_model import train_jointly
 from backend.training.learning.step_data import StepData
 from backend.training.rollout.collect import Rollout
 from backend.training.rollout.dynamic_sampling import sample_further
@@ -60,10 +60,10 @@ class LocalRollouts:
                 team.extend(self._collector.roll_out(step, ShardQueries(one), throughput).team)
 
         sampling = sample_further(self._pool, self._config, step, stage, groups, roll_out)
-        shares = self._collector.shares(team, stage)
-        records = self._recorder.rollouts(step, stage.number, team, practice, shares)
+        outcomes = self._collector.role_outcomes(team, stage)
+        records = self._recorder.rollouts(step, stage.number, team, practice, outcomes)
         metrics = {"stage": float(stage.number), **team_metrics(records), **sampling}
-        return RolloutBatch(StepData(stage, team, [*team, *practice], shares), metrics, throughput.metrics())
+        return RolloutBatch(StepData(stage, team, [*team, *practice], outcomes), metrics, throughput.metrics())
 
 
 class LocalLearners:
@@ -83,9 +83,9 @@ class LocalLearners:
         """As `LearnerPool.train_step`."""
         shared = self._config.models == "shared"
         if shared:
-            results = learn_together(self._learners, step, data)
+            results = train_jointly(self._learners, step, data)
         else:
-            results = {role: learner.learn(step, data) for role, learner in self._learners.items()}
+            results = {role: learner.train(step, data) for role, learner in self._learners.items()}
         metrics: dict[str, float] = {}
         for result in results.values():
             metrics |= result.metrics

@@ -12,7 +12,7 @@ from torch.utils.tensorboard.writer import SummaryWriter
 
 from backend.store.records import QueryRecord, RewardRecord, RolloutRecord, TrajectoryRecord
 from backend.store.store import Store
-from backend.training.algorithm.credit import Credited, RoleCredit
+from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.metrics import market_move, ordered_exposure
 from backend.training.rollout.collect import Practice, Rollout
@@ -79,12 +79,12 @@ class Recorder:
         stage: int,
         team: Sequence[Sequence[Rollout]],
         practice: Sequence[Sequence[Practice]],
-        shares: Mapping[str, Sequence[Sequence[float]]],
+        role_outcomes: Mapping[str, Sequence[Sequence[float]]],
     ) -> list[RolloutRecord]:
-        """Write what a step heard: queries, rollouts, conversations and delegations; returns the rollouts' records.
+        """Write queries, rollouts, conversations and delegations of a step; returns the rollouts' records.
 
-        `shares` are those of `team` (`shares.role_shares`). Practice has conversations, but no team, so no rollout and
-        no delegation.
+        `role_outcomes` are those of `team` (`rollout.role_outcomes`). Practice has conversations, but no team, so no
+        rollout and no delegation.
         """
         groups: list[Sequence[Rollout | Practice]] = [*team, *practice]
         queries = [group[0].query for group in groups]
@@ -99,7 +99,7 @@ class Recorder:
         for place, group in enumerate(team):
             for position, one in enumerate(group):
                 records.append(self._rollout(step, one))
-                shared = {role: rows[place][position] for role, rows in shares.items()}
+                shared = {role: rows[place][position] for role, rows in role_outcomes.items()}
                 trajectories.append(self._trajectory(step, one, one.main, one.decision.manager, None, None))
                 trajectories += [
                     self._trajectory(step, one, call, said, (MANAGER.key, 0), shared.get(call.role, one.shared_outcome))
@@ -164,7 +164,7 @@ class Recorder:
             shared=shared,
         )
 
-    def _reward(self, step: int, item: Credited) -> RewardRecord:
+    def _reward(self, step: int, item: TrajectoryCredit) -> RewardRecord:
         assert item.reward is not None
         parts = {"format": item.parts.format if item.parts.valid else 0.0, "outcome": item.parts.outcome}
         if item.parts.expert is not None:

@@ -18,7 +18,7 @@ from backend.training.checkpoints import TrainingState
 from backend.training.components import LearnerPool, RolloutSource, StateStore, TrainingParts
 from backend.training.curriculum.curriculum import curriculum_of
 from backend.training.diagnostics.catalogue import should_stop
-from backend.training.learning.learner import SILENT_STEPS
+from backend.training.learning.learner import MAX_IDLE_STEPS
 from backend.training.validation import Validation, validate
 from cryptosentinel.scheduler import FILLING, SPEED
 from cryptosentinel.team import derive_seed
@@ -131,7 +131,7 @@ class Trainer:
             return
         if silent:
             raise RunFailed(
-                f"stopped by training.auto_stop: {', '.join(silent)} had no conversation in {SILENT_STEPS} steps; "
+                f"stopped by training.auto_stop: {', '.join(silent)} had no conversation in {MAX_IDLE_STEPS} steps; "
                 "train with a higher training.per_role.manager.entropy or a longer stage 1, or without auto_stop"
             )
         records = self._recorder.store.metrics(run)
@@ -211,12 +211,12 @@ class Trainer:
 
 
 def silent_roles(roles: Sequence[str], metrics: Mapping[str, float], run: str) -> list[str]:
-    """The roles without a conversation in `SILENT_STEPS` steps or more; the log names each of them once."""
-    silent = [role for role in roles if metrics.get(f"{role}/silent_steps", 0.0) >= SILENT_STEPS]
+    """The roles without a conversation in `MAX_IDLE_STEPS` steps or more; the log names each of them once."""
+    silent = [role for role in roles if metrics.get(f"{role}/silent_steps", 0.0) >= MAX_IDLE_STEPS]
     for role in silent:
-        if metrics[f"{role}/silent_steps"] == SILENT_STEPS:
+        if metrics[f"{role}/silent_steps"] == MAX_IDLE_STEPS:
             _log.warning(
                 "run %s: %s had no conversation in %d steps, so it learns nothing; see whether the manager asks it",
-                run, role, SILENT_STEPS,
+                run, role, MAX_IDLE_STEPS,
             )  # fmt: skip
     return silent

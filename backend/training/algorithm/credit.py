@@ -1,37 +1,38 @@
-"""From the rollouts of a step to what each role's optimiser needs: rewards, alignment weights, advantages.
+"""From the rollouts of a step to a reward, a weight and an advantage for each trajectory of a role.
 
-Groups are (query, role). Roles never share a statistic (arXiv 2511.13288, and DESIGN of this project in docs/).
+A group is (query, role): the K rollouts of one query, as one role took part in them. Roles never share a statistic
+(arXiv 2511.13288). The two halves are
+
+    score_main, score_sub   the calls of each group with their rewards (`rewards`) and alignment weights (`alignment`)
+    assign_credit           their advantages (`advantages`)
 
 A sub-agent's calls can also be compared within (query, role, ordinal): first calls with first calls, second ones with
 second ones, since a later call is asked under other circumstances. An ordinal with too few calls in a query backs off
-to all calls of (query, role). How much a call counts is the alignment's business alone, and its weights still sum to 1
-over (query, role): the grouping decides what a call is compared with, and never how large a step is.
+to all calls of (query, role). The grouping decides what a call is compared with. How much it counts is decided by the
+alignment alone, whose weights sum to 1 over (query, role) whatever the grouping.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 
-from backend.config.training import TrainingConfig
 from backend.training.algorithm.advantages import batch_scaled, decoupled_advantages, group_advantages
 from backend.training.algorithm.alignment import AlignmentMethod, align
 from backend.training.algorithm.rewards import Outcome, RewardParts, main_reward, overlong_penalty, sub_reward
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.curriculum.curriculum import Stage
 from simulator.arrays import FloatArray
 
 GroupKey = Literal["role", "ordinal"]
 RewardAggregation = Literal["sum_then_normalize", "normalize_then_sum"]
-Call = tuple[Trajectory, RewardParts, float]  # with its reward
 
 
 class Attempt(Protocol):
-    """What credit must know of a rollout or a practice: its sub-trajectories in the order of the calls, and the
-    outcome that they share."""
+    """What credit reads of a rollout of the team or of a sub-agents' practice: the sub-agents' trajectories in the
+    order of the calls, and the outcome in [0, 1] that they share."""
 
     @property
     def subs(self) -> tuple[Trajectory, ...]: ...
@@ -41,7 +42,7 @@ class Attempt(Protocol):
 
 
 class TeamAttempt(Attempt, Protocol):
-    """What it must know of a rollout of the whole team: also the manager's trajectory and the outcome."""
+    """What credit reads of a rollout of the whole team: also the manager's trajectory and the outcome."""
 
     @property
     def main(self) -> Trajectory: ...
@@ -80,8 +81,34 @@ STANDARD_CREDIT = CreditSettings()
 
 
 @dataclass(frozen=True)
-class Credited:
-    """One trajectory with its reward, alignment weight and advantage. `reward` is None where a score was missing."""
+class ScoredCall:
+    """A trajectory with its reward and the parts that the reward is the weighted sum of."""
+
+    trajectory: Trajectory
+    parts: RewardParts
+    reward: float
+
+
+@dataclass(frozen=True)
+class ScoredGroup:
+    """The calls of one role in the K rollouts of one query, before they are compared.
+
+    weights       (n,) alignment weights of the n scored calls
+    coefficients  of format, outcome and expert score in the reward
+    unscored      calls without a reward, since their expert score is missing
+    main          whether they are the main agent's: one call a rollout, which all count alike
+    """
+
+    calls: Sequence[ScoredCall]
+    weights: FloatArray
+    coefficients: tuple[float, float, float]
+    unscored: Sequence[tuple[Trajectory, RewardParts]] = ()
+    main: bool = False
+
+
+@dataclass(frozen=True)
+class TrajectoryCredit:
+    """A trajectory with its reward, alignment weight and advantage. `reward` is None where a score was missing."""
 
     trajectory: Trajectory
     parts: RewardParts
@@ -90,51 +117,71 @@ class Credited:
     advantage: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class RoleCredit:
-    """Everything one role trains on in a step. `degenerate` counts the groups without spread, `unscored` the calls
-    without a reward."""
+    """Everything one role trains on in a step.
 
-    items: list[Credited] = field(default_factory=list)
+    `items` holds the unscored calls first, then the scored ones by query. `groups` counts what was compared,
+    `degenerate` those of them without spread, `unscored` the calls without a reward.
+    """
+
+    items: Sequence[TrajectoryCredit] = ()
     groups: int = 0
     degenerate: int = 0
     unscored: int = 0
 
 
-@dataclass(frozen=True)
-class _Scored:
-    """The scored calls of one query with their weights and advantages, both (n,)."""
-
-    calls: Sequence[Call]
-    weights: FloatArray
-    advantages: FloatArray
-
-
-def credit_main(
-    groups: Sequence[Sequence[TeamAttempt]], alpha: tuple[float, float], settings: CreditSettings = STANDARD_CREDIT
-) -> RoleCredit:
-    """The manager's credit: one trajectory a rollout, K in a group."""
-    result = RoleCredit()
-    scored: list[_Scored] = []
+def assign_credit(groups: Sequence[ScoredGroup], settings: CreditSettings = STANDARD_CREDIT) -> RoleCredit:
+    """The credit of one role for a step: the advantage of each call within its group. `groups` come from `score_main`
+    or `score_sub`."""
+    compared = degenerate = 0
+    weights: list[FloatArray] = []
+    advantages: list[FloatArray] = []
     for group in groups:
-        calls: list[Call] = []
-        for one in group:
-            penalty = _overlong(one.main, settings)
-            parts = RewardParts(one.main.valid, one.main.format_score, one.outcome.score, overlong=penalty)
-            calls.append((one.main, parts, main_reward(parts.valid, parts.format, parts.outcome, alpha) + penalty))
-        weights = np.full(len(calls), 1.0 / len(group))
-        # All K rollouts count alike: statistics without weights, whose rounding is the plain mean's.
-        advantages, degenerate = _compared(calls, None, (*alpha, 0.0), settings)
-        if degenerate and not settings.keep_degenerate:
-            weights = np.zeros(len(calls))
-        result.groups += 1
-        result.degenerate += degenerate
-        scored.append(_Scored(calls, weights, advantages))
-    _gather(result, scored, settings)
-    return result
+        weight, advantage = group.weights, np.zeros(len(group.calls))
+        for members, receivers in _comparisons(group, settings):
+            calls = [group.calls[i] for i in members]
+            # The main agent's calls count alike: statistics without weights have the rounding of the plain mean.
+            among = None if group.main else weight[members]
+            if settings.decoupled:
+                terms, coefficients = [call.parts.terms() for call in calls], (*group.coefficients, 1.0)
+                values, equal = decoupled_advantages(terms, coefficients, among)
+            else:
+                values, equal = group_advantages([call.reward for call in calls], among, settings.scale_rewards)
+            advantage[receivers] = values[np.isin(members, receivers)]
+            compared += 1
+            degenerate += equal
+            if equal and group.main and not settings.keep_degenerate:
+                weight = np.zeros(len(group.calls))
+        weights.append(weight)
+        advantages.append(advantage)
+    if settings.decoupled:
+        advantages = batch_scaled(advantages, weights)
+    items = [TrajectoryCredit(call, parts, None, 0.0, 0.0) for group in groups for call, parts in group.unscored]
+    unscored = len(items)
+    for group, weight, advantage in zip(groups, weights, advantages, strict=True):
+        for call, w, a in zip(group.calls, weight, advantage, strict=True):
+            items.append(TrajectoryCredit(call.trajectory, call.parts, call.reward, float(w), float(a)))
+    return RoleCredit(tuple(items), compared, degenerate, unscored)
 
 
-def credit_sub(
+def score_main(
+    groups: Sequence[Sequence[TeamAttempt]], alpha: tuple[float, float], settings: CreditSettings = STANDARD_CREDIT
+) -> list[ScoredGroup]:
+    """The main agent's calls of each query with their rewards: one trajectory a rollout, weight 1/K each."""
+    scored: list[ScoredGroup] = []
+    for group in groups:
+        calls: list[ScoredCall] = []
+        for rollout in group:
+            main, penalty = rollout.main, _overlong(rollout.main, settings)
+            parts = RewardParts(main.valid, main.format_score, rollout.outcome.score, overlong=penalty)
+            reward = main_reward(parts.valid, parts.format, parts.outcome, alpha)
+            calls.append(ScoredCall(main, parts, reward + penalty))
+        scored.append(ScoredGroup(calls, np.full(len(calls), 1.0 / len(calls)), (*alpha, 0.0), main=True))
+    return scored
+
+
+def score_sub(
     groups: Sequence[Sequence[Attempt]],
     role: str,
     beta: tuple[float, float, float],
@@ -143,21 +190,22 @@ def credit_sub(
     rng: np.random.Generator,
     settings: CreditSettings = STANDARD_CREDIT,
     outcomes: Sequence[Sequence[float]] | None = None,
-) -> RoleCredit:
-    """A sub-agent's credit, from rollouts of the team or from practice.
+) -> list[ScoredGroup]:
+    """A sub-agent's calls of each query with their rewards and alignment weights. Queries without a call are left out.
 
-    `outcomes`: the part of the outcome that each rollout of the first groups credits the role with (`role_shares`); the
-    groups behind these are practice, which has no outcome. None broadcasts the team's outcome.
+    `method`, `target` and `rng` are those of `align`. `outcomes` replaces the team's outcome for each rollout of the
+    first groups by the part of it that the role is credited with (`credit` other than broadcast). The groups behind
+    these are practice, which has no outcome. None pays every call the team's outcome (broadcast).
     """
-    result = RoleCredit()
-    scored: list[_Scored] = []
+    scored: list[ScoredGroup] = []
     for number, group in enumerate(groups):
-        calls: list[Call] = []
+        calls: list[ScoredCall] = []
+        unscored: list[tuple[Trajectory, RewardParts]] = []
         counts: list[int] = []
         replayed = outcomes[number] if outcomes is not None and number < len(outcomes) else None
         for position, rollout in enumerate(group):
             outcome = rollout.shared_outcome if replayed is None else replayed[position]
-            count = 0
+            before = len(calls)
             for call in rollout.subs:
                 if call.role != role:
                     continue
@@ -165,29 +213,19 @@ def credit_sub(
                 parts = RewardParts(call.valid, call.format_score, outcome, call.expert, penalty)
                 reward = sub_reward(call.valid, call.format_score, outcome, call.expert, beta)
                 if reward is None:
-                    result.unscored += 1
-                    result.items.append(Credited(call, parts, None, 0.0, 0.0))
-                    continue
-                calls.append((call, parts, reward + penalty))
-                count += 1
-            counts.append(count)
-        if not calls:
-            continue
-        weights = align(counts, method, target, rng)
-        advantages = np.zeros(len(calls))
-        for among, own in _comparisons(calls, weights, settings):
-            found = np.zeros(len(calls))
-            found[among], degenerate = _compared([calls[i] for i in among], weights[among], beta, settings)
-            advantages[own] = found[own]
-            result.groups += 1
-            result.degenerate += degenerate
-        scored.append(_Scored(calls, weights, advantages))
-    _gather(result, scored, settings)
-    return result
+                    unscored.append((call, parts))
+                else:
+                    calls.append(ScoredCall(call, parts, reward + penalty))
+            counts.append(len(calls) - before)
+        if calls:
+            scored.append(ScoredGroup(calls, align(counts, method, target, rng), beta, unscored))
+        elif unscored:
+            scored.append(ScoredGroup([], np.empty(0), beta, unscored))
+    return scored
 
 
 def calls_histogram(groups: Sequence[Sequence[Attempt]], role: str) -> dict[int, int]:
-    """How many rollouts called `role` how often."""
+    """How many rollouts called `role` how often, for `alignment.target_count`."""
     histogram: dict[int, int] = {}
     for group in groups:
         for rollout in group:
@@ -196,59 +234,24 @@ def calls_histogram(groups: Sequence[Sequence[Attempt]], role: str) -> dict[int,
     return histogram
 
 
-def _overlong(one: Trajectory, settings: CreditSettings) -> float:
+def _overlong(call: Trajectory, settings: CreditSettings) -> float:
     if not settings.overlong_length:
         return 0.0
-    return overlong_penalty(int(one.mask.sum()), settings.overlong_length, settings.overlong_buffer)
+    return overlong_penalty(int(call.mask.sum()), settings.overlong_length, settings.overlong_buffer)
 
 
-def _comparisons(
-    calls: Sequence[Call], weights: FloatArray, settings: CreditSettings
-) -> list[tuple[list[int], list[int]]]:
-    """Which calls of a query are compared with which: (those that make the statistics, those that take their advantage
-    from them), as positions. Calls that the alignment dropped make no group large."""
-    everyone = list(range(len(calls)))
-    if settings.group == "role":
-        return [(everyone, everyone)]
+def _comparisons(group: ScoredGroup, settings: CreditSettings) -> list[tuple[list[int], list[int]]]:
+    """Which calls of a group are compared with which, as positions: (members, receivers). The members make the
+    statistics; the receivers, some or all of them, take their advantage from these.
+
+    Calls that the alignment dropped do not count towards `min_group`. Nothing is compared in a group without calls.
+    """
+    everyone = list(range(len(group.calls)))
+    if settings.group == "role" or group.main:
+        return [(everyone, everyone)] if everyone else []
     ordinals: dict[int, list[int]] = {}
-    for position, (trajectory, _, _) in enumerate(calls):
-        ordinals.setdefault(trajectory.ordinal, []).append(position)
-    large = [own for own in ordinals.values() if np.count_nonzero(weights[own]) >= settings.min_group]
+    for position, call in enumerate(group.calls):
+        ordinals.setdefault(call.trajectory.ordinal, []).append(position)
+    large = [own for own in ordinals.values() if np.count_nonzero(group.weights[own]) >= settings.min_group]
     rest = sorted(set(everyone).difference(*large))
     return [(own, own) for own in large] + ([(everyone, rest)] if rest else [])
-
-
-def _compared(
-    calls: Sequence[Call],
-    weights: FloatArray | None,
-    coefficients: tuple[float, float, float],
-    settings: CreditSettings,
-) -> tuple[FloatArray, bool]:
-    """Advantages of calls that are compared with one another, and whether they are degenerate. `coefficients` are those
-    of format, outcome and expert score; the overlong penalty has 1."""
-    if settings.decoupled:
-        return decoupled_advantages([parts.terms() for _, parts, _ in calls], (*coefficients, 1.0), weights)
-    return group_advantages([reward for _, _, reward in calls], weights, settings.scale_rewards)
-
-
-def _gather(result: RoleCredit, scored: Sequence[_Scored], settings: CreditSettings) -> None:
-    """Put the scored calls of all queries into `result`."""
-    advantages = [one.advantages for one in scored]
-    if settings.decoupled:
-        advantages = batch_scaled(advantages, [one.weights for one in scored])
-    for one, row in zip(scored, advantages, strict=True):
-        for (call, parts, reward), weight, advantage in zip(one.calls, one.weights, row, strict=True):
-            result.items.append(Credited(call, parts, reward, float(weight), float(advantage)))
-
-
-def credit_settings(config: TrainingConfig, stage: Stage) -> CreditSettings:
-    """How advantages come of rewards in a stage."""
-    return CreditSettings(
-        scale_rewards=config.scale_rewards,
-        reward_aggregation=config.reward_aggregation,
-        group=config.group,
-        min_group=config.min_group,
-        overlong_length=config.overlong_length,
-        overlong_buffer=config.overlong_buffer,
-        keep_degenerate=stage.number == 1 or config.dynamic_rounds == 0,
-    )

@@ -3,9 +3,9 @@
     main agent:  R = a1 format + a2 outcome              0 when its format is invalid
     sub-agent:   R = b1 format + b2 outcome + b3 expert  0 when its format is invalid
 
-`outcome` is the team's, one per rollout, or what a role changed of it (`shares`). An overlong conversation may cost up
-to 1 more (`overlong_penalty`). The expert scores are verifiable: each compares what an agent said with what happened on
-the market, no judge involved. All are proper or monotone, so honesty is the best answer.
+`outcome` is the team's, one per rollout, or what a role changed of it (`counterfactual`). An overlong conversation may
+cost up to 1 more (`overlong_penalty`). The expert scores are verifiable: each compares what an agent said with what
+happened on the market. No model judges. All scores are proper or monotone, so honesty is the best answer.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ BETA = (0.1, 0.4, 0.5)
 class RewardParts:
     """The parts of one trajectory's reward, kept apart so that a record can be re-weighed later.
 
-    `outcome` is the team's outcome of the rollout, 0 when the main agent's format was invalid, or what `role_shares`
-    credits the role with. `expert` is None where no score exists, always so for the main agent. `overlong` is
-    `overlong_penalty`. Raises ValueError for a part outside [0, 1], an `overlong` outside [-1, 0], or NaN.
+    `outcome` is the team's outcome of the rollout, 0 when the main agent's format was invalid, or the part of it that
+    `counterfactual` credits the role with. `expert` is None where no score exists, always so for the main agent.
+    `overlong` is `overlong_penalty`. Raises ValueError for a part outside [0, 1], an `overlong` outside [-1, 0], or
+    NaN.
     """
 
     valid: bool

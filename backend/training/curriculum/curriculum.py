@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, cast
 
 from backend.config.training import TrainingConfig
+from backend.training.algorithm.credit import CreditSettings
 from backend.training.curriculum.hard_windows import Gaps, Hard
 
 Schedule = Literal["constant", "linear", "cosine"]
@@ -133,6 +134,19 @@ def curriculum_of(config: TrainingConfig) -> Curriculum:
         config.pays_outcome(),
         config.schedule,
         config.lr_end,
+    )
+
+
+def credit_settings(config: TrainingConfig, stage: Stage) -> CreditSettings:
+    """How rewards become advantages in a stage (`algorithm.credit`)."""
+    return CreditSettings(
+        scale_rewards=config.scale_rewards,
+        reward_aggregation=config.reward_aggregation,
+        group=config.group,
+        min_group=config.min_group,
+        overlong_length=config.overlong_length,
+        overlong_buffer=config.overlong_buffer,
+        keep_degenerate=stage.number == 1 or config.dynamic_rounds == 0,
     )
 
 

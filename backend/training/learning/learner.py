@@ -1,14 +1,14 @@
-"""One role's part of a training step: from what the rollouts left to the role's next policy.
+"""One role's part of a training step: from the rollouts' trajectories to the role's next policy.
 
-It reads the role's own trajectories and the team's outcomes and nothing else of the other roles, so that it does the
-same in a process of its own as in one loop with the others.
+It reads the role's own trajectories and the team's outcomes, and nothing else of the other roles. So it computes the
+same in a process of its own as in one process with the others.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -19,55 +19,93 @@ from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.alignment import target_count
 from backend.training.algorithm.credit import (
     Attempt,
+    CreditSettings,
     RoleCredit,
+    ScoredGroup,
+    assign_credit,
     calls_histogram,
-    credit_main,
-    credit_settings,
-    credit_sub,
+    score_main,
+    score_sub,
 )
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.curriculum.curriculum import Stage, curriculum_of
+from backend.training.curriculum.curriculum import Stage, credit_settings, curriculum_of
 from backend.training.learning.metrics import credit_metrics, spoken_metrics
 from backend.training.learning.role_trainer import Batch, GradientPool, RoleTrainer, RoleTrainerSettings
-from backend.training.learning.step_data import Learnt, StepData
-from backend.training.rollout.counterfactual import share_metrics
+from backend.training.learning.step_data import LearningResult, StepData
+from backend.training.rollout.role_outcomes import role_outcome_metrics
 from cryptosentinel.agents.registry import MANAGER, ROLES
 from cryptosentinel.team import derive_seed
 
-SILENT_STEPS = 10  # steps without a conversation of a role, after which that is no chance of the draw
-MIN_CALLS = 20  # fewer conversations of a role than these tell nothing about its format
+MAX_IDLE_STEPS = 10  # steps without a conversation of a role; so many in a row are no chance of the draw
+MIN_CALLS = 20  # conversations from which the share of valid ones is judged; fewer say nothing about the format
+
+# As checkpoints of former versions name the fields of `LearnerState`.
+_FORMER_NAMES = {
+    "stage2_steps": "collaborated",
+    "idle_steps": "silent",
+    "skipped_steps": "skipped",
+    "call_histograms": "histograms",
+}
 
 
 @dataclass
-class Past:
-    """What a learner remembers of its steps, beside parameters and optimiser.
+class LearnerState:
+    """What a learner remembers of its steps, beside parameters and optimizer.
 
-    collaborated  steps of stage 2 that it has done: how far the schedules are
-    silent        steps in a row without a conversation of the role
-    skipped       steps in a row in which none of the updates that it tried was finite
-    histograms    how many rollouts called it how often (`credit.calls_histogram`), of the last steps, oldest first
+    stage2_steps     steps of stage 2 that it has done: how far the schedules are
+    idle_steps       steps in a row without a conversation of the role
+    skipped_steps    steps in a row in which updates were tried and none of them was finite
+    call_histograms  of each of the last steps, oldest first: how many rollouts called the role how often
+                     (`credit.calls_histogram`)
     """
 
-    collaborated: int = 0
-    silent: int = 0
-    skipped: int = 0
-    histograms: list[dict[int, int]] = field(default_factory=list)
+    stage2_steps: int = 0
+    idle_steps: int = 0
+    skipped_steps: int = 0
+    call_histograms: list[dict[int, int]] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """As JSON takes it."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`, also by way of JSON, where keys are text. Raises ValueError, TypeError, KeyError
-        or AttributeError for anything else."""
-        kept = [{int(calls): int(rollouts) for calls, rollouts in one.items()} for one in raw["histograms"]]
-        return cls(int(raw["collaborated"]), int(raw["silent"]), int(raw["skipped"]), kept)
+        """The inverse of `to_dict`, also by way of JSON, where keys are text; former names of the fields are read too.
+
+        Raises ValueError, TypeError, KeyError or AttributeError for anything else.
+        """
+        values = {name: raw[name] if name in raw else raw[former] for name, former in _FORMER_NAMES.items()}
+        histograms = [
+            {int(calls): int(rollouts) for calls, rollouts in histogram.items()}
+            for histogram in values["call_histograms"]
+        ]
+        return cls(int(values["stage2_steps"]), int(values["idle_steps"]), int(values["skipped_steps"]), histograms)
+
+
+@dataclass(frozen=True)
+class CreditInput:
+    """What a role's credit for a step is computed from.
+
+    stage     the stage with the role's own weights of the rewards
+    settings  how rewards become advantages
+    groups    the role's scored calls; None where the role sits the step out
+    rate      the schedule's factor on the learning rate
+    metrics   of the role's conversations and their alignment
+    """
+
+    stage: Stage
+    settings: CreditSettings
+    groups: Sequence[ScoredGroup] | None
+    rate: float
+    metrics: Mapping[str, float]
 
 
 class Learner:
-    """Trains `role` of `policies`, step by step, in a team of the roles `team`. `good` are its parameters as they last
-    kept their format, None before they did; `past` is what else it remembers. A checkpoint has all of it."""
+    """Trains `role` of `policies`, step by step, in a team of the roles `team`.
+
+    `last_valid_parameters` are the role's parameters when its format was last valid, None before it was. With `state`
+    they are what a checkpoint keeps of a learner beside policy and optimizer; `restore` puts both back.
+    """
 
     def __init__(
         self,
@@ -77,6 +115,7 @@ class Learner:
         team: Sequence[str] = tuple(ROLES),
         gradients: GradientPool | None = None,
     ) -> None:
+        """`config` is the team's; the role's own settings are taken from it. `gradients` is `RoleTrainer`'s."""
         self.config = config.of_role(role)
         self.curriculum = curriculum_of(self.config)
         self.policies = policies
@@ -84,75 +123,96 @@ class Learner:
         self.team = team
         self._gradients = gradients
         self.trainer = self._fresh_trainer()
-        self.good: dict[str, Tensor] | None = None
-        self.past = Past()
+        self.last_valid_parameters: Mapping[str, Tensor] | None = None
+        self.state = LearnerState()
 
-    def learn(self, step: int, data: StepData) -> Learnt:
-        """Roll back if the format is lost, else credit the role's trajectories and make its optimiser steps."""
-        rolled_back = self._roll_back(self.spoken(data))
-        learnt, rate = self.pay(step, data)
-        if learnt.credit is not None and not rolled_back and self._learns(step):
-            learnt.metrics.update(self._step(learnt.credit, rate))
-        return replace(learnt, rolled_back=rolled_back)
+    def train(self, step: int, data: StepData) -> LearningResult:
+        """Learn from the rollouts of a step: roll back if the format is lost, assign credit, and make the updates."""
+        rolled_back = self._roll_back(self.conversations(data))
+        given = self.credit_input(step, data)
+        credit = None if given.groups is None else assign_credit(given.groups, given.settings)
+        metrics = {**given.metrics, **self.credit_metrics(given, credit, data)}
+        if credit is not None and not rolled_back and self._learns(step):
+            batch = self.split_batch(credit)
+            if batch is not None:
+                metrics |= self.trainer.train(batch, given.rate)
+                self.count_skipped(metrics)
+        return LearningResult(credit, metrics, rolled_back)
 
-    def pay(self, step: int, data: StepData) -> tuple[Learnt, float]:
-        """What the role is paid for a step, and the factor of a schedule on its learning rate. No weight changes.
+    def credit_input(self, step: int, data: StepData) -> CreditInput:
+        """The role's calls of a step with rewards and alignment weights. The state counts the step; no weight changes.
 
-        The stage's number is the data's; its weights and the learning rate are those of the role's own settings and of
-        the steps of stage 2 that it has done.
+        The stage's number is the data's. The weights of the rewards and the learning rate are those of the role's own
+        settings after the steps of stage 2 that it has done.
         """
-        past, done = self.past, self.past.collaborated
+        state, done = self.state, self.state.stage2_steps
         rate = self.curriculum.rate(done if data.stage.number == 2 else 0)
         stage = self.curriculum.stage(data.stage.number, done)
-        past.collaborated += stage.number == 2
-        past.silent = 0 if self.spoken(data) else past.silent + 1
-        metrics = {f"{self.role}/silent_steps": float(past.silent)}
-        metrics |= spoken_metrics(self.role, self._spoken(data.team, data), sum(len(group) for group in data.team))
-        credit = self._credit(step, data, stage, metrics)
+        state.stage2_steps += stage.number == 2
+        state.idle_steps = 0 if self.conversations(data) else state.idle_steps + 1
+        metrics = {f"{self.role}/silent_steps": float(state.idle_steps)}
+        rollouts = sum(len(group) for group in data.team)
+        metrics |= spoken_metrics(self.role, self._conversations(data.team, data), rollouts)
+        settings = credit_settings(self.config, stage)
+        groups = self._scored_groups(step, data, stage, settings, metrics)
+        return CreditInput(stage, settings, groups, rate, metrics)
+
+    def credit_metrics(self, given: CreditInput, credit: RoleCredit | None, data: StepData) -> dict[str, float]:
+        """What the role was paid, by name; empty where it sat the step out."""
         if credit is None:
-            return Learnt(None, metrics), rate
-        metrics |= credit_metrics(self.role, credit, stage.alpha if self.role == MANAGER.key else stage.beta)
-        if self.config.credit != "broadcast" and stage.pays_outcome and self.role != MANAGER.key:
-            metrics |= share_metrics(data.shares, {self.role: credit})
-        return Learnt(credit, metrics), rate
+            return {}
+        main = self.role == MANAGER.key
+        metrics = credit_metrics(self.role, credit, given.stage.alpha if main else given.stage.beta)
+        if self.config.credit != "broadcast" and given.stage.pays_outcome and not main:
+            metrics |= role_outcome_metrics(data.role_outcomes, {self.role: credit})
+        return metrics
 
-    def spoken(self, data: StepData) -> list[Trajectory]:
-        """The role's conversations of a step, in practice too."""
-        return self._spoken(data.everyone, data)
+    def conversations(self, data: StepData) -> list[Trajectory]:
+        """The role's conversations of a step, with its practice."""
+        return self._conversations(data.everyone, data)
 
-    def begin(self, credit: RoleCredit) -> Batch | None:
-        """What there is to learn of a credit, divided into updates; None for nothing."""
+    def split_batch(self, credit: RoleCredit) -> Batch | None:
+        """The scored trajectories of a credit, divided into updates; None where there are none."""
         items = [item for item in credit.items if item.reward is not None]
         if not items:
             return None
-        return self.trainer.begin(
+        return self.trainer.split_batch(
             [item.trajectory for item in items],
             [item.advantage for item in items],
             [item.weight for item in items],
             self.config.temperature,
         )
 
-    def note(self, metrics: Mapping[str, float]) -> None:
-        """Remember whether the updates of a step were finite."""
+    def count_skipped(self, metrics: Mapping[str, float]) -> None:
+        """Count the steps in a row without a finite update; `metrics` are those of the step's updates."""
         if metrics[f"{self.role}/updates"] > 0.0:
-            self.past.skipped = 0
+            self.state.skipped_steps = 0
         elif metrics[f"{self.role}/skipped_updates"] > 0.0:
-            self.past.skipped += 1
+            self.state.skipped_steps += 1
 
     def restart(self, parameters: Mapping[str, Tensor] | None = None) -> None:
-        """A fresh optimiser, for `parameters` where they are given: the momentum of the former one points to where the
-        role should not have gone."""
+        """Start a fresh optimizer, for `parameters` where they are given. The momentum of the former one still points
+        to where the role was rolled back from."""
         if parameters is not None:
             self.policies.load_role_state(self.role, parameters)
         self.trainer = self._fresh_trainer()
 
+    def remember_valid(self, parameters: Mapping[str, Tensor]) -> None:
+        """Keep `parameters` as those to roll back to."""
+        self.last_valid_parameters = parameters
+
+    def restore(self, state: LearnerState, last_valid_parameters: Mapping[str, Tensor] | None) -> None:
+        """Continue from what a checkpoint kept; policy and optimizer are restored apart."""
+        self.state = state
+        self.last_valid_parameters = last_valid_parameters
+
     def failure(self) -> str | None:
         """Why the role cannot go on, in a sentence, or None: too many steps without a finite update."""
         limit = self.config.max_skipped
-        if not limit or self.past.skipped < limit:
+        if not limit or self.state.skipped_steps < limit:
             return None
         return (
-            f"every update of {self.role} was skipped in {self.past.skipped} steps in a row, since its loss or "
+            f"every update of {self.role} was skipped in {self.state.skipped_steps} steps in a row, since its loss or "
             f"gradient was not finite (training.max_skipped = {limit}). The newest checkpoint has its parameters as "
             f"they were before; train anew with a lower training.learning_rate.{self.role} or training.max_grad_norm, "
             "or with training.kl above 0"
@@ -169,59 +229,56 @@ class Learner:
             return self.role in free
         return self.role == free[step // self.config.alternate % len(free)]
 
-    def _spoken(self, groups: Sequence[Sequence[Attempt]], data: StepData) -> list[Trajectory]:
+    def _conversations(self, groups: Sequence[Sequence[Attempt]], data: StepData) -> list[Trajectory]:
         """The role's conversations in `groups`; the manager's are those of the team."""
         if self.role == MANAGER.key:
-            return [one.main for group in data.team for one in group]
-        return [call for group in groups for one in group for call in one.subs if call.role == self.role]
+            return [rollout.main for group in data.team for rollout in group]
+        return [call for group in groups for attempt in group for call in attempt.subs if call.role == self.role]
 
-    def _roll_back(self, spoken: Sequence[Trajectory]) -> bool:
-        """Take back the role's parameters if its last steps ruined its format; remember them if it keeps it."""
-        valid = sum(call.valid for call in spoken)
-        if len(spoken) < MIN_CALLS:
+    def _roll_back(self, conversations: Sequence[Trajectory]) -> bool:
+        """Put the role's last valid parameters back if its format is lost; keep its parameters if the format is valid.
+
+        Returns whether it was rolled back.
+        """
+        valid = sum(call.valid for call in conversations)
+        if len(conversations) < MIN_CALLS:
             return False
-        if valid >= self.config.gate_format * len(spoken):
-            self.good = self.policies.role_state(self.role)
-        elif valid < self.config.rollback_format * len(spoken) and self.good is not None:
-            self.restart(self.good)
+        if valid >= self.config.gate_format * len(conversations):
+            self.remember_valid(self.policies.role_state(self.role))
+        elif valid < self.config.rollback_format * len(conversations) and self.last_valid_parameters is not None:
+            self.restart(self.last_valid_parameters)
             return True
         return False
 
-    def _credit(self, step: int, data: StepData, stage: Stage, metrics: dict[str, float]) -> RoleCredit | None:
-        """The role's credit, None where it sits this step out; metrics of the alignment go to `metrics`."""
+    def _scored_groups(
+        self, step: int, data: StepData, stage: Stage, settings: CreditSettings, metrics: dict[str, float]
+    ) -> list[ScoredGroup] | None:
+        """The role's scored calls, None where it sits this step out; the alignment's target goes to `metrics`."""
         config = self.config
-        settings = credit_settings(config, stage)
         if self.role == MANAGER.key:
-            mains = [one.main for group in data.team for one in group]
+            mains = [rollout.main for group in data.team for rollout in group]
             if stage.number == 1 and sum(call.valid for call in mains) >= config.gate_format * len(mains):
                 # Paid for its format alone, a manager that has it can only learn to say less: to ask nobody.
                 return None
-            return credit_main(data.team, stage.alpha, settings)
+            return score_main(data.team, stage.alpha, settings)
         target = self._target(data)
         if config.alignment == "duplicate_drop":
             metrics[f"{self.role}/alignment/target"] = float(target)
         rng = np.random.default_rng(derive_seed(config.seed, "alignment", step, self.role))
-        shares = data.shares.get(self.role)
-        return credit_sub(data.everyone, self.role, stage.beta, config.alignment, target, rng, settings, shares)
+        outcomes = data.role_outcomes.get(self.role)
+        return score_sub(data.everyone, self.role, stage.beta, config.alignment, target, rng, settings, outcomes)
 
     def _target(self, data: StepData) -> int:
-        """d of duplicate_drop: as it is set, or measured over the last `alignment_window` steps (`target_count`)."""
+        """d of duplicate_drop: as configured, or measured over the last `alignment_window` steps (`target_count`)."""
         if self.config.alignment_target:
             return self.config.alignment_target
-        self.past.histograms.append(calls_histogram(data.team, self.role))
-        del self.past.histograms[: -self.config.alignment_window]
-        seen: Counter[int] = Counter()
-        for histogram in self.past.histograms:
-            seen.update(histogram)
-        return target_count(seen) if seen else 1
-
-    def _step(self, credit: RoleCredit, rate: float) -> dict[str, float]:
-        batch = self.begin(credit)
-        if batch is None:
-            return {}
-        metrics = self.trainer.learn(batch, rate)
-        self.note(metrics)
-        return metrics
+        histograms = self.state.call_histograms
+        histograms.append(calls_histogram(data.team, self.role))
+        del histograms[: -self.config.alignment_window]
+        total: Counter[int] = Counter()
+        for histogram in histograms:
+            total.update(histogram)
+        return target_count(total) if total else 1
 
 
 def role_settings(config: TrainingConfig, role: str) -> RoleTrainerSettings:

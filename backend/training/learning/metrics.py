@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from backend.store.records import RolloutRecord
-from backend.training.algorithm.credit import Credited, RoleCredit
+from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.queries import Query
 from backend.training.rollout.collect import Practice, Rollout
@@ -104,7 +104,7 @@ def credit_metrics(role: str, credit: RoleCredit, coefficients: Sequence[float])
     return metrics
 
 
-def _efficiency(paid: Sequence[Credited]) -> float:
+def _efficiency(paid: Sequence[TrajectoryCredit]) -> float:
     weights: dict[str, list[float]] = defaultdict(list)
     for item in paid:
         weights[item.trajectory.query].append(item.weight)

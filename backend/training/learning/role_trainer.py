@@ -128,9 +128,9 @@ class RoleTrainer:
         (conversations that `mask_truncated` left out), trained (trajectories that carried a gradient), tokens (sampled
         ones among theirs). What nothing was seen of is left out.
         """
-        return self.learn(self.begin(trajectories, advantages, weights, temperature), rate)
+        return self.train(self.split_batch(trajectories, advantages, weights, temperature), rate)
 
-    def begin(
+    def split_batch(
         self,
         trajectories: Sequence[Trajectory],
         advantages: npt.ArrayLike,
@@ -170,15 +170,15 @@ class RoleTrainer:
         truncated = sum(one.truncated for one in trajectories)
         return Batch(updates, list(rows.values()), temperature, truncated, StepStats(self.settings.importance_cap))
 
-    def learn(self, batch: Batch, rate: float = 1.0) -> dict[str, float]:
+    def train(self, batch: Batch, rate: float = 1.0) -> dict[str, float]:
         """Make the updates of a batch; its metrics."""
         for number in range(len(batch.updates)):
-            loss = self.gradient(batch, number)
+            loss = self.accumulate_gradients(batch, number)
             if loss is not None:
-                self.apply([(loss, batch.stats)], rate)
-        return self.end(batch)
+                self.optimizer_step([(loss, batch.stats)], rate)
+        return self.metrics(batch)
 
-    def end(self, batch: Batch) -> dict[str, float]:
+    def metrics(self, batch: Batch) -> dict[str, float]:
         """The metrics of a batch whose updates are made, as `step` names them."""
         found = batch.stats.metrics(batch.rows)
         if self.settings.mask_truncated:
@@ -256,14 +256,14 @@ class RoleTrainer:
         budget = self._gradients.token_budget(self.settings.micro_batch_tokens, sum(row.length for row in rows))
         return list(micro_batches(rows, budget))
 
-    def gradient(self, batch: Batch, number: int) -> float | None:
+    def accumulate_gradients(self, batch: Batch, number: int) -> float | None:
         """Add the gradient of update `number` of the batch to the parameters' own; its loss, None without a row."""
         rows, total = batch.updates[number]
         if not rows:
             return None
         return self._gradients.accumulate(self._policy, self._batches(rows), total, batch.temperature, batch.stats)
 
-    def apply(self, losses: Sequence[tuple[float, StepStats]], rate: float = 1.0) -> None:
+    def optimizer_step(self, losses: Sequence[tuple[float, StepStats]], rate: float = 1.0) -> None:
         """One optimiser step along the gradients that were added, by `gradient` of this trainer or of others over the
         same parameters; `losses` are theirs. Nothing moves where one of them, or the gradient, is not finite."""
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_grad_norm).item()

@@ -32,7 +32,7 @@ from backend.models.architectures import Shape, architecture_of
 from backend.policies.adapter_shapes import adapter_shapes, largest_rank
 from backend.policies.hardware import Hardware, hardware_of
 from backend.policies.role_policies import RolePolicies
-from backend.training.algorithm.credit import credit_main, credit_sub
+from backend.training.algorithm.credit import assign_credit, score_main, score_sub
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import Curriculum
 from backend.training.curriculum.queries import Query, QueryPool
@@ -191,10 +191,11 @@ def dry_run(config: Config, *, sampled: int = SAMPLED, memory: int | None = None
     spoken += [call for alone in practice for one in alone for call in one.subs]
     with watch.part("credit"):
         stage = Curriculum(0, 0, 0, 0.0, config.training.alpha, config.training.beta).stage(2)
-        credit_main(groups, stage.alpha)
+        assign_credit(score_main(groups, stage.alpha))
         for role in roles:
             if role != MANAGER.key:
-                credit_sub(practice, role, stage.beta, config.training.alignment, 1, np.random.default_rng(0))
+                alignment, rng = config.training.alignment, np.random.default_rng(0)
+                assign_credit(score_sub(practice, role, stage.beta, alignment, 1, rng))
     first = [call.ids[: int(np.flatnonzero(call.mask)[0])].tolist() for call in spoken if call.role == MANAGER.key]
     engine.forget()
     with watch.part("read prompts again"):

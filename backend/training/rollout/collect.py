@@ -10,7 +10,7 @@ import numpy as np
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.queries import Query
-from backend.training.rollout.scoring import Judge
+from backend.training.rollout.scoring import RolloutScorer
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Side
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard, GuardLimits
@@ -52,7 +52,7 @@ class Practice:
 @dataclass(frozen=True)
 class RolloutSettings:
     """Named as in the configuration: K, the simulated scenarios of a query, their length in bars, `outcome_scale` of
-    `Judge`. `limits` are the guard's."""
+    `RolloutScorer`. `limits` are the guard's."""
 
     rollouts_per_query: int
     scenario_paths: int
@@ -62,9 +62,11 @@ class RolloutSettings:
     limits: GuardLimits
     outcome_scale: float = 1.0
 
-    def judge(self, query: Query) -> Judge:
+    def scorer(self, query: Query) -> RolloutScorer:
         """Who scores what is said and done about a query."""
-        return Judge(query, self.scenario_paths, self.horizon_bars, self.costs, self.max_leverage, self.outcome_scale)
+        return RolloutScorer(
+            query, self.scenario_paths, self.horizon_bars, self.costs, self.max_leverage, self.outcome_scale
+        )
 
 
 def collect(
@@ -89,8 +91,8 @@ def collect(
     decisions = iter(run_all(tasks, engine, on_finished=on_finished, throughput=throughput))
     groups: list[list[Rollout]] = []
     for query, row in zip(queries, seeds, strict=True):
-        judge = settings.judge(query)
-        groups.append([_scored(judge, number, one, next(decisions)) for number, one in enumerate(row)])
+        scorer = settings.scorer(query)
+        groups.append([_scored(scorer, number, one, next(decisions)) for number, one in enumerate(row)])
     return groups
 
 
@@ -120,12 +122,12 @@ def practise(
     answered = iter(run_all(tasks, engine, throughput=throughput))
     groups: list[list[Practice]] = []
     for query, row in zip(queries, tools, strict=True):
-        judge = settings.judge(query)
+        scorer = settings.scorer(query)
         by_tool = [[next(answered) for _ in range(settings.rollouts_per_query)] for _ in row]
         groups.append([])
         for number in range(settings.rollouts_per_query):
             spoken = tuple(answers[number] for answers in by_tool)
-            subs = tuple(_trajectory(query, number, one, judge.expert_score(one)) for one in spoken)
+            subs = tuple(_trajectory(query, number, one, scorer.expert_score(one)) for one in spoken)
             groups[-1].append(Practice(query, number, spoken, subs))
     return groups
 
@@ -139,17 +141,17 @@ def _question(query: Query, tool: str) -> Question:
     return AskAboutPosition(symbol=query.symbol, side=side, exposure=float(rng.choice([0.5, 1.0])))
 
 
-def _scored(judge: Judge, number: int, seed: int, decision: TeamDecision) -> Rollout:
-    query = judge.query
+def _scored(scorer: RolloutScorer, number: int, seed: int, decision: TeamDecision) -> Rollout:
+    query = scorer.query
     return Rollout(
         query=query,
         number=number,
         seed=seed,
         decision=decision,
-        outcome=judge.outcome(decision.orders),
+        outcome=scorer.outcome(decision.orders),
         main=_trajectory(query, number, decision.manager, None),
         subs=tuple(
-            _trajectory(query, number, transcript, judge.expert_score(transcript))
+            _trajectory(query, number, transcript, scorer.expert_score(transcript))
             for transcript in decision.transcripts[1:]
         ),
     )

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from backend.config.training import TrainingConfig
-from backend.training.algorithm.credit import TeamAttempt, credit_main, credit_settings
-from backend.training.curriculum.curriculum import Stage
+from backend.training.algorithm.credit import TeamAttempt, assign_credit, score_main
+from backend.training.curriculum.curriculum import Stage, credit_settings
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.sharding import part
 from cryptosentinel.team import derive_seed
@@ -56,7 +56,8 @@ def samples_further(config: TrainingConfig, stage: Stage) -> bool:
 
 def missing(config: TrainingConfig, stage: Stage, groups: Sequence[Sequence[TeamAttempt]]) -> int:
     """How many informative queries a step still lacks; `groups` are the rollouts of each query so far."""
-    degenerate = credit_main(groups, stage.alpha, credit_settings(config, stage)).degenerate
+    settings = credit_settings(config, stage)
+    degenerate = assign_credit(score_main(groups, stage.alpha, settings), settings).degenerate
     return config.queries_per_step - (len(groups) - degenerate)
 
 

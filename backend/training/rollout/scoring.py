@@ -32,7 +32,7 @@ SHORTFALL_SCALE = 0.003  # an execution 30 basis points worse than the arrival p
 QUANTILE_WEIGHT = 0.7
 
 
-class Judge:
+class RolloutScorer:
     """Scores everything that was said and done about one query. Holds the query's scenarios; equal orders are simulated
     once.
 

@@ -16,7 +16,7 @@ from backend.policies.weight_sync import Publisher
 from backend.training.curriculum.curriculum import Stage
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.collect import Practice, Rollout, RolloutSettings, collect, practise
-from backend.training.rollout.counterfactual import role_shares
+from backend.training.rollout.role_outcomes import role_outcomes
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import Throughput
 from cryptosentinel.team import Team, derive_seed
@@ -84,11 +84,11 @@ class ShardCollector:
             practise(team, engine, queries.practice, settings, seed, throughput, roles),
         )
 
-    def shares(self, groups: Sequence[Sequence[Rollout]], stage: Stage) -> dict[str, list[list[float]]]:
-        """What part of the outcome each rollout credits a role with (`role_shares`); nothing in a stage that pays for
-        no outcome."""
+    def role_outcomes(self, groups: Sequence[Sequence[Rollout]], stage: Stage) -> dict[str, list[list[float]]]:
+        """By role, the part of the outcome that each rollout credits it with (`rollout.role_outcomes`); empty in a
+        stage that pays for no outcome."""
         method = self._config.credit if stage.pays_outcome else "broadcast"
-        return role_shares(self._team, groups, self._settings, method)
+        return role_outcomes(self._team, groups, self._settings, method)
 
 
 def step_queries(

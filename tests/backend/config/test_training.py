@@ -15,10 +15,10 @@ from backend.config.load import config_from_dict, load_config
 from backend.config.schema import Config, ConfigError
 from backend.config.training import TrainingConfig
 from backend.training.algorithm.alignment import AlignmentMethod
+from backend.training.algorithm.counterfactual import CreditMethod
 from backend.training.algorithm.credit import GroupKey
 from backend.training.algorithm.objective import Aggregation, ImportanceKind, PolicyLoss, RatioKind
 from backend.training.rl_job import check_trainable
-from backend.training.rollout.counterfactual import CreditMethod
 
 CHOICES = {
     "alignment": AlignmentMethod, "group": GroupKey, "ratio": RatioKind, "policy_loss": PolicyLoss,

@@ -21,13 +21,13 @@ from backend.config.training import TrainingConfig
 from backend.distributed.entrypoints import check_distributed
 from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
-from backend.policies.single_policy import SharedPolicies
+from backend.policies.single_policy import SinglePolicy
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import Stage
 from backend.training.learning.learner import MIN_CALLS, Learner
 from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
-from backend.training.learning.shared_model import learn_together, step_together
+from backend.training.learning.shared_model import step_jointly, train_jointly
 from backend.training.learning.step_data import StepData
 from backend.training.sft_job import run_sft
 from cryptosentinel.llm.chat_codec import make_byte_codec
@@ -69,7 +69,7 @@ def taken(policies: RolePolicies, role: str) -> list[Tensor]:
 
 def test_the_gradient_is_the_sum_of_the_roles_own(tiny: Qwen3ForCausalLM, make: Make) -> None:
     """At equal parameters, whatever the roles' batches: each with a normaliser of its own."""
-    shared, apart = SharedPolicies(tiny, ROLES, lora=LORA), RolePolicies(tiny, ROLES, lora=LORA)
+    shared, apart = SinglePolicy(tiny, ROLES, lora=LORA), RolePolicies(tiny, ROLES, lora=LORA)
 
     @settings(max_examples=12, deadline=None)
     @given(
@@ -86,7 +86,7 @@ def test_the_gradient_is_the_sum_of_the_roles_own(tiny: Qwen3ForCausalLM, make: 
         for role, batch in batches.items():
             apart.load_role_state(role, shared.role_state(role))
             trainer = RoleTrainer(apart, role, own)
-            trainer.gradient(trainer.begin(*batch), 0)
+            trainer.accumulate_gradients(trainer.split_batch(*batch), 0)
             found = taken(apart, role)
             total = [a + b for a, b in zip(total, found, strict=True)] if total else found
         seen: list[list[Tensor]] = []
@@ -97,8 +97,8 @@ def test_the_gradient_is_the_sum_of_the_roles_own(tiny: Qwen3ForCausalLM, make: 
             seen.append(taken(shared, "trader"))
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(trainers["manager"], "apply", look)
-            step_together(trainers, {role: trainers[role].begin(*batch) for role, batch in batches.items()})
+            patched.setattr(trainers["manager"], "optimizer_step", look)
+            step_jointly(trainers, {role: trainers[role].split_batch(*batch) for role, batch in batches.items()})
         [together] = seen
         for a, b in zip(together, total, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
@@ -112,37 +112,37 @@ def test_a_role_alone_learns_as_it_does_apart_to_the_bit(
     tiny: Qwen3ForCausalLM, make: Make, mode: PolicyMode, minibatches: int
 ) -> None:
     own = RoleTrainerSettings(learning_rate=1e-2, warmup_steps=3, minibatches=minibatches)
-    shared, apart = SharedPolicies(tiny, ROLES, mode, LORA), RolePolicies(tiny, ["trader"], mode, LORA)
+    shared, apart = SinglePolicy(tiny, ROLES, mode, LORA), RolePolicies(tiny, ["trader"], mode, LORA)
     apart.load_role_state("trader", shared.role_state("trader"))
     alone, trainers = RoleTrainer(apart, "trader", own), {"trader": RoleTrainer(shared, "trader", own)}
     for seed in (1, 2):
         batch = batch_of(make, "trader", seed, 4)
         wanted = alone.step(*batch)
-        assert step_together(trainers, {"trader": trainers["trader"].begin(*batch)}) == {"trader": wanted}
+        assert step_jointly(trainers, {"trader": trainers["trader"].split_batch(*batch)}) == {"trader": wanted}
         assert wanted["trader/updates"] == minibatches
     for role in ROLES:
         assert all(torch.equal(shared.role_state(role)[n], t) for n, t in apart.role_state("trader").items())
 
 
 def test_the_optimiser_is_the_first_role_s_also_where_that_one_is_silent(tiny: Qwen3ForCausalLM, make: Make) -> None:
-    policies = SharedPolicies(tiny, ROLES, lora=LORA)
+    policies = SinglePolicy(tiny, ROLES, lora=LORA)
     trainers = {role: RoleTrainer(policies, role, FREE) for role in ROLES}
     before = policies.version("manager")
-    metrics = step_together(trainers, {"trader": trainers["trader"].begin(*batch_of(make, "trader", 1, 3))})
+    metrics = step_jointly(trainers, {"trader": trainers["trader"].split_batch(*batch_of(make, "trader", 1, 3))})
     assert policies.version("manager") != before and list(metrics) == ["trader"]
     assert [one.updates for one in trainers.values()] == [1, 0, 0]
     assert [bool(one.state_dict()[0]) for one in trainers.values()] == [True, False, False]
 
 
 def test_what_is_not_finite_in_one_role_stops_the_update_of_all(tiny: Qwen3ForCausalLM, make: Make) -> None:
-    policies = SharedPolicies(tiny, ROLES, lora=LORA)
+    policies = SinglePolicy(tiny, ROLES, lora=LORA)
     trainers = {role: RoleTrainer(policies, role, FREE) for role in ROLES}
     before = policies.version("trader")
     good, bad = batch_of(make, "manager", 1, 3), batch_of(make, "trader", 2, 3)
-    batch = trainers["trader"].begin(*bad)
+    batch = trainers["trader"].split_batch(*bad)
     [(rows, total)] = batch.updates
     broken = replace(batch, updates=[([replace(rows[0], advantage=float("nan")), *rows[1:]], total)])
-    metrics = step_together(trainers, {"manager": trainers["manager"].begin(*good), "trader": broken})
+    metrics = step_jointly(trainers, {"manager": trainers["manager"].split_batch(*good), "trader": broken})
     assert policies.version("trader") == before
     assert [metrics[role][f"{role}/skipped_updates"] for role in ("manager", "trader")] == [1.0, 1.0]
 
@@ -152,9 +152,9 @@ def test_what_is_not_finite_in_one_role_stops_the_update_of_all(tiny: Qwen3ForCa
 
 @pytest.mark.parametrize("mode", ["lora", "full"])
 def test_files_are_a_role_s_and_must_be_of_one_model(tiny: Qwen3ForCausalLM, mode: PolicyMode, tmp_path: Path) -> None:
-    policies = moved(SharedPolicies(tiny, ROLES, mode, LORA), 3)
+    policies = moved(SinglePolicy(tiny, ROLES, mode, LORA), 3)
     policies.save(tmp_path / "a")
-    fresh = SharedPolicies(tiny, ROLES, mode, LORA)
+    fresh = SinglePolicy(tiny, ROLES, mode, LORA)
     fresh.load(tmp_path / "a")
     assert [fresh.version(role) for role in ROLES] == [policies.version(role) for role in ROLES]
     assert len({fresh.version(role).partition("-")[2] for role in ROLES}) == 1
@@ -170,7 +170,7 @@ def test_files_are_a_role_s_and_must_be_of_one_model(tiny: Qwen3ForCausalLM, mod
 
 def test_the_engine_holds_one_model(tiny: Qwen3ForCausalLM) -> None:
     tiny.resize_token_embeddings(make_byte_codec().vocab_size)
-    policies = SharedPolicies(tiny, ROLES, lora=LORA)
+    policies = SinglePolicy(tiny, ROLES, lora=LORA)
     sizes = []
     engine = LocalEngine(make_byte_codec(), policies.base_config, {})
     for seed in (1, 2):  # also when all get new weights, one after the other
@@ -204,14 +204,14 @@ def data(make: Make, broken: Sequence[str] = ()) -> StepData:
 
 def test_a_lost_format_takes_all_weights_back_and_nobody_learns(tiny: Qwen3ForCausalLM, make: Make) -> None:
     config = TrainingConfig(models="shared", warmup_steps=1, lora_rank=2)
-    policies = SharedPolicies(tiny, ROLES, lora=LORA)
+    policies = SinglePolicy(tiny, ROLES, lora=LORA)
     learners = {role: Learner(config, policies, role, ROLES) for role in ROLES}
     first = policies.version("manager")
-    learnt = learn_together(learners, 0, data(make))
-    kept, second = learners["trader"].good, policies.version("manager")
+    learnt = train_jointly(learners, 0, data(make))
+    kept, second = learners["trader"].last_valid_parameters, policies.version("manager")
     assert kept is not None and second != first and not any(one.rolled_back for one in learnt.values())
     assert {len({one.metrics[f"{role}/grad_norm"]}) for role, one in learnt.items()} == {1}
-    learnt = learn_together(learners, 1, data(make, broken=["trader"]))
+    learnt = train_jointly(learners, 1, data(make, broken=["trader"]))
     assert {role: one.rolled_back for role, one in learnt.items()} == {
         "manager": False, "market_analyst": False, "trader": True,
     }  # fmt: skip
@@ -223,10 +223,10 @@ def test_what_one_role_says_well_is_not_remembered_while_another_is_malformed(
     tiny: Qwen3ForCausalLM, make: Make
 ) -> None:
     config = TrainingConfig(models="shared", warmup_steps=1, lora_rank=2)
-    policies = SharedPolicies(tiny, ROLES, lora=LORA)
+    policies = SinglePolicy(tiny, ROLES, lora=LORA)
     learners = {role: Learner(config, policies, role, ROLES) for role in ROLES}
-    learnt = learn_together(learners, 0, data(make, broken=["trader"]))
-    assert [one.good for one in learners.values()] == [None] * 3
+    learnt = train_jointly(learners, 0, data(make, broken=["trader"]))
+    assert [one.last_valid_parameters for one in learners.values()] == [None] * 3
     assert not any(one.rolled_back for one in learnt.values()), "there is nothing to go back to"
 
 

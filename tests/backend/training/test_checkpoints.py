@@ -19,7 +19,7 @@ from backend.policies import tensor_files
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
-from backend.training.learning.learner import Learner, Past
+from backend.training.learning.learner import Learner, LearnerState
 from simulator.errors import RunFailed, UserError
 from tests.small_world import tree
 
@@ -37,12 +37,16 @@ def test_state_and_kept_parameters_come_back(policies: RolePolicies, tmp_path: P
     state = TrainingState(7, 2, 3, 0.625, 5, [(4, "trader"), (6, "manager")])
     good = {"trader": {name: tensor + 1 for name, tensor in policies.role_state("trader").items()}}
     learners = learners_of(policies)
-    learners["trader"].good = good["trader"]
+    learners["trader"].remember_valid(good["trader"])
     path = save_checkpoint(tmp_path, state, policies, learners)
     again = learners_of(policies)
-    again["manager"].good = good["trader"]  # must not stay
+    again["manager"].remember_valid(good["trader"])  # must not stay
     assert load_checkpoint(path, policies, again) == state
-    kept = {role: learner.good for role, learner in again.items() if learner.good is not None}
+    kept = {
+        role: learner.last_valid_parameters
+        for role, learner in again.items()
+        if learner.last_valid_parameters is not None
+    }
     assert kept.keys() == {"trader"}
     assert all(torch.equal(kept["trader"][name], tensor) for name, tensor in good["trader"].items())
 
@@ -121,7 +125,7 @@ def test_wherever_the_disk_is_full_the_former_checkpoint_is_intact(
     share: float, policies: RolePolicies, tmp_path: Path
 ) -> None:
     learners = learners_of(policies)
-    learners["trader"].past.histograms = [dict.fromkeys(range(5000), 1)]  # a JSON file of some size, too
+    learners["trader"].state.call_histograms.append(dict.fromkeys(range(5000), 1))  # a JSON file of some size, too
     former = save_checkpoint(tmp_path, TrainingState(1), policies, learners)
     before = tree(tmp_path)
     largest = max(len(content) for content in before.values())
@@ -132,7 +136,7 @@ def test_wherever_the_disk_is_full_the_former_checkpoint_is_intact(
     assert checkpoints(tmp_path) == [former]
     again = learners_of(policies)
     assert load_checkpoint(former, policies, again).step == 1
-    assert again["trader"].past == learners["trader"].past
+    assert again["trader"].state == learners["trader"].state
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -152,7 +156,7 @@ def test_a_file_cut_short_anywhere_is_refused(name: str, share: float, policies:
 def test_a_checkpoint_from_before_learners_remembered_anything_loads(policies: RolePolicies, tmp_path: Path) -> None:
     learners = learners_of(policies)
     for learner in learners.values():
-        learner.past = Past(3, 2, 1, [{0: 1}])
+        learner.restore(LearnerState(3, 2, 1, [{0: 1}]), None)
     path = save_checkpoint(tmp_path, TrainingState(1), policies, learners)
     for file in path.glob("learner-*.json"):
         file.unlink()
@@ -160,4 +164,4 @@ def test_a_checkpoint_from_before_learners_remembered_anything_loads(policies: R
     del state["rejections"]
     (path / "state.json").write_text(json.dumps(state))
     assert load_checkpoint(path, policies, learners) == TrainingState(1)
-    assert all(learner.past == Past() for learner in learners.values())
+    assert all(learner.state == LearnerState() for learner in learners.values())

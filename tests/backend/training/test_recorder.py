@@ -12,7 +12,7 @@ import pytest
 
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from backend.training.algorithm.credit import RoleCredit, credit_main, credit_sub
+from backend.training.algorithm.credit import RoleCredit, assign_credit, score_main, score_sub
 from backend.training.curriculum.queries import QueryPool
 from backend.training.recorder import Recorder
 from backend.training.rollout.collect import Rollout, RolloutSettings, collect
@@ -50,8 +50,8 @@ def groups() -> list[list[Rollout]]:
 def credits_of(groups: list[list[Rollout]]) -> dict[str, RoleCredit]:
     beta, rng = (0.1, 0.4, 0.5), np.random.default_rng(1)
     subs = ("market_analyst", "risk_analyst", "trader")
-    return {"manager": credit_main(groups, (0.1, 0.9))} | {
-        role: credit_sub(groups, role, beta, "fractional", 2, rng) for role in subs
+    return {"manager": assign_credit(score_main(groups, (0.1, 0.9)))} | {
+        role: assign_credit(score_sub(groups, role, beta, "fractional", 2, rng)) for role in subs
     }
 
 

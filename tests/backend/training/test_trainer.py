@@ -178,7 +178,7 @@ def test_a_ruined_role_is_rolled_back_also_after_a_resume(nano: Path, tmp_path: 
     trainer = open_trainer(config, nano, tmp_path, store, stage=2)  # all queries are the manager's
     kept = trainer.policies.role_state("manager")
     trainer.step()
-    assert trainer.learners["manager"].good is not None
+    assert trainer.learners["manager"].last_valid_parameters is not None
     trainer = open_trainer(config, nano, tmp_path, store)  # what was good is in the checkpoint
     trainer.publish()
     garbage = {name: torch.full_like(tensor, 0.7) for name, tensor in kept.items()}

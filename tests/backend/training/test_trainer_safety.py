@@ -17,7 +17,7 @@ from backend.training.checkpoints import checkpoints, load_checkpoint
 from backend.training.components import LearningStep, RolloutBatch
 from backend.training.curriculum.curriculum import StepPlan
 from backend.training.in_process import CheckpointFolder
-from backend.training.learning.learner import SILENT_STEPS
+from backend.training.learning.learner import MAX_IDLE_STEPS
 from backend.training.learning.step_data import StepData
 from backend.training.trainer import Trainer
 from backend.training.validation import Validation
@@ -137,7 +137,7 @@ class SilentTrader:
         pass
 
     def train_step(self, step: int, data: StepData) -> LearningStep:
-        return LearningStep({"trader/silent_steps": SILENT_STEPS - 1.0 + step, "manager/silent_steps": 0.0})
+        return LearningStep({"trader/silent_steps": MAX_IDLE_STEPS - 1.0 + step, "manager/silent_steps": 0.0})
 
     def replace_weights(self, step: int, version: Path) -> None:
         pass

@@ -14,10 +14,10 @@ import pytest
 
 from backend.config.schema import ConfigError
 from backend.store.store import Store
-from backend.training.algorithm.credit import credit_main, credit_settings
+from backend.training.algorithm.credit import assign_credit, score_main
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.curriculum.curriculum import curriculum_of
+from backend.training.curriculum.curriculum import credit_settings, curriculum_of
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.collect import Rollout
 from backend.training.rollout.dynamic_sampling import sample_further
@@ -117,7 +117,8 @@ def test_dynamic_sampling_draws_what_is_missing_in_a_bounded_number_of_rounds(
     assert [len(keys) for keys in asked] == [3, *drawn]
     assert metrics == ({"dynamic/queries": float(sum(drawn)), "dynamic/missing": float(missing)} if rounds else {})
     assert [group[0].query.key for group in collected] == [f"0-{number}" for number in range(3 + sum(drawn))]
-    credit = credit_main(collected, stage.alpha, credit_settings(config, stage))
+    settings = credit_settings(config, stage)
+    credit = assign_credit(score_main(collected, stage.alpha, settings), settings)
     if rounds:
         assert sum(one.weight for one in credit.items) == pytest.approx(3 - missing), "the others are in no denominator"
 

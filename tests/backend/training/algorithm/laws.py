@@ -168,7 +168,8 @@ def roles_share_no_statistic(code: Code) -> None:
     found = []
     for with_others in (False, True):
         rng = np.random.default_rng(0)
-        credit = code.credit.credit_sub(_rollouts(with_others), "trader", (0.1, 0.4, 0.5), "fractional", 2, rng)
+        groups = code.credit.score_sub(_rollouts(with_others), "trader", (0.1, 0.4, 0.5), "fractional", 2, rng)
+        credit = code.credit.assign_credit(groups)
         found.append([(one.advantage, one.weight) for one in credit.items if one.trajectory.role == "trader"])
     assert found[0] == found[1]
 

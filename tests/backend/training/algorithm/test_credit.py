@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from backend.training.algorithm.advantages import batch_scaled, decoupled_advantages, group_advantages
 from backend.training.algorithm.alignment import AlignmentMethod
 from backend.training.algorithm.credit import (
-    Credited,
+    STANDARD_CREDIT,
     CreditSettings,
     RoleCredit,
+    TrajectoryCredit,
+    assign_credit,
     calls_histogram,
-    credit_main,
-    credit_sub,
+    score_main,
+    score_sub,
 )
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory
@@ -64,7 +66,12 @@ def build(drawn: Sequence[Sequence[tuple[bool, float, Sequence[Call]]]], role: s
 def credit(
     drawn: list[list[Rollout]], method: AlignmentMethod = "fractional", target: int = 2, **settings: Any
 ) -> RoleCredit:
-    return credit_sub(drawn, "trader", BETA, method, target, np.random.default_rng(1), CreditSettings(**settings))
+    chosen = CreditSettings(**settings)
+    return assign_credit(score_sub(drawn, "trader", BETA, method, target, np.random.default_rng(1), chosen), chosen)
+
+
+def main_credit(drawn: list[list[Rollout]], settings: CreditSettings = STANDARD_CREDIT) -> RoleCredit:
+    return assign_credit(score_main(drawn, ALPHA, settings), settings)
 
 
 def _check_groups(found: RoleCredit) -> None:
@@ -96,7 +103,7 @@ def test_every_group_of_a_sub_agent_is_centred_and_every_call_is_accounted_for(
 
 @given(groups)
 def test_every_group_of_the_manager_is_centred(drawn: list[list[tuple[bool, float, list[Call]]]]) -> None:
-    found = credit_main(build(drawn), ALPHA)
+    found = main_credit(build(drawn))
     assert found.groups == len(drawn)
     assert [one.reward for one in found.items] == pytest.approx(
         [0.1 + 0.9 * outcome if valid else 0.0 for group in drawn for valid, outcome, _ in group]
@@ -159,7 +166,7 @@ def test_the_histogram_counts_rollouts_by_their_calls_of_the_role() -> None:
 Drawn = list[list[tuple[bool, float, list[Call]]]]
 
 
-def scored(found: RoleCredit, query: int) -> list[Credited]:
+def scored(found: RoleCredit, query: int) -> list[TrajectoryCredit]:
     return [one for one in found.items if one.trajectory.query == QUERIES[query].key and one.reward is not None]
 
 
@@ -204,14 +211,14 @@ def test_decoupled_credit_is_the_parts_advantages_over_the_batchs_sigma(drawn: D
     ]
     for items, want in zip(rows, batch_scaled(made, weights), strict=True):
         assert [one.advantage for one in items] == pytest.approx(want.tolist())
-    main = credit_main(build(drawn), ALPHA, CreditSettings(reward_aggregation="normalize_then_sum"))
+    main = main_credit(build(drawn), CreditSettings(reward_aggregation="normalize_then_sum"))
     values = np.array([one.advantage for one in main.items]) * [one.weight for one in main.items]
     assert values.sum() == pytest.approx(0.0, abs=1e-9)
 
 
 @given(groups)
 def test_without_sigma_the_managers_advantage_is_its_reward_above_the_mean(drawn: Drawn) -> None:
-    found = credit_main(build(drawn), ALPHA, CreditSettings(scale_rewards=False))
+    found = main_credit(build(drawn), CreditSettings(scale_rewards=False))
     for query in range(len(drawn)):
         items = scored(found, query)
         rewards = np.array([one.reward for one in items])
@@ -220,7 +227,7 @@ def test_without_sigma_the_managers_advantage_is_its_reward_above_the_mean(drawn
 
 @given(groups)
 def test_groups_that_teach_nothing_can_be_left_out_of_the_managers_denominator(drawn: Drawn) -> None:
-    kept, left_out = (credit_main(build(drawn), ALPHA, CreditSettings(keep_degenerate=keep)) for keep in (True, False))
+    kept, left_out = (main_credit(build(drawn), CreditSettings(keep_degenerate=keep)) for keep in (True, False))
     assert (kept.groups, kept.degenerate) == (left_out.groups, left_out.degenerate)
     assert sum(one.weight for one in kept.items) == pytest.approx(kept.groups)
     assert sum(one.weight for one in left_out.items) == pytest.approx(kept.groups - kept.degenerate)
@@ -234,7 +241,7 @@ def test_an_overlong_answer_is_paid_less_whether_valid_or_not(drawn: Drawn) -> N
     for length, buffer, penalty in ((1, 1, -1.0), (2, 2, -0.5), (9, 8, 0.0)):
         settings = CreditSettings(overlong_length=length, overlong_buffer=buffer)
         for plain, found in (
-            (credit_main(rolled, ALPHA), credit_main(rolled, ALPHA, settings)),
+            (main_credit(rolled), main_credit(rolled, settings)),
             (credit(rolled), credit(rolled, overlong_length=length, overlong_buffer=buffer)),
         ):
             for before, after in zip(plain.items, found.items, strict=True):
@@ -247,7 +254,8 @@ def test_an_overlong_answer_is_paid_less_whether_valid_or_not(drawn: Drawn) -> N
 
 def test_an_outcome_of_its_own_takes_the_place_of_the_teams() -> None:
     rolled = build([[(True, 0.9, [(True, 0.5)]), (False, 0.9, [(True, 0.5)])]])
-    found = credit_sub(rolled, "trader", BETA, "fractional", 2, np.random.default_rng(1), outcomes=[[0.3, 0.5]])
+    scored = score_sub(rolled, "trader", BETA, "fractional", 2, np.random.default_rng(1), outcomes=[[0.3, 0.5]])
+    found = assign_credit(scored)
     assert [one.parts.outcome for one in found.items] == [0.3, 0.5]
     assert [one.reward for one in found.items] == pytest.approx([0.1 + 0.12 + 0.25, 0.1 + 0.2 + 0.25])
 
@@ -257,6 +265,7 @@ def test_practice_behind_the_rollouts_has_no_outcome_of_its_own() -> None:
     rolled = build(
         [[(True, 0.9, [(True, 0.5)]), (True, 0.9, [(True, 0.5)])], [(False, 0.0, [(True, 0.2), (True, 0.8)])]]
     )
-    found = credit_sub(rolled, "trader", BETA, "fractional", 2, np.random.default_rng(1), outcomes=[[0.3, 0.5]])
+    scored = score_sub(rolled, "trader", BETA, "fractional", 2, np.random.default_rng(1), outcomes=[[0.3, 0.5]])
+    found = assign_credit(scored)
     assert [one.parts.outcome for one in found.items] == [0.3, 0.5, 0.0, 0.0]
     assert [one.advantage for one in found.items] == pytest.approx([-1.0, 1.0, -1.0, 1.0], abs=1e-6)

@@ -18,7 +18,7 @@ from backend.training.algorithm.alignment import target_count
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import curriculum_of
-from backend.training.learning.learner import Learner, Past, role_settings
+from backend.training.learning.learner import Learner, LearnerState, role_settings
 from backend.training.learning.step_data import StepData
 from cryptosentinel.agents.registry import ROLES
 from tests.small_world import small_config
@@ -75,18 +75,18 @@ def test_d_is_measured_over_the_last_steps_also_after_a_resume(
     counts = [[0, 1, 5, 1], [2, 2, 2, 2], [0, 0, 0, 0], [1, 1, 1, 1], [3, 1, 1, 0]]
     learner = learn(alignment="duplicate_drop", alignment_window=window)
     for step, calls in enumerate(counts):
-        found = learner.learn(step, step_data(learner, make, calls)).metrics[f"{ROLE}/alignment/target"]
+        found = learner.train(step, step_data(learner, make, calls)).metrics[f"{ROLE}/alignment/target"]
         recent = [count for earlier in counts[max(0, step - window + 1) : step + 1] for count in earlier]
         assert found == target_count({count: recent.count(count) for count in set(recent)})
         resumed = learn(alignment="duplicate_drop", alignment_window=window)
-        resumed.past = Past.from_dict(json.loads(json.dumps(learner.past.to_dict())))
-        assert resumed.past == learner.past
+        resumed.restore(LearnerState.from_dict(json.loads(json.dumps(learner.state.to_dict()))), None)
+        assert resumed.state == learner.state
         learner = resumed
 
 
 def test_d_of_a_role_can_be_fixed(learn: Callable[..., Learner], make: Make) -> None:
     learner = learn(alignment="duplicate_drop", per_role={ROLE: {"alignment_target": 3}})
-    learnt = learner.learn(0, step_data(learner, make, [1, 5, 0, 2]))
+    learnt = learner.train(0, step_data(learner, make, [1, 5, 0, 2]))
     assert learnt.metrics[f"{ROLE}/alignment/target"] == 3.0
     assert learnt.credit is not None
     weights: dict[int, float] = {}
@@ -95,12 +95,12 @@ def test_d_of_a_role_can_be_fixed(learn: Callable[..., Learner], make: Make) -> 
     assert weights == pytest.approx({0: 3.0, 1: 3.0, 3: 3.0}), "each of the three callers stands with three calls"
 
 
-@given(past=st.builds(
-    Past, st.integers(0, 99), st.integers(0, 99), st.integers(0, 99),
+@given(state=st.builds(
+    LearnerState, st.integers(0, 99), st.integers(0, 99), st.integers(0, 99),
     st.lists(st.dictionaries(st.integers(0, 9), st.integers(0, 9))),
 ))  # fmt: skip
-def test_what_is_remembered_comes_back_from_json(past: Past) -> None:
-    assert Past.from_dict(json.loads(json.dumps(past.to_dict()))) == past
+def test_what_is_remembered_comes_back_from_json(state: LearnerState) -> None:
+    assert LearnerState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
 def test_weights_and_rate_follow_the_steps_of_stage_2(learn: Callable[..., Learner], make: Make) -> None:
@@ -110,7 +110,7 @@ def test_weights_and_rate_follow_the_steps_of_stage_2(learn: Callable[..., Learn
     paid, rates = [], []
     # One of the two answers is invalid, so that there is something to learn.
     for step, (number, expert) in enumerate([(1, 0.5), (1, 0.5), (2, 0.5), (2, 0.5), (2, 0.5)]):
-        learnt = learner.learn(step, step_data(learner, make, [1, 1], number, expert, spoilt=True))
+        learnt = learner.train(step, step_data(learner, make, [1, 1], number, expert, spoilt=True))
         assert learnt.credit is not None
         paid.append(learnt.credit.items[1].reward)
         rates.append(learnt.metrics[f"{ROLE}/lr"])
@@ -122,7 +122,7 @@ def test_weights_and_rate_follow_the_steps_of_stage_2(learn: Callable[..., Learn
 def test_silence_is_counted_until_the_role_speaks(learn: Callable[..., Learner], make: Make) -> None:
     learner = learn()
     told = [
-        learner.learn(step, step_data(learner, make, calls)).metrics[f"{ROLE}/silent_steps"]
+        learner.train(step, step_data(learner, make, calls)).metrics[f"{ROLE}/silent_steps"]
         for step, calls in enumerate([[0, 0], [0, 0], [0, 1], [0, 0]])
     ]
     assert told == [1.0, 2.0, 0.0, 1.0]
@@ -133,10 +133,10 @@ def test_only_steps_in_a_row_without_a_finite_update_end_a_run(learn: Callable[.
     for updates, skipped, ended in [(0, 2, False), (0, 2, False), (1, 1, False), (0, 4, False), (0, 0, False),
                                     (0, 4, False), (0, 1, True), (0, 0, True), (4, 0, False)]:  # fmt: skip
         metrics = {f"{ROLE}/updates": float(updates), f"{ROLE}/skipped_updates": float(skipped)}
-        learner.note(metrics)
-        never.note(metrics)
+        learner.count_skipped(metrics)
+        never.count_skipped(metrics)
         assert (learner.failure() is not None) is ended and never.failure() is None
-    learner.past.skipped = 3
+    learner.restore(LearnerState(skipped_steps=3), None)
     assert f"training.learning_rate.{ROLE}" in str(learner.failure())
 
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from backend.training.algorithm.alignment import align
-from backend.training.algorithm.credit import Credited, RoleCredit
+from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.rewards import RewardParts, sub_reward
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.learning.metrics import credit_metrics, spoken_metrics
@@ -62,7 +62,7 @@ def test_shares_of_the_reward_are_what_valid_answers_are_paid_for(
     items = []
     for valid, form, outcome, expert in parts:
         reward = sub_reward(valid, form, outcome, expert, BETA)
-        items.append(Credited(said(), RewardParts(valid, form, outcome, expert), reward, 1.0, 0.0))
+        items.append(TrajectoryCredit(said(), RewardParts(valid, form, outcome, expert), reward, 1.0, 0.0))
     found = credit_metrics(ROLE, RoleCredit(items, 1, 0, 0), BETA)
     shares = [found.get(f"{ROLE}/reward/{name}_share") for name in ("format", "outcome", "expert")]
     paid = sum(item.reward or 0.0 for item in items)
@@ -84,7 +84,7 @@ def test_effective_calls_are_the_harmonic_by_the_arithmetic_mean_of_the_callers(
     for number, counts in enumerate(queries):
         weights = align(counts, "fractional", 1, np.random.default_rng(0))
         parts = RewardParts(True, 1.0, 1.0, 1.0)
-        items += [Credited(said(query=f"0-{number}"), parts, 1.0, weight, 0.0) for weight in weights]
+        items += [TrajectoryCredit(said(query=f"0-{number}"), parts, 1.0, weight, 0.0) for weight in weights]
         callers = [count for count in counts if count]
         effective += len(callers) ** 2 / sum(1.0 / count for count in callers) if callers else 0.0
     found = credit_metrics(ROLE, RoleCredit(items, len(queries), 0, 0), BETA)[f"{ROLE}/calls/efficiency"]
@@ -92,8 +92,8 @@ def test_effective_calls_are_the_harmonic_by_the_arithmetic_mean_of_the_callers(
 
 
 def test_nothing_is_told_of_a_role_that_was_not_paid() -> None:
-    unscored = Credited(said(), RewardParts(True, 1.0, 1.0), None, 0.0, 0.0)
+    unscored = TrajectoryCredit(said(), RewardParts(True, 1.0, 1.0), None, 0.0, 0.0)
     assert credit_metrics(ROLE, RoleCredit([unscored], 0, 0, 1), BETA) == {f"{ROLE}/unscored": 1.0}
     assert spoken_metrics(ROLE, [], 4) == {}
-    dropped = Credited(said(), RewardParts(True, 1.0, 1.0, 1.0), 1.0, 0.0, 0.0)
+    dropped = TrajectoryCredit(said(), RewardParts(True, 1.0, 1.0, 1.0), 1.0, 0.0, 0.0)
     assert credit_metrics(ROLE, RoleCredit([dropped], 1, 1, 0), BETA)[f"{ROLE}/calls/efficiency"] == 0.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backend.store.store import Store
-from backend.training.algorithm.credit import credit_main
+from backend.training.algorithm.credit import assign_credit, score_main
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.learning.metrics import (
     credit_metrics,
@@ -20,7 +20,7 @@ from backend.training.learning.metrics import (
 from backend.training.recorder import Recorder
 from backend.training.rollout import collect as rollouts_module
 from backend.training.rollout.collect import Practice, Rollout, RolloutSettings, collect, practise
-from backend.training.rollout.scoring import Judge
+from backend.training.rollout.scoring import RolloutScorer
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import make_byte_codec
@@ -61,12 +61,12 @@ def _said(groups: list[list[Rollout]]) -> list[list[tuple[int, ...]]]:
 def test_every_query_is_judged_once_and_all_its_rollouts_by_that_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[str] = []
 
-    class Counting(Judge):
+    class Counting(RolloutScorer):
         def __init__(self, query: Query, *rest: object) -> None:
             judged.append(query.key)
             super().__init__(query, *rest)  # type: ignore[arg-type]  # passed on as they came
 
-    monkeypatch.setattr(rollouts_module, "Judge", Counting)
+    monkeypatch.setattr(rollouts_module, "RolloutScorer", Counting)
     queries = POOL.draw(1, 0, 5, easy=False)
     groups = rolled(queries)
     assert judged == [query.key for query in queries]
@@ -122,7 +122,7 @@ def test_metrics_are_means_over_the_rollouts(store: Store, tmp_path: Path) -> No
     assert metrics["team/exposure"] == pytest.approx(sum(map(abs, exposures)) / len(every))
     assert metrics["team/tokens"] == sum(len(c.ids) for one in every for c in (one.main, *one.subs))
     assert team_metrics([]) == {} and spoken_metrics("trader", [], 4) == {}
-    credit = credit_main(groups, (0.1, 0.9))
+    credit = assign_credit(score_main(groups, (0.1, 0.9)))
     paid = credit_metrics("manager", credit, (0.1, 0.9))
     assert paid["manager/reward/mean"] == pytest.approx(0.1 + 0.9 * metrics["team/outcome"])
     assert paid["manager/degenerate_share"] == credit.degenerate / 6

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from backend.training.algorithm.rewards import shortfall_score
 from backend.training.curriculum.queries import Query, QueryPool
-from backend.training.rollout.scoring import QUANTILE_WEIGHT, SHORTFALL_SCALE, Judge
+from backend.training.rollout.scoring import QUANTILE_WEIGHT, SHORTFALL_SCALE, RolloutScorer
 from cryptosentinel.agents.market_analyst import FLAT_BAND
 from cryptosentinel.conversation.transcript import Transcript
 from simulator.exchange.costs import Costs
@@ -25,8 +25,8 @@ POOL = QueryPool(generate(SyntheticConfig(bars=300, seed=5, symbols=("AAAUSDT",)
 queries = st.integers(0, 30).map(lambda step: POOL.draw(1, step, 1, easy=False)[0])
 
 
-def judge(query: Query, paths: int = PATHS, fee: float = 0.0005) -> Judge:
-    return Judge(query, paths, HORIZON, Costs(taker_fee=fee), 1.0)
+def scorer(query: Query, paths: int = PATHS, fee: float = 0.0005) -> RolloutScorer:
+    return RolloutScorer(query, paths, HORIZON, Costs(taker_fee=fee), 1.0)
 
 
 def said(role: str, answer: dict[str, Any] | None, **brief: Any) -> Transcript:
@@ -53,7 +53,7 @@ def test_no_analyst_beats_the_one_who_states_the_true_frequencies(
     query: Query, stated: tuple[float, float, float]
 ) -> None:
     assume(sum(stated) > 0.01)
-    one = judge(query)
+    one = scorer(query)
 
     def score(up: float, flat: float, down: float) -> float:
         found = one.expert_score(said("market_analyst", {"up": up, "flat": flat, "down": down}))
@@ -66,7 +66,7 @@ def test_no_analyst_beats_the_one_who_states_the_true_frequencies(
 def test_up_is_what_rises() -> None:
     certain = {"up": (1.0, 0.0, 0.0), "flat": (0.0, 1.0, 0.0), "down": (0.0, 0.0, 1.0)}
     for query in POOL.draw(2, 0, 20, easy=True):
-        one, seen = judge(query), dict(zip(("up", "flat", "down"), frequencies(query), strict=True))
+        one, seen = scorer(query), dict(zip(("up", "flat", "down"), frequencies(query), strict=True))
         scores = {
             name: one.expert_score(said("market_analyst", dict(zip(("up", "flat", "down"), answer, strict=True))))
             for name, answer in certain.items()
@@ -80,7 +80,7 @@ def test_a_veto_pays_where_the_position_loses_and_costs_where_it_gains(
     query: Query, side: str, exposure: float
 ) -> None:
     gain = float(np.mean(moves(query))) * (1.0 if side == "long" else -1.0)
-    one = judge(query)
+    one = scorer(query)
 
     def score(**answer: Any) -> float:
         found = one.expert_score(said("risk_analyst", {"loss": 5.0, **answer}, side=side, exposure=exposure))
@@ -99,7 +99,7 @@ def test_a_veto_pays_where_the_position_loses_and_costs_where_it_gains(
 def test_no_stated_loss_beats_the_quantile_that_came(query: Query, side: str, loss: int) -> None:
     losses = moves(query) if side == "short" else -moves(query)
     best = float(np.quantile(np.maximum(losses, 0.0), 0.95, method="inverted_cdf")) * 100
-    one = judge(query)
+    one = scorer(query)
 
     def score(stated: float) -> float:
         brief = {"side": side, "exposure": 0.0 if side == "flat" else 1.0}
@@ -115,7 +115,7 @@ def test_no_stated_loss_beats_the_quantile_that_came(query: Query, side: str, lo
 
 def test_a_trader_is_paid_for_the_price_it_gets_and_not_scored_where_it_has_nothing_to_do() -> None:
     query = replace(POOL.draw(3, 0, 1, easy=False)[0], exposure=0.0)
-    one = judge(query)
+    one = scorer(query)
     plan = {"type": "market", "wait": 0, "slices": 1}
     now = one.expert_score(said("trader", plan, side="long", exposure=1.0))
     later = one.expert_score(said("trader", {**plan, "wait": 4}, side="long", exposure=1.0))
@@ -131,7 +131,7 @@ def test_a_trader_is_paid_for_the_price_it_gets_and_not_scored_where_it_has_noth
 @pytest.mark.parametrize("side", ["long", "short"])
 def test_a_limit_that_never_trades_is_paid_for_what_was_missed(side: str) -> None:
     query = replace(POOL.draw(3, 0, 1, easy=False)[0], exposure=0.0)
-    one = judge(query)
+    one = scorer(query)
     far = {"type": "limit", "wait": 0, "slices": 1, "offset": 20.0}
     missed = moves(query) * (1.0 if side == "long" else -1.0)
     assert one.expert_score(said("trader", far, side=side, exposure=1.0)) == pytest.approx(
@@ -143,7 +143,7 @@ def test_a_limit_that_never_trades_is_paid_for_what_was_missed(side: str) -> Non
 
 def test_a_wait_beyond_the_horizon_is_not_scored() -> None:
     query = replace(POOL.draw(3, 0, 1, easy=False)[0], exposure=0.0)
-    short = Judge(query, 4, 2, Costs(), 1.0)
+    short = RolloutScorer(query, 4, 2, Costs(), 1.0)
     assert (
         short.expert_score(said("trader", {"type": "market", "wait": 4, "slices": 1}, side="long", exposure=1.0))
         is None
@@ -152,7 +152,7 @@ def test_a_wait_beyond_the_horizon_is_not_scored() -> None:
 
 def test_a_role_without_a_score_is_a_defect_and_not_a_silent_zero() -> None:
     with pytest.raises(ValueError, match="no expert score"):
-        judge(POOL.draw(1, 0, 1, easy=False)[0]).expert_score(said("astrologer", {"sign": "bull"}))
+        scorer(POOL.draw(1, 0, 1, easy=False)[0]).expert_score(said("astrologer", {"sign": "bull"}))
 
 
 @settings(max_examples=40, deadline=None)
@@ -160,20 +160,20 @@ def test_a_role_without_a_score_is_a_defect_and_not_a_silent_zero() -> None:
 def test_equal_orders_are_worth_the_same_and_fees_only_cost(query: Query, share: float) -> None:
     price = query.view().last_close("AAAUSDT")
     orders = [Order("AAAUSDT", share * 5_000.0 / price)] if share else []
-    first = judge(query)
-    assert first.outcome(list(orders)) == first.outcome(list(orders)) == judge(query).outcome(list(orders))
-    free = judge(query, fee=0.0).outcome(list(orders))
+    first = scorer(query)
+    assert first.outcome(list(orders)) == first.outcome(list(orders)) == scorer(query).outcome(list(orders))
+    free = scorer(query, fee=0.0).outcome(list(orders))
     assert free.net_return >= first.outcome(list(orders)).net_return
     assert 0.0 <= first.outcome(list(orders)).score <= 1.0
 
 
 def test_doing_nothing_from_flat_is_worth_one_half() -> None:
     query = replace(POOL.draw(1, 0, 1, easy=False)[0], exposure=0.0)
-    outcome = judge(query).outcome([])
+    outcome = scorer(query).outcome([])
     assert (outcome.score, outcome.net_return, outcome.fees) == (0.5, 0.0, 0.0)
     price = query.view().last_close("AAAUSDT")
     better, worse = sorted(
-        (judge(query).outcome([Order("AAAUSDT", sign * 10_000.0 / price)]) for sign in (1, -1)),
+        (scorer(query).outcome([Order("AAAUSDT", sign * 10_000.0 / price)]) for sign in (1, -1)),
         key=lambda one: -one.net_return,
     )
     assert better.score > worse.score
@@ -187,9 +187,9 @@ def test_a_large_scale_makes_the_outcome_the_mean_return(query: Query, exposure:
     orders = [Order("AAAUSDT", exposure * 10_000.0 / query.view().last_close("AAAUSDT"))]
 
     def scored(scale: float) -> float:
-        return Judge(query, PATHS, HORIZON, Costs(), 1.0, scale).outcome(orders).score
+        return RolloutScorer(query, PATHS, HORIZON, Costs(), 1.0, scale).outcome(orders).score
 
-    net = judge(query).outcome(orders).net_return
+    net = scorer(query).outcome(orders).net_return
     assert (scored(1000.0) - 0.5) * 1000.0 == pytest.approx(net / query.volatility / 2, rel=1e-4, abs=1e-6)
     twice = replace(query, volatility=2.0 * query.volatility)
-    assert scored(2.0) == pytest.approx(Judge(twice, PATHS, HORIZON, Costs(), 1.0).outcome(orders).score)
+    assert scored(2.0) == pytest.approx(RolloutScorer(twice, PATHS, HORIZON, Costs(), 1.0).outcome(orders).score)

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.training.algorithm.credit import RoleCredit, credit_sub
+from backend.training.algorithm.counterfactual import CreditMethod, difference_rewards, shapley_values
+from backend.training.algorithm.credit import RoleCredit, assign_credit, score_sub
 from backend.training.curriculum.queries import QueryPool
 from backend.training.rollout.collect import Rollout, RolloutSettings, collect
-from backend.training.rollout.counterfactual import CreditMethod, counterfactual, role_shares, shapley, share_metrics
-from backend.training.rollout.scoring import Judge
+from backend.training.rollout.role_outcomes import role_outcome_metrics, role_outcomes
+from backend.training.rollout.scoring import RolloutScorer
 from cryptosentinel.guard.guard import Guard, GuardLimits
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
@@ -44,7 +45,7 @@ def _by_orders(game: Game, player: str) -> float:
 
 @given(games)
 def test_shapley_is_the_mean_over_orders_of_arrival_and_adds_up(game: Game) -> None:
-    found = shapley(game.__getitem__, ROLES)
+    found = shapley_values(game.__getitem__, ROLES)
     for player in ROLES:
         assert found[player] == pytest.approx(_by_orders(game, player), abs=1e-12)
         assert -1.0 - 1e-12 <= found[player] <= 1.0 + 1e-12
@@ -54,24 +55,24 @@ def test_shapley_is_the_mean_over_orders_of_arrival_and_adds_up(game: Game) -> N
 @given(games, games, st.floats(0.0, 1.0))
 def test_shapley_is_linear_blind_to_names_and_gives_a_dummy_nothing(game: Game, other: Game, weight: float) -> None:
     mixed = {some: weight * game[some] + (1.0 - weight) * other[some] for some in coalitions}
-    found, theirs = shapley(game.__getitem__, ROLES), shapley(other.__getitem__, ROLES)
-    for player, value in shapley(mixed.__getitem__, ROLES).items():
+    found, theirs = shapley_values(game.__getitem__, ROLES), shapley_values(other.__getitem__, ROLES)
+    for player, value in shapley_values(mixed.__getitem__, ROLES).items():
         assert value == pytest.approx(weight * found[player] + (1.0 - weight) * theirs[player], abs=1e-12)
-    backwards = shapley(game.__getitem__, ROLES[::-1])
+    backwards = shapley_values(game.__getitem__, ROLES[::-1])
     assert backwards == pytest.approx(found)
     dummy = {some: game[some - {"trader"}] for some in coalitions}
-    assert shapley(dummy.__getitem__, ROLES)["trader"] == pytest.approx(0.0, abs=1e-12)
-    assert counterfactual(dummy.__getitem__, ROLES)["trader"] == 0.0
+    assert shapley_values(dummy.__getitem__, ROLES)["trader"] == pytest.approx(0.0, abs=1e-12)
+    assert difference_rewards(dummy.__getitem__, ROLES)["trader"] == 0.0
 
 
 @given(games, st.lists(st.floats(-1.0, 1.0), min_size=3, max_size=3))
 def test_without_interaction_both_are_what_the_role_adds(game: Game, worth: list[float]) -> None:
     by_role = dict(zip(ROLES, worth, strict=True))
     additive = {some: 0.5 + sum(by_role[role] for role in some) for some in coalitions}
-    assert shapley(additive.__getitem__, ROLES) == pytest.approx(by_role, abs=1e-12)
-    assert counterfactual(additive.__getitem__, ROLES) == pytest.approx(by_role, abs=1e-12)
+    assert shapley_values(additive.__getitem__, ROLES) == pytest.approx(by_role, abs=1e-12)
+    assert difference_rewards(additive.__getitem__, ROLES) == pytest.approx(by_role, abs=1e-12)
     whole = frozenset(ROLES)
-    assert counterfactual(game.__getitem__, ROLES) == {one: game[whole] - game[whole - {one}] for one in ROLES}
+    assert difference_rewards(game.__getitem__, ROLES) == {one: game[whole] - game[whole - {one}] for one in ROLES}
 
 
 SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, GuardLimits(max_exposure=0.9))
@@ -146,17 +147,17 @@ def _part(credit: RoleCredit, one: Rollout) -> set[float]:
 
 
 @pytest.mark.parametrize("method", ["counterfactual", "shapley"])
-def test_shares_are_what_the_effects_changed_on_the_same_scenarios(
+def test_a_role_is_credited_with_what_its_effects_changed_on_the_same_scenarios(
     method: CreditMethod, groups: list[list[Rollout]]
 ) -> None:
-    shares = role_shares(a_team(), groups, SETTINGS, method)
-    assert set(shares) == {"risk_analyst", "trader"}, "advice cannot be replayed and is broadcast"
+    outcomes = role_outcomes(a_team(), groups, SETTINGS, method)
+    assert set(outcomes) == {"risk_analyst", "trader"}, "advice cannot be replayed and is broadcast"
     moved = 0
     for number, group in enumerate(groups):
-        judge = Judge(group[0].query, SETTINGS.scenario_paths, HORIZON, SETTINGS.costs, 1.0)
+        scorer = RolloutScorer(group[0].query, SETTINGS.scenario_paths, HORIZON, SETTINGS.costs, 1.0)
         for position, one in enumerate(group):
-            risk, trader = (2.0 * shares[role][number][position] - 1.0 for role in ("risk_analyst", "trader"))
-            v = {some: judge.outcome(again(one, some)).score for some in [(), ROLES[1:], ROLES[1:2], ROLES[2:]]}
+            risk, trader = (2.0 * outcomes[role][number][position] - 1.0 for role in ("risk_analyst", "trader"))
+            v = {some: scorer.outcome(again(one, some)).score for some in [(), ROLES[1:], ROLES[1:2], ROLES[2:]]}
             if method == "shapley":
                 assert risk + trader == pytest.approx(v[ROLES[1:]] - v[()], abs=1e-9)
             else:
@@ -166,15 +167,18 @@ def test_shares_are_what_the_effects_changed_on_the_same_scenarios(
     assert moved >= 10
 
 
-def test_shares_are_the_outcome_part_of_a_sub_agents_reward(groups: list[list[Rollout]]) -> None:
-    shares = role_shares(a_team(), groups, SETTINGS, "shapley")
+def test_the_credited_outcome_is_the_outcome_part_of_a_sub_agents_reward(groups: list[list[Rollout]]) -> None:
+    outcomes = role_outcomes(a_team(), groups, SETTINGS, "shapley")
     beta, rng = (0.1, 0.4, 0.5), np.random.default_rng(0)
-    credits = {role: credit_sub(groups, role, beta, "fractional", 2, rng, outcomes=shares.get(role)) for role in ROLES}
+    credits = {
+        role: assign_credit(score_sub(groups, role, beta, "fractional", 2, rng, outcomes=outcomes.get(role)))
+        for role in ROLES
+    }
     for number, group in enumerate(groups):
         for position, one in enumerate(group):
-            assert _part(credits["trader"], one) <= {shares["trader"][number][position]}
+            assert _part(credits["trader"], one) <= {outcomes["trader"][number][position]}
             assert _part(credits["market_analyst"], one) <= {one.shared_outcome}
-    metrics = share_metrics(shares, credits)
+    metrics = role_outcome_metrics(outcomes, credits)
     assert [metrics[f"{role}/credit/replayed"] for role in ROLES] == [0.0, 1.0, 1.0]
     assert 0.4 < metrics["trader/credit/mean"] < 0.6
 
@@ -182,6 +186,6 @@ def test_shares_are_the_outcome_part_of_a_sub_agents_reward(groups: list[list[Ro
 def test_broadcast_replays_nothing_and_an_invalid_manager_leaves_everybody_neutral(
     groups: list[list[Rollout]],
 ) -> None:
-    assert role_shares(a_team(), groups, SETTINGS, "broadcast") == {}
+    assert role_outcomes(a_team(), groups, SETTINGS, "broadcast") == {}
     silent = [[replace(one, main=replace(one.main, valid=False)) for one in groups[0]]]
-    assert role_shares(a_team(), silent, SETTINGS, "shapley")["trader"] == [[0.5] * len(groups[0])]
+    assert role_outcomes(a_team(), silent, SETTINGS, "shapley")["trader"] == [[0.5] * len(groups[0])]

@@ -1,0 +1,78 @@
+"""The part of the team's outcome that each role is credited with, by replaying the decision without the role's effect.
+
+The formulas are those of `algorithm.counterfactual`. Players are the sub-agents that answered and whose answers act
+through code (`cryptosentinel.replay`); v(S) is the outcome score of the orders in which only the effects of S count, on
+the same scenarios. The market analyst's advice cannot be taken back without a model, so it is paid the whole outcome
+(broadcast) under every method; the metric `{role}/credit/replayed` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from backend.training.algorithm.counterfactual import (
+    CoalitionValue,
+    CreditMethod,
+    difference_rewards,
+    outcome_credit,
+    shapley_values,
+)
+from backend.training.algorithm.credit import RoleCredit
+from backend.training.rollout.collect import Rollout, RolloutSettings
+from backend.training.rollout.scoring import RolloutScorer
+from cryptosentinel.guard.guard import Guard
+from cryptosentinel.replay import replay, replayable_roles
+from cryptosentinel.team import Team
+
+
+def role_outcomes(
+    team: Team, groups: Sequence[Sequence[Rollout]], settings: RolloutSettings, method: CreditMethod
+) -> dict[str, list[list[float]]]:
+    """By role, the outcome in [0, 1] that each rollout of each group credits it with, for `credit.score_sub`.
+
+    Roles that are paid the team's whole outcome are absent: all of them with the method broadcast.
+    """
+    if method == "broadcast":
+        return {}
+    values_of = difference_rewards if method == "counterfactual" else shapley_values
+    roles = replayable_roles(team)
+    outcomes: dict[str, list[list[float]]] = {role: [] for role in roles}
+    for group in groups:
+        scorer = settings.scorer(group[0].query)
+        values = [
+            values_of(_value(team, scorer, rollout, settings), _players(rollout, roles)) if rollout.main.valid else {}
+            for rollout in group
+        ]
+        for role in roles:
+            outcomes[role].append([outcome_credit(of_rollout.get(role, 0.0)) for of_rollout in values])
+    return outcomes
+
+
+def role_outcome_metrics(outcomes: Mapping[str, object], credits: Mapping[str, RoleCredit]) -> dict[str, float]:
+    """Per sub-agent whether its part of the outcome was replayed (1) or broadcast (0), and its mean over the calls."""
+    metrics: dict[str, float] = {}
+    for role, credit in credits.items():
+        if credit.items:
+            metrics[f"{role}/credit/replayed"] = float(role in outcomes)
+            metrics[f"{role}/credit/mean"] = float(np.mean([item.parts.outcome for item in credit.items]))
+    return metrics
+
+
+def _players(rollout: Rollout, roles: Sequence[str]) -> list[str]:
+    answered = {call.role for call in rollout.subs if call.valid}
+    return [role for role in roles if role in answered]
+
+
+def _value(team: Team, scorer: RolloutScorer, rollout: Rollout, settings: RolloutSettings) -> CoalitionValue:
+    """The outcome score of the rollout's orders with the effects of a coalition alone."""
+    query, known = rollout.query, dict[frozenset[str], float]()
+
+    def value(coalition: frozenset[str]) -> float:
+        if coalition not in known:
+            orders = replay(team, rollout.decision, query.view(), query.account(), Guard(settings.limits), coalition)
+            known[coalition] = scorer.outcome(orders).score
+        return known[coalition]
+
+    return value
