@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
+import numba
 from numba import njit
 
 _P = ParamSpec("_P")
@@ -46,7 +47,11 @@ def _compile(function: Callable[_P, _R], inlined: bool = False, counted: bool = 
         return cast(Callable[_P, _R], njit(**options)(function))
     # numba asks only whether the function's own file has changed, not those of the functions and constants that it has
     # compiled in. So the stamp of a cached function is that of the whole simulator.
-    dispatcher._cache._cache_file._source_stamp = _package_stamp()
+    # It also stands in the place of numba's version, which is compared before anything else is read: an index that was
+    # written when a class had another name or place cannot be read at all.
+    file = dispatcher._cache._cache_file
+    file._source_stamp = _package_stamp()
+    file._version = f"{numba.__version__} {_package_stamp()}"
     return cast(Callable[_P, _R], dispatcher)
 
 

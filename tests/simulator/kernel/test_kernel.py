@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -204,3 +206,19 @@ def test_cached_code_is_that_of_the_whole_package() -> None:
     """What numba keeps on disk is stamped with every compiled module, since it holds the code of its callees."""
     stamp = kernel.advance._cache._cache_file._source_stamp  # type: ignore[attr-defined]  # numba has no public name for it
     assert stamp == compiling._package_stamp()
+
+
+def test_cached_code_of_a_former_version_is_never_read() -> None:
+    """Its index names classes that may be gone, and to read it would raise: numba compares the version first."""
+    file = kernel.advance._cache._cache_file  # type: ignore[attr-defined]  # numba has no public name for it
+    former = type(file)(file._cache_path, "former_index", "former stamp")
+    former.save(("a signature",), "code")
+    path = Path(former._index_path)
+    try:
+        whole = path.read_bytes()
+        path.write_bytes(whole[: whole.index(b"former stamp")] + b"not to be unpickled")
+        former._version = file._version
+        assert former._load_index() == {}
+    finally:
+        for left in path.parent.glob("former_index*"):
+            left.unlink()
