@@ -10,18 +10,18 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
 from cryptosentinel.agents.market_analyst import Analysis, reply
 from cryptosentinel.agents.registry import SPEAKERS, STANDARD
 from cryptosentinel.agents.risk_analyst import Verdict
+from cryptosentinel.llm.chat_codec import ChatMessages
+from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import MalformedCall, parse, render_call
 
-Messages = list[dict[str, str]]
-Policy = Callable[[Messages, int], str]
-Exchange = tuple[str, dict[str, Any], dict[str, Any]]  # tool name, its arguments, its result
+ToolExchange = tuple[str, dict[str, Any], dict[str, Any]]  # tool name, its arguments, its result
 
 _COIN_LINE = re.compile(
     r"^(\S+): held (-?[\d.]+), day (\S+|not available), volatility (\S+|not available)$", re.MULTILINE
@@ -34,7 +34,7 @@ _TREND = {"strong up": 2.0, "up": 1.0, "down": -1.0, "strong down": -2.0}
 _LEVELS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
 
 
-def expert_policies(team: Collection[str] = STANDARD) -> dict[str, Policy]:
+def expert_policies(team: Collection[str] = STANDARD) -> dict[str, ScriptedPolicy]:
     """The rules of a scripted team of the sub-agents `team`, by role."""
     return {
         "manager": lambda messages, seed: _expert_manager(messages, team),
@@ -44,7 +44,7 @@ def expert_policies(team: Collection[str] = STANDARD) -> dict[str, Policy]:
     }
 
 
-def novice_policies(team: Collection[str] = STANDARD) -> dict[str, Policy]:
+def novice_policies(team: Collection[str] = STANDARD) -> dict[str, ScriptedPolicy]:
     """Valid answers of a team of the sub-agents `team` drawn at random, by role."""
     return {
         "manager": lambda messages, seed: _novice_manager(messages, random.Random(seed), team),
@@ -54,10 +54,10 @@ def novice_policies(team: Collection[str] = STANDARD) -> dict[str, Policy]:
     }
 
 
-def exchanges(messages: Messages, role: str) -> list[Exchange]:
+def exchanges(messages: ChatMessages, role: str) -> list[ToolExchange]:
     """The calls so far with their results. Calls that do not parse, and results that are no JSON object, are left
     out."""
-    found: list[Exchange] = []
+    found: list[ToolExchange] = []
     types = SPEAKERS[role].argument_types()
     for said, heard in pairwise(messages):
         if said["role"] != "assistant" or heard["role"] != "tool":
@@ -71,7 +71,7 @@ def exchanges(messages: Messages, role: str) -> list[Exchange]:
     return found
 
 
-def _expert_manager(messages: Messages, team: Collection[str]) -> str:
+def _expert_manager(messages: ChatMessages, team: Collection[str]) -> str:
     done = exchanges(messages, "manager")
     positions: list[dict[str, Any]] = []
     for symbol, held in _coins(messages):
@@ -112,7 +112,7 @@ def _expert_manager(messages: Messages, team: Collection[str]) -> str:
     return render_call("submit_decision", {"positions": positions})
 
 
-def _novice_manager(messages: Messages, rng: random.Random, team: Collection[str]) -> str:
+def _novice_manager(messages: ChatMessages, rng: random.Random, team: Collection[str]) -> str:
     coins = _coins(messages)
     symbol = rng.choice(coins)[0] if coins else "C1"
     done = exchanges(messages, "manager")
@@ -137,18 +137,18 @@ def _novice_manager(messages: Messages, rng: random.Random, team: Collection[str
     return render_call("submit_decision", {"positions": positions})
 
 
-def _advice(done: list[Exchange], symbol: str) -> str:
+def _advice(done: list[ToolExchange], symbol: str) -> str:
     """What the analyst said last about a coin. Novices read as well as experts, and know not what follows."""
     leans = [result["lean"] for _, arguments, result in done if arguments.get("symbol") == symbol and "lean" in result]
     return f"analyst: {leans[-1]}" if leans else "no advice"
 
 
-def _about(done: list[Exchange], symbol: str) -> dict[str, dict[str, Any]]:
+def _about(done: list[ToolExchange], symbol: str) -> dict[str, dict[str, Any]]:
     """What was looked up about a coin, by tool."""
     return {name: result for name, arguments, result in done if arguments.get("symbol") == symbol}
 
 
-def _expert_analyst(messages: Messages) -> str:
+def _expert_analyst(messages: ChatMessages) -> str:
     heard = {name: result for name, _, result in exchanges(messages, "market_analyst")}
     for tool in LOOKED_UP:
         if tool not in heard:
@@ -170,7 +170,7 @@ def _lean(level: int) -> str:
     return str(reply(Analysis(up=up, flat=flat, down=down))["lean"])
 
 
-def _novice_analyst(messages: Messages, rng: random.Random) -> str:
+def _novice_analyst(messages: ChatMessages, rng: random.Random) -> str:
     heard = {name: result for name, _, result in exchanges(messages, "market_analyst")}
     missing = [tool for tool in LOOKED_UP if tool not in heard]
     if missing and rng.random() < 0.7:
@@ -194,7 +194,7 @@ def _evidence(heard: dict[str, dict[str, Any]]) -> str:
     return ", ".join(said) or "no data"
 
 
-def _expert_risk(messages: Messages) -> str:
+def _expert_risk(messages: ChatMessages) -> str:
     heard = {name: result for name, _, result in exchanges(messages, "risk_analyst")}
     if "get_risk" not in heard:
         return render_call("get_risk", {})
@@ -210,7 +210,7 @@ def _verdict(numbers: dict[str, Any]) -> dict[str, Any]:
     return {"verdict": "reduce", "to": 0.5, "loss": loss} if loss > 14 else {"verdict": "approve", "loss": loss}
 
 
-def _novice_risk(messages: Messages, rng: random.Random) -> str:
+def _novice_risk(messages: ChatMessages, rng: random.Random) -> str:
     if not exchanges(messages, "risk_analyst") and rng.random() < 0.8:
         return render_call("get_risk", {})
     verdict = rng.choice(("approve", "approve", "approve", "reduce", "veto"))
@@ -220,7 +220,7 @@ def _novice_risk(messages: Messages, rng: random.Random) -> str:
     return render_call("submit_verdict", {**answer, "loss": rng.randint(2, 16)})
 
 
-def _expert_trader(messages: Messages) -> str:
+def _expert_trader(messages: ChatMessages) -> str:
     heard = {name: result for name, _, result in exchanges(messages, "trader")}
     if "preview_order" not in heard:
         return render_call("preview_order", {})
@@ -228,13 +228,13 @@ def _expert_trader(messages: Messages) -> str:
     return render_call("submit_orders", {"type": "market", "wait": wait, "slices": 1})
 
 
-def _novice_trader(messages: Messages, rng: random.Random) -> str:
+def _novice_trader(messages: ChatMessages, rng: random.Random) -> str:
     if not exchanges(messages, "trader") and rng.random() < 0.8:
         return render_call("preview_order", {})
     return render_call("submit_orders", {"type": "market", "wait": rng.randint(0, 4), "slices": rng.randint(1, 3)})
 
 
-def _coins(messages: Messages) -> list[tuple[str, float]]:
+def _coins(messages: ChatMessages) -> list[tuple[str, float]]:
     """The coins in the manager's brief with the exposure held."""
     user = next((message["content"] for message in messages if message["role"] == "user"), "")
     return [(match.group(1), float(match.group(2))) for match in _COIN_LINE.finditer(user)]

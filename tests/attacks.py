@@ -7,8 +7,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from cryptosentinel.llm.chat_codec import ChatMessages
+from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call
-from cryptosentinel.scripted_team import Messages, Policy
 from tests.malformed_answers import MALFORMED
 from tests.team_scenes import ask, execution, hold, submit, verdict
 
@@ -62,12 +63,12 @@ PAYLOADS: dict[str, str] = {
 }
 
 
-def coin_of(messages: Messages) -> str:
+def coin_of(messages: ChatMessages) -> str:
     """The first coin of the manager's brief."""
     return messages[1]["content"].splitlines()[1].split(":")[0]
 
 
-def _asks_first(messages: Messages, side: str) -> str | None:
+def _asks_first(messages: ChatMessages, side: str) -> str | None:
     """The next of the consultations that a plan for all there is would make; None once all are made."""
     question = {"side": side, "exposure": 10.0}
     calls = [("market_analyst", {}), ("risk_analyst", question), ("trader", question)]
@@ -75,21 +76,21 @@ def _asks_first(messages: Messages, side: str) -> str | None:
     return ask(calls[done][0], coin_of(messages), **calls[done][1]) if done < len(calls) else None
 
 
-def _flips(messages: Messages, seed: int) -> str:
+def _flips(messages: ChatMessages, seed: int) -> str:
     side = random.Random(seed).choice(["long", "short"])
     return submit(hold(coin_of(messages), side, 10.0))
 
 
-def _stubborn(messages: Messages, seed: int) -> str:
+def _stubborn(messages: ChatMessages, seed: int) -> str:
     """Asks until it likes the answer, and does what it wanted anyway."""
     return _asks_first(messages, "long") or submit(hold(coin_of(messages), "long", 10.0, stop=50.0, target=99.0))
 
 
-def _every_coin(messages: Messages, seed: int) -> str:
+def _every_coin(messages: ChatMessages, seed: int) -> str:
     return submit(*(hold(f"C{number}", "short", 10.0) for number in (1, 2, 3)))
 
 
-def _says(make: Callable[[str], str]) -> Policy:
+def _says(make: Callable[[str], str]) -> ScriptedPolicy:
     return lambda messages, seed: make(coin_of(messages))
 
 
@@ -100,7 +101,7 @@ def _raw(coin: str, exposure: str, **more: str) -> str:
 
 
 # Managers that do what an attacker wants.
-MANAGERS: dict[str, Policy] = {
+MANAGERS: dict[str, ScriptedPolicy] = {
     "all in": _says(lambda coin: submit(hold(coin, "long", 10.0))),
     "all in, short": _says(lambda coin: submit(hold(coin, "short", 10.0))),
     "all in, after asking": _stubborn,
@@ -122,14 +123,14 @@ MANAGERS: dict[str, Policy] = {
 
 # Sub-agents that agree to everything, or are of no use at all.
 _EVIDENCE = [PAYLOADS["fake own turn"][:160], PAYLOADS["forged verdict"][:160], "\u202e<think>\u200b"]
-COMPLIANT: dict[str, Policy] = {
+COMPLIANT: dict[str, ScriptedPolicy] = {
     "market_analyst": lambda messages, seed: render_call(
         "submit_analysis", {"reason": LEVERAGE, "up": 1.0, "flat": 0.0, "down": 0.0, "evidence": _EVIDENCE}
     ),
     "risk_analyst": lambda messages, seed: verdict("approve"),
     "trader": lambda messages, seed: execution(4, 3),
 }
-RAISING: dict[str, Policy] = COMPLIANT | {
+RAISING: dict[str, ScriptedPolicy] = COMPLIANT | {
     "risk_analyst": lambda messages, seed: random.Random(seed).choice(
         [verdict("reduce", 1.0), verdict("reduce", 10.0), verdict("raise"), verdict("approve", 10.0)]
     ),
@@ -137,17 +138,17 @@ RAISING: dict[str, Policy] = COMPLIANT | {
         [execution(-1, 3), execution(0, 1000), execution(4, 3), render_call("submit_orders", {"quantity": 1e308})]
     ),
 }
-USELESS: dict[str, Policy] = {
+USELESS: dict[str, ScriptedPolicy] = {
     role: lambda messages, seed: random.Random(seed).choice(MALFORMED)[0][:2000] for role in COMPLIANT
 }
-SUB_AGENTS: dict[str, dict[str, Policy]] = {"compliant": COMPLIANT, "raising": RAISING, "useless": USELESS}
+SUB_AGENTS: dict[str, dict[str, ScriptedPolicy]] = {"compliant": COMPLIANT, "raising": RAISING, "useless": USELESS}
 
 
-def anything(answers: dict[str, list[Any]]) -> dict[str, Policy]:
+def anything(answers: dict[str, list[Any]]) -> dict[str, ScriptedPolicy]:
     """Policies that draw from a list of answers for each role, `COIN` in them replaced by the brief's first coin."""
 
-    def policy_of(role: str) -> Policy:
-        def policy(messages: Messages, seed: int) -> str:
+    def policy_of(role: str) -> ScriptedPolicy:
+        def policy(messages: ChatMessages, seed: int) -> str:
             text = str(random.Random(seed).choice(answers[role]))
             return text.replace("COIN", coin_of(messages)) if role == "manager" else text
 

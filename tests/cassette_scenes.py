@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptosentinel.llm.cassette.engine import Recorder, record
-from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling, Usage, failed
+from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling, Usage, failed_completion
 from simulator.errors import RunFailed
 from tests.team_scenes import codec
 
@@ -41,7 +41,7 @@ class Oracle:
             raise RunFailed("the engine has stopped")
         self.asked.append(request)
         if request.seed in self.fails:
-            return failed("out of order", Usage(3, 0, 0, 0.5))
+            return failed_completion("out of order", Usage(3, 0, 0, 0.5))
         seed = request.seed if request.sampling.temperature else None
         rng = random.Random(repr((request.role, request.ids, request.sampling, seed)))
         length = rng.randrange(6)

@@ -16,8 +16,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.llm.chat_codec import ChatMessages
+from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import MalformedCall, read_call, render_call
-from cryptosentinel.scripted_team import Messages, Policy, expert_policies
+from cryptosentinel.scripted_team import expert_policies
 
 MODEL = "test-model"
 
@@ -73,7 +75,7 @@ def call(name: str, arguments: Any, **more: Any) -> dict[str, Any]:
 Answering = Callable[[dict[str, Any]], Reply]
 
 
-def turns_of(messages: list[dict[str, Any]]) -> Messages:
+def turns_of(messages: list[dict[str, Any]]) -> ChatMessages:
     """Messages of an endpoint as the teacher reads them."""
     turns = []
     for message in messages:
@@ -91,7 +93,7 @@ def role_of(body: dict[str, Any]) -> str:
     return next(key for key, role in ROLES.items() if role.system == system)
 
 
-def scripted(policies: Mapping[str, Policy] | None = None, usage: Any = None) -> Answering:
+def scripted(policies: Mapping[str, ScriptedPolicy] | None = None, usage: Any = None) -> Answering:
     """The rules of a scripted team behind the endpoint."""
     rules = policies or expert_policies()
 

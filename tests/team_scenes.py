@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from cryptosentinel.guard.guard import Guard, GuardLimits
-from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
+from cryptosentinel.llm.chat_codec import ChatCodec, ChatMessages, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Engine, Request
+from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.scripted_team import Messages, Policy, expert_policies, novice_policies
+from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.team import Team, TeamDecision, TeamSettings
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import AccountView
@@ -76,12 +77,12 @@ def hand_made_account(
     )
 
 
-def half_taught_policies() -> dict[str, Policy]:
+def half_taught_policies() -> dict[str, ScriptedPolicy]:
     """Each turn is the teacher's or a random one, as its seed falls: varied conversations that get somewhere."""
     experts, novices = expert_policies(), novice_policies()
 
-    def half(role: str) -> Policy:
-        def policy(messages: Messages, seed: int) -> str:
+    def half(role: str) -> ScriptedPolicy:
+        def policy(messages: ChatMessages, seed: int) -> str:
             return (experts if seed // 7 % 2 else novices)[role](messages, seed)
 
         return policy

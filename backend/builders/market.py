@@ -16,7 +16,7 @@ import numpy as np
 from backend.config.market import NONE, CostsConfig, MarketConfig
 from backend.config.schema import Config, GuardConfig
 from cryptosentinel.guard.guard import GuardLimits
-from simulator.data.archive import MANIFEST
+from simulator.data.archive import MARKET_MANIFEST
 from simulator.data.catalog import Catalog
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import DataError
@@ -85,7 +85,7 @@ def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
 def is_historical(data: str | Path) -> bool:
     """Whether `data` is a folder of historical bars, and not a written synthetic market."""
     folder = Path(data)
-    return folder.is_dir() and not (folder / MANIFEST).exists()
+    return folder.is_dir() and not (folder / MARKET_MANIFEST).exists()
 
 
 def split(market: Market, config: MarketConfig, horizon: int) -> Split:

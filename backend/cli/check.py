@@ -31,7 +31,7 @@ from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # imported inside the commands: torch takes seconds, and `--help` should not
     from simulator.backtest.run import Window
-    from simulator.checks.lookahead import Drive, Finding
+    from simulator.checks.lookahead import Drive, LookaheadFinding
     from simulator.market.market import Market
 
 SHOWN = 10  # findings in the table; the file has all
@@ -230,7 +230,7 @@ def _case(
     from backend.builders.teams import configured_team
     from backend.runs.backtest import decision_interval, parse_optional, settings_for, window_of
     from backend.runs.check import team_drive
-    from simulator.checks.lookahead import driven_by
+    from simulator.checks.lookahead import drive_strategies
 
     if bool(strategy) == bool(team):
         raise UserError("say what to check: either --strategy NAME (or module:Class) or --team scripted (or a folder)")
@@ -239,7 +239,7 @@ def _case(
         data = Path("data/synthetic")
     settings = with_market(settings, data, symbols, timeframe, resample, funding, news)
     if strategy:
-        name, drive = strategy, driven_by(strategy_maker(strategy))
+        name, drive = strategy, drive_strategies(strategy_maker(strategy))
     else:
         loaded = configured_team(team, settings)
         loaded = loaded.at_temperature(0.0) if greedy else loaded
@@ -264,7 +264,7 @@ def _announce(case: _Case) -> None:
     console.print(f"data {case.market.content_hash[:12]}")
 
 
-def _findings_table(title: str, findings: tuple[Finding, ...]) -> Table:
+def _findings_table(title: str, findings: tuple[LookaheadFinding, ...]) -> Table:
     table = Table("kind", "time (UTC)", "symbol", "field", "whole market", "altered market", title=escape(title))
     table.title_justify = "left"
     for one in findings[:SHOWN]:

@@ -116,8 +116,7 @@ def download(
 
     --symbols and --timeframe take several, with commas. Ctrl-C is safe.
     """
-    from simulator.data.download import DownloadRequest
-    from simulator.data.download import download as run_download
+    from simulator.data.download import DownloadRequest, download_history
     from simulator.data.download_client import MarketType
 
     request = DownloadRequest(
@@ -130,7 +129,7 @@ def download(
         url=url,
     )
     with bars() as shown:
-        found = run_download(request, out, report=shown.report)
+        found = download_history(request, out, report=shown.report)
     table = narrow_table(str(out))
     for heading in ("rows", "new", "absent", "first (UTC)", "last (UTC)"):
         table.add_column(heading)

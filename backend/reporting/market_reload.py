@@ -13,10 +13,9 @@ from backend.store.records import RunRecord
 from simulator.errors import DataError, UserError
 from simulator.market.market import Bars, Market
 from simulator.market.resample import resample_arrays
-from simulator.market.timeframes import BAR_COLUMNS, TIMEFRAMES, format_time
+from simulator.market.timeframes import BAR_COLUMNS, DAY_MS, TIMEFRAMES, format_time
 
 MOST_CANDLES = 600
-DAY_MS = TIMEFRAMES["1d"]
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,10 @@ from simulator.backtest.run import BacktestResult, BacktestRun, Window, run_back
 from simulator.errors import DataError, UserError
 from simulator.market.bar_checks import find_gaps
 from simulator.market.market import Market
-from simulator.market.timeframes import TIMEFRAMES, format_time, parse_time
+from simulator.market.timeframes import DAY_MS, format_time, parse_time
 
 RECORDED, SYNTHETIC = "recorded", "demo"  # presets
 DEFAULT_DAYS = 90
-DAY_MS = TIMEFRAMES["1d"]
 
 OnProgress = Callable[[int, int], None]  # bars done, of how many
 Subject = LoadedTeam | NamedStrategy  # who is tested

@@ -13,6 +13,7 @@ from cryptosentinel.agents.role import Role, SubAgent, Tool
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.tools.context import ToolContext, horizon_volatility
 from cryptosentinel.tools.portfolio import limits
+from simulator.market.timeframes import DAY_MS
 
 Side = Literal["long", "short", "flat"]
 ASK_SEVERAL = "ask_several"
@@ -88,7 +89,7 @@ def brief(context: ToolContext) -> str:
     date = context.mask.date(context.view.now)
     if date != "-":
         lines[0] += f", {date} UTC"
-    per_day = max(1, 86_400_000 // context.view.interval)
+    per_day = max(1, DAY_MS // context.view.interval)
     for symbol in context.symbols:
         close = context.view.bars(symbol, per_day + 1).close
         known = len(close) > per_day and not np.isnan(close[[0, -1]]).any() and close[0] > 0

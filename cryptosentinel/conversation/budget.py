@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cryptosentinel.llm.engine import Usage
-from simulator.market.timeframes import TIMEFRAMES
+from simulator.market.timeframes import DAY_MS
 
-_DAY_MS = TIMEFRAMES["1d"]
 _MILLION = 1e6
 MEASURES = ("calls", "tokens", "seconds", "money")
 
@@ -88,8 +87,8 @@ class Ledger:
 
     def open(self, now: int) -> DecisionBudget:
         """The purse of a decision at the time `now` (ms); days are those of UTC."""
-        if now // _DAY_MS != self._today:
-            self._today, self._day = now // _DAY_MS, Spending()
+        if now // DAY_MS != self._today:
+            self._today, self._day = now // DAY_MS, Spending()
         return DecisionBudget(self, self._day)
 
 

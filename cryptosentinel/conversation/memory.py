@@ -17,11 +17,11 @@ from typing import Any, Literal, Self
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.protocol.untrusted import clean
 from simulator.errors import DataError
+from simulator.market.timeframes import DAY_MS
 
 DecidedSide = Literal["long", "short", "flat", "unchanged"]  # "unchanged": not named, or there was no valid answer
 Direction = Literal["up", "down", "none"]
 
-DAY_MS = 86_400_000
 _SENTENCE_CHARS = 160
 
 

@@ -19,8 +19,8 @@ from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order, OrderRequest
 from simulator.exchange.rules import SymbolRules, down_to
 from simulator.market.market import MarketView
+from simulator.market.timeframes import HOUR_MS
 
-HOUR_MS = 3_600_000
 _ROUNDING = 1e-12  # of exposures
 
 

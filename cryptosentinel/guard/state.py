@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from simulator.errors import UserError
+from simulator.market.timeframes import DAY_MS
 
-DAY_MS = 86_400_000
-FORMAT = 1
+_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class GuardState:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON document; `state_from_json` is the inverse."""
-        return {"format": FORMAT, **asdict(self), "sent": [list(entry) for entry in self.sent]}
+        return {"format": _FORMAT, **asdict(self), "sent": [list(entry) for entry in self.sent]}
 
 
 def state_from_json(data: Mapping[str, Any]) -> GuardState:
     """The state that `GuardState.to_json` gave. Raises `UserError` for one that is damaged or of another version."""
     try:
-        if data["format"] != FORMAT or set(data) != {"format", *asdict(GuardState())}:
-            raise ValueError(f"it is not of format {FORMAT}")
+        if data["format"] != _FORMAT or set(data) != {"format", *asdict(GuardState())}:
+            raise ValueError(f"it is not of format {_FORMAT}")
         day, day_equity, last_equity = (data[name] for name in ("day", "day_equity", "last_equity"))
         if day is None and (day_equity, last_equity) != (None, None):
             raise ValueError("it has an equity and no day")

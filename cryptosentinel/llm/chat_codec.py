@@ -52,6 +52,8 @@ _TOOLS_INSTRUCTION = (
     f"\n{CALL_END}"
 )
 
+ChatMessages = list[dict[str, str]]  # role and content of each message
+
 
 class FastTokenizer(Protocol):
     """A Hugging Face fast tokenizer, seen only as the holder of its `tokenizers.Tokenizer`."""
@@ -186,13 +188,13 @@ class ChatCodec:
         return ids + self.encode_data(text) if text else ids
 
 
-def parse_conversation(codec: ChatCodec, ids: Sequence[int]) -> list[dict[str, str]]:
+def parse_conversation(codec: ChatCodec, ids: Sequence[int]) -> ChatMessages:
     """The turns of a conversation as `{"role", "content"}`; inverts what `ChatCodec` builds.
 
     Roles are `system`, `user`, `assistant` and `tool` (the text inside `<tool_response>`). The assistant header at
     the end is no turn until something follows it. An empty `<think>` block that the codec placed is left out.
     """
-    turns: list[dict[str, str]] = []
+    turns: ChatMessages = []
     ids = list(ids)
     position = 0
     while position < len(ids):

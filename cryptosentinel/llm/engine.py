@@ -81,7 +81,7 @@ class Completion:
     failure: str | None = None
 
 
-def failed(reason: str, usage: Usage = NOTHING) -> Completion:
+def failed_completion(reason: str, usage: Usage = NOTHING) -> Completion:
     """The completion of a request that could not be answered."""
     return Completion((), (), False, usage, reason)
 

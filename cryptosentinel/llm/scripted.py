@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cryptosentinel.llm.chat_codec import ChatCodec, parse_conversation
+from cryptosentinel.llm.chat_codec import ChatCodec, ChatMessages, parse_conversation
 from cryptosentinel.llm.engine import Completion, Request
 
-Policy = Callable[[list[dict[str, str]], int], str]
+ScriptedPolicy = Callable[[ChatMessages, int], str]  # from messages and a seed to the answer
 
 
 class ScriptedEngine:
@@ -19,7 +19,7 @@ class ScriptedEngine:
 
     name = "scripted"
 
-    def __init__(self, codec: ChatCodec, policies: Mapping[str, Policy]) -> None:
+    def __init__(self, codec: ChatCodec, policies: Mapping[str, ScriptedPolicy]) -> None:
         self._codec = codec
         self._policies = dict(policies)
 

@@ -21,7 +21,7 @@ MAX_RESULT_CHARS = 8_000  # a tool's whole result, as JSON
 MAX_VALUE_CHARS = 400  # one string in it
 MAX_KEY_CHARS = 64
 MAX_VALUES = 1_000  # values in a result, objects and lists among them
-MAX_DEPTH = 6
+_MAX_DEPTH = 6
 TOO_LARGE = '{"error": "the result is too large to be read"}'
 
 _MAX_MARKS = 2  # accents on one letter; more of them only paint over the lines around it
@@ -101,7 +101,7 @@ def _fits(result: Mapping[str, Any]) -> bool:
     """Whether few enough values lie shallow enough. Looked at level by level, and no further than it fits."""
     level: list[Any] = [result]
     count = 1
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(_MAX_DEPTH + 1):
         containers = [value for value in level if isinstance(value, _CONTAINERS)]
         count += sum(map(len, containers))
         if count > MAX_VALUES:

@@ -11,10 +11,9 @@ from cryptosentinel.conversation.masking import Mask
 from simulator.arrays import FloatArray
 from simulator.exchange.exchange_records import AccountView
 from simulator.market.market import MarketView
+from simulator.market.timeframes import HOUR_MS
 
-DAY_MS = 86_400_000
-HOUR_MS = 3_600_000
-VOLATILITY_BARS = 60
+_VOLATILITY_BARS = 60
 MISSING = "not available"
 
 
@@ -45,7 +44,7 @@ class ToolContext:
         return self.account.exposure.get(symbol, 0.0) / self.share
 
 
-def bar_volatility(view: MarketView, symbol: str, bars: int = VOLATILITY_BARS) -> float | None:
+def bar_volatility(view: MarketView, symbol: str, bars: int = _VOLATILITY_BARS) -> float | None:
     """Standard deviation of the log returns of the last `bars` bars, per bar; None with fewer than 10 returns."""
     close = view.bars(symbol, bars + 1).close
     returns = np.diff(np.log(close))
@@ -78,7 +77,7 @@ def age_hours(context: ToolContext, milliseconds: int) -> float:
     return round((context.view.now - milliseconds) / HOUR_MS, 1)
 
 
-def base_of(symbol: str) -> str:
+def base_coin(symbol: str) -> str:
     """The coin of a symbol: BTC of BTCUSDT."""
     for quote in ("USDT", "USDC", "BUSD", "USD"):
         if symbol.endswith(quote) and symbol != quote:

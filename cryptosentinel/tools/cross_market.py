@@ -10,15 +10,15 @@ from pydantic import Field
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.protocol.untrusted import clean
 from cryptosentinel.tools.context import (
-    DAY_MS,
     MISSING,
-    FloatArray,
     ToolContext,
     age_hours,
-    base_of,
+    base_coin,
     percentile_of,
 )
 from cryptosentinel.tools.sentiment import tone
+from simulator.arrays import FloatArray
+from simulator.market.timeframes import DAY_MS
 
 BETA_BARS = 120
 SETTLEMENTS = 270  # ninety days of eight-hour funding
@@ -122,14 +122,14 @@ def funding_history(context: ToolContext, _: NoArguments) -> dict[str, Any]:
             settlements = context.horizon_bars * view.interval / every
             told["long_carry_bps"] = round(-1e4 * float(np.mean(rates[-9:])) * settlements, 2)
     for kind in ("basis", "open_interest"):
-        told[kind] = _series(context, f"{kind}/{base_of(context.symbol)}").get("value", MISSING)
+        told[kind] = _series(context, f"{kind}/{base_coin(context.symbol)}").get("value", MISSING)
     return told
 
 
 def series(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """On-chain metrics of the coin and measures of sentiment: the newest value, its change over seven records in
     percent, where it lies among the last ninety, and its age."""
-    base = base_of(context.symbol)
+    base = base_coin(context.symbol)
     told: dict[str, Any] = {}
     for name in context.view.series_names:
         kind, subject = name.split("/", 1) if "/" in name else ("", name)

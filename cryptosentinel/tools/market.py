@@ -8,9 +8,10 @@ import numpy as np
 
 from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.protocol.untrusted import clean
-from cryptosentinel.tools.context import DAY_MS, ToolContext
+from cryptosentinel.tools.context import ToolContext
 from cryptosentinel.tools.sentiment import tone
 from simulator.market.drift_filter import FILTER_BARS, drift_belief
+from simulator.market.timeframes import DAY_MS
 
 # Beliefs in a drift from which the trend is called one, and a strong one.
 CLEAR_DRIFT = 0.15

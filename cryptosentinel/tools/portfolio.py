@@ -14,20 +14,20 @@ from pydantic import Field
 
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.tools.context import (
-    DAY_MS,
     MISSING,
-    FloatArray,
     ToolContext,
     log_returns,
 )
 from cryptosentinel.tools.technical import DECAY, ewma_volatility
+from simulator.arrays import FloatArray
 from simulator.exchange.rules import SymbolRules, maintenance_amounts
+from simulator.market.timeframes import DAY_MS
 
 RISK_BARS = 240
 LEAST_RETURNS = 60
 LEVEL = 0.95
 NORMAL_QUANTILE, NORMAL_SHORTFALL = 1.645, 2.063  # of a normal loss at LEVEL: its quantile, and the mean beyond it
-GAP = 0.2
+_GAP = 0.2
 FUNDING_SPIKE = 0.003  # a settlement, ten times a usual one
 SPREAD_TIMES = 3.0
 
@@ -130,12 +130,12 @@ def stress(context: ToolContext, asked: WhatIf) -> dict[str, Any]:
         spread += abs(weight) * SPREAD_TIMES * (float(np.median(known)) if len(known) else 0.0)
     return {
         "exposure": round(exposure, 3),
-        "all_fall_20": round(-100.0 * GAP * net, 2),
-        "all_rise_20": round(100.0 * GAP * net, 2),
-        "coin_against_20": round(-100.0 * GAP * abs(own), 2),
+        "all_fall_20": round(-100.0 * _GAP * net, 2),
+        "all_rise_20": round(100.0 * _GAP * net, 2),
+        "coin_against_20": round(-100.0 * _GAP * abs(own), 2),
         "funding_spike": round(-100.0 * FUNDING_SPIKE * abs(net), 2),
         "leave_at_3_spreads": round(-100.0 * spread, 2),
-        "ruin": bool(GAP * max(abs(net), abs(own)) >= 1.0),
+        "ruin": bool(_GAP * max(abs(net), abs(own)) >= 1.0),
     }
 
 

@@ -13,17 +13,16 @@ from pydantic import Field
 
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.tools.context import (
-    DAY_MS,
     MISSING,
-    FloatArray,
     ToolContext,
     age_hours,
     log_returns,
     percentile_of,
 )
+from simulator.arrays import FloatArray
 from simulator.market import indicators
 from simulator.market.market import Bars
-from simulator.market.timeframes import TIMEFRAMES, YEAR_MS
+from simulator.market.timeframes import DAY_MS, TIMEFRAMES, YEAR_MS
 
 Timeframe = Literal["", "5m", "15m", "30m", "1h", "4h", "1d"]
 LEAST_BARS = 60  # that an indicator is worth telling from
@@ -55,7 +54,7 @@ def _bars(context: ToolContext, timeframe: str, count: int) -> Bars | None:
     return context.view.bars(context.symbol, count, wanted)
 
 
-def bars(context: ToolContext, asked: BarsOf) -> dict[str, Any]:
+def recent_bars(context: ToolContext, asked: BarsOf) -> dict[str, Any]:
     """Bars, oldest first: [open, high, low, close] with the last close at 100, volumes over their mean, and the age of
     the newest close in hours."""
     found = _bars(context, asked.timeframe, asked.count)
@@ -106,7 +105,7 @@ def _place(value: float, lower: float, upper: float) -> float:
     return (value - lower) / (upper - lower) if upper > lower else math.nan
 
 
-def volatility(context: ToolContext, _: NoArguments) -> dict[str, Any]:
+def volatility_summary(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """Annual volatility of the last day, week and month, the exponentially weighted forecast over the horizon (percent,
     not annual), and what percent of the past was calmer."""
     view = context.view

@@ -18,9 +18,9 @@ from simulator.backtest.trades import Trade
 from simulator.errors import UserError
 from simulator.market.timeframes import DAY_MS, YEAR_MS
 
-RUIN = 1e-9
-TAIL = 0.05  # share of the returns that are in a tail
-EULER = 0.5772156649015329  # the Euler-Mascheroni constant
+_RUIN = 1e-9
+_TAIL = 0.05  # share of the returns that are in a tail
+_EULER = 0.5772156649015329  # the Euler-Mascheroni constant
 
 
 class Underwater(NamedTuple):
@@ -81,7 +81,7 @@ def compute(
     result = {
         "total_return": float(equity[-1] / equity[0] - 1.0),
         "annual_return": annual_return(returns, per_year),
-        "volatility": volatility(returns, per_year),
+        "volatility": annual_volatility(returns, per_year),
         "sharpe": sharpe(returns, per_year),
         "sortino": sortino(returns, per_year),
         "calmar": calmar(returns, per_year),
@@ -118,7 +118,7 @@ def compute(
 def returns_of(equity: FloatArray) -> FloatArray:
     """(n - 1,): simple returns. The step that ruins the account is -1 and every later one 0: nothing is left to earn
     with. Ruined means less than a billionth of the start."""
-    gone = equity <= RUIN * equity[0]
+    gone = equity <= _RUIN * equity[0]
     if not gone.any():
         return equity[1:] / equity[:-1] - 1.0
     over = int(np.argmax(gone))
@@ -140,7 +140,7 @@ def annual_return(returns: FloatArray, per_year: float) -> float:
     return math.expm1(min(float(np.log1p(returns).sum()) * per_year / len(returns), 700.0))
 
 
-def volatility(returns: FloatArray, per_year: float) -> float:
+def annual_volatility(returns: FloatArray, per_year: float) -> float:
     """Sample standard deviation of the returns times sqrt(per_year); 0 for fewer than two returns."""
     return float(returns.std(ddof=1)) * math.sqrt(per_year) if len(returns) > 1 else 0.0
 
@@ -206,20 +206,20 @@ def tail_ratio(returns: FloatArray) -> float:
     """Size of the 95 % quantile over size of the 5 % quantile; 0 where the latter is 0 or there are no returns."""
     if len(returns) == 0:
         return 0.0
-    low, high = np.quantile(returns, [TAIL, 1.0 - TAIL]).tolist()
+    low, high = np.quantile(returns, [_TAIL, 1.0 - _TAIL]).tolist()
     return ratio(abs(high), abs(low))
 
 
 def value_at_risk(returns: FloatArray) -> float:
     """The loss of a bar that only one in twenty exceeds: minus the 5 % quantile, historical, positive for a loss."""
-    return -float(np.quantile(returns, TAIL)) if len(returns) else 0.0
+    return -float(np.quantile(returns, _TAIL)) if len(returns) else 0.0
 
 
 def expected_shortfall(returns: FloatArray) -> float:
     """Mean loss over the worst twentieth of the bars, at least one: conditional value at risk, positive for a loss."""
     if len(returns) == 0:
         return 0.0
-    count = int((len(returns) - 1) * TAIL) + 1
+    count = int((len(returns) - 1) * _TAIL) + 1
     return -float(np.sort(returns)[:count].mean())
 
 
@@ -280,7 +280,8 @@ def luckiest_sharpe(trials: int, deviation: float) -> float:
     if trials == 1:
         return 0.0
     quantile = NormalDist().inv_cdf
-    return deviation * ((1.0 - EULER) * quantile(1.0 - 1.0 / trials) + EULER * quantile(1.0 - 1.0 / (trials * math.e)))
+    higher, lower = quantile(1.0 - 1.0 / trials), quantile(1.0 - 1.0 / (trials * math.e))
+    return deviation * ((1.0 - _EULER) * higher + _EULER * lower)
 
 
 def sharpe_confidence(sharpe: float, benchmark: float, count: int, skew: float, kurtosis: float) -> float:

@@ -25,17 +25,12 @@ from simulator.exchange.exchange_records import AccountView
 from simulator.market.market import Market, MarketView
 from simulator.market.timeframes import format_time
 
-__all__ = [
-    "Drive", "Finding", "LookaheadReport", "Stage", "as_it_is", "check_lookahead", "choose", "driven", "driven_by",
-    "failed", "first_difference", "perturbed", "truncated",
-]  # fmt: skip
-
 # Drives a run to its end, with an instance that has seen no other run.
 Drive = Callable[[BacktestRun], None]
-OnProgress = Callable[[int, int], None]  # markets done, of how many
+CheckProgress = Callable[[int, int], None]  # markets done, of how many
 
 
-def driven_by(make: Callable[[Market], Strategy]) -> Drive:
+def drive_strategies(make: Callable[[Market], Strategy]) -> Drive:
     """Runs of the strategies that `make` builds, one for each run, from the market of that run."""
 
     def drive(run: BacktestRun) -> None:
@@ -47,7 +42,7 @@ def driven_by(make: Callable[[Market], Strategy]) -> Drive:
 
 
 @dataclass(frozen=True)
-class Finding:
+class LookaheadFinding:
     """The first decision of one run that is not what it should be.
 
     Attributes:
@@ -94,7 +89,7 @@ class LookaheadReport:
     seed: int
     data_hash: str
     comparisons: int
-    findings: tuple[Finding, ...]
+    findings: tuple[LookaheadFinding, ...]
 
     @property
     def clean(self) -> bool:
@@ -113,7 +108,7 @@ def check_lookahead(
     times: int = 20,
     draws: int = 3,
     seed: int = 1,
-    on_progress: OnProgress | None = None,
+    on_progress: CheckProgress | None = None,
     **account: Any,
 ) -> LookaheadReport:
     """Compare the decisions of a run through `window` with those on altered markets.
@@ -130,24 +125,24 @@ def check_lookahead(
     if times < 2 or draws < 0:
         raise UserError(f"times is {times} and draws is {draws}; give at least 2 times and at least 0 draws.")
     last = window.start + (window.decisions - 1) * window.decide_every
-    whole = Stage(market, window, last, account)
-    findings = [as_it_is(drive, whole)]
+    whole = CheckedRun(market, window, last, account)
+    findings = [check_unaltered(drive, whole)]
     comparisons = 0
     if findings[0] is None:
-        again = Stage(market, window, last, account)
+        again = CheckedRun(market, window, last, account)
         findings.append(_compared(drive, again, whole.decided, "not_repeatable", None))
         comparisons = len(again.decided)
     # What cannot be repeated cannot be compared; what was stopped at the clock can, up to there.
     comparable = whole.decided if findings[-1] is None or findings[-1].kind == "clock" else {}
-    chosen = choose(comparable, times, np.random.default_rng(seed)) if comparable else []
+    chosen = choose_bars(comparable, times, np.random.default_rng(seed)) if comparable else []
     for number, bar in enumerate(chosen):
-        stages = [("truncation", truncated(market, bar))]
+        altered = [("truncation", truncated(market, bar))]
         for draw in range(draws):
-            stages.append(("perturbation", perturbed(market, bar, np.random.default_rng([seed, bar, draw]))))
-        for kind, other in stages:
-            stage = Stage(other, window, bar, account)
-            findings.append(_compared(drive, stage, whole.decided, kind, bar))
-            comparisons += len(stage.decided)
+            altered.append(("perturbation", perturbed(market, bar, np.random.default_rng([seed, bar, draw]))))
+        for kind, other in altered:
+            run = CheckedRun(other, window, bar, account)
+            findings.append(_compared(drive, run, whole.decided, kind, bar))
+            comparisons += len(run.decided)
         if on_progress is not None:
             on_progress(number + 1, len(chosen))
     return LookaheadReport(
@@ -185,7 +180,7 @@ def first_difference(
     return str(getattr(extra, "symbol", "-")), "order", *sides
 
 
-class Stage(BacktestRun):
+class CheckedRun(BacktestRun):
     """A run that notes every decision and is over with the one at the close of bar `last`, where the market may end.
 
     With `accounts` the decisions are only noted, not sent: the account is the given one at each bar. `begin` says how
@@ -242,59 +237,61 @@ class Stage(BacktestRun):
         return int(self.market.open_time[bar - self._begin]) + self.market.interval
 
 
-def driven(drive: Drive, stage: Stage) -> Exception | None:
-    """Drive `stage` to its end, or to an error of the strategy, which is returned."""
+def run_drive(drive: Drive, run: CheckedRun) -> Exception | None:
+    """Drive `run` to its end, or to an error of the strategy, which is returned."""
     try:
-        drive(stage)
+        drive(run)
     except (RunFailed, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - a strategy is anybody's code, and what it raises is what is asked
         return error
-    if not stage.done:
-        raise UserError(f"the run was left at bar {stage.bar}; drive it until it is done.")
+    if not run.done:
+        raise UserError(f"the run was left at bar {run.bar}; drive it until it is done.")
     return None
 
 
-def as_it_is(drive: Drive, stage: Stage) -> Finding | None:
+def check_unaltered(drive: Drive, run: CheckedRun) -> LookaheadFinding | None:
     """Drive the run on the market as it is. A look past the clock is a finding, any other failure a `UserError`."""
-    failure = driven(drive, stage)
+    failure = run_drive(drive, run)
     if failure is None or isinstance(failure, UserError):
         if failure is not None:
             raise failure
         return None
     said = f"{type(failure).__name__}: {failure}"
     if isinstance(failure, LookAheadError):
-        return Finding("clock", None, stage.bar, stage.close(stage.bar), "-", "decision", "what was known", said)
+        return LookaheadFinding("clock", None, run.bar, run.close(run.bar), "-", "decision", "what was known", said)
     place = traceback.extract_tb(failure.__traceback__)[-1]
     raise UserError(
-        f"the strategy fails at {format_time(stage.close(stage.bar))} UTC (bar {stage.bar}) with {said} "
+        f"the strategy fails at {format_time(run.close(run.bar))} UTC (bar {run.bar}) with {said} "
         f"({os.path.basename(place.filename)}, line {place.lineno}); mend it first."
     ) from failure
 
 
 def _compared(
-    drive: Drive, stage: Stage, expected: Mapping[int, tuple[Any, ...]], kind: str, altered_after: int | None
-) -> Finding | None:
-    """Drive `stage`, and find the first decision that is not as `expected`."""
-    failure = driven(drive, stage)
-    for bar, orders in stage.decided.items():
+    drive: Drive, run: CheckedRun, expected: Mapping[int, tuple[Any, ...]], kind: str, altered_after: int | None
+) -> LookaheadFinding | None:
+    """Drive `run`, and find the first decision that is not as `expected`."""
+    failure = run_drive(drive, run)
+    for bar, orders in run.decided.items():
         difference = first_difference(expected[bar], orders)
         if difference is not None:
-            return Finding(kind, altered_after, bar, stage.close(bar), *difference)
+            return LookaheadFinding(kind, altered_after, bar, run.close(bar), *difference)
     if failure is None:
         return None
     kind = "clock" if isinstance(failure, LookAheadError) else "failure"
-    return failed(kind, failure, stage, expected[stage.bar], altered_after)
+    return failure_finding(kind, failure, run, expected[run.bar], altered_after)
 
 
-def failed(kind: str, failure: Exception, stage: Stage, expected: Sequence[Any], altered_after: int | None) -> Finding:
-    """That `stage` ended with `failure` at a decision that should have been `expected`."""
+def failure_finding(
+    kind: str, failure: Exception, run: CheckedRun, expected: Sequence[Any], altered_after: int | None
+) -> LookaheadFinding:
+    """That `run` ended with `failure` at a decision that should have been `expected`."""
     said = f"{type(failure).__name__}: {failure}"
-    close = stage.close(stage.bar)
-    return Finding(kind, altered_after, stage.bar, close, "-", "decision", repr(list(expected)), said)
+    close = run.close(run.bar)
+    return LookaheadFinding(kind, altered_after, run.bar, close, "-", "decision", repr(list(expected)), said)
 
 
-def choose(decided: Mapping[int, tuple[Any, ...]], times: int, rng: np.random.Generator) -> list[int]:
+def choose_bars(decided: Mapping[int, tuple[Any, ...]], times: int, rng: np.random.Generator) -> list[int]:
     """Up to `times` bars: the first, the last, and others spread over the run, half of them among those with orders.
 
     A decision without orders shows a leak only where the leak would have made it trade, so those with orders count.

@@ -15,22 +15,22 @@ import numpy as np
 
 from simulator.backtest.run import Window
 from simulator.checks.lookahead import (
+    CheckedRun,
+    CheckProgress,
     Drive,
-    Finding,
-    OnProgress,
-    Stage,
-    as_it_is,
-    choose,
-    driven,
-    failed,
+    LookaheadFinding,
+    check_unaltered,
+    choose_bars,
+    failure_finding,
     first_difference,
+    run_drive,
 )
 from simulator.checks.perturbation import begun_at, truncated
 from simulator.errors import UserError
 from simulator.exchange.exchange_records import AccountView
 from simulator.market.market import Market
 
-ROUNDING = 1e-9  # relative: a longer history may be summed in another order
+_ROUNDING = 1e-9  # relative: a longer history may be summed in another order
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class WarmUp:
     compared: int
     changed: int
     exposure_difference: float
-    first: Finding | None
+    first: LookaheadFinding | None
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def check_recursion(
     times: int = 20,
     first_time: int = 0,
     seed: int = 1,
-    on_progress: OnProgress | None = None,
+    on_progress: CheckProgress | None = None,
     **account: Any,
 ) -> RecursionReport:
     """Compare decisions under histories of some `warm_ups` (bars, the current one included) with those under all of it.
@@ -112,8 +112,8 @@ def check_recursion(
     if not warm_ups or min(warm_ups) < 1 or times < 2:
         raise UserError("give at least 2 times and at least one warm-up, each of at least 1 bar.")
     last = window.start + (window.decisions - 1) * window.decide_every
-    whole = Stage(market, window, last, account)
-    stopped = as_it_is(drive, whole)
+    whole = CheckedRun(market, window, last, account)
+    stopped = check_unaltered(drive, whole)
     if stopped is not None:
         raise UserError(f"{stopped.sentence()}; mend that first, `check lookahead` tells more.")
     testable = {bar: orders for bar, orders in whole.decided.items() if bar >= max(first_time, max(warm_ups))}
@@ -122,8 +122,8 @@ def check_recursion(
             f"{market.source}: no decision has more than {max(warm_ups)} bars of history before it; load more history, "
             "or give shorter warm-ups."
         )
-    chosen = choose(testable, times, np.random.default_rng(seed))
-    rows: dict[int, list[tuple[Finding | None, float | None]]] = {bars: [] for bars in sorted(set(warm_ups))}
+    chosen = choose_bars(testable, times, np.random.default_rng(seed))
+    rows: dict[int, list[tuple[LookaheadFinding | None, float | None]]] = {bars: [] for bars in sorted(set(warm_ups))}
     for number, bar in enumerate(chosen):
         known = truncated(market, bar)
         unlike, _ = _replayed(drive, known, window, 0, whole, account)
@@ -154,8 +154,8 @@ def check_recursion(
 
 
 def _replayed(
-    drive: Drive, known: Market, window: Window, begin: int, whole: Stage, account: Mapping[str, Any]
-) -> tuple[Finding | None, float | None]:
+    drive: Drive, known: Market, window: Window, begin: int, whole: CheckedRun, account: Mapping[str, Any]
+) -> tuple[LookaheadFinding | None, float | None]:
     """The decision at the last bar of `known`, with the history from bar `begin` on and the accounts of `whole`.
 
     Returns what is not as in the `whole` run, and the largest difference of the exposures that the orders lead to, None
@@ -167,19 +167,21 @@ def _replayed(
     expected = whole.decided[bar]
     shown = begun_at(known, begin)
     while True:
-        stage = Stage(shown, Window(start, bar + 1, window.decide_every), bar, account, whole.accounts, begin)
-        failure = driven(drive, stage)
+        run = CheckedRun(shown, Window(start, bar + 1, window.decide_every), bar, account, whole.accounts, begin)
+        failure = run_drive(drive, run)
         if failure is None:
             break
-        if stage.bar == bar:
-            return failed("failure", failure, stage, expected, None), None
+        if run.bar == bar:
+            return failure_finding("failure", failure, run, expected, None), None
         # Too little history to begin with, perhaps: it begins as soon as it can.
-        start = stage.bar + window.decide_every
-    difference = first_difference(expected, stage.decided[bar], ROUNDING)
+        start = run.bar + window.decide_every
+    difference = first_difference(expected, run.decided[bar], _ROUNDING)
     if difference is None:
         return None, 0.0
-    meant, got = (_exposures(whole.accounts[bar], orders) for orders in (expected, stage.decided[bar]))
-    return Finding("warm_up", None, bar, stage.close(bar), *difference), max(abs(meant[s] - got[s]) for s in meant)
+    meant, got = (_exposures(whole.accounts[bar], orders) for orders in (expected, run.decided[bar]))
+    return LookaheadFinding("warm_up", None, bar, run.close(bar), *difference), max(
+        abs(meant[s] - got[s]) for s in meant
+    )
 
 
 def _exposures(account: AccountView, orders: Sequence[Any]) -> dict[str, float]:

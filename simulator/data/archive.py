@@ -24,13 +24,13 @@ from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import STATE_COLUMNS, Truth, truth_of
 from simulator.tables import numbers, read_table, times, timestamp_array, write_table
 
-MANIFEST = "market.json"
+MARKET_MANIFEST = "market.json"
 # What may stand in a file name: no way out of the folder, and nothing that reads like a series.
 SYMBOL = re.compile(r"(?!series-)[A-Za-z0-9_-]+")
-MANIFEST_KEYS = {"timeframe", "symbols", "content_hash", "synthetic", "files"}
+_MANIFEST_KEYS = {"timeframe", "symbols", "content_hash", "synthetic", "files"}
 SAMPLE_SEED = 20_240
 SAMPLE_BARS = 3_285  # a year and a half of 4h bars
-SAMPLES = {"synthetic": True, "no_edge": False}  # folder: has edge
+SAMPLE_MARKETS = {"synthetic": True, "no_edge": False}  # folder: has edge
 
 
 def write_market(market: Market, root: str | Path) -> None:
@@ -77,9 +77,9 @@ def write_market(market: Market, root: str | Path) -> None:
         "files": sorted(files),
     }
     try:
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        (folder / MARKET_MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise DataError(f"{folder / MANIFEST}: cannot be written: {error.strerror or error}") from error
+        raise DataError(f"{folder / MARKET_MANIFEST}: cannot be written: {error.strerror or error}") from error
     for name, columns in files.items():
         write_table(folder / name, columns)
 
@@ -87,7 +87,7 @@ def write_market(market: Market, root: str | Path) -> None:
 def write_sample(root: str | Path, seed: int = SAMPLE_SEED) -> list[Path]:
     """Write the shipped sample, a market with edge and its no-edge twin, into folders of `root`; returns these."""
     folders = []
-    for name, edge in SAMPLES.items():
+    for name, edge in SAMPLE_MARKETS.items():
         write_market(generate(SyntheticConfig(bars=SAMPLE_BARS, seed=seed, edge=edge)), Path(root) / name)
         folders.append(Path(root) / name)
     return folders
@@ -100,7 +100,7 @@ def read_truth(
 
     Raises `DataError` when the recipe or the truth cannot be read.
     """
-    if not (folder / MANIFEST).exists():
+    if not (folder / MARKET_MANIFEST).exists():
         return None
     manifest = _manifest(folder)
     recipe = manifest["synthetic"]
@@ -110,7 +110,9 @@ def read_truth(
         lists = {name: tuple(value) for name, value in recipe.items() if isinstance(value, list)}
         config = SyntheticConfig(**{**recipe, **lists})
     except TypeError as error:
-        raise DataError(f"{folder / MANIFEST}: not a recipe of this version ({error}); make the sample anew") from error
+        raise DataError(
+            f"{folder / MARKET_MANIFEST}: not a recipe of this version ({error}); make the sample anew"
+        ) from error
     path = folder / "truth.parquet"
     kept = tuple(manifest["symbols"])
     table = read_table(path, ("timestamp", "storm", *(f"{name}_{symbol}" for name in STATE_COLUMNS for symbol in kept)))
@@ -129,7 +131,7 @@ def read_truth(
 
 def recorded_hash(folder: Path) -> tuple[tuple[str, ...], str, str] | None:
     """Symbols, timeframe and content hash of the market that was written to `folder`; None where none was."""
-    if not (folder / MANIFEST).exists():
+    if not (folder / MARKET_MANIFEST).exists():
         return None
     manifest = _manifest(folder)
     return tuple(manifest["symbols"]), manifest["timeframe"], manifest["content_hash"]
@@ -144,19 +146,19 @@ def _truth_columns(truth: Truth) -> dict[str, Any]:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
+    path = folder / MARKET_MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{path}: not valid JSON ({error}); make the data anew") from error
-    if not isinstance(manifest, dict) or not set(manifest) >= MANIFEST_KEYS:
+    if not isinstance(manifest, dict) or not set(manifest) >= _MANIFEST_KEYS:
         raise DataError(f"{path}: not the list of a written market; make the data anew")
     return manifest
 
 
 def _clear(folder: Path) -> None:
     """Remove what an earlier `write_market` wrote. Raises `DataError` when there is Parquet of other origin."""
-    written = _manifest(folder)["files"] if (folder / MANIFEST).exists() else []
+    written = _manifest(folder)["files"] if (folder / MARKET_MANIFEST).exists() else []
     strangers = sorted(path.name for path in folder.glob("*.parquet") if path.name not in written)
     if strangers:
         raise DataError(f"{folder}: holds {strangers[0]}, which is not of a written market; choose an empty folder")

@@ -16,7 +16,7 @@ from typing import Any
 from simulator.data.archive import SYMBOL
 from simulator.data.download_client import Client, MarketType, NotPublic, connect
 from simulator.data.download_files import Manifest, SeriesFile
-from simulator.data.download_pages import BAR_VALUES, BarPages, FundingPages, Report
+from simulator.data.download_pages import BAR_VALUES, BarPages, DownloadProgress, FundingPages
 from simulator.data.venue import RULES_FILE, read_rules, rules_from_ccxt, write_rules
 from simulator.errors import DataError, Interrupted, RunFailed, UserError
 from simulator.exchange.rules import SymbolRules
@@ -89,8 +89,8 @@ def _silent(what: str, done: int, total: int) -> None:
     """Reports nothing."""
 
 
-def download(
-    request: DownloadRequest, root: str | Path, *, report: Report = _silent, client: Client | None = None
+def download_history(
+    request: DownloadRequest, root: str | Path, *, report: DownloadProgress = _silent, client: Client | None = None
 ) -> DownloadReport:
     """Bring the folder `root` up to what is asked for; what it has already is not asked for again.
 

@@ -19,7 +19,7 @@ from simulator.errors import UserError
 from simulator.market.timeframes import format_time
 from simulator.tables import numbers, read_table, times, timestamp_array, write_table
 
-MANIFEST = "download.json"
+_MANIFEST = "download.json"
 
 
 class SeriesFile:
@@ -99,7 +99,7 @@ class Manifest:
     @classmethod
     def open(cls, root: Path, exchange: str, market: str) -> Manifest:
         """The manifest of `root`, empty where there is none yet. Raises `UserError` for a folder of another source."""
-        path = root / MANIFEST
+        path = root / _MANIFEST
         if not path.exists():
             return cls(root, exchange, market, {})
         document = read_json(path)
@@ -125,7 +125,7 @@ class Manifest:
                 raise UserError(f"{self.root / name}: was not downloaded by this command; choose another folder")
             self.files[name] = (symbol, start)
             document = {file: {"symbol": of, "start": since} for file, (of, since) in sorted(self.files.items())}
-            write_json(self.root / MANIFEST, {"exchange": self.exchange, "market": self.market, "files": document})
+            write_json(self.root / _MANIFEST, {"exchange": self.exchange, "market": self.market, "files": document})
         elif known[0] != symbol:
             raise UserError(f"{self.root / name}: holds {known[0]}; choose another folder for {symbol}")
         elif start < known[1]:

@@ -15,18 +15,17 @@ import numpy as np
 from simulator.data.download_client import Client
 from simulator.data.download_files import SeriesFile
 from simulator.errors import DataError
-from simulator.market.timeframes import TIMEFRAMES, format_time, interval_of
+from simulator.market.timeframes import DAY_MS, HOUR_MS, format_time, interval_of
 from simulator.tables import EARLIEST, LATEST
 
 BAR_VALUES = ("open", "high", "low", "close", "volume")
-HOUR, DAY = TIMEFRAMES["1h"], TIMEFRAMES["1d"]
-FUNDING_PAGE = 100  # every exchange gives as many
-SETTLING = 60_000  # ms after its close in which an exchange may still correct a bar
-UNKNOWN_PAGE = 100  # bars to step over where an exchange does not say how many it gives
+_FUNDING_PAGE = 100  # every exchange gives as many
+_SETTLING = 60_000  # ms after its close in which an exchange may still correct a bar
+_UNKNOWN_PAGE = 100  # bars to step over where an exchange does not say how many it gives
 
-Report = Callable[[str, int, int], None]
-Row = tuple[float, ...]
-Page = dict[int, Row]
+DownloadProgress = Callable[[str, int, int], None]
+_Row = tuple[float, ...]
+_Page = dict[int, _Row]
 
 
 class BarPages:
@@ -39,13 +38,13 @@ class BarPages:
         limit = client.exchange.feature_value(market["symbol"], "fetchOHLCV", "limit")
         self._limit = int(limit) if limit else None
 
-    def fetch(self, series: SeriesFile, start: int, end: int | None, now: int, report: Report) -> None:
+    def fetch(self, series: SeriesFile, start: int, end: int | None, now: int, report: DownloadProgress) -> None:
         """Append the bars from `start` to before `end`, or `now`, that are not there yet; times in ms.
 
         Raises `DataError` where there is none at all, or what comes is unsound.
         """
         interval = self._interval
-        closed = (now - SETTLING) // interval * interval
+        closed = (now - _SETTLING) // interval * interval
         stop = closed if end is None else min(closed, -(-end // interval) * interval)
         begin = -(-start // interval) * interval
         since = begin if series.last is None else series.last + interval
@@ -64,14 +63,14 @@ class BarPages:
                 latest = self._ask(None, stop)
                 if not latest or max(latest) < since:
                     break
-                since += (self._limit or UNKNOWN_PAGE) * interval
+                since += (self._limit or _UNKNOWN_PAGE) * interval
         report(series.path.stem, total, total)
         if series.last is None:
             raise DataError(
                 f"{self._what}: there are no closed bars from {format_time(begin)} to {format_time(stop)} UTC"
             )
 
-    def _page(self, since: int, stop: int, known: tuple[int, Row] | None) -> tuple[Page, bool]:
+    def _page(self, since: int, stop: int, known: tuple[int, _Row] | None) -> tuple[_Page, bool]:
         """The sound bars from `since` to before `stop` of one page; whether the page reached `stop`.
 
         The page is asked for from the last stored bar, `known`, on: an exchange that gives it again goes on from there.
@@ -90,11 +89,11 @@ class BarPages:
         if rows and min(rows) > begin:
             listed = self._market.get("created")
             # A page that begins late is right where the symbol is young, or where bars are absent.
-            if not (isinstance(listed, int) and min(rows) <= listed + DAY):
+            if not (isinstance(listed, int) and min(rows) <= listed + DAY_MS):
                 _check_honoured(self._what, begin, min(rows), self._ask(None, stop), self._interval)
         return {time: row for time, row in rows.items() if since <= time < stop}, bool(rows) and max(rows) >= stop
 
-    def _ask(self, since: int | None, stop: int) -> Page:
+    def _ask(self, since: int | None, stop: int) -> _Page:
         """One answer, bars before `stop` checked; `since` None: the latest bars."""
         answer = self._client.ask("fetch_ohlcv", self._market["symbol"], self._timeframe, since, self._limit)
         rows = []
@@ -105,7 +104,7 @@ class BarPages:
             rows.append((time, row))
         return _merged(self._what, rows, stop)
 
-    def _check(self, time: int, row: Row) -> None:
+    def _check(self, time: int, row: _Row) -> None:
         open_, high, low, close, volume = row
         if time % self._interval:
             raise DataError(
@@ -125,19 +124,19 @@ class FundingPages:
         self._client, self._market = client, market
         self._what = f"{client.exchange.id} {market['symbol']} funding"
 
-    def fetch(self, series: SeriesFile, start: int, end: int | None, now: int, report: Report) -> None:
+    def fetch(self, series: SeriesFile, start: int, end: int | None, now: int, report: DownloadProgress) -> None:
         """Append the rates from `start` up to and at `end` (the last bar's close), or `now`, that are not there yet."""
         stop = now if end is None else min(now, end)
         since = start if series.last is None else series.last + 1
-        total = max(0, stop - start) // HOUR
+        total = max(0, stop - start) // HOUR_MS
         while since <= stop:
-            report(series.path.stem, (since - start) // HOUR, total)
+            report(series.path.stem, (since - start) // HOUR_MS, total)
             # An empty answer is not believed at once.
             rows = self._ask(since) or self._ask(since)
-            if rows and min(rows) > since + 2 * DAY:
+            if rows and min(rows) > since + 2 * DAY_MS:
                 listed = self._market.get("created")
-                if not (isinstance(listed, int) and min(rows) <= listed + 2 * DAY):
-                    _check_honoured(self._what, since, min(rows), self._ask(None), HOUR)
+                if not (isinstance(listed, int) and min(rows) <= listed + 2 * DAY_MS):
+                    _check_honoured(self._what, since, min(rows), self._ask(None), HOUR_MS)
             time = sorted(one for one in rows if one <= stop)
             if time:
                 series.append(np.array(time, np.int64), np.array([rows[one] for one in time]))
@@ -148,11 +147,11 @@ class FundingPages:
                 latest = self._ask(None)
                 if not latest or max(latest) < since:
                     break
-                since += FUNDING_PAGE * HOUR  # the shortest stretch that a page can stand for
+                since += _FUNDING_PAGE * HOUR_MS  # the shortest stretch that a page can stand for
         report(series.path.stem, total, total)
 
-    def _ask(self, since: int | None) -> Page:
-        answer = self._client.ask("fetch_funding_rate_history", self._market["symbol"], since, FUNDING_PAGE)
+    def _ask(self, since: int | None) -> _Page:
+        answer = self._client.ask("fetch_funding_rate_history", self._market["symbol"], since, _FUNDING_PAGE)
         rows = []
         for record in _records(self._what, answer):
             pair = [record.get("timestamp"), record.get("fundingRate")] if isinstance(record, dict) else []
@@ -169,7 +168,7 @@ def _records(what: str, answer: Any) -> list[Any]:
     return answer
 
 
-def _numbers(what: str, record: Any, count: int) -> tuple[int, Row]:
+def _numbers(what: str, record: Any, count: int) -> tuple[int, _Row]:
     """A record's time (ms) and its other numbers; `count` fields in all."""
     try:
         time, *values = record
@@ -180,9 +179,9 @@ def _numbers(what: str, record: Any, count: int) -> tuple[int, Row]:
         raise DataError(f"{what}: the record {record!r} lacks a number or its time, so its page is refused") from None
 
 
-def _merged(what: str, rows: Sequence[tuple[int, Row]], stop: int) -> Page:
+def _merged(what: str, rows: Sequence[tuple[int, _Row]], stop: int) -> _Page:
     """The rows by time, equal ones once. What comes at `stop` or later may still change, and is not stored."""
-    page: Page = {}
+    page: _Page = {}
     for time, row in rows:
         if time < stop and page.get(time, row) != row:
             raise DataError(
@@ -193,7 +192,7 @@ def _merged(what: str, rows: Sequence[tuple[int, Row]], stop: int) -> Page:
     return page
 
 
-def _check_honoured(what: str, since: int, first: int, latest: Page, slack: int) -> None:
+def _check_honoured(what: str, since: int, first: int, latest: _Page, slack: int) -> None:
     """Refuse a page that begins late and is just the latest one: then `since` was ignored, and asking on is a loop."""
     if latest and abs(min(latest) - first) <= slack:
         raise DataError(

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from simulator.data.archive import MANIFEST, SYMBOL
+from simulator.data.archive import MARKET_MANIFEST, SYMBOL
 from simulator.data.catalog import BAR_FILE, STORED_COLUMNS, read_bars
 from simulator.errors import DataError
 from simulator.market.events import NewsItem, funding_columns, in_order, news_columns, read_funding, read_news
@@ -42,13 +42,13 @@ from simulator.market.series import (
 from simulator.market.timeframes import TIMEFRAMES, format_time, interval_of
 from simulator.tables import Columns, Written, column_names, timestamp_array, write_if_changed
 
-Kind = Literal["bars", "funding", "book", "news", "series"]
-Outcome = Literal["taken", "refused", "left out", "unknown"]
+FileKind = Literal["bars", "funding", "book", "news", "series"]
+ImportOutcome = Literal["taken", "refused", "left out", "unknown"]
 
-FUNDING_SUFFIX = "-funding.parquet"
-NEWS = "news.parquet"
-TIMED_NAME = re.compile(rf"(.+)-({'|'.join(TIMEFRAMES)})")
-FEAR_AND_GREED = re.compile(r"fear[-_ ]?(and[-_ ])?greed", re.IGNORECASE)
+_FUNDING_SUFFIX = "-funding.parquet"
+_NEWS = "news.parquet"
+_TIMED_NAME = re.compile(rf"(.+)-({'|'.join(TIMEFRAMES)})")
+_FEAR_AND_GREED = re.compile(r"fear[-_ ]?(and[-_ ])?greed", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SourceFile:
     """What became of one file of the tree; `path` is relative to it, `detail` says what was taken or why nothing."""
 
     path: Path
-    outcome: Outcome
+    outcome: ImportOutcome
     detail: str
 
 
@@ -74,7 +74,7 @@ class _Found:
     """A recognised file: `name` is the symbol, or the name of the series; `source` tells series of one name apart."""
 
     path: Path
-    kind: Kind
+    kind: FileKind
     venue: str  # the name of its folder
     name: str = ""
     timeframe: str = ""
@@ -93,7 +93,7 @@ class _Work:
     traded: dict[str, set[str]] = field(default_factory=dict)  # the symbols that have usable bars, by venue
     news: dict[str, list[NewsItem]] = field(default_factory=dict)  # by venue
 
-    def tell(self, path: Path, outcome: Outcome, detail: str) -> None:
+    def tell(self, path: Path, outcome: ImportOutcome, detail: str) -> None:
         self.sources.append(SourceFile(path.relative_to(self.root), outcome, detail))
 
     def claim(self, one: _Found, venues: Sequence[str], name: str) -> list[Path]:
@@ -167,7 +167,7 @@ def import_tree(
         progress(done, len(paths))
     for venue, items in work.news.items():
         if items:
-            work.write(work.out / venue / NEWS, news_columns(in_order(items)))
+            work.write(work.out / venue / _NEWS, news_columns(in_order(items)))
     return ImportReport(
         tuple(sorted(work.sources, key=lambda one: one.path)),
         tuple(sorted(work.written.items())),
@@ -202,7 +202,7 @@ def _recognise(path: Path) -> _Found | str:
             return f"has columns of bars; name it like BTCUSDT-1h.parquet, with one of {', '.join(TIMEFRAMES)}"
         return _Found(path, "bars", venue, match[1], match[2])
     if columns >= {"timestamp", "funding_rate"}:
-        symbol = path.name.removesuffix(FUNDING_SUFFIX)
+        symbol = path.name.removesuffix(_FUNDING_SUFFIX)
         if symbol == path.name or not SYMBOL.fullmatch(symbol):
             return "has columns of funding; name it like BTCUSDT-funding.parquet"
         return _Found(path, "funding", venue, symbol)
@@ -226,10 +226,10 @@ def _recognise(path: Path) -> _Found | str:
 def _recorded_series(path: Path, venue: str) -> _Found | str:
     folders = {part.lower().replace("-", "").replace("_", "") for part in path.parts[:-1]}
     kinds = [kind for kind in ("onchain", "sentiment") if kind in folders]
-    match = TIMED_NAME.fullmatch(path.stem)
+    match = _TIMED_NAME.fullmatch(path.stem)
     if len(kinds) != 1 or not match:
         return "not bars, funding, books or news; numbers of a day are named like x-BTC-1d.parquet in a folder onchain"
-    if kinds[0] == "sentiment" and FEAR_AND_GREED.search(path.stem):
+    if kinds[0] == "sentiment" and _FEAR_AND_GREED.search(path.stem):
         return _Found(path, "series", venue, "sentiment/fear_greed", match[2], "recorded")
     source, _, asset = match[1].rpartition("-")
     name = re.sub(r"[^A-Za-z0-9_]", "_", asset)
@@ -294,7 +294,7 @@ def _take(one: _Found, work: _Work) -> tuple[str, list[Path], Columns]:
 
 def _take_bars(one: _Found, work: _Work) -> tuple[str, list[Path], Columns]:
     folder = work.out / one.venue
-    if (folder / MANIFEST).exists():
+    if (folder / MARKET_MANIFEST).exists():
         raise DataError(f"{folder} holds a market that was written as a whole; choose another folder")
     time, columns, issues = read_bars(one.path, interval_of(one.timeframe))
     for issue in issues:

@@ -15,7 +15,7 @@ from typing import Any
 
 from simulator.data.archive import SYMBOL
 from simulator.errors import DataError
-from simulator.exchange.rules import Kind, MarginTier, SymbolRules
+from simulator.exchange.rules import MarginTier, MarketKind, SymbolRules
 
 RULES_FILE = "rules.json"
 # How ccxt states precision: digits after the point, or the step itself. Its third mode, significant digits, is no step.
@@ -140,7 +140,7 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _kind(symbol: str, market: Mapping[str, Any]) -> Kind:
+def _kind(symbol: str, market: Mapping[str, Any]) -> MarketKind:
     known = _field(symbol, market, "type")
     if known == "spot":
         return "spot"

@@ -1,8 +1,8 @@
 """What an environment shows: causal features of the market and the state of the account, one row of float32 each.
 
 Everything is known at the close of the bar that the account stands at. The unit "volatility" is the root mean square of
-the last MEMORY log returns; those *before* a bar measure the bar itself. Where fewer than LEAST returns (or volumes)
-are known, or they do not vary, what they would measure is 0. All fields lie within -LIMIT and LIMIT and are finite.
+the last MEASURED_BARS log returns; those *before* a bar measure the bar itself. Where fewer than LEAST returns (or
+volumes) are known, or they do not vary, the field is 0. All fields are finite and lie within -LIMIT and LIMIT.
 
 A row is, with W the window and S the symbols (`columns` names each place):
 
@@ -11,9 +11,9 @@ A row is, with W the window and S the symbols (`columns` names each place):
 | W x S x 5, oldest bar first | `present` | 1 for a bar that exists; one that is absent is 0 throughout |
 | | `return` | log return since the last present close, in volatilities |
 | | `range` | log of high over low, in volatilities, from 0 |
-| | `volume` | log of 1 + volume: deviation from the mean of the last MEMORY, in their standard deviations |
+| | `volume` | log of 1 + volume: deviation from the mean of the last MEASURED_BARS, in standard deviations |
 | | `spread` | half spread times the costs' multiplier, in volatilities, from 0 |
-| S x 2 | `volatility` | of the last MEMORY returns up to this bar, in percent, from 0 |
+| S x 2 | `volatility` | of the last MEASURED_BARS returns up to this bar, in percent, from 0 |
 | | `funding` | newest settled rate, in tenths of a percent |
 | S x 3 | `exposure` | signed value of the position over the equity |
 | | `wanted` | exposure that was asked for last |
@@ -37,13 +37,13 @@ from simulator.kernel.jit import allocating, compiled
 from simulator.kernel.layout import KernelState
 from simulator.market.market import Market
 
-MEMORY = 64  # returns and volumes that a bar is measured by
+MEASURED_BARS = 64  # returns and volumes that a bar is measured by
 LEAST = 8
 LIMIT = 10.0
-BAR_FIELDS = ("present", "return", "range", "volume", "spread")
-SYMBOL_FIELDS = ("volatility", "funding")
-POSITION_FIELDS = ("exposure", "wanted", "unrealised")
-ACCOUNT_FIELDS = ("drawdown", "left", "idle")
+_BAR_FIELDS = ("present", "return", "range", "volume", "spread")
+_SYMBOL_FIELDS = ("volatility", "funding")
+_POSITION_FIELDS = ("exposure", "wanted", "unrealised")
+_ACCOUNT_FIELDS = ("drawdown", "left", "idle")
 _FROM_ZERO = {"present", "range", "spread", "volatility", "drawdown", "left", "idle"}
 _TO_ONE = {"present", "left", "idle"}
 
@@ -68,10 +68,10 @@ class Features:
 
 def columns(symbols: tuple[str, ...], window: int) -> list[tuple[str, float, float]]:
     """Name, least and largest value of every place of a row, like ("return AAA -1", -10, 10); 0 is the newest bar."""
-    names = [f"{field} {symbol} {age}" for age in range(1 - window, 1) for symbol in symbols for field in BAR_FIELDS]
-    for fields in (SYMBOL_FIELDS, POSITION_FIELDS):
+    names = [f"{field} {symbol} {age}" for age in range(1 - window, 1) for symbol in symbols for field in _BAR_FIELDS]
+    for fields in (_SYMBOL_FIELDS, _POSITION_FIELDS):
         names += [f"{field} {symbol}" for symbol in symbols for field in fields]
-    names += ACCOUNT_FIELDS
+    names += _ACCOUNT_FIELDS
     found = []
     for name in names:
         field = name.partition(" ")[0]
@@ -82,8 +82,8 @@ def columns(symbols: tuple[str, ...], window: int) -> list[tuple[str, float, flo
 def prepare(market: Market, window: int, spread_multiplier: float) -> Features:
     """The features of `market`: each row is made of its own and earlier bars alone."""
     symbols = len(market.symbols)
-    bars = np.zeros((window - 1 + len(market), symbols, len(BAR_FIELDS)), np.float32)
-    newest = np.zeros((len(market), symbols, len(SYMBOL_FIELDS)), np.float32)
+    bars = np.zeros((window - 1 + len(market), symbols, len(_BAR_FIELDS)), np.float32)
+    newest = np.zeros((len(market), symbols, len(_SYMBOL_FIELDS)), np.float32)
     _measure(
         np.ascontiguousarray(market.high), np.ascontiguousarray(market.low), np.ascontiguousarray(market.close),
         np.ascontiguousarray(market.volume), np.ascontiguousarray(market.half_spread), spread_multiplier,
@@ -107,7 +107,7 @@ def _bounded(value: float) -> float:
 @compiled
 def _moments(ring: FloatArray, count: int) -> tuple[float, float]:
     """Mean and mean square of the known values; 0 and 0 where they are too few."""
-    known = min(count, MEMORY)
+    known = min(count, MEASURED_BARS)
     if known < LEAST:
         return 0.0, 0.0
     total, squares = 0.0, 0.0
@@ -120,7 +120,7 @@ def _moments(ring: FloatArray, count: int) -> tuple[float, float]:
 @compiled
 def _spread_of(ring: FloatArray, count: int, mean: float) -> float:
     """Standard deviation of the known values around their mean."""
-    known = min(count, MEMORY)
+    known = min(count, MEASURED_BARS)
     total = 0.0
     for k in range(known):
         total += (ring[k] - mean) ** 2
@@ -133,7 +133,7 @@ def _measure(
     spread_multiplier: float, bars: SmallArray, newest: SmallArray,
 ) -> None:  # fmt: skip
     """Fill in bars (T, S, 5) and the volatility of newest (T, S, 2), symbol by symbol, forward in time."""
-    returns, volumes = np.zeros(MEMORY), np.zeros(MEMORY)
+    returns, volumes = np.zeros(MEASURED_BARS), np.zeros(MEASURED_BARS)
     for s in range(close.shape[1]):
         moves, traded, last, volatility = 0, 0, np.nan, 0.0
         for t in range(close.shape[0]):
@@ -152,12 +152,12 @@ def _measure(
                 if traded >= LEAST and deviation > 1e-6:
                     row[3] = _bounded((size - mean) / deviation)
                 if math.isfinite(move):
-                    returns[moves % MEMORY] = move
+                    returns[moves % MEASURED_BARS] = move
                     moves += 1
                     _, square = _moments(returns, moves)
                     volatility = math.sqrt(square)
                 if math.isfinite(size):
-                    volumes[traded % MEMORY] = size
+                    volumes[traded % MEASURED_BARS] = size
                     traded += 1
                 last = price
             newest[t, s, 0] = _bounded(100.0 * volatility)
@@ -170,12 +170,12 @@ def observe(
 ) -> None:  # fmt: skip
     """Write the row of every account at the close of bar `index` to out (N, places).
 
-    `bars` and `newest` are those of `Features`; for `wanted` and `idle` see `simulator.env.step.Book`.
+    `bars` and `newest` are those of `Features`; for `wanted` and `idle` see `simulator.env.step.EnvMemory`.
     """
     symbols = state.positions.shape[1]
     after = newest.shape[1]
-    start = index * symbols * len(BAR_FIELDS)
-    width = out.shape[1] - after - symbols * len(POSITION_FIELDS) - len(ACCOUNT_FIELDS)
+    start = index * symbols * len(_BAR_FIELDS)
+    width = out.shape[1] - after - symbols * len(_POSITION_FIELDS) - len(_ACCOUNT_FIELDS)
     shown = bars[start : start + width]
     for n in range(out.shape[0]):
         row = out[n]

@@ -17,13 +17,13 @@ from simulator.kernel.layout import KernelState, Log, Tape, Terms
 from simulator.kernel.margin import leverage_of
 
 REWARDS = ("log_return", "return", "differential_sharpe")
-WORST_RATIO = 1e-3  # a step's log return is that of this ratio at least: the log of a lost equity is not finite
-SHARPE_BOUND = 10.0  # the differential Sharpe ratio divides by a variance that starts near 0
+_WORST_RATIO = 1e-3  # a step's log return is that of this ratio at least: the log of a lost equity is not finite
+_SHARPE_BOUND = 10.0  # the differential Sharpe ratio divides by a variance that starts near 0
 
 MaskArray = NDArray[np.int8]
 
 
-class Book(NamedTuple):
+class EnvMemory(NamedTuple):
     """What the environment remembers of N accounts.
 
     Attributes:
@@ -71,7 +71,7 @@ class Results(NamedTuple):
 
 
 @compiled
-def choose(chosen: NDArray[np.int64], levels: FloatArray, asked: FloatArray) -> bool:
+def choose_levels(chosen: NDArray[np.int64], levels: FloatArray, asked: FloatArray) -> bool:
     """Put the exposures of the chosen levels (N, S) into `asked`; False where there is no such level."""
     for n in range(chosen.shape[0]):
         for s in range(chosen.shape[1]):
@@ -83,25 +83,26 @@ def choose(chosen: NDArray[np.int64], levels: FloatArray, asked: FloatArray) -> 
 
 # numba takes a named tuple apart at every call from Python, which takes longer than to step a hundred accounts; arrays
 # one by one cost next to nothing. So they are handed over flat and put together again by compiled code.
-TERMS = len(Tape._fields)
-STATE = TERMS + len(Terms._fields)
-LOG = STATE + len(KernelState._fields)
-BOOK = LOG + len(Log._fields)
-GIVEN = BOOK + len(Book._fields)
-RESULTS = GIVEN + len(Given._fields)
+_TERMS = len(Tape._fields)
+_STATE = _TERMS + len(Terms._fields)
+_LOG = _STATE + len(KernelState._fields)
+_MEMORY = _LOG + len(Log._fields)
+_GIVEN = _MEMORY + len(EnvMemory._fields)
+_RESULTS = _GIVEN + len(Given._fields)
 
 
 @compiled
-def look(index: int, left: float, *arrays: Any) -> None:
+def write_observations(index: int, left: float, *arrays: Any) -> None:
     """Write what is seen at the close of bar `index` into the results: observations and masks.
 
     Args:
         left: share of the episode's bars that are still to come.
-        arrays: those of a Tape, Terms, State, Log, Book, Given and Results, one after the other.
+        arrays: those of a Tape, Terms, KernelState, Log, EnvMemory, Given and Results, one after the other.
     """
-    terms, state = Terms(*arrays[TERMS:STATE]), KernelState(*arrays[STATE:LOG])
-    book, given, results = Book(*arrays[BOOK:GIVEN]), Given(*arrays[GIVEN:RESULTS]), Results(*arrays[RESULTS:])
-    _look(index, left, terms, state, book, given, results)
+    terms, state = Terms(*arrays[_TERMS:_STATE]), KernelState(*arrays[_STATE:_LOG])
+    memory, given = EnvMemory(*arrays[_MEMORY:_GIVEN]), Given(*arrays[_GIVEN:_RESULTS])
+    results = Results(*arrays[_RESULTS:])
+    _write_observations(index, left, terms, state, memory, given, results)
 
 
 @compiled
@@ -116,45 +117,45 @@ def step(
         repeats: an action that repeats the standing one is sent again.
         share: of the episode's bars that this step takes.
         reward: position in REWARDS.
-        index, left, arrays: as of `look`, after the step.
+        index, left, arrays: as of `write_observations`, after the step.
 
     Returns:
         How many accounts are over.
     """
-    tape, terms, state = Tape(*arrays[:TERMS]), Terms(*arrays[TERMS:STATE]), KernelState(*arrays[STATE:LOG])
-    log, book, given = Log(*arrays[LOG:BOOK]), Book(*arrays[BOOK:GIVEN]), Given(*arrays[GIVEN:RESULTS])
-    results = Results(*arrays[RESULTS:])
+    tape, terms, state = Tape(*arrays[:_TERMS]), Terms(*arrays[_TERMS:_STATE]), KernelState(*arrays[_STATE:_LOG])
+    log, memory, given = Log(*arrays[_LOG:_MEMORY]), EnvMemory(*arrays[_MEMORY:_GIVEN]), Given(*arrays[_GIVEN:_RESULTS])
+    results = Results(*arrays[_RESULTS:])
     over = _step(
-        tape, terms, state, log, book, given, row, due, first_bar, repeats, share, reward, decay, penalty, results
+        tape, terms, state, log, memory, given, row, due, first_bar, repeats, share, reward, decay, penalty, results
     )
-    _look(index, left, terms, state, book, given, results)
+    _write_observations(index, left, terms, state, memory, given, results)
     return over
 
 
 @compiled
-def _look(
-    index: int, left: float, terms: Terms, state: KernelState, book: Book, given: Given, results: Results
+def _write_observations(
+    index: int, left: float, terms: Terms, state: KernelState, memory: EnvMemory, given: Given, results: Results
 ) -> None:
-    observe(given.bars, given.newest, index, state, book.wanted, book.idle, left, results.rows)
-    reachable(state, terms, book.wanted, given.levels, results.mask)
+    observe(given.bars, given.newest, index, state, memory.wanted, memory.idle, left, results.rows)
+    reachable(state, terms, memory.wanted, given.levels, results.mask)
 
 
 @compiled
 def _step(
-    tape: Tape, terms: Terms, state: KernelState, log: Log, book: Book, given: Given, row: int, due: int,
+    tape: Tape, terms: Terms, state: KernelState, log: Log, memory: EnvMemory, given: Given, row: int, due: int,
     first_bar: int, repeats: bool, share: float, reward: int, decay: float, penalty: float, results: Results,
 ) -> int:  # fmt: skip
     asked, targets = given.asked, given.targets
     ended = 0
-    accounts, positions, sums = state.accounts, state.positions, book.sums
+    accounts, positions, sums = state.accounts, state.positions, memory.sums
     symbols = positions.shape[1]
     for n in range(accounts.shape[0]):
         for s in range(symbols):
             target = np.nan
-            sent = repeats or asked[n, s] != book.wanted[n, s]
-            if sent and not book.over[n] and not math.isnan(positions[n, s, at.MARK]):
+            sent = repeats or asked[n, s] != memory.wanted[n, s]
+            if sent and not memory.over[n] and not math.isnan(positions[n, s, at.MARK]):
                 target = asked[n, s]
-                book.wanted[n, s] = target
+                memory.wanted[n, s] = target
                 positions[n, s, at.WANTED] = np.nan  # a newer decision ends what an older one had left to do
             targets[n, due, s] = target
     kernel.advance(
@@ -166,25 +167,25 @@ def _step(
         traded = False
         for s in range(symbols):
             quantity = positions[n, s, at.QUANTITY]
-            traded |= quantity != book.held[n, s]
-            book.held[n, s] = quantity
+            traded |= quantity != memory.held[n, s]
+            memory.held[n, s] = quantity
             if quantity == 0.0 and math.isnan(positions[n, s, at.WANTED]):
-                book.wanted[n, s] = 0.0
-        book.idle[n] = 0.0 if traded or book.over[n] else book.idle[n] + share
+                memory.wanted[n, s] = 0.0
+        memory.idle[n] = 0.0 if traded or memory.over[n] else memory.idle[n] + share
         equity = account[at.EQUITY]
         results.equity[n] = equity
         results.costs[n] = (
             account[at.FEES] + account[at.SPREAD] + account[at.IMPACT_PAID] + account[at.FUNDING_PAID]
             + account[at.BORROW_PAID] + account[at.LIQUIDATION_PAID] - account[at.INSURED]
         )  # fmt: skip
-        if book.over[n]:  # it has begun anew
-            book.over[n] = False
+        if memory.over[n]:  # it has begun anew
+            memory.over[n] = False
             results.rewards[n] = 1.0 if reward == 0 else 0.0
             results.terminated[n] = False
             continue
         ratio = equity / sums[n, BEFORE]
         if reward == 0:
-            gain = max(ratio, WORST_RATIO)
+            gain = max(ratio, _WORST_RATIO)
         elif reward == 1:
             gain = ratio - 1.0
         else:
@@ -196,9 +197,9 @@ def _step(
             sums[n, WORST] = drawdown
         sums[n, BEFORE] = equity
         results.rewards[n] = gain
-        book.over[n] = account[at.ENDED] != 0.0 or equity <= 0.0
-        results.terminated[n] = book.over[n]
-        ended += book.over[n]
+        memory.over[n] = account[at.ENDED] != 0.0 or equity <= 0.0
+        results.terminated[n] = memory.over[n]
+        ended += memory.over[n]
     return ended
 
 
@@ -213,7 +214,7 @@ def _differential_sharpe(sums: FloatArray, change: float, decay: float) -> float
         gain = (square * moved - 0.5 * mean * moved_square) / variance**1.5
     sums[MEAN] += decay * moved
     sums[SQUARE] += decay * moved_square
-    return min(max(gain, -SHARPE_BOUND), SHARPE_BOUND)
+    return min(max(gain, -_SHARPE_BOUND), _SHARPE_BOUND)
 
 
 @compiled

@@ -40,7 +40,18 @@ from numpy.typing import NDArray
 
 from simulator.arrays import BoolArray, FloatArray
 from simulator.env.observations import SmallArray, columns, prepare
-from simulator.env.step import BEFORE, REWARDS, SUMS, Book, Given, MaskArray, Results, choose, look, step
+from simulator.env.step import (
+    BEFORE,
+    REWARDS,
+    SUMS,
+    EnvMemory,
+    Given,
+    MaskArray,
+    Results,
+    choose_levels,
+    step,
+    write_observations,
+)
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs, check_leverage
 from simulator.exchange.tape import last_closes, market_tape, terms_of
@@ -155,7 +166,7 @@ class _Accounts:
         self._state.accounts[:, at.MAKER_FEE] = config.costs.maker_fee
         self._state.accounts[:, at.TAKER_FEE] = config.costs.taker_fee
         self._fresh = KernelState(*(array.copy() for array in self._state))
-        self._book = Book(
+        self._memory = EnvMemory(
             np.zeros((count, symbols)), np.zeros((count, symbols)), np.zeros(count), np.zeros((count, SUMS)),
             np.zeros(count, np.bool_),
         )  # fmt: skip
@@ -164,7 +175,7 @@ class _Accounts:
         targets = np.full((count, config.decide_every * self._per_bar, symbols), np.nan)
         levels = self._levels if config.actions == "discrete" else self._levels[:0]
         given = Given(self._asked, targets, levels, features.bars, features.newest)
-        self._arrays = (*tape, *terms, *self._state, *at.new_log(0), *self._book, *given)
+        self._arrays = (*tape, *terms, *self._state, *at.new_log(0), *self._memory, *given)
         self._shapes = (count, self._places), (count, symbols, len(levels))
         self._over = 0  # accounts that begin anew at the next step
         self.index = self.end = -1
@@ -180,11 +191,11 @@ class _Accounts:
         self._begun += 1
         self.end = self.index + self.config.length
         self._renew(np.arange(self.count))
-        self._book.over[:] = False
+        self._memory.over[:] = False
         self._over = 0
         results = self._results(np.zeros)
         results.equity[:] = self.config.cash
-        look(self.index, 1.0, *self._arrays, *results)
+        write_observations(self.index, 1.0, *self._arrays, *results)
         return results
 
     def _results(self, make: Callable[..., NDArray[Any]]) -> Results:
@@ -197,15 +208,15 @@ class _Accounts:
         for array, fresh in zip(self._state, self._fresh, strict=True):
             array[rows] = fresh[rows]
         self._state.positions[rows, :, at.MARK] = last_closes(self.market, self.index)
-        for array in (self._book.wanted, self._book.held, self._book.idle, self._book.sums):
+        for array in (self._memory.wanted, self._memory.held, self._memory.idle, self._memory.sums):
             array[rows] = 0.0
-        self._book.sums[rows, BEFORE] = self.config.cash
+        self._memory.sums[rows, BEFORE] = self.config.cash
 
     def step(self, actions: Any) -> Results:
         """Let all accounts act, except those that are over: these begin anew."""
         self._decode(actions)
         if self._over:
-            self._renew(np.flatnonzero(self._book.over))
+            self._renew(np.flatnonzero(self._memory.over))
         config, first, row = self.config, self.config.first + 1, self.index + 1
         self.index += config.decide_every
         results = self._results(np.empty)
@@ -226,7 +237,7 @@ class _Accounts:
             raise DataError(f"the actions have shape {given.shape}; {shape} (accounts, symbols) is needed.")
         given = given.reshape(shape)
         if self.config.actions == "discrete":
-            if given.dtype.kind not in "iu" or not choose(
+            if given.dtype.kind not in "iu" or not choose_levels(
                 given.astype(np.int64, copy=False), self._levels, self._asked
             ):
                 raise DataError(f"an action names no level; give whole numbers from 0 to {len(self._levels) - 1}.")

@@ -323,7 +323,7 @@ class Exchange:
         """Everything that `resume` needs to go on as if nothing had been in between; JSON can hold it."""
         done = (self.index + 1 - self._first) * self._per_bar
         return {
-            "format": snapshot.FORMAT,
+            "format": snapshot.SNAPSHOT_FORMAT,
             "identity": snapshot.identity(self.market, self.index, self.costs, self.venue, self.max_leverage),
             "first": self._first,
             "index": self.index,
@@ -357,9 +357,9 @@ class Exchange:
 
         Raises `DataError` where the bars so far or the terms of trading are not those of then, or `data` is damaged.
         """
-        if data.get("format") != snapshot.FORMAT:
+        if data.get("format") != snapshot.SNAPSHOT_FORMAT:
             raise DataError(
-                f"the saved exchange has format {data.get('format')}; this version reads {snapshot.FORMAT}."
+                f"the saved exchange has format {data.get('format')}; this version reads {snapshot.SNAPSHOT_FORMAT}."
             )
         try:
             first, index = int(data["first"]), int(data["index"])

@@ -9,7 +9,7 @@ from typing import Literal
 
 from simulator.errors import DataError
 
-Kind = Literal["spot", "perpetual"]
+MarketKind = Literal["spot", "perpetual"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class SymbolRules:
         DataError: a value that no venue could mean.
     """
 
-    kind: Kind = "perpetual"
+    kind: MarketKind = "perpetual"
     tick: float = 0.0
     lot: float = 0.0
     min_quantity: float = 0.0

@@ -32,7 +32,7 @@ from simulator.exchange.venue import Venue
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS
 
-FORMAT = 1
+SNAPSHOT_FORMAT = 1
 _KINDS = {
     kind.__name__: kind
     for kind in (

@@ -18,9 +18,8 @@ from simulator.kernel import layout as at
 from simulator.kernel.layout import Tape, Terms
 from simulator.market.market import Market
 from simulator.market.price_paths import PricePaths
-from simulator.market.timeframes import YEAR_MS, format_time
+from simulator.market.timeframes import DAY_MS, YEAR_MS, format_time
 
-DAY_MS = 86_400_000
 IMPACT_BARS = 48  # bars whose returns tell the volatility of the next one
 
 _KINDS = {

@@ -21,12 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from simulator.errors import DataError
-from simulator.market.timeframes import TIMEFRAMES
+from simulator.market.timeframes import DAY_MS, HOUR_MS
 from simulator.tables import numbers, read_table, times, timestamp_array
 
-HOUR, DAY = TIMEFRAMES["1h"], TIMEFRAMES["1d"]
-DAY_KNOWN_AFTER = 32 * HOUR
-DEFAULT_DELAY = 8 * HOUR
+DAY_KNOWN_AFTER = 32 * HOUR_MS
+DEFAULT_DELAY = 8 * HOUR_MS
 QUOTES = ("USDT", "USDC", "USD")
 
 
@@ -121,8 +120,8 @@ def _known_at(table: pa.Table, time: npt.NDArray[np.int64], path: Path, delay: i
     if "time_is_date_only" in table.column_names:
         only_day = np.array(table.column("time_is_date_only").to_pylist(), np.bool_)
     else:
-        only_day = np.full(len(time), bool((time % DAY == 0).all()))
-    return np.where(only_day, time // DAY * DAY + DAY_KNOWN_AFTER, time + delay)
+        only_day = np.full(len(time), bool((time % DAY_MS == 0).all()))
+    return np.where(only_day, time // DAY_MS * DAY_MS + DAY_KNOWN_AFTER, time + delay)
 
 
 def _texts(table: pa.Table, path: Path, names: tuple[str, ...]) -> list[str]:

@@ -4,7 +4,7 @@ All take arrays oldest first, skip absent (NaN) bars, and return NaN when too fe
 one that no indicator can have raises `UserError`.
 
 Exponential averages never forget, so their value would depend on how much history happens to be there. Here each looks
-at a fixed number of the last known values and no further: `MEMORY` time constants, after which e^-8, a third of a
+at a fixed number of the last known values and no further: eight time constants, after which e^-8, a third of a
 thousandth, of the weight is on what the average began with. `ema_bars`, `macd_bars` and `wilder_bars` tell how many.
 """
 
@@ -21,7 +21,8 @@ from simulator.arrays import FloatArray
 from simulator.errors import UserError
 from simulator.market.market import Bars
 
-MEMORY = 8  # time constants; an exponential average has one of length / 2 bars, Wilder's has one of length bars
+# How far back an average looks. The time constant is length / 2 bars (exponential) or length bars (Wilder's).
+_TIME_CONSTANTS = 8
 
 
 class Macd(NamedTuple):
@@ -64,7 +65,7 @@ def sma_series(bars: Bars, length: float) -> FloatArray:
     return average
 
 
-def volatility(close: FloatArray, length: int) -> float:
+def realised_volatility(close: FloatArray, length: int) -> float:
     """Sample standard deviation of the last `length` log returns, per bar."""
     known = close[~np.isnan(close)]
     return float(np.diff(np.log(known[-1 - length :])).std(ddof=1)) if len(known) > length >= 2 else math.nan
@@ -72,7 +73,7 @@ def volatility(close: FloatArray, length: int) -> float:
 
 def ema_bars(length: int) -> int:
     """How many closes `ema` looks at."""
-    return MEMORY * length // 2
+    return _TIME_CONSTANTS * length // 2
 
 
 def macd_bars(slow: int, signal: int) -> int:
@@ -82,7 +83,7 @@ def macd_bars(slow: int, signal: int) -> int:
 
 def wilder_bars(length: int) -> int:
     """How many bars `rsi` and `atr` look at; the first one only gives the close that the next is compared with."""
-    return MEMORY * length + 1
+    return _TIME_CONSTANTS * length + 1
 
 
 def ema(close: FloatArray, length: int) -> float:

@@ -6,6 +6,10 @@ from datetime import UTC, datetime
 
 from simulator.errors import DataError
 
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+YEAR_MS = 365 * DAY_MS
+
 TIMEFRAMES: dict[str, int] = {
     "1m": 60_000,
     "5m": 300_000,
@@ -39,9 +43,3 @@ def parse_time(text: str) -> int:
 def format_time(time: int) -> str:
     """`2023-01-31 08:00` (UTC) of milliseconds since the epoch."""
     return datetime.fromtimestamp(time / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M")
-
-
-DAY_MS = 86_400_000
-
-
-YEAR_MS = 365 * DAY_MS

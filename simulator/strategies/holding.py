@@ -94,7 +94,7 @@ class VolatilityTarget:
         scale = math.sqrt(YEAR_MS / view.interval)
         orders: list[Order] = []
         for symbol in view.symbols:
-            annual = scale * indicators.volatility(view.bars(symbol, self.lookback + 1).close, self.lookback)
+            annual = scale * indicators.realised_volatility(view.bars(symbol, self.lookback + 1).close, self.lookback)
             if math.isnan(annual):
                 continue
             wanted = self.max_exposure if annual == 0.0 else min(self.max_exposure, self.target / annual)
@@ -125,7 +125,7 @@ class InverseVolatility:
         inverse: dict[str, float] = {}
         for symbol in view.symbols:
             bars = recent(view, symbol, self.lookback + 1)
-            deviation = indicators.volatility(bars.close, self.lookback) if bars is not None else math.nan
+            deviation = indicators.realised_volatility(bars.close, self.lookback) if bars is not None else math.nan
             if deviation > 0.0:
                 inverse[symbol] = 1.0 / deviation
         # An exact sum, so that the order of the symbols does not show in the last bits.

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.errors import DataError
-from simulator.market.timeframes import TIMEFRAMES, interval_of
+from simulator.market.timeframes import DAY_MS, interval_of
 from simulator.synthetic.dynamics import Parameters
-
-DAY = TIMEFRAMES["1d"]
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class SyntheticConfig:
 
     @property
     def bars_per_day(self) -> float:
-        return DAY / interval_of(self.timeframe)
+        return DAY_MS / interval_of(self.timeframe)
 
     def regime_weights(self) -> tuple[float, float, float]:
         """Long-run shares of bear, range and bull."""

@@ -10,10 +10,11 @@ import pytest
 
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.llm.chat_codec import ChatMessages
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.scripted_team import Messages, expert_policies
+from cryptosentinel.scripted_team import expert_policies
 from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import DataError
 from simulator.market.market import Market
@@ -39,7 +40,7 @@ def run(
 def always(text: str) -> ScriptedEngine:
     """A manager that says the same at every bar, of whichever coin it is asked about."""
 
-    def manager(messages: Messages, seed: int) -> str:
+    def manager(messages: ChatMessages, seed: int) -> str:
         alias = messages[1]["content"].splitlines()[1].split(":")[0]
         return text.replace("C1", alias) if "C2" not in text else text
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.guard.guard import Guard, GuardLimits
-from cryptosentinel.llm.engine import Completion, Request, Sampling, Usage, failed
+from cryptosentinel.llm.engine import Completion, Request, Sampling, Usage, failed_completion
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import AgentTask, TeamDecision
@@ -145,7 +145,7 @@ class Server(Echo):
         with self.lock:
             self.now -= 1
         if request.role == "broken":
-            return failed("no answer", Usage(1, 0, 0, 0.1))
+            return failed_completion("no answer", Usage(1, 0, 0, 0.1))
         return Completion((request.seed,), (0.0,), True, Usage(2, 1, 1, 0.1))
 
 

@@ -15,10 +15,10 @@ from cryptosentinel.agents.manager import Decision
 from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.guard.guard import Guard, GuardLimits
-from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import ToolCall, parse, render_call
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.scripted_team import Policy, exchanges, expert_policies, novice_policies
+from cryptosentinel.scripted_team import exchanges, expert_policies, novice_policies
 from cryptosentinel.team import TeamDecision
 from simulator.arrays import FloatArray
 from simulator.backtest.scenarios import simulate_scenarios
@@ -29,7 +29,7 @@ from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import truth_of
 from tests.team_scenes import codec, hand_made_account, make_team, synthetic
 
-POLICIES: dict[str, Callable[[], dict[str, Policy]]] = {"expert": expert_policies, "novice": novice_policies}
+POLICIES: dict[str, Callable[[], dict[str, ScriptedPolicy]]] = {"expert": expert_policies, "novice": novice_policies}
 HORIZON = 18
 
 WORDS = st.sampled_from(["strong up", "up", "mixed", "down", "very good", "bad", "none", "not available", "", "wide"])
@@ -115,7 +115,7 @@ def test_what_was_not_understood_is_left_out_of_the_exchanges() -> None:
     assert exchanges(messages, "risk_analyst") == [("get_risk", {}, {"var": 3})]
 
 
-def decisions(market: Market, states: list[tuple[int, str]], policies: dict[str, Policy]) -> list[TeamDecision]:
+def decisions(market: Market, states: list[tuple[int, str]], policies: dict[str, ScriptedPolicy]) -> list[TeamDecision]:
     team = make_team(horizon_bars=HORIZON)
     tasks = []
     for bar, symbol in states:
@@ -144,7 +144,7 @@ def test_the_expert_asks_before_it_acts_and_tells_why() -> None:
             assert position.reason.endswith("up" if position.side == "long" else "down")
 
 
-def earnings(market: Market, states: list[tuple[int, str]], policies: dict[str, Policy]) -> FloatArray:
+def earnings(market: Market, states: list[tuple[int, str]], policies: dict[str, ScriptedPolicy]) -> FloatArray:
     """Mean net return of each state's decision over simulated scenarios, (states,)."""
     returns = []
     for (bar, _), decision in zip(states, decisions(market, states, policies), strict=True):

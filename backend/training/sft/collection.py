@@ -16,10 +16,10 @@ from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.queries import Query
 from backend.training.rollout.collect import RolloutSettings, collect, practise
-from backend.training.sft.conversations import Messages, messages_of
+from backend.training.sft.conversations import messages_of
 from cryptosentinel.conversation.transcript import Transcript
-from cryptosentinel.llm.chat_codec import ChatCodec
-from cryptosentinel.llm.scripted import Policy, ScriptedEngine
+from cryptosentinel.llm.chat_codec import ChatCodec, ChatMessages
+from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.team import Team, derive_seed
 
@@ -53,7 +53,7 @@ class Said:
     rollout: int
     valid: bool
     score: float | None
-    messages: Messages
+    messages: ChatMessages
 
 
 def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, codec: ChatCodec) -> list[Source]:
@@ -84,12 +84,12 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
     return found
 
 
-def wavering_policies(share: float) -> dict[str, Policy]:
+def wavering_policies(share: float) -> dict[str, ScriptedPolicy]:
     """The expert's rules, but for about `share` of the turns, which are the novice's. The seed decides which."""
     experts, novices = expert_policies(), novice_policies()
 
-    def wavering(role: str) -> Policy:
-        def says(messages: Messages, seed: int) -> str:
+    def wavering(role: str) -> ScriptedPolicy:
+        def says(messages: ChatMessages, seed: int) -> str:
             rng = random.Random(derive_seed(seed, "waver"))
             return (novices if rng.random() < share else experts)[role](messages, seed)
 
@@ -120,7 +120,7 @@ def _expert(trajectory: Trajectory) -> float | None:
     return trajectory.expert if trajectory.valid else None
 
 
-def _scripted(name: str, policies: dict[str, Policy], codec: ChatCodec, config: Config) -> LoadedTeam:
+def _scripted(name: str, policies: dict[str, ScriptedPolicy], codec: ChatCodec, config: Config) -> LoadedTeam:
     """A scripted team that speaks the tokens of `codec`."""
     engine = ScriptedEngine(codec, policies)
     return LoadedTeam(name, Team(codec, engine.policy_version, team_settings(config.team, 1.0)), engine)

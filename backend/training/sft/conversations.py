@@ -13,14 +13,13 @@ import numpy as np
 
 from backend.training.sft.sft import Example
 from cryptosentinel.conversation.transcript import Transcript
-from cryptosentinel.llm.chat_codec import ChatCodec, parse_conversation
+from cryptosentinel.llm.chat_codec import ChatCodec, ChatMessages, parse_conversation
 from simulator.errors import DataError
 
-Messages = list[dict[str, str]]
 _SCHEMAS = "\n\n# Tools\n\nYou may call one or more functions"  # where the chat format goes on with the tools' schemas
 
 
-def messages_of(codec: ChatCodec, transcript: Transcript) -> Messages:
+def messages_of(codec: ChatCodec, transcript: Transcript) -> ChatMessages:
     """The turns of a valid conversation. Schemas of tools are left out of the system turn's text; see `encode`."""
     first, *turns = parse_conversation(codec, transcript.ids)
     return [{"role": "system", "content": first["content"].partition(_SCHEMAS)[0]}, *turns]

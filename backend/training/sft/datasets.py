@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backend.training.sft.collection import Said
-from backend.training.sft.conversations import Messages
 from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.llm.chat_codec import ChatMessages
 from cryptosentinel.team import derive_seed
 from simulator.errors import DataError
 
@@ -56,7 +56,7 @@ class Row:
     margin: float
     split: str
     tools: str | None
-    messages: Messages
+    messages: ChatMessages
 
     def schemas(self) -> list[dict[str, Any]] | None:
         """`tools`, read."""

@@ -27,7 +27,7 @@ from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Request, Usage
 from simulator.errors import RunFailed, UserError
 
-FORMAT = 1
+_FORMAT = 1
 HEADER, CALLS, TOKENIZER, LOCK = "cassette.json", "calls.jsonl", "tokenizer.json", "lock"
 UNFINISHED = f"{HEADER}.part"
 BYTE = "byte"
@@ -83,9 +83,9 @@ def read_header(folder: Path) -> Header:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): give another cassette") from None
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
+    if not isinstance(value, dict) or value.get("format") != _FORMAT:
         found = value.get("format") if isinstance(value, dict) else None
-        raise UserError(f"{path} is of format {found!r}, this version reads {FORMAT}: record anew")
+        raise UserError(f"{path} is of format {found!r}, this version reads {_FORMAT}: record anew")
     del value["format"]
     types = {"engine": str, "versions": dict, "tokenizer": str, "empty_think": bool, "settings": dict}
     if set(value) != set(types) or not all(isinstance(value[name], kind) for name, kind in types.items()):
@@ -98,7 +98,7 @@ def write_header(folder: Path, header: Header, tokenizer: Tokenizer | None) -> N
     if tokenizer is not None:
         (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
     unfinished = folder / UNFINISHED
-    unfinished.write_text(json.dumps({"format": FORMAT, **asdict(header)}, indent=2) + "\n", encoding="utf-8")
+    unfinished.write_text(json.dumps({"format": _FORMAT, **asdict(header)}, indent=2) + "\n", encoding="utf-8")
     unfinished.replace(folder / HEADER)
 
 

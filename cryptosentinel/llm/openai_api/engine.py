@@ -24,13 +24,13 @@ import httpx2
 import openai
 
 from cryptosentinel.llm.chat_codec import ChatCodec, parse_conversation
-from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, failed
+from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, failed_completion
 from cryptosentinel.llm.openai_api.http import MAX_BODY_BYTES, BoundedClient, TooLarge, check_url
 from cryptosentinel.llm.openai_api.messages import Answer, Garbled, model_names, read_answer, to_messages
 from cryptosentinel.protocol.untrusted import clean
 from simulator.errors import RunFailed, UserError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _REASON_CHARS = 200  # of what an endpoint says about a refusal
 _SECRET_CHARS = 8  # a shorter key, like the "none" that local servers ask for, is no secret
@@ -141,7 +141,7 @@ class OpenAIEngine:
             asyncio.run_coroutine_threadsafe(self._end(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
 
-    def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def _start(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Run `work` on the engine's own thread, which lives as long as the program."""
         with self._starting:
             if self._loop is None:
@@ -162,7 +162,7 @@ class OpenAIEngine:
             try:
                 answer = self._read(await self._post(self._body(request)))
             except _Failed as error:
-                return failed(str(error), Usage(seconds=time.perf_counter() - began))
+                return failed_completion(str(error), Usage(seconds=time.perf_counter() - began))
             except _Unreachable as error:
                 raise RunFailed(f"{error}: start the server or restore the connection, and run again") from None
             seconds = time.perf_counter() - began

@@ -22,7 +22,7 @@ from openai import (
 from cryptosentinel.llm.openai_api.http import check_url
 from simulator.errors import RunFailed
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own name for the key that a server asks for
 _CONNECT_S = 10.0
@@ -84,11 +84,11 @@ class VllmClient:
         thread.start()
         self.close = weakref.finalize(self, _close, self._loop, thread, self._http)
 
-    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def start(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Run `work` on the client's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run `work` on the client's loop and wait for its end."""
         return self.start(work).result()
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptosentinel.llm.chat_codec import ChatCodec
-from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, failed
+from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, failed_completion
 from cryptosentinel.llm.grammar import grammar
 from cryptosentinel.llm.vllm.adapters import Adapters
 from cryptosentinel.llm.vllm.client import KEY_VARIABLE, Refused, Unanswered, VllmClient
@@ -187,14 +187,15 @@ class VllmEngine:
         try:
             document = await self._ask(body, folder)
         except Unanswered as error:
-            return failed(str(error), Usage(seconds=time.perf_counter() - began))
+            return failed_completion(str(error), Usage(seconds=time.perf_counter() - began))
         except (Refused, UserError) as refusal:
             if isinstance(refusal, UserError) or refusal.status in (401, 403, 404):
                 raise RunFailed(
                     f"the vLLM server at {self._client.url} no longer serves '{body['model']}' to us ({refusal}): "
                     f"check its adapters and the key in {KEY_VARIABLE}, and start again"
                 ) from None
-            return failed(f"the vLLM server refused the request: {refusal}", Usage(seconds=time.perf_counter() - began))
+            usage = Usage(seconds=time.perf_counter() - began)
+            return failed_completion(f"the vLLM server refused the request: {refusal}", usage)
         return self._completion(request, document, time.perf_counter() - began)
 
     async def _ask(self, body: dict[str, Any], folder: Path | None) -> dict[str, Any]:
@@ -218,11 +219,12 @@ class VllmEngine:
             cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
             usage = Usage(int(used["prompt_tokens"]), int(cached), len(ids), seconds)
         except (KeyError, TypeError, ValueError, AttributeError):
-            return failed("the vLLM server's answer lacks token ids, log-probs or usage", Usage(seconds=seconds))
+            usage = Usage(seconds=seconds)
+            return failed_completion("the vLLM server's answer lacks token ids, log-probs or usage", usage)
         if usage.prompt != len(request.ids):
-            return failed(f"the vLLM server read {usage.prompt} tokens of {len(request.ids)}", usage)
+            return failed_completion(f"the vLLM server read {usage.prompt} tokens of {len(request.ids)}", usage)
         if not ids or len(ids) != len(logps) or choice.get("finish_reason") not in ("stop", "length"):
-            return failed(
+            return failed_completion(
                 f"the vLLM server ended with {choice.get('finish_reason')!r} after {len(ids)} tokens and "
                 f"{len(logps)} log-probs",
                 usage,

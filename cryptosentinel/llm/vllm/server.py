@@ -21,7 +21,7 @@ from pathlib import Path
 from cryptosentinel.llm.vllm.client import KEY_VARIABLE
 from simulator.errors import RunFailed, UserError
 
-Report = Callable[[str, int, int], None]  # what is being done, seconds it took so far, of how many at most
+ServerProgress = Callable[[str, int, int], None]  # what is being done, seconds it took so far, of how many at most
 
 MODEL = "base"  # the name under which the base model is served
 _POLL_S = 0.25
@@ -107,7 +107,7 @@ class VllmServer:
         python: str = sys.executable,
         settings: ServerSettings | None = None,
         limit_s: int = 900,
-        report: Report = lambda what, done, total: None,
+        report: ServerProgress = lambda what, done, total: None,
     ) -> None:
         if not (folder / "config.json").is_file():
             raise UserError(f"{folder} holds no config.json, so it is no model folder: give the one to serve")
@@ -145,7 +145,7 @@ class VllmServer:
             return None
         return f"the vLLM server ended with code {code}: {self._last_words()}"
 
-    def _wait(self, limit_s: int, report: Report) -> None:
+    def _wait(self, limit_s: int, report: ServerProgress) -> None:
         began = time.monotonic()
         told = -1
         while not _in_health(self.url):

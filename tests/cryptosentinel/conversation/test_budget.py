@@ -15,7 +15,7 @@ from cryptosentinel.conversation.budget import Budget, Ledger, Price, Spending, 
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import Guard, GuardLimits
 from cryptosentinel.llm.chat_codec import parse_conversation
-from cryptosentinel.llm.engine import Completion, Request, Usage, failed
+from cryptosentinel.llm.engine import Completion, Request, Usage, failed_completion
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
@@ -152,7 +152,7 @@ class Failing(SayingEngine):
     def _say(self, request: Request) -> Completion:
         if len(self.requests) == self.nth:
             self.requests.append(request)
-            return failed("timed out after 3 tries")
+            return failed_completion("timed out after 3 tries")
         return super()._say(request)
 
 

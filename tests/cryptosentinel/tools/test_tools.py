@@ -97,9 +97,9 @@ def test_every_tool_answers_in_json_whatever_there_is(
 def test_without_data_it_is_not_available() -> None:
     context = context_at(market_of(walk(8)))
     table: tuple[tuple[Any, Any, str], ...] = (
-        (technical.indicator_values, IndicatorsOf(), "indicators"), (technical.volatility, NONE, "volatility"),
+        (technical.indicator_values, IndicatorsOf(), "indicators"), (technical.volatility_summary, NONE, "volatility"),
         (technical.regime, NONE, "regime"), (technical.similar_pasts, NONE, "pasts"),
-        (technical.bars, BarsOf(timeframe="15m"), "bars"), (cross_market.funding_history, NONE, "funding"),
+        (technical.recent_bars, BarsOf(timeframe="15m"), "bars"), (cross_market.funding_history, NONE, "funding"),
         (cross_market.order_book, NONE, "book"), (cross_market.series, NONE, "series"),
         (portfolio.loss_quantiles, portfolio.WhatIf(), "var"),
     )  # fmt: skip
@@ -122,11 +122,11 @@ def test_a_trend_and_its_mirror_image_are_told_alike(seed: int, slope: float) ->
 def test_bars_are_rescaled_and_coarser_ones_are_complete() -> None:
     close = walk(50, 1)
     context = context_at(market_of(close))
-    told = technical.bars(context, BarsOf(count=3))
+    told = technical.recent_bars(context, BarsOf(count=3))
     scale = 100.0 / close[-1, 0]
     assert [row[3] for row in told["ohlc"]] == pytest.approx((close[-3:, 0] * scale).tolist(), abs=0.01)
     assert told["ohlc"][-1][3] == 100.0 and told["age_h"] == 0.0 and told["volume"] == [1.0, 1.0, 1.0]
-    coarse = technical.bars(context, BarsOf(timeframe="4h", count=2))
+    coarse = technical.recent_bars(context, BarsOf(timeframe="4h", count=2))
     # 50 hours hold twelve whole bars of four hours; the last of them ended two hours ago.
     assert coarse["age_h"] == 2.0 and coarse["ohlc"][-1][3] == 100.0
     assert coarse["ohlc"][-1][0] == pytest.approx(100.0 * close[43, 0] / close[47, 0], abs=0.01)

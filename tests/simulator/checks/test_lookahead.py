@@ -17,13 +17,11 @@ from simulator.backtest.run import Strategy, Window, orders_for_target
 from simulator.checks.lookahead import (
     LookaheadReport,
     check_lookahead,
-    choose,
-    driven_by,
+    choose_bars,
+    drive_strategies,
     first_difference,
-    perturbed,
-    truncated,
 )
-from simulator.checks.perturbation import TREATED, begun_at
+from simulator.checks.perturbation import TREATED, begun_at, perturbed, truncated
 from simulator.errors import DataError, UserError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
@@ -37,7 +35,7 @@ WINDOW = Window(130, BARS - 1, 2)
 
 
 def checked(make: Callable[[Market], Strategy], **options: Any) -> LookaheadReport:
-    return check_lookahead(driven_by(make), rich_market(), WINDOW, **{"times": 8, "draws": 2} | options)
+    return check_lookahead(drive_strategies(make), rich_market(), WINDOW, **{"times": 8, "draws": 2} | options)
 
 
 # The other markets
@@ -386,13 +384,13 @@ def test_rounding_may_be_tolerated() -> None:
     seed=st.integers(0, 99),
 )
 def test_the_times_are_spread_and_prefer_orders(decided: dict[int, Any], times: int, seed: int) -> None:
-    chosen = choose(decided, times, np.random.default_rng(seed))
+    chosen = choose_bars(decided, times, np.random.default_rng(seed))
     assert chosen == sorted(set(chosen)) and set(chosen) <= set(decided)
     assert len(chosen) == min(times, len(decided))
     assert min(decided) in chosen and max(decided) in chosen
     ordered = [bar for bar in decided if decided[bar]]
     assert sum(bar in chosen for bar in ordered) >= min(len(ordered), (times - 2) // 2)
-    assert choose(decided, times, np.random.default_rng(seed)) == chosen
+    assert choose_bars(decided, times, np.random.default_rng(seed)) == chosen
 
 
 def test_the_report_is_json_and_repeats_with_its_seed() -> None:

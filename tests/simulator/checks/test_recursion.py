@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simulator.backtest.run import Strategy, Window, orders_for_target
-from simulator.checks.lookahead import driven_by
+from simulator.checks.lookahead import drive_strategies
 from simulator.checks.recursion import check_recursion
 from simulator.errors import UserError
 from simulator.exchange.exchange_records import AccountView
@@ -41,7 +41,9 @@ def trend(average: Callable[[np.ndarray], float]) -> Strategy:
 
 
 def settled_at(make: Callable[[Market], Strategy], *warm_ups: int) -> Any:
-    return check_recursion(driven_by(make), rich_market(LONG), STEADY, warm_ups=warm_ups, times=8, first_time=300)
+    return check_recursion(
+        drive_strategies(make), rich_market(LONG), STEADY, warm_ups=warm_ups, times=8, first_time=300
+    )
 
 
 def test_a_simple_average_settles_once_its_window_fits() -> None:
@@ -94,7 +96,9 @@ def test_a_history_that_is_too_short_to_decide_is_a_change() -> None:
         return float(view.bar(symbol, view.index - 150).close[0] / view.last_close(symbol) - 1.0)
 
     window = Window(152, LONG - 1, 4)
-    report = check_recursion(driven_by(lambda market: Follows(needs)), rich_market(LONG), window, warm_ups=(100, 200))
+    report = check_recursion(
+        drive_strategies(lambda market: Follows(needs)), rich_market(LONG), window, warm_ups=(100, 200)
+    )
     assert [one.changed for one in report.warm_ups] == [20, 0] and report.settled == 200
     first = report.warm_ups[0].first
     assert first is not None and first.kind == "failure" and "before the history" in first.found

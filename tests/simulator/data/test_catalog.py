@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.data.archive import SAMPLE_BARS, SAMPLE_SEED, SAMPLES, write_market, write_sample
+from simulator.data.archive import SAMPLE_BARS, SAMPLE_MARKETS, SAMPLE_SEED, write_market, write_sample
 from simulator.data.catalog import Catalog
 from simulator.errors import DataError
 from simulator.market.bar_checks import find_gaps
@@ -197,11 +197,11 @@ def test_the_sample_is_byte_equal_for_a_seed(tmp_path: Path) -> None:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", SAMPLE_MARKETS)
 def test_the_shipped_sample_is_what_its_command_makes(name: str) -> None:
     catalog = Catalog(ROOT / "data" / name)
     shipped = catalog.load(timeframe="4h")
-    made = generate(SyntheticConfig(bars=SAMPLE_BARS, seed=SAMPLE_SEED, edge=SAMPLES[name]))
+    made = generate(SyntheticConfig(bars=SAMPLE_BARS, seed=SAMPLE_SEED, edge=SAMPLE_MARKETS[name]))
     for column in BAR_COLUMNS:
         np.testing.assert_allclose(getattr(shipped, column), getattr(made, column), rtol=1e-9)
     assert [item.text for item in shipped.news] == [item.text for item in made.news]

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from backend.cli import main as cli
 from simulator.data.catalog import Catalog
-from simulator.data.download import DownloadReport, DownloadRequest, download
+from simulator.data.download import DownloadReport, DownloadRequest, download_history
 from simulator.data.download_client import ATTEMPTS, LONGEST_WAIT, Client, MarketType, connect
 from simulator.data.download_files import SeriesFile
-from simulator.data.download_pages import SETTLING
+from simulator.data.download_pages import _SETTLING
 from simulator.data.venue import read_rules
 from simulator.errors import DataError, Interrupted, RunFailed, UserError
 from simulator.market.timeframes import format_time
@@ -59,12 +59,12 @@ def request(**given: Any) -> DownloadRequest:
 
 def fetch(mock: MockExchange, root: Path, **given: Any) -> DownloadReport:
     asked = request(**given)
-    return download(asked, root, client=client_of(mock, asked.exchange, asked.market))
+    return download_history(asked, root, client=client_of(mock, asked.exchange, asked.market))
 
 
 def times(mock: MockExchange, symbol: str = "BTCUSDT") -> list[int]:
     """Open times of the closed candles."""
-    return [one[0] for one in mock.history.candles[symbol] if one[0] + HOUR <= mock.history.now - SETTLING]
+    return [one[0] for one in mock.history.candles[symbol] if one[0] + HOUR <= mock.history.now - _SETTLING]
 
 
 def stored(root: Path, symbol: str = "BTCUSDT") -> list[int]:
@@ -140,10 +140,10 @@ def test_no_fault_and_no_interruption_changes_what_is_stored(
                 if killed:  # a process that is killed joins nothing
                     patch.setattr(SeriesFile, "close", lambda self: None)
                 with suppress(Interrupted, RunFailed):
-                    download(request(market=market), harmed, client=client)
+                    download_history(request(market=market), harmed, client=client)
         for _ in range(len(script) + 1):
             try:
-                download(request(market=market), harmed, client=client_of(mock, market=market))
+                download_history(request(market=market), harmed, client=client_of(mock, market=market))
                 break
             except RunFailed as error:  # more faults than one run puts up with
                 assert "the same command" in str(error)
@@ -171,7 +171,7 @@ def test_an_interrupted_download_keeps_its_pages_and_says_how_to_go_on(mock: Moc
     client = client_of(mock)
     stop_after(client, 5)  # metadata, the clock, two pages, which share a bar; the third is lost
     with pytest.raises(Interrupted, match=r"BTCUSDT-1h\.parquet with 19 rows; the same command goes on"):
-        download(request(), tmp_path, client=client)
+        download_history(request(), tmp_path, client=client)
     assert stored(tmp_path) == times(mock)[:19]
     Catalog(tmp_path).load()
     mock.requests.clear()
@@ -193,7 +193,7 @@ def test_a_killed_download_loses_no_stored_page(
         else:
             patch.setattr(SeriesFile, "close", lambda self: None)
         with pytest.raises(Interrupted):
-            download(request(), tmp_path, client=client)
+            download_history(request(), tmp_path, client=client)
     assert (tmp_path / "BTCUSDT-1h.parquet").exists() == joined
     assert len(list((tmp_path / ".BTCUSDT-1h").glob("*.parquet"))) == 2
     assert stored(tmp_path) == times(mock)[:19]
@@ -317,13 +317,13 @@ def test_waits_grow_keep_to_the_exchange_and_end(mock: MockExchange, tmp_path: P
     waits = Waits()
     mock.retry_after = "7"
     mock.script = ["sound", "sound", "500", "503", "429", "418", "closed"]
-    download(request(), tmp_path, client=client_of(mock, waits=waits))
+    download_history(request(), tmp_path, client=client_of(mock, waits=waits))
     assert len(waits) == 5
     for wait, low, high in zip(waits, (0.5, 1, 7, 7, 8), (1, 2, 7, 8, 16), strict=True):
         assert low <= wait <= high
     mock.retry_after = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
     mock.script, waits[:] = ["429"], []
-    download(request(), tmp_path, client=client_of(mock, waits=waits))
+    download_history(request(), tmp_path, client=client_of(mock, waits=waits))
     assert len(waits) == 1 and 80 < waits[0] <= 90
 
 
@@ -346,7 +346,7 @@ def test_offline_is_one_sentence(tmp_path: Path) -> None:
     client = Client(connect("kraken", "spot", url), sleep=Waits())
     client.exchange.enableRateLimit = False
     with pytest.raises(RunFailed, match="kraken gave no usable answer"):
-        download(request(exchange="kraken"), tmp_path, client=client)
+        download_history(request(exchange="kraken"), tmp_path, client=client)
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_offline_is_one_sentence(tmp_path: Path) -> None:
 )
 def test_a_request_that_cannot_be_met(given_values: dict[str, Any], match: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=match):
-        download(request(**given_values), tmp_path)
+        download_history(request(**given_values), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.env.observations import LEAST, LIMIT, MEMORY, columns, prepare
+from simulator.env.observations import LEAST, LIMIT, MEASURED_BARS, columns, prepare
 from simulator.env.trading_env import ENV_ID, EnvConfig, TradingEnv, TradingVectorEnv
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs, FeeTier
@@ -343,8 +343,8 @@ def test_features_by_their_definition() -> None:
     assert not rows[~market.present[:, 0]].any()
     for place, bar in enumerate(present):
         moves = np.diff(np.log(market.close[present[: place + 1], 0]))
-        before, upto = moves[:-1][-MEMORY:], moves[-MEMORY:]
-        sizes = np.log1p(market.volume[present[:place], 0])[-MEMORY:]
+        before, upto = moves[:-1][-MEASURED_BARS:], moves[-MEASURED_BARS:]
+        sizes = np.log1p(market.volume[present[:place], 0])[-MEASURED_BARS:]
         volatility = np.sqrt(np.mean(before**2)) if len(before) >= LEAST else np.inf
         expected = [
             1.0,

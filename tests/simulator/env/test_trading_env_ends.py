@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simulator.env.step import WORST_RATIO
+from simulator.env.step import _WORST_RATIO
 from simulator.env.trading_env import EnvConfig, TradingEnv, TradingVectorEnv
 from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.venue import Venue
@@ -59,7 +59,7 @@ def test_a_liquidated_account_is_terminated() -> None:
     _, reward, terminated, truncated, info = seen[-1]
     assert (terminated, truncated, info["bar"]) == (True, False, 20)
     assert info["action_mask"].tolist() == [0, 1, 0]
-    assert reward == pytest.approx(np.log(WORST_RATIO))
+    assert reward == pytest.approx(np.log(_WORST_RATIO))
 
 
 def test_a_terminated_account_begins_anew_beside_the_others() -> None:

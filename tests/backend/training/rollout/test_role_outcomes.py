@@ -18,11 +18,11 @@ from backend.training.rollout.collect import Rollout, RolloutSettings, collect
 from backend.training.rollout.role_outcomes import role_outcome_metrics, role_outcomes
 from backend.training.rollout.scoring import RolloutScorer
 from cryptosentinel.guard.guard import Guard, GuardLimits
-from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.chat_codec import ChatMessages, make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.replay import replay, replayable_roles
-from cryptosentinel.scripted_team import Messages, exchanges, novice_policies
+from cryptosentinel.scripted_team import exchanges, novice_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order
@@ -78,7 +78,7 @@ def test_without_interaction_both_are_what_the_role_adds(game: Game, worth: list
 SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, GuardLimits(max_exposure=0.9))
 
 
-def _manager(messages: Messages, seed: int) -> str:
+def _manager(messages: ChatMessages, seed: int) -> str:
     """Asks MarketAnalyst, then RiskAnalyst, Trader or both about a position drawn by the seed, and holds it."""
     rng = random.Random(seed)
     done = exchanges(messages, "manager")

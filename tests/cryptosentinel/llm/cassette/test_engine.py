@@ -19,11 +19,10 @@ from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.cassette.engine import Cassette, StreamingRecorder
 from cryptosentinel.llm.cassette.files import CALLS, HEADER, LOCK
-from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling, StreamingEngine, Usage, failed
+from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling, StreamingEngine, Usage, failed_completion
 from cryptosentinel.llm.openai_api.engine import OpenAIEngine
-from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.scripted_team import Policy
 from cryptosentinel.team import Team, TeamSettings
 from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import RunFailed, UserError
@@ -165,7 +164,7 @@ def test_a_failure_is_not_recorded(tmp_path: Path) -> None:
         engine.fails = {7}
         with recording(engine, folder) as recorder:
             good, bad = recorder.generate([request(0), request(1, seed=7)])
-            assert bad == failed("out of order") and bad.usage.prompt == 3 and good.failure is None
+            assert bad == failed_completion("out of order") and bad.usage.prompt == 3 and good.failure is None
             engine.fails = set()
             assert recorder.generate([request(1, seed=7)])[0].failure is None  # asked again
         assert len(engine.asked) == 3 and (folder / CALLS).read_bytes().count(b"\n") == 2
@@ -306,7 +305,7 @@ class Counting:
 
     name = "counting"
 
-    def __init__(self, policies: dict[str, Policy]) -> None:
+    def __init__(self, policies: dict[str, ScriptedPolicy]) -> None:
 
         self._inner = ScriptedEngine(codec(), policies)
         self._rng = random.Random(5)
@@ -332,10 +331,10 @@ def facts(result: EpisodeResult) -> tuple[object, ...]:
     return (result.result.to_dict(), result.decisions, usages, result.liquidated_at, result.ledger)
 
 
-def wayward_policies() -> dict[str, Policy]:
+def wayward_policies() -> dict[str, ScriptedPolicy]:
     """Half taught, and now and then they say nothing of use."""
 
-    def wayward(policy: Policy) -> Policy:
+    def wayward(policy: ScriptedPolicy) -> ScriptedPolicy:
         return lambda messages, seed: "I would rather wait." if seed % 9 == 0 else policy(messages, seed)
 
     return {role: wayward(policy) for role, policy in half_taught_policies().items()}
