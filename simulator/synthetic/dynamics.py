@@ -30,9 +30,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from simulator.arrays import FloatArray
+from simulator.kernel.jit import allocating, compiled
 
 Int8Array = npt.NDArray[np.int8]
 
@@ -175,7 +175,7 @@ def settlements_of(open_time: npt.NDArray[np.int64], interval: int) -> npt.NDArr
     return np.where(times <= (open_time + interval)[:, None], times, -1)
 
 
-@njit(cache=True)
+@compiled
 def _redrawn(old: int, market: FloatArray, own: FloatArray, law: Parameters) -> int:
     """The regime after one bar; `market` and `own` hold two uniforms each: whether, what."""
     new = old
@@ -186,7 +186,7 @@ def _redrawn(old: int, market: FloatArray, own: FloatArray, law: Parameters) -> 
     return new
 
 
-@njit(cache=True)
+@allocating
 def evolve(
     state: PathState,
     price: FloatArray,
