@@ -2,11 +2,18 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from backend.cli.main import app
+from backend.config.load import describe
+from backend.config.schema import Config
 from scripts.make_reference import REBUILD, anchor, pages
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +30,10 @@ FOLDERS = "backend benchmarks configs cryptosentinel data docs scripts simulator
 TOP = tuple(f"{folder}/" for folder in FOLDERS.split())
 STOPS = 7
 PATHS = ("From `make demo` to the line that computes an advantage", "An order's way to its fill")
+
+
+KEYS = {entry.key for entry in describe()}
+PROGRAM = re.compile(r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?cryptosentinel \w")
 
 
 def label(path: Path) -> str:
@@ -107,9 +118,60 @@ def test_the_reference_is_what_the_code_says(name: str) -> None:
     assert text == pages()[name], f"{name} is out of date: run `{REBUILD}` (or `make docs`) and commit the result"
 
 
-@pytest.mark.parametrize(
-    "title", ("From `make demo` to the line that computes an advantage", "An order's way to its fill")
-)
+def shown_commands(path: Path) -> Iterator[str]:
+    """The program's commands in a page's blocks of code and between backticks, without their comments."""
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for block in FENCE.findall(text) for line in block.splitlines()]
+    for line in [*lines, *CODE.findall(FENCE.sub("", text))]:
+        if PROGRAM.match(line.strip()):
+            yield re.sub(r"\s#.*", "", line.strip())
+
+
+def is_a_key(name: str) -> bool:
+    """Whether it is a setting, a section, or an entry of a table such as `training.per_role.trader.clip_high`."""
+    return any(f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for key in KEYS)
+
+
+def problem_of(line: str) -> str | None:
+    """What is wrong with a command line that a page shows, None if the program knows it."""
+    words = re.sub(r"[…<>|\[\]]", " ", line).partition("cryptosentinel ")[2].split()
+    command: Any = typer.main.get_command(app)
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    if words and getattr(command, "commands", {}) and not command.invoke_without_command and words[0][0] != "-":
+        return f"{line}: there is no command '{words[0]}'"
+    options = {name: parameter for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    for word, value in zip_longest(words, words[1:], fillvalue=""):
+        if not re.match(r"--?[a-z]", word):
+            continue
+        if word.partition("=")[0] not in {*options, "--help"}:
+            return f"{line}: there is no option {word}"
+        if word in ("--set", "-s") and "=" in value and not is_a_key(value.partition("=")[0]):
+            return f"{line}: there is no setting {value.partition('=')[0]}"
+    return None
+
+
+@pytest.mark.parametrize("path", PRESENT, ids=label)
+def test_every_command_that_a_page_shows_is_one(path: Path) -> None:
+    assert [problem for line in shown_commands(path) if (problem := problem_of(line))] == []
+
+
+@pytest.mark.parametrize("path", [path for path in PRESENT if path.parent.name != "reference"], ids=label)
+def test_every_setting_that_a_page_names_is_one(path: Path) -> None:
+    sections = "|".join(Config.model_fields)
+    names = re.findall(rf"`((?:{sections})\.[a-z_]+(?:\.[a-z_]+)*)\b(?!\()[^`\n]*`", prose(path))
+    files = re.compile(r".*\.(?:py|json|jsonl|toml|parquet|safetensors|md)")
+    assert [name for name in names if not files.fullmatch(name) and not is_a_key(name)] == []
+
+
+@pytest.mark.parametrize("path", PRESENT, ids=label)
+def test_every_block_of_toml_has_settings_that_exist(path: Path) -> None:
+    for block in re.findall(r"^```toml\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        for section, keys in tomllib.loads(block).items():
+            assert [key for key in keys if not is_a_key(f"{section}.{key}")] == []
+
+
+@pytest.mark.parametrize("title", PATHS)
 def test_a_path_through_the_code_has_at_most_seven_stops_that_exist(title: str) -> None:
     text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
     stops = re.findall(r"^(\d)\. `([\w/]+\.py:[\w.]+)`", text.split(f"## {title}\n")[1].split("\n## ")[0], re.MULTILINE)
