@@ -82,8 +82,8 @@ def play(
             decisions.append((view.index, decision))
             orders += decision.orders
             if remembers is not None:
-                for stance in _stances(team, decision, view, account, symbols, share, earned):
-                    remembers.note(stance)
+                for open_decision in _open_decisions(team, decision, view, account, symbols, share, earned):
+                    remembers.note(open_decision)
         # Orders that rest from an earlier decision end with this one, which has seen more.
         ended = {order.id: Cancel(order.id) for order in account.pending if order.kind != "market"}
         ended |= {withdrawal.id: withdrawal for withdrawal in guard.withdrawals(account)}
@@ -111,7 +111,7 @@ def _settled(memory: Memory, run: BacktestRun) -> dict[str, float]:
     return earned
 
 
-def _stances(
+def _open_decisions(
     team: Team,
     decision: TeamDecision,
     view: MarketView,
@@ -132,10 +132,10 @@ def _stances(
             heard = MARKET_ANALYST.reply(Analysis.model_validate(transcript.answer))
             leans[transcript.brief["symbol"]] = direction_of(heard)
     due_at = view.now + team.settings.horizon_bars * view.interval
-    stances = []
+    opened = []
     for symbol in symbols:
         said = positions.get(symbol)
-        stances.append(
+        opened.append(
             OpenDecision(
                 symbol=symbol,
                 decided_at=view.now,
@@ -148,4 +148,4 @@ def _stances(
                 earned=earned[symbol],
             )
         )
-    return stances
+    return opened

@@ -1,9 +1,9 @@
-"""What a decision's orders would have been had some of its consultations not counted, found without asking a model.
+"""The orders that a decision would have given without some of its consultations, computed without a model.
 
-RiskAnalyst's caps and Trader's plans act through code: the orders follow from the manager's answer and from them. So
-they can be made again with some of them left out. MarketAnalyst is advice: the manager has read it before it spoke, and
-what it would have said otherwise is not known. The same holds for what the manager learned from a verdict: a replay
-answers what a role's *binding effect* changed, given everything that was said.
+RiskAnalyst's caps and Trader's plans act through code: code makes the orders from the manager's answer and from them.
+So the orders can be made again with some of them left out. MarketAnalyst only advises: the manager read the advice
+before it answered, and its answer without the advice is not known. The same holds for what the manager learned from a
+verdict. A replay therefore measures a role's *binding effect*, given the whole conversation.
 """
 
 from __future__ import annotations
@@ -38,6 +38,6 @@ def replay(
     With all of `replayable_roles` it is `decision.orders`, for the view, the account and a guard as they were when it
     was taken: on all of the equity, and first at its bar.
     """
-    heeded = [transcript for transcript in decision.transcripts[1:] if transcript.role in roles]
-    orders, _ = guard.review(view, account, team.rebuilt(decision, heeded, view, account), ())
+    binding = [transcript for transcript in decision.transcripts[1:] if transcript.role in roles]
+    orders, _ = guard.review(view, account, team.rebuilt(decision, binding, view, account), ())
     return orders

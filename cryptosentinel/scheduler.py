@@ -67,17 +67,17 @@ def run_all(
 ) -> list[_T]:
     """Run every task to its end and return their results in order. `on_finished` gets the number finished so far;
     `throughput` is added to. An engine that streams has at most `max_batch` requests at a time."""
-    crew = _TaskPool(tasks, on_finished, throughput or Throughput())
+    pool = _TaskPool(tasks, on_finished, throughput or Throughput())
     began = time.perf_counter()
-    crew.start()
+    pool.start()
     try:
         if isinstance(engine, StreamingEngine):
-            _stream(crew, engine, max_batch)
+            _stream(pool, engine, max_batch)
         else:
-            _in_batches(crew, engine, max_batch)
+            _in_batches(pool, engine, max_batch)
     finally:
-        crew.throughput.seconds += time.perf_counter() - began
-    return [crew.results[number] for number in range(len(tasks))]
+        pool.throughput.seconds += time.perf_counter() - began
+    return [pool.results[number] for number in range(len(tasks))]
 
 
 @dataclass(frozen=True)
@@ -138,34 +138,34 @@ class _TaskPool(Generic[_T]):
             self.waiting += [_Wanted(number, place, request) for place, request in enumerate(requests)]
 
 
-def _in_batches(crew: _TaskPool[_T], engine: Engine, max_batch: int) -> None:
-    while crew.waiting:
+def _in_batches(pool: _TaskPool[_T], engine: Engine, max_batch: int) -> None:
+    while pool.waiting:
         # One role at a time, so that identical prompts of a role meet in one batch.
-        ordered = sorted(crew.waiting, key=lambda wanted: (wanted.request.role, wanted.number, wanted.place))
-        batch, crew.waiting = ordered[:max_batch], ordered[max_batch:]
-        crew.sent(len(batch))
+        ordered = sorted(pool.waiting, key=lambda wanted: (wanted.request.role, wanted.number, wanted.place))
+        batch, pool.waiting = ordered[:max_batch], ordered[max_batch:]
+        pool.sent(len(batch))
         began = time.perf_counter()
         completions = engine.generate([wanted.request for wanted in batch])
-        crew.throughput.engine_seconds += time.perf_counter() - began
+        pool.throughput.engine_seconds += time.perf_counter() - began
         for wanted, completion in zip(batch, completions, strict=True):
-            crew.answer(wanted, completion)
+            pool.answer(wanted, completion)
 
 
-def _stream(crew: _TaskPool[_T], engine: StreamingEngine, max_batch: int) -> None:
+def _stream(pool: _TaskPool[_T], engine: StreamingEngine, max_batch: int) -> None:
     flying: dict[Future[Completion], _Wanted] = {}
     try:
-        while crew.waiting or flying:
-            if crew.waiting and len(flying) < max_batch:
+        while pool.waiting or flying:
+            if pool.waiting and len(flying) < max_batch:
                 room = max_batch - len(flying)
-                for wanted in crew.waiting[:room]:
+                for wanted in pool.waiting[:room]:
                     flying[engine.submit(wanted.request)] = wanted
-                crew.waiting = crew.waiting[room:]
-                crew.sent(len(flying))
+                pool.waiting = pool.waiting[room:]
+                pool.sent(len(flying))
             began = time.perf_counter()
             done = wait(flying, return_when=FIRST_COMPLETED).done
-            crew.throughput.engine_seconds += time.perf_counter() - began
+            pool.throughput.engine_seconds += time.perf_counter() - began
             for future in sorted(done, key=lambda one: (flying[one].number, flying[one].place)):
-                crew.answer(flying.pop(future), future.result())
+                pool.answer(flying.pop(future), future.result())
     finally:
         for future in flying:  # only after a failure or Ctrl-C: what is not begun need not be
             future.cancel()

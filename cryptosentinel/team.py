@@ -33,7 +33,7 @@ from simulator.exchange.rules import SymbolRules
 from simulator.market.market import MarketView
 
 _T = TypeVar("_T")
-# Yields what models must say, all at once; is resumed with what they said.
+# Yields the requests that it waits for and is resumed with their completions.
 AgentTask = Generator[Sequence[Request], Sequence[Completion], _T]
 Question = AskAnalyst | AskAboutPosition
 
@@ -135,38 +135,38 @@ class Team:
         sent at this bar already; the guard counts them. `memory` tells the manager of earlier decisions. `ledger` books
         what thinking costs and says when nothing is left. `seed` fixes all sampling of this decision."""
         context = replace(self._context(view, account, symbols, share), limits=asdict(guard.limits))
-        desk = _Desk(self, context, seed, None if ledger is None else ledger.open(view.now))
+        session = _DecisionSession(self, context, seed, None if ledger is None else ledger.open(view.now))
         lessons = ""
         if memory is not None:
             closes = {symbol: view.last_close(symbol) for symbol in symbols}
-            lessons = memory.told(view.now, symbols, self.settings.memory, context.mask, closes)
-        manager = yield from desk.converse(self.manager, context, {}, 0, lessons)
-        orders, rulings = desk.orders_of(manager)
+            lessons = memory.describe(view.now, symbols, self.settings.memory, context.mask, closes)
+        manager = yield from session.converse(self.manager, context, {}, 0, lessons)
+        orders, rulings = session.orders_of(manager)
         passed, clamps = guard.review(view, account, orders, sent)
-        return TeamDecision(passed, [manager, *desk.sub_transcripts], rulings, clamps, symbols)
+        return TeamDecision(passed, [manager, *session.sub_transcripts], rulings, clamps, symbols)
 
     def consult(
         self, tool: str, question: Question, view: MarketView, account: AccountView, seed: int
     ) -> AgentTask[Transcript]:
         """Put one question to the sub-agent behind a consultation `tool`, without a manager: practice for it."""
-        desk = _Desk(self, self._context(view, account, (question.symbol,), 1.0), seed)
-        alias = desk.context.mask.alias(question.symbol)
+        session = _DecisionSession(self, self._context(view, account, (question.symbol,), 1.0), seed)
+        alias = session.context.mask.alias(question.symbol)
         arguments = question.model_copy(update={"symbol": alias})
-        yield from desk.delegate(ToolCall(tool, arguments))
-        return desk.sub_transcripts[0]
+        yield from session.delegate(ToolCall(tool, arguments))
+        return session.sub_transcripts[0]
 
     def rebuilt(
-        self, decision: TeamDecision, heeded: Iterable[Transcript], view: MarketView, account: AccountView
+        self, decision: TeamDecision, binding: Iterable[Transcript], view: MarketView, account: AccountView
     ) -> list[Order]:
-        """The orders that the manager's answer makes, before the guard, when of what it consulted only `heeded` binds.
+        """The orders before the guard that follow from the manager's answer and the consultations in `binding` alone.
         No model is asked. The decision must have been on all of the equity."""
-        desk = _Desk(self, self._context(view, account, decision.symbols, 1.0), 0)
-        for transcript in heeded:
+        session = _DecisionSession(self, self._context(view, account, decision.symbols, 1.0), 0)
+        for transcript in binding:
             if transcript.answer is not None and "side" in transcript.brief:
                 role = self.sub_agents[f"consult_{transcript.role}"]
                 answer = role.answer.arguments.model_validate(transcript.answer)
-                desk.bind(transcript.brief["symbol"], transcript.brief["side"], transcript.brief["exposure"], answer)
-        orders, _ = desk.orders_of(decision.manager)
+                session.bind(transcript.brief["symbol"], transcript.brief["side"], transcript.brief["exposure"], answer)
+        orders, _ = session.orders_of(decision.manager)
         return orders
 
     def _context(self, view: MarketView, account: AccountView, symbols: tuple[str, ...], share: float) -> ToolContext:
@@ -182,14 +182,14 @@ class Team:
         )
 
 
-class _Desk:
-    """One decision under way: what was delegated, and what the answers allow."""
+class _DecisionSession:
+    """The state of one decision: the finished sub-conversations, RiskAnalyst's caps and Trader's plans."""
 
-    def __init__(self, team: Team, context: ToolContext, seed: int, purse: DecisionBudget | None = None) -> None:
+    def __init__(self, team: Team, context: ToolContext, seed: int, budget: DecisionBudget | None = None) -> None:
         self.team = team
         self.context = context
         self.seed = seed
-        self.purse = purse
+        self.budget = budget
         self.sub_transcripts: list[Transcript] = []
         self._calls: dict[str, int] = {}
         self._caps: dict[tuple[str, str], float] = {}  # (symbol, side) -> exposure RiskAnalyst allows
@@ -201,7 +201,7 @@ class _Desk:
         """Hold one conversation until its typed answer, a malformed turn, or the last turn. It begins with the role's
         brief, and `more` below that."""
         team = self.team
-        talk = Conversation(
+        conversation = Conversation(
             team.codec,
             role.key,
             ordinal,
@@ -212,61 +212,64 @@ class _Desk:
         )
         types = role.argument_types()
         for turn in range(role.max_turns):
-            obstacle = self._obstacle(talk)
+            obstacle = self._obstacle(conversation)
             if obstacle is not None:
-                return talk.finish(asked, None, obstacle)
+                return conversation.finish(asked, None, obstacle)
             seed = derive_seed(self.seed, role.key, ordinal, turn)
-            [completion] = yield [Request(role.key, tuple(talk.ids), team.settings.sampling, seed, role.schemas)]
-            text = talk.add_completion(completion, self.purse.pay(role.key, completion.usage) if self.purse else 0.0)
+            ids = tuple(conversation.ids)
+            [completion] = yield [Request(role.key, ids, team.settings.sampling, seed, role.schemas)]
+            cost = self.budget.book(role.key, completion.usage) if self.budget else 0.0
+            text = conversation.add_completion(completion, cost)
             if completion.failure is not None:
-                return talk.finish(asked, None, f"engine_failed: {completion.failure}")
+                return conversation.finish(asked, None, f"engine_failed: {completion.failure}")
             call: ToolCall | MalformedCall = MalformedCall("cut_off", "no end within the token limit")
             if completion.finished:
                 call = parse(text, types)
             if isinstance(call, ToolCall):
                 call = self._check_symbol(call)
             if isinstance(call, MalformedCall):
-                if talk.retries == team.settings.retries or not completion.finished:
-                    return talk.finish(asked, None, f"{call.code}: {call.detail}")
-                talk.add_tool_response({"error": call.code, "detail": call.detail}, retry=True)
+                if conversation.retries == team.settings.retries or not completion.finished:
+                    return conversation.finish(asked, None, f"{call.code}: {call.detail}")
+                conversation.add_tool_response({"error": call.code, "detail": call.detail}, retry=True)
                 continue
             if call.name == role.answer.name:
-                return talk.finish(asked, call.arguments.model_dump(exclude_none=True), None)
+                return conversation.finish(asked, call.arguments.model_dump(exclude_none=True), None)
             run = role.tool(call.name).run
             if run is not None:
-                left = self.purse.left() if self.purse else {}
+                left = self.budget.remaining() if self.budget else {}
                 result = run(replace(context, budget=left) if left else context, call.arguments)
             elif isinstance(call.arguments, AskSeveral):
                 result = yield from self.delegate_all(call.arguments)
             else:
                 result = yield from self.delegate(call)
-            talk.add_tool_response(result)
-        return talk.finish(asked, None, f"no_answer: no {role.answer.name} within {role.max_turns} turns")
+            conversation.add_tool_response(result)
+        return conversation.finish(asked, None, f"no_answer: no {role.answer.name} within {role.max_turns} turns")
 
-    def _obstacle(self, talk: Conversation) -> str | None:
+    def _obstacle(self, conversation: Conversation) -> str | None:
         """Why the conversation cannot have another turn, None where it can."""
-        refusal = self.purse.refusal() if self.purse else None
+        refusal = self.budget.refusal() if self.budget else None
         if refusal is not None:
             return f"budget: {refusal}"
         settings = self.team.settings
         room = settings.context_tokens - settings.sampling.max_tokens
-        if settings.context_tokens and not talk.make_room(room):
-            return f"no_room: {len(talk.ids)} tokens and {settings.sampling.max_tokens} for the answer are too many"
+        if settings.context_tokens and not conversation.make_room(room):
+            length = len(conversation.ids)
+            return f"no_room: {length} tokens and {settings.sampling.max_tokens} for the answer are too many"
         return None
 
     def delegate(self, call: ToolCall) -> AgentTask[dict[str, Any]]:
         """Let the sub-agent behind `call` answer; what it says binds where it is RiskAnalyst's or Trader's to say."""
         transcript = yield from self._ask(call)
         self.sub_transcripts.append(transcript)
-        return self._heed(call, transcript)
+        return self._apply_answer(call, transcript)
 
     def delegate_all(self, several: AskSeveral) -> AgentTask[dict[str, Any]]:
-        """Let the sub-agents answer several questions side by side. They are heeded in the order of the questions,
-        whichever is answered first."""
+        """Let the sub-agents answer several questions side by side. The answers are applied in the order of the
+        questions, whichever comes first."""
         calls = [ToolCall(f"consult_{question.ask}", question) for question in several.questions]
         transcripts = yield from side_by_side([self._ask(call) for call in calls])
         self.sub_transcripts += transcripts
-        answers = [self._heed(call, transcript) for call, transcript in zip(calls, transcripts, strict=True)]
+        answers = [self._apply_answer(call, transcript) for call, transcript in zip(calls, transcripts, strict=True)]
         asked = [{"ask": question.ask, "symbol": question.symbol} for question in several.questions]
         return {"answers": [question | answer for question, answer in zip(asked, answers, strict=True)]}
 
@@ -285,8 +288,8 @@ class _Desk:
         self._calls[role.key] = ordinal + 1
         return (yield from self.converse(role, context, asked, ordinal))
 
-    def _heed(self, call: ToolCall, transcript: Transcript) -> dict[str, Any]:
-        """What the manager hears of an answer; a verdict and a plan bind from now on."""
+    def _apply_answer(self, call: ToolCall, transcript: Transcript) -> dict[str, Any]:
+        """The answer as the manager reads it; a verdict or a plan is binding from now on."""
         role, arguments = self.team.sub_agents[call.name], call.arguments
         if transcript.answer is None:
             return {"error": "no valid answer"}
@@ -359,25 +362,25 @@ class _Desk:
         return plan.placed(orders, self.context.view.last_close(symbol), rules)
 
 
-def side_by_side(talks: Sequence[AgentTask[_T]]) -> AgentTask[list[_T]]:
-    """Hold conversations at the same time; their results in order. All that they wait for goes out together."""
+def side_by_side(tasks: Sequence[AgentTask[_T]]) -> AgentTask[list[_T]]:
+    """Run several tasks at the same time and return their results in order. Their requests go out together."""
     results: dict[int, _T] = {}
     asked: dict[int, Sequence[Request]] = {}
 
     def advance(number: int, answers: Sequence[Completion] | None) -> None:
         try:
-            asked[number] = next(talks[number]) if answers is None else talks[number].send(answers)
+            asked[number] = next(tasks[number]) if answers is None else tasks[number].send(answers)
         except StopIteration as stop:
             results[number] = stop.value
 
-    for number in range(len(talks)):
+    for number in range(len(tasks)):
         advance(number, None)
     while asked:
         now, asked = asked, {}
         said = iter((yield [request for requests in now.values() for request in requests]))
         for number, requests in now.items():
             advance(number, [next(said) for _ in requests])
-    return [results[number] for number in range(len(talks))]
+    return [results[number] for number in range(len(tasks))]
 
 
 def derive_seed(*parts: object) -> int:

@@ -1,7 +1,7 @@
-"""What thinking may cost: limits on calls, tokens, seconds and money, for a decision, a day of the market and a run.
+"""Limits on inference cost: calls, tokens, seconds and money, for a decision, a day of the market and a run.
 
-A limit is looked at before each request, so what is spent can pass it by one request at most. Where nothing is left,
-the conversation ends without an answer; from the manager that is *no change*.
+A limit is checked before each request, so spending can exceed it by one request at most. Once a limit is reached, the
+conversation ends without an answer. If it was the manager's, the decision is *no change*.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Price:
 
 @dataclass(frozen=True)
 class SpendingLimits:
-    """At most so much; 0: any amount."""
+    """Upper limits; 0 means no limit."""
 
     calls: int = 0
     tokens: int = 0
@@ -56,7 +56,7 @@ class Spending:
         self.money += money
 
     def reached(self, limits: SpendingLimits) -> str | None:
-        """Which limit leaves nothing, as `12 of 12 calls`."""
+        """The limit that is used up, as `12 of 12 calls`; None where none is."""
         for name in MEASURES:
             spent, limit = getattr(self, name), getattr(limits, name)
             if limit and spent >= limit:
@@ -76,7 +76,7 @@ class Budget:
 
 @dataclass
 class Ledger:
-    """What a run has spent under its budget. `exhausted` counts the conversations that ended for want of it."""
+    """What a run has spent under its budget. `exhausted` counts the conversations that a limit ended."""
 
     budget: Budget = field(default_factory=Budget)
     run: Spending = field(default_factory=Spending)
@@ -86,7 +86,7 @@ class Ledger:
     _day: Spending = field(default_factory=Spending)
 
     def open(self, now: int) -> DecisionBudget:
-        """The purse of a decision at the time `now` (ms); days are those of UTC."""
+        """What a decision at the time `now` (ms) may spend; a day is a UTC day."""
         if now // DAY_MS != self._today:
             self._today, self._day = now // DAY_MS, Spending()
         return DecisionBudget(self, self._day)
@@ -99,7 +99,7 @@ class DecisionBudget:
         self._ledger = ledger
         self._spent = {"decision": Spending(), "day": day, "run": ledger.run}
         limits = {span: getattr(ledger.budget, span) for span in self._spent}
-        # Looked at before each request: the spans that have no limit are not.
+        # Only spans with a limit are checked before each request.
         self._limits = {span: limit for span, limit in limits.items() if limit != SpendingLimits()}
 
     def refusal(self) -> str | None:
@@ -111,8 +111,8 @@ class DecisionBudget:
                 return f"the {span} has spent {reached}"
         return None
 
-    def left(self) -> dict[str, float]:
-        """What the tightest limit leaves of calls, tokens, seconds and money; what has no limit is left out."""
+    def remaining(self) -> dict[str, float]:
+        """The calls, tokens, seconds and money that remain under the tightest limit; unlimited ones are left out."""
         found: dict[str, float] = {}
         for span, limits in self._limits.items():
             for name in MEASURES:
@@ -122,7 +122,7 @@ class DecisionBudget:
                     found[name] = min(rest, found.get(name, rest))
         return found
 
-    def pay(self, role: str, usage: Usage) -> float:
+    def book(self, role: str, usage: Usage) -> float:
         """Book one request of `role`; returns its price."""
         money = self._ledger.budget.price.of(usage)
         for spent in (*self._spent.values(), self._ledger.roles.setdefault(role, Spending())):

@@ -1,8 +1,8 @@
-"""What the team remembers: its own decisions, what came of them, and a sentence on each.
+"""What the team remembers: its own decisions and their outcomes, with one sentence each.
 
-A decision is noted when it is taken and becomes a `Lesson` once its horizon is over. Nothing is recalled before its
-outcome was known: `Memory.recall` asks for the time and gives no lesson with a later `known_at`. All numbers come from
-code and no word from a model, so a lesson can carry no instruction.
+A decision is kept as an `OpenDecision` and becomes a `Lesson` once its horizon is over. Nothing is recalled before its
+outcome was known: `Memory.recall` takes the time and returns no lesson with a later `known_at`. Code writes every
+lesson; no word comes from a model, so a lesson cannot carry an instruction.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ class Memory:
         self._open: list[OpenDecision] = []
         self._lessons: list[tuple[int, int, str, int, Lesson]] = []  # sorted: decided_at, known_at, symbol, number
 
-    def note(self, stance: OpenDecision) -> None:
+    def note(self, decision: OpenDecision) -> None:
         """Keep a decision until its outcome is known. One without a usable price or capital teaches nothing."""
-        if all(math.isfinite(value) and value > 0 for value in (stance.close, stance.capital)):
-            self._open.append(stance)
+        if all(math.isfinite(value) and value > 0 for value in (decision.close, decision.capital)):
+            self._open.append(decision)
 
     def abandon(self) -> None:
         """Forget the decisions whose outcome is open. Lessons stay."""
@@ -120,16 +120,15 @@ class Memory:
         coin in the run so far. Their outcome counts as known from `now` on, never from an earlier time. Where the
         price is not known it teaches nothing."""
         still_open = []
-        for stance in self._open:
-            if stance.due_at > now:
-                still_open.append(stance)
+        for decision in self._open:
+            if decision.due_at > now:
+                still_open.append(decision)
                 continue
-            move = close[stance.symbol] / stance.close - 1.0
-            net = (earned[stance.symbol] - stance.earned) / stance.capital
+            move = close[decision.symbol] / decision.close - 1.0
+            net = (earned[decision.symbol] - decision.earned) / decision.capital
             if math.isfinite(move) and math.isfinite(net):
-                self.add(
-                    Lesson(stance.symbol, stance.decided_at, now, stance.side, stance.exposure, stance.lean, move, net)
-                )
+                position = (decision.side, decision.exposure, decision.lean)
+                self.add(Lesson(decision.symbol, decision.decided_at, now, *position, move, net))
         self._open = still_open
 
     def add(self, lesson: Lesson) -> None:
@@ -154,10 +153,10 @@ class Memory:
         ]
         return TrackRecord(sum(leans), len(leans))
 
-    def told(self, now: int, symbols: Sequence[str], count: int, mask: Mask, close: Mapping[str, float]) -> str:
-        """The newest `count` lessons on `symbols`, MarketAnalyst's track record and the newest `count` theses that are
-        still open, a line each, as the manager reads them at `now`, with the last closes: ages instead of dates where
-        `mask` hides them. Empty where nothing is known yet."""
+    def describe(self, now: int, symbols: Sequence[str], count: int, mask: Mask, close: Mapping[str, float]) -> str:
+        """What the manager reads at `now`, a line each: the newest `count` lessons on `symbols`, MarketAnalyst's track
+        record, and the newest `count` open decisions with the move so far. Where `mask` hides dates, ages stand in
+        their place. Empty where nothing is known yet."""
         lines = []
         for one in self._recall(now, symbols, count):
             date = mask.date(one.lesson.decided_at)
@@ -171,14 +170,13 @@ class Memory:
             for one in self._open
             if one.symbol in symbols and one.side in ("long", "short") and one.decided_at < now < one.due_at
         ]
-        for stance in held[max(0, len(held) - count) :]:
-            move = close[stance.symbol] / stance.close - 1.0
+        for decision in held[max(0, len(held) - count) :]:
+            move = close[decision.symbol] / decision.close - 1.0
             so_far = f"{100 * move:+.1f}" if math.isfinite(move) else "not available"
-            lean = "" if stance.lean is None else f", lean {stance.lean}"
-            days = (
-                f"{(now - stance.decided_at) / DAY_MS:.1f} of {(stance.due_at - stance.decided_at) / DAY_MS:.1f} days"
-            )
-            said = f"{mask.alias(stance.symbol)} {stance.side} {stance.exposure:.1f}{lean}; moved {so_far}"
+            lean = "" if decision.lean is None else f", lean {decision.lean}"
+            horizon = decision.due_at - decision.decided_at
+            days = f"{(now - decision.decided_at) / DAY_MS:.1f} of {horizon / DAY_MS:.1f} days"
+            said = f"{mask.alias(decision.symbol)} {decision.side} {decision.exposure:.1f}{lean}; moved {so_far}"
             lines.append(f"open, {days}: {clean(said, _SENTENCE_CHARS)}")
         return "\n".join(lines)
 

@@ -91,7 +91,7 @@ def read_config(folder: Path) -> Qwen3Config:
         heads = (config.num_attention_heads, config.num_attention_heads if groups is None else groups, config.head_dim)
         lowest = min(*sizes, *heads, config.max_position_embeddings)
     except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
-        raise UserError(f"{folder / CONFIG} cannot be read ({_told(error)}): {ANEW}") from error
+        raise UserError(f"{folder / CONFIG} cannot be read ({_first_line(error)}): {ANEW}") from error
     if lowest < 1:
         raise UserError(f"{folder / CONFIG} has a size of {lowest}, where at least 1 is needed: {ANEW}")
     return config
@@ -141,8 +141,8 @@ def check_weights(config: Qwen3Config, weights: WeightFiles) -> None:
     ]
     if odd:
         more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
-        told = "; ".join(odd[:3]) + more
-        raise UserError(f"the weights in {weights.folder} are not those of its {CONFIG} ({told}): {ANEW}")
+        problems = "; ".join(odd[:3]) + more
+        raise UserError(f"the weights in {weights.folder} are not those of its {CONFIG} ({problems}): {ANEW}")
 
 
 def expected_shapes(config: Qwen3Config, weights: WeightFiles) -> dict[str, tuple[int, ...]]:
@@ -161,7 +161,7 @@ def expected_shapes(config: Qwen3Config, weights: WeightFiles) -> dict[str, tupl
             state = Qwen3ForCausalLM(config).state_dict()
     except (ValueError, TypeError, KeyError, RuntimeError, ArithmeticError) as error:
         where = weights.folder / CONFIG
-        raise UserError(f"{where} describes a model that cannot be built ({_told(error)}): {ANEW}") from error
+        raise UserError(f"{where} describes a model that cannot be built ({_first_line(error)}): {ANEW}") from error
     return {name: tuple(state[name].shape) for name in sorted(state)}
 
 
@@ -174,7 +174,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     try:
         tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # the library raises nothing narrower for a tokenizer.json that is none
-        raise UserError(f"the tokenizer in {folder} cannot be read ({_told(error)}): {ANEW}") from error
+        raise UserError(f"the tokenizer in {folder} cannot be read ({_first_line(error)}): {ANEW}") from error
     return tokenizer
 
 
@@ -185,7 +185,7 @@ def read_object(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): give this user permission to read it") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no JSON ({_told(error)}): {ANEW}") from error
+        raise UserError(f"{path} is no JSON ({_first_line(error)}): {ANEW}") from error
     if not isinstance(document, dict):
         raise UserError(f"{path} is no JSON object: {ANEW}")
     return document
@@ -220,7 +220,7 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
         with safe_open(path, framework="pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} cannot be read ({_told(error)}); it may have been cut short: {ANEW}") from error
+        raise UserError(f"{path} cannot be read ({_first_line(error)}); it may have been cut short: {ANEW}") from error
 
 
 def _broken_link(path: Path) -> str:
@@ -228,6 +228,6 @@ def _broken_link(path: Path) -> str:
     return f" ({path.name} is a link that leads nowhere)" if path.is_symlink() else ""
 
 
-def _told(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """An error of a library on one line, at most 200 characters."""
     return (" ".join(str(error).split()) or type(error).__name__)[:200]

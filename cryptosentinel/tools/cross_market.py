@@ -44,22 +44,22 @@ def other_coins(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     own = _returns(context, context.symbol)
     table = {symbol: _returns(context, symbol) for symbol in others}
     day = max(1, DAY_MS // view.interval)
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for symbol, returns in table.items():
         beta, correlation = _beta(own, returns)
         close = view.bars(symbol, day + 1).close
         move = 100.0 * float(close[-1] / close[0] - 1.0) if len(close) > day else float("nan")
-        told[context.mask.alias(symbol)] = {
-            "beta": _told(beta, 2), "correlation": _told(correlation, 2), "day": _told(move, 1)
+        result[context.mask.alias(symbol)] = {
+            "beta": _rounded(beta, 2), "correlation": _rounded(correlation, 2), "day": _rounded(move, 1)
         }  # fmt: skip
-    if not told:
+    if not result:
         return {"others": MISSING}
     stacked = np.array(list(table.values()))
     known = ~np.isnan(stacked)
     counts = known.sum(axis=0)
     mean = np.where(counts > 0, np.where(known, stacked, 0.0).sum(axis=0) / np.maximum(counts, 1), np.nan)
     beta, correlation = _beta(own, mean)
-    return {"market": {"beta": _told(beta, 2), "correlation": _told(correlation, 2)}, "others": told}
+    return {"market": {"beta": _rounded(beta, 2), "correlation": _rounded(correlation, 2)}, "others": result}
 
 
 def _returns(context: ToolContext, symbol: str) -> FloatArray:
@@ -84,17 +84,17 @@ def order_book(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     and its age. Without one, the spread of the bar alone."""
     bars = context.view.bars(context.symbol, 120)
     spread = bars.half_spread[bars.present]
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "bar_spread_bps": round(2e4 * float(spread[-1]), 2) if len(spread) else MISSING,
         "usual_bps": round(2e4 * float(np.median(spread)), 2) if len(spread) else MISSING,
     }
     book = context.view.book(context.symbol)
     if book is None:
-        return {**told, "book": MISSING}
+        return {**result, "book": MISSING}
     bid, ask = float(np.nansum(book.bid_size[:LEVELS])), float(np.nansum(book.ask_size[:LEVELS]))
     middle = 0.5 * float(book.bid_price[0] + book.ask_price[0])
     return {
-        **told,
+        **result,
         "book": {
             "age_h": age_hours(context, book.time),
             "spread_bps": round(1e4 * float(book.ask_price[0] - book.bid_price[0]) / middle, 2),
@@ -109,10 +109,10 @@ def funding_history(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     interest where the data has them."""
     view = context.view
     events = view.funding(context.symbol, SETTLEMENTS)
-    told: dict[str, Any] = {"funding": MISSING}
+    result: dict[str, Any] = {"funding": MISSING}
     if events and view.now - events[-1].time <= 3 * DAY_MS:
         rates = np.array([event.rate for event in events])
-        told = {
+        result = {
             "funding_bps": round(1e4 * float(rates[-1]), 2),
             "age_h": age_hours(context, events[-1].time),
             "percentile": percentile_of(float(rates[-1]), rates),
@@ -120,24 +120,24 @@ def funding_history(context: ToolContext, _: NoArguments) -> dict[str, Any]:
         if len(events) > 1:
             every = (events[-1].time - events[0].time) / (len(events) - 1)
             settlements = context.horizon_bars * view.interval / every
-            told["long_carry_bps"] = round(-1e4 * float(np.mean(rates[-9:])) * settlements, 2)
+            result["long_carry_bps"] = round(-1e4 * float(np.mean(rates[-9:])) * settlements, 2)
     for kind in ("basis", "open_interest"):
-        told[kind] = _series(context, f"{kind}/{base_coin(context.symbol)}").get("value", MISSING)
-    return told
+        result[kind] = _series(context, f"{kind}/{base_coin(context.symbol)}").get("value", MISSING)
+    return result
 
 
 def series(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """On-chain metrics of the coin and measures of sentiment: the newest value, its change over seven records in
     percent, where it lies among the last ninety, and its age."""
     base = base_coin(context.symbol)
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name in context.view.series_names:
         kind, subject = name.split("/", 1) if "/" in name else ("", name)
         if kind == "sentiment" or (kind == "onchain" and subject.split("/")[0].split("-")[0] == base):
             for column, row in _series(context, name).items():
-                if len(told) < SERIES_SHOWN:
-                    told[clean(f"{kind} {column}" if kind == "onchain" else f"{subject} {column}", 60)] = row
-    return told or {"series": MISSING}
+                if len(result) < SERIES_SHOWN:
+                    result[clean(f"{kind} {column}" if kind == "onchain" else f"{subject} {column}", 60)] = row
+    return result or {"series": MISSING}
 
 
 def _series(context: ToolContext, name: str) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _series(context: ToolContext, name: str) -> dict[str, Any]:
     if name not in context.view.series_names:
         return {}
     found = context.view.series(name, RECORDS)
-    told = {}
+    result = {}
     for column, values in found.columns.items():
         row: dict[str, Any] = {
             "value": float(f"{values[-1]:.4g}"), "percentile": percentile_of(float(values[-1]), values),
@@ -153,8 +153,8 @@ def _series(context: ToolContext, name: str) -> dict[str, Any]:
         }  # fmt: skip
         if len(values) > 7 and values[-8] != 0.0:
             row["change"] = round(100.0 * float(values[-1] / values[-8] - 1.0), 1)
-        told[column] = row
-    return told
+        result[column] = row
+    return result
 
 
 def search_news(context: ToolContext, asked: Search) -> dict[str, Any]:
@@ -176,5 +176,5 @@ def search_news(context: ToolContext, asked: Search) -> dict[str, Any]:
     }
 
 
-def _told(value: float, digits: int) -> float | str:
+def _rounded(value: float, digits: int) -> float | str:
     return MISSING if np.isnan(value) else round(value, digits)

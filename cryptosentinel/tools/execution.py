@@ -42,17 +42,17 @@ def compare_orders(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     change = abs(side * context.exposure - context.held(context.symbol)) * context.share
     if not len(spread) or sigma is None or state.equity <= 0.0:
         return {"orders": MISSING}
-    told: dict[str, Any] = {"change": round(change / context.share, 3)}
+    result: dict[str, Any] = {"change": round(change / context.share, 3)}
     volume = float(np.median(traded)) if len(traded) else None
-    told["of_a_bar"] = MISSING if volume is None else round(change * state.equity / volume, 4)
+    result["of_a_bar"] = MISSING if volume is None else round(change * state.equity / volume, 4)
     half_spread = float(spread[-1])
     for slices in (1, 2, 3):
         share = 0.0 if volume is None else change * state.equity / slices / volume
-        told[f"slices_{slices}"] = {
+        result[f"slices_{slices}"] = {
             "cost_bps": round(1e4 * (half_spread + sigma * float(np.sqrt(share))), 2),
             "risk_bps": round(1e4 * sigma * float(np.sqrt(_waiting(slices))), 1),
         }
-    return told
+    return result
 
 
 def _waiting(slices: int) -> float:

@@ -145,7 +145,7 @@ def what_if(context: ToolContext, asked: WhatIf) -> dict[str, Any]:
     exposure = _proposed(context) if asked.exposure is None else asked.exposure
     weights = _weights(context, exposure)
     own, state = weights[context.symbol], context.account
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "exposure": round(exposure, 3),
         "gross": round(sum(map(abs, weights.values())) / context.share, 3),
         "net": round(sum(weights.values()) / context.share, 3),
@@ -155,15 +155,15 @@ def what_if(context: ToolContext, asked: WhatIf) -> dict[str, Any]:
     bars = context.view.bars(context.symbol, 120)
     traded = (bars.volume * bars.close)[bars.present & (bars.volume > 0.0)]
     notional = abs(own) * state.equity
-    told["of_a_bar"] = round(notional / float(np.median(traded)), 4) if len(traded) else MISSING
+    result["of_a_bar"] = round(notional / float(np.median(traded)), 4) if len(traded) else MISSING
     events = context.view.funding(context.symbol, 9)
     if events and context.view.now - events[-1].time <= 3 * DAY_MS and len(events) > 1:
         a_day = DAY_MS * (len(events) - 1) / (events[-1].time - events[0].time)
         rate = float(np.mean([event.rate for event in events]))
-        told["funding_a_day"] = round(-100.0 * own * rate * a_day, 4)
+        result["funding_a_day"] = round(-100.0 * own * rate * a_day, 4)
     else:
-        told["funding_a_day"] = MISSING
-    return told
+        result["funding_a_day"] = MISSING
+    return result
 
 
 def liquidation_distance(context: ToolContext, weights: dict[str, float]) -> float | str:
@@ -204,9 +204,9 @@ def limits(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     each coin of the decision the largest exposure, for all the gross exposure, and what may be lost before positions
     may only shrink, in percent of the equity's peak; also what is left to spend on thinking. A limit that is none is
     left out."""
-    told = account(context, NoArguments())
-    if "held" not in told:
-        return told
+    result = account(context, NoArguments())
+    if "held" not in result:
+        return result
     known = {name: value for name, value in context.limits.items() if math.isfinite(value)}
     gross = sum(map(abs, context.account.exposure.values()))
     room = max(0.0, known.get("max_gross_exposure", math.inf) - gross)
@@ -222,4 +222,4 @@ def limits(context: ToolContext, _: NoArguments) -> dict[str, Any]:
         left["drawdown"] = round(100.0 * max(0.0, known["max_drawdown"] - context.account.drawdown), 2)
     if context.budget:
         left["thinking"] = {name: round(value, 4) for name, value in context.budget.items()}
-    return {**told, "limits": {name: round(value, 4) for name, value in known.items()}, "left": left}
+    return {**result, "limits": {name: round(value, 4) for name, value in known.items()}, "left": left}

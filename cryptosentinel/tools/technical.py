@@ -29,7 +29,7 @@ LEAST_BARS = 60  # that an indicator is worth telling from
 DECAY = 0.94  # of the exponentially weighted variance (RiskMetrics 1996)
 HISTORY = 240  # bars that "usual" means
 SHAPE = 20  # bars of a past that is compared
-PASTS = 8  # how many of the most similar are told of
+PASTS = 8  # how many of the most similar are shown
 SEARCHED = 1_500  # bars back to look for them
 
 
@@ -97,8 +97,8 @@ def indicator_values(context: ToolContext, asked: IndicatorsOf) -> dict[str, Any
         "above_sma20": 100.0 * (last / indicators.sma(found.close, 20) - 1.0),
         "above_sma50": 100.0 * (last / indicators.sma(found.close, 50) - 1.0),
     }
-    told = {name: round(value, 2) if math.isfinite(value) else MISSING for name, value in values.items()}
-    return {"timeframe": asked.timeframe or context.view.timeframe, **told}
+    result = {name: round(value, 2) if math.isfinite(value) else MISSING for name, value in values.items()}
+    return {"timeframe": asked.timeframe or context.view.timeframe, **result}
 
 
 def _place(value: float, lower: float, upper: float) -> float:
@@ -113,15 +113,15 @@ def volatility_summary(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     if len(returns) < LEAST_BARS:
         return {"volatility": MISSING}
     annual = math.sqrt(YEAR_MS / view.interval)
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, days in (("day", 1), ("week", 7), ("month", 30)):
         part = log_returns(view, context.symbol, max(2, days * DAY_MS // view.interval))
-        told[name] = round(100.0 * annual * float(np.sqrt(np.mean(part**2))), 1) if len(part) >= 2 else MISSING
+        result[name] = round(100.0 * annual * float(np.sqrt(np.mean(part**2))), 1) if len(part) >= 2 else MISSING
     forecast = ewma_volatility(returns)
-    told["forecast"] = round(100.0 * forecast * math.sqrt(context.horizon_bars), 2)
+    result["forecast"] = round(100.0 * forecast * math.sqrt(context.horizon_bars), 2)
     windows = np.sqrt(np.convolve(returns**2, np.ones(24) / 24.0, mode="valid"))
-    told["percentile"] = percentile_of(float(windows[-1]), windows)
-    return told
+    result["percentile"] = percentile_of(float(windows[-1]), windows)
+    return result
 
 
 def ewma_volatility(returns: FloatArray) -> float:

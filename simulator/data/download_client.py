@@ -124,8 +124,8 @@ class Client:
 
     def now(self) -> int:
         """The exchange's clock where it tells, else this machine's, in ms."""
-        told = self.ask("fetch_time") if self.exchange.has.get("fetchTime") is True else None
-        return int(time.time() * 1000) if told is None else int(told)
+        answer = self.ask("fetch_time") if self.exchange.has.get("fetchTime") is True else None
+        return int(time.time() * 1000) if answer is None else int(answer)
 
     def _wait(self, attempt: int) -> None:
         seconds = min(LONGEST_BACKOFF, FIRST_WAIT * 2.0**attempt) * self._jitter.uniform(0.5, 1.0)

@@ -1,8 +1,8 @@
-"""Compiled: the bars through which a lone account only drifts.
+"""Compiled: a shortcut through the bars in which a single account has nothing to do but to be marked.
 
-A single account holds or waits for most of its life. Here such bars are taken at three times the pace of
-`simulator.kernel.kernel`, whose rules stay the only ones: as soon as any of them could have something to do in a bar,
-that bar is left to it, and what is written down is what the kernel would have written, byte for byte.
+A single account holds or waits in most bars. Such bars are taken here at three times the pace of
+`simulator.kernel.kernel`. The kernel's rules stay the only ones: a bar in which any of them could act is left to the
+kernel, and the results of the other bars are equal to the kernel's byte for byte.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from simulator.kernel.layout import KernelState, Tape, Terms
 
 
 @compiled
-def coast(
+def skip_idle_bars(
     tape: Tape, terms: Terms, state: KernelState, start: int, stop: int, bar: int, targets: FloatArray,
     equity: FloatArray, notional: FloatArray,
 ) -> int:  # fmt: skip
-    """Take the only account on from the tape's bar `start`; returns the bar at which the kernel is needed, or `stop`.
+    """Advance the only account from the tape's bar `start`; returns the bar at which the kernel is needed, or `stop`.
 
     `bar` is what `start` is called, `targets` (1, stop - start, S) begin there; equity and notional are as of
     `kernel.advance`.

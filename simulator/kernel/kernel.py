@@ -1,22 +1,22 @@
 """The one step that every simulated account takes: N accounts x S symbols, bar by bar, compiled.
 
-The single-account exchange is N = 1, simulated scenarios are N = paths, the vectorised environment is N = accounts;
-because all run this very code they cannot disagree. What happens inside a bar, in this order:
+The single-account exchange is N = 1, simulated scenarios are N = paths, the vectorised environment is N = accounts.
+All of them run this code, so they cannot disagree. Inside a bar, in this order:
 
 1. *Open.* Cancelled and expired orders go. Positions whose time is up are closed. Wanted exposures are reached. Active
    orders act on the open: first those that only reduce a position (they free margin), then the others, each group in
    order of submission.
 2. *Funding inside the bar* (bars longer than the funding interval): on the last known mark, positions as after 1.
-3. *The bad way* (`simulator.kernel.worst_path`). All prices run from the open to their worst extreme at the same pace.
-   What is met first happens first: stops of positions, stop orders that reduce a position, or the liquidation of an
-   isolated position or of the account.
-4. *The good way.* Targets of positions that were held since the open, then all other orders in order of submission. A
-   position opened, enlarged or given a stop here meets its stop or its liquidation if the bar touches it, and never its
-   target.
+3. *Worst path* (`simulator.kernel.worst_path`). All prices run from the open to the worst extreme for the position
+   held, at the same pace. What is met first happens first: stops of positions, stop orders that reduce a position, or
+   the liquidation of an isolated position or of the account.
+4. *Best path.* Targets of positions that were held since the open, then all other orders in order of submission. A
+   position that is opened, enlarged or given a stop here meets its stop or its liquidation if the bar touches it. It
+   never meets its target in the same bar.
 5. *Close.* Positions are marked, funding due exactly then is settled on that mark, borrowed coins are paid for, and an
    account below its maintenance margin is liquidated.
 
-A bar that holds both stop and target so takes the stop. Finer bars decide instead where they are given: the tape then
+So a bar that holds both stop and target takes the stop. Where finer bars are given, they decide instead: the tape then
 holds those. A bar that is absent for a symbol fills nothing of it and leaves its mark; its orders wait. Accounts are
 linear: ``equity = cash + sum(quantity * mark)``. No fastmath: the same input must give the same bytes.
 """
@@ -30,13 +30,13 @@ import numpy as np
 from simulator.arrays import FloatArray
 from simulator.kernel import layout as at
 from simulator.kernel.fills import drop, write
-from simulator.kernel.idle_bars import coast
+from simulator.kernel.idle_bars import skip_idle_bars
 from simulator.kernel.jit import allocating, compiled
 from simulator.kernel.layout import KernelState, Log, Tape, Terms
 from simulator.kernel.margin import cross_breach, isolated_breach, maintenance
 from simulator.kernel.matching import at_open, finish, inside, trail
 from simulator.kernel.targets import reach_targets
-from simulator.kernel.worst_path import close_position, end_account, liquidate, sweep
+from simulator.kernel.worst_path import close_position, end_account, liquidate, walk_worst_path
 
 
 @compiled
@@ -60,8 +60,11 @@ def _borrow(account: FloatArray, position: FloatArray, rate: float, log: Log, n:
 
 
 @compiled
-def _good_way(tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: int, n: int, bar: int) -> None:
-    """Targets, then resting orders, each with what may befall the position that it has opened, then the trails."""
+def _walk_best_path(
+    tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: int, n: int, bar: int
+) -> None:
+    """Targets first, then resting orders, then the trailing stops. A position that a resting order opens or changes
+    goes through the worst path at once."""
     account, positions = state.accounts[n], state.positions[n]
     symbols = positions.shape[0]
     for s in range(symbols):
@@ -84,9 +87,9 @@ def _good_way(tape: Tape, terms: Terms, state: KernelState, log: Log, path: int,
             continue
         held = positions[s, at.QUANTITY]
         inside(tape, terms, state, log, path, b, n, m, bar)
-        # The price may have gone on to the position's stop or liquidation, so it is taken to have done so.
+        # The price may have gone on to the position's stop or liquidation. The pessimistic case is assumed.
         if positions[s, at.QUANTITY] != held and positions[s, at.QUANTITY] != 0.0:
-            sweep(tape, terms, state, log, path, b, n, bar, s)
+            walk_worst_path(tape, terms, state, log, path, b, n, bar, s)
     for m in range(state.orders.shape[1]):
         order = state.orders[n, m]
         if order[at.LIVE] != 0.0 and order[at.TYPE] == at.TRAILING_ORDER and order[at.ARMED] != 0.0:
@@ -193,7 +196,7 @@ def advance(
     while b + 1 < stop:
         b += 1
         if alone:
-            b = coast(tape, terms, state, b, stop, first_bar + b, targets[:, b - start :], equity, notional)
+            b = skip_idle_bars(tape, terms, state, b, stop, first_bar + b, targets[:, b - start :], equity, notional)
             if b == stop:
                 break
         if log.rows.shape[0] > 0 and log.used[0] + rows > log.rows.shape[0]:
@@ -249,9 +252,9 @@ def advance(
                     elif rules[s, at.TIER_FIRST] != rules[s, at.TIER_STOP]:
                         excess -= maintenance(abs(quantity) * worst, rules[s], terms.tiers)
                 if held and (waits or endangered or excess <= 0.0):
-                    sweep(tape, terms, state, log, path, b, n, bar, -1)
+                    walk_worst_path(tape, terms, state, log, path, b, n, bar, -1)
                 if targeted or waits:
-                    _good_way(tape, terms, state, log, path, b, n, bar)
+                    _walk_best_path(tape, terms, state, log, path, b, n, bar)
             # The close.
             value, needed, held = accounts[n, at.CASH], 0.0, False
             for s in range(symbols):

@@ -99,7 +99,7 @@ def room(
 
 @compiled
 def price_on_path(first: float, worst: float, share: float) -> float:
-    """Where a price is when `share` of the way from the open to the worst extreme is done."""
+    """The price after `share` of the path from `first` to the worst extreme."""
     return first + share * (worst - first)
 
 
@@ -108,7 +108,7 @@ def cross_excess(
     cash: float, positions: FloatArray, firsts: FloatArray, worsts: FloatArray, rules: FloatArray, tiers: FloatArray,
     share: float,
 ) -> float:  # fmt: skip
-    """Equity of the cross positions above their maintenance margin, `share` of the way to the worst extremes."""
+    """Equity of the cross positions above their maintenance margin, after `share` of the worst path."""
     excess = cash
     for k in range(positions.shape[0]):
         quantity = positions[k, at.QUANTITY]
@@ -126,7 +126,7 @@ def cross_excess(
 def cross_breach(
     cash: float, positions: FloatArray, firsts: FloatArray, worsts: FloatArray, rules: FloatArray, tiers: FloatArray
 ) -> float:
-    """Share of the way at which the cross account is liquidated; 2 where it survives the bar."""
+    """Share of the worst path at which the cross account is liquidated; 2 where it survives the bar."""
     any_cross = False
     for k in range(positions.shape[0]):
         if positions[k, at.QUANTITY] != 0.0 and rules[k, at.ISOLATED] == 0.0:
@@ -147,7 +147,7 @@ def cross_breach(
 
 @compiled
 def isolated_breach(position: FloatArray, first: float, worst: float, rules: FloatArray, tiers: FloatArray) -> float:
-    """Share of the way at which an isolated position is liquidated; 2 where it survives the bar."""
+    """Share of the worst path at which an isolated position is liquidated; 2 where it survives the bar."""
     quantity, entry, margin = position[at.QUANTITY], position[at.ENTRY], position[at.MARGIN]
     low, high = 0.0, 1.0
     for step in range(62):

@@ -1,8 +1,8 @@
-"""Compiled: the bad way through a bar, on which stops and liquidations are met.
+"""Compiled: the worst path through a bar, on which stops and liquidations are met.
 
-All prices run from the open to their worst extreme for the position held, at the same pace; what is met first happens
-first. A position that was opened inside the bar runs from the best extreme to the worst: where in the bar it was opened
-is not known, so it is taken to have been before the worst.
+All prices run from the open to the worst extreme for the position held, at the same pace; what is met first happens
+first. A position that was opened inside the bar runs from the best extreme to the worst: the moment of its opening is
+not known, so it is assumed to lie before the worst price.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def end_account(account: FloatArray, positions: FloatArray, orders: FloatArray, 
 
 @compiled
 def _extremes(tape: Tape, positions: FloatArray, path: int, b: int, s: int, fresh: int) -> tuple[float, float]:
-    """Where the trade price of a present bar begins and ends its bad way for the position held."""
+    """First and last trade price of the worst path through a present bar, for the position held."""
     low, high = tape.low[path, b, s], tape.high[path, b, s]
     worst, best = (low, high) if positions[s, at.QUANTITY] > 0.0 else (high, low)
     return best if s == fresh else tape.open[path, b, s], worst
@@ -111,7 +111,7 @@ def _mark_extremes(tape: Tape, positions: FloatArray, path: int, b: int, s: int,
 
 @compiled
 def _share_of(level: float, side: float, first: float, worst: float) -> float:
-    """How far along the bad way the price meets `level`, which lies against `side`; 2 where it does not."""
+    """Share of the worst path at which the price meets `level`, which lies against `side`; 2 where it does not."""
     if side * (worst - level) > 0.0:
         return 2.0
     if side * (first - level) <= 0.0:
@@ -120,11 +120,11 @@ def _share_of(level: float, side: float, first: float, worst: float) -> float:
 
 
 @compiled
-def sweep(
+def walk_worst_path(
     tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: int, n: int, bar: int, fresh: int
 ) -> None:
-    """Take the account along the bad way. `fresh` is the symbol of a position opened inside the bar, whose stop is then
-    the only one that can be new; -1 for the way from the open."""
+    """Take the account along the worst path. `fresh` is the symbol of a position that was opened inside the bar: only
+    its stop can be new then. -1 for the path from the open."""
     account, positions = state.accounts[n], state.positions[n]
     symbols, rows = positions.shape[0], state.orders.shape[1]
     for _ in range(3 * symbols + rows):
@@ -169,7 +169,7 @@ def sweep(
 
 @allocating
 def _first_breach(tape: Tape, terms: Terms, state: KernelState, path: int, b: int, n: int, fresh: int) -> float:
-    """How far along the bad way the first liquidation happens, of the account or an isolated position; 2 for none."""
+    """Share of the worst path at which the account or an isolated position is liquidated first; 2 for none."""
     positions = state.positions[n]
     symbols = positions.shape[0]
     firsts, worsts = np.empty(symbols), np.empty(symbols)
@@ -195,7 +195,8 @@ def _liquidate_at(
     share: float,
     fresh: int,
 ) -> None:
-    """Liquidate what cannot stand `share` of the bad way: isolated positions apart, the cross ones together."""
+    """Liquidate what is below its margin after `share` of the worst path: isolated positions one by one, the cross
+    ones together."""
     account, positions = state.accounts[n], state.positions[n]
     symbols = positions.shape[0]
     firsts, worsts = np.empty(symbols), np.empty(symbols)

@@ -39,7 +39,7 @@ def regime_beliefs(market: Market) -> FloatArray:
     weights = np.array(config.regime_weights())
     states = np.array(list(itertools.product(REGIMES, repeat=coins)))  # (3^S, S)
     onward = _transition(states, weights, law.redraw_market, law.redraw_own)
-    heard, settled = _told(market)
+    headlines, settlements = _observations(market)
     returns = np.diff(np.log(market.close), axis=0)
     shocks = np.linalg.inv(np.full((coins, coins), law.correlation) + np.eye(coins) * (1.0 - law.correlation))
     kick = law.funding_noise * np.sqrt(1.0 - law.funding_memory**2)
@@ -52,10 +52,10 @@ def regime_beliefs(market: Market) -> FloatArray:
             z = (returns[bar - 1] - (states * law.bull_drift - volatility**2 / 2)) / volatility
             distance = np.einsum("js,st,jt->j", z, shocks, z) / (config.tail_freedom - 2.0)
             likely -= (config.tail_freedom + coins) / 2 * np.log1p(distance)
-        for column, tone in heard[bar]:
+        for column, tone in headlines[bar]:
             agrees = np.where(states[:, column] == tone, config.news_accuracy, 1.0 - config.news_accuracy)
             likely += np.log(np.where(states[:, column] == 0, 0.5, agrees))
-        for column, change in settled[bar]:
+        for column, change in settlements[bar]:
             likely -= ((change - (1.0 - law.funding_memory) * states[:, column]) / kick) ** 2 / 2
         belief = belief * np.exp(likely - likely.max())
         belief = (belief / belief.sum()) @ onward
@@ -76,18 +76,18 @@ def _transition(states: FloatArray, weights: FloatArray, market: float, own: flo
     return ((1.0 - market) * np.eye(len(states)) + market * common) @ each
 
 
-def _told(market: Market) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, float]]]]:
+def _observations(market: Market) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, float]]]]:
     """By the bar at whose close it is known first: headlines' coins and tones, and the coins' new funding less what it
     remembers of the last, both in columns."""
     law, closes = truth_of(market).law, market.open_time + market.interval
-    heard: list[list[tuple[int, int]]] = [[] for _ in range(len(market))]
+    headlines: list[list[tuple[int, int]]] = [[] for _ in range(len(market))]
     for item in market.news:
         tone = (item.text in POSITIVE) - (item.text in NEGATIVE)
         if tone:
-            heard[int(np.searchsorted(closes, item.known_at))].append((market.symbols.index(item.symbol), tone))
-    settled: list[list[tuple[int, float]]] = [[] for _ in range(len(market))]
+            headlines[int(np.searchsorted(closes, item.known_at))].append((market.symbols.index(item.symbol), tone))
+    settlements: list[list[tuple[int, float]]] = [[] for _ in range(len(market))]
     for column, symbol in enumerate(market.symbols):
         for last, event in itertools.pairwise(market.funding[symbol]):
             change = (event.rate - law.funding_memory * last.rate) / law.funding_scale
-            settled[int(np.searchsorted(closes, event.time))].append((column, change))
-    return heard, settled
+            settlements[int(np.searchsorted(closes, event.time))].append((column, change))
+    return headlines, settlements

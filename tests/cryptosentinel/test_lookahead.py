@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[2]
 BARS = (3, 61, 150, 200, 317)
 
 
-def other_future(market: Market, bar: int, seed: int) -> Market:
+def perturbed_market(market: Market, bar: int, seed: int) -> Market:
     """The same market up to the close of `bar`, and another one from there on: bars, volumes, spreads, holes, funding,
     headlines. Among the new headlines are some about events before the clock that are only known after it."""
     rng = np.random.default_rng(seed)
@@ -145,7 +145,7 @@ def prove_tools(market: Market, bars: Sequence[int], roles: Iterable[Role], seed
     """Raise `AssertionError` where a brief or a tool of `roles` tells something of the future."""
     roles = list(roles)
     for bar in bars:
-        before, after = seen_at(market, bar, roles), seen_at(other_future(market, bar, seed), bar, roles)
+        before, after = seen_at(market, bar, roles), seen_at(perturbed_market(market, bar, seed), bar, roles)
         for name in before:
             assert before[name] == after[name], f"{name} tells at bar {bar} what was not known then"
 
@@ -184,7 +184,7 @@ def recorded() -> Market:
 
 def test_the_other_future_differs_in_everything_after_t_and_in_nothing_before() -> None:
     market, bar = surrounded(synthetic()), 200
-    other, now = other_future(market, bar, 0), market.view(bar).now
+    other, now = perturbed_market(market, bar, 0), market.view(bar).now
     for name in ("open", "high", "low", "close", "volume", "half_spread"):
         mine, its = getattr(market, name), getattr(other, name)
         assert mine[: bar + 1].tobytes() == its[: bar + 1].tobytes()
@@ -317,7 +317,7 @@ def test_decisions_orders_and_every_token_are_equal(
     bar: int, seed: int, masked: bool, schemas: bool, held: float
 ) -> None:
     market = synthetic()
-    other = other_future(market, bar, seed % 1000)
+    other = perturbed_market(market, bar, seed % 1000)
     decisions = []
     for one in (market, other):
         account = account_in(one, bar, {"AAAUSDT": held, "BBBUSDT": -held} if held else {})
@@ -329,7 +329,7 @@ def test_decisions_orders_and_every_token_are_equal(
 
 def test_decisions_on_recorded_data_are_equal(recorded: Market) -> None:
     for bar in (150, 250, 340):
-        other = other_future(recorded, bar, bar)
+        other = perturbed_market(recorded, bar, bar)
         first, second = (
             decide_at(one, bar, account_in(one, bar, {"BTCUSDT": 0.5}), 7, mask_symbols=False)
             for one in (recorded, other)
@@ -340,7 +340,7 @@ def test_decisions_on_recorded_data_are_equal(recorded: Market) -> None:
 @pytest.mark.parametrize("bar", [200, 212])
 def test_a_backtest_is_the_same_up_to_the_clock_and_another_after_it(bar: int) -> None:
     market, window = synthetic(coins=2), Window(180, 240, 4)
-    first, second = play_through(market, window, 5), play_through(other_future(market, bar, 9), window, 5)
+    first, second = play_through(market, window, 5), play_through(perturbed_market(market, bar, 9), window, 5)
     until = [[repr(d) for at, d in episode.decisions if at <= bar] for episode in (first, second)]
     assert until[0] == until[1] and len(until[0]) == 2 * (1 + (bar - 180) // 4)
     row = bar - window.start + 1

@@ -266,8 +266,8 @@ def _difference(key: Key, calls: Mapping[Key, Completion]) -> str:
     for one in same_role:
         if one.prompt == key.prompt:
             names = [name for name, value in asdict(key).items() if value != getattr(one, name)]
-            told = ", ".join(f"{name} {getattr(one, name)} instead of {getattr(key, name)}" for name in names)
-            return f"its prompt was recorded with {told}: play with the seed and the sampling of the recorded run"
+            recorded = ", ".join(f"{name} {getattr(one, name)} instead of {getattr(key, name)}" for name in names)
+            return f"its prompt was recorded with {recorded}: play with the seed and the sampling of the recorded run"
     if not same_role:
         return "nothing of this role was recorded: record on into this folder"
     if key.seed is not None and any(one.seed == key.seed for one in same_role):
@@ -299,13 +299,13 @@ def _check_same(folder: Path, header: Header, tokenizer: Tokenizer | None) -> No
         then = getattr(before, name)
         if then == now:
             continue
-        told = f"{then!r}, not {now!r}"
+        differences = f"{then!r}, not {now!r}"
         if isinstance(then, Mapping) and isinstance(now, Mapping):
-            told = ", ".join(
+            differences = ", ".join(
                 f"{key} {then.get(key)!r}, not {now.get(key)!r}"
                 for key in sorted({*then, *now})
                 if then.get(key) != now.get(key)
             )
-        raise UserError(f"cassette {folder} was recorded with another {name} ({told}): give a new folder")
+        raise UserError(f"cassette {folder} was recorded with another {name} ({differences}): give a new folder")
     if tokenizer is not None and (folder / TOKENIZER).read_text(encoding="utf-8") != tokenizer.to_str():
         raise UserError(f"cassette {folder} was recorded with another tokenizer: give a new folder")

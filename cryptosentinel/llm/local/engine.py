@@ -151,13 +151,13 @@ class LocalEngine:
         answers = decode(model, requests, [read for read, _ in reads], matchers, self._codec.end_of_turn, keep)
         seconds = time.perf_counter() - began
         seen: set[tuple[int, ...]] = set()
-        told = []
+        completions = []
         for request, (_, past), answer in zip(requests, reads, answers, strict=True):
             # Equal prompts are read once: all but the first of them were known.
             known = len(request.ids) if request.ids in seen else past
             seen.add(request.ids)
-            told.append(replace(answer, usage=Usage(len(request.ids), known, len(answer.ids), seconds)))
-        return told
+            completions.append(replace(answer, usage=Usage(len(request.ids), known, len(answer.ids), seconds)))
+        return completions
 
     def _begin(self, request: Request) -> LLMatcher:
         if self._grammars is None:

@@ -205,7 +205,7 @@ class OpenAIEngine:
             except openai.APIStatusError as error:
                 refused = _refused_parameter(error, sent)
                 if refused is None:
-                    raise self._told(error) from None
+                    raise self._describe_refusal(error) from None
                 self._refused.add(refused)
 
     async def _check(self) -> None:
@@ -213,7 +213,7 @@ class OpenAIEngine:
             names = model_names(await self._ask("GET", "/models"))
         except openai.APIStatusError as error:
             if error.status_code == 401 or 300 <= error.status_code < 400:
-                raise self._told(error) from None
+                raise self._describe_refusal(error) from None
             names = None  # not every endpoint has a list, or shows it to every key
         except _Failed:
             names = None
@@ -247,7 +247,7 @@ class OpenAIEngine:
         except Garbled as error:
             raise _Failed(f"the answer is no chat completion but {self._shown(str(error))}") from None
 
-    def _told(self, error: openai.APIStatusError) -> UserError | _Failed:
+    def _describe_refusal(self, error: openai.APIStatusError) -> UserError | _Failed:
         """A refusal in words: what ends the run, or only the request."""
         status, reason = error.status_code, self._shown(_reason(error))
         if 300 <= status < 400:

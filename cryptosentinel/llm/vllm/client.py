@@ -124,7 +124,7 @@ class VllmClient:
             try:
                 document = await ask()
             except APIStatusError as error:
-                reason = self._told(error)
+                reason = self._describe_error(error)
                 status = error.status_code
                 if (status < 500 and status not in _AGAIN) or (is_command and status == 500):
                     raise Refused(status, reason) from None
@@ -151,7 +151,7 @@ class VllmClient:
         if trouble is not None:
             raise RunFailed(trouble)
 
-    def _told(self, error: APIStatusError) -> str:
+    def _describe_error(self, error: APIStatusError) -> str:
         """The server's own words where it has some, without the key."""
         words = error.body.get("message") if isinstance(error.body, dict) else None
         reason = f"HTTP {error.status_code}: {words or error.response.reason_phrase}"

@@ -121,8 +121,8 @@ async def _log_odds(
         **PLAIN_SAMPLING,
     }
     try:
-        told = (await client.post("/v1/completions", body))["choices"][0]["logprobs"]["top_logprobs"][0]
-        logps = [float(told[f"token_id:{token}"]) for token in (larger, smaller)]
+        logprobs = (await client.post("/v1/completions", body))["choices"][0]["logprobs"]["top_logprobs"][0]
+        logps = [float(logprobs[f"token_id:{token}"]) for token in (larger, smaller)]
         total = sum(map(math.exp, logps))
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None

@@ -147,7 +147,7 @@ class VllmServer:
 
     def _wait(self, limit_s: int, report: ServerProgress) -> None:
         began = time.monotonic()
-        told = -1
+        reported = -1
         while not _in_health(self.url):
             trouble = self.trouble()
             if trouble is not None:
@@ -155,9 +155,9 @@ class VllmServer:
             seconds = int(time.monotonic() - began)
             if seconds >= limit_s:
                 raise RunFailed(f"the vLLM server was not ready after {limit_s} s: {self._last_words()}")
-            if seconds != told:
+            if seconds != reported:
                 report("starting the vLLM server", seconds, limit_s)
-                told = seconds
+                reported = seconds
             time.sleep(_POLL_S)
 
     def _last_words(self) -> str:

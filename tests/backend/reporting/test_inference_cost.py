@@ -112,7 +112,7 @@ def test_a_limit_on_money_needs_a_price() -> None:
 
 def test_rules_think_for_nothing() -> None:
     ledger = Ledger()
-    ledger.open(0).pay("manager", Usage())
+    ledger.open(0).book("manager", Usage())
     assert thinking_of(ledger, Throughput()) == {} and thinking_line({"metrics": {}}) is None
 
 

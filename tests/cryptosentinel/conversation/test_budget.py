@@ -75,13 +75,13 @@ def test_a_price_is_per_million_and_a_cached_token_is_not_paid_twice() -> None:
 )
 def test_every_limit_is_passed_by_one_request_at_most(limits: SpendingLimits, usages: list[Usage]) -> None:
     ledger = Ledger(Budget(run=limits, price=PRICE))
-    purse = ledger.open(0)
+    budget = ledger.open(0)
     before = Spending()
     for usage in usages:
-        if purse.refusal() is not None:
+        if budget.refusal() is not None:
             break
         before = replace(ledger.run)
-        purse.pay("manager", usage)
+        budget.book("manager", usage)
     for name in ("calls", "tokens", "seconds", "money"):
         limit = getattr(limits, name)
         assert not limit or ledger.run.calls == 0 or getattr(before, name) < limit
@@ -93,9 +93,9 @@ def test_every_limit_is_passed_by_one_request_at_most(limits: SpendingLimits, us
 def test_a_day_begins_anew_at_midnight_and_a_run_never_does() -> None:
     ledger = Ledger(Budget(day=SpendingLimits(calls=1), run=SpendingLimits(calls=3)))
     for day in range(3):
-        purse = ledger.open(day * DAY + 5)
-        assert purse.refusal() is None
-        purse.pay("manager", Usage())
+        budget = ledger.open(day * DAY + 5)
+        assert budget.refusal() is None
+        budget.book("manager", Usage())
         assert ledger.open((day + 1) * DAY - 1).refusal() == "the day has spent 1 of 1 calls"
     assert ledger.open(3 * DAY).refusal() == "the run has spent 3 of 3 calls"
 

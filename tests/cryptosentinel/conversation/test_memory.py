@@ -32,7 +32,7 @@ from cryptosentinel.scripted_team import expert_policies
 from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import DataError
 from simulator.market.market import Market
-from tests.cryptosentinel.test_lookahead import other_future
+from tests.cryptosentinel.test_lookahead import perturbed_market
 from tests.team_scenes import codec, make_team, synthetic
 
 WINDOW = Window(180, 240, 6)
@@ -53,7 +53,7 @@ def lesson(
     return Lesson(symbol, decided, known, side, 0.5, lean, move, net)
 
 
-def stance(due: int = 100, **changes: Any) -> OpenDecision:
+def open_decision(due: int = 100, **changes: Any) -> OpenDecision:
     return replace(OpenDecision("AAAUSDT", 0, due, "long", 0.5, "up", 100.0, 1000.0, 0.0), **changes)
 
 
@@ -130,7 +130,7 @@ def test_a_lesson_cannot_be_known_before_its_decision() -> None:
 
 def test_a_stance_becomes_a_lesson_when_its_horizon_is_over_and_is_known_from_then_on() -> None:
     memory = Memory()
-    memory.note(stance(due=100, earned=5.0))
+    memory.note(open_decision(due=100, earned=5.0))
     memory.settle(99, {"AAAUSDT": 1.0}, {"AAAUSDT": -900.0})
     assert memory.recall(10**9, "AAAUSDT", 9) == []
     memory.settle(120, {"AAAUSDT": 103.0}, {"AAAUSDT": 25.0})
@@ -145,8 +145,8 @@ def test_a_stance_becomes_a_lesson_when_its_horizon_is_over_and_is_known_from_th
 @pytest.mark.parametrize(
     ("noted", "close"),
     [
-        (stance(close=0.0), 100.0), (stance(close=math.nan), 100.0), (stance(capital=0.0), 100.0),
-        (stance(capital=-5.0), 100.0), (stance(), math.nan),
+        (open_decision(close=0.0), 100.0), (open_decision(close=math.nan), 100.0), (open_decision(capital=0.0), 100.0),
+        (open_decision(capital=-5.0), 100.0), (open_decision(), math.nan),
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_teaches_nothing(noted: OpenDecision, close: float) -> None:
@@ -192,20 +192,20 @@ def test_the_lean_is_the_direction_of_the_reply(word: str, lean: str) -> None:
 def test_open_theses_are_told_with_how_they_stand_and_only_while_they_are_open() -> None:
     memory = Memory()
     decided, due = 1_600_000_000_000, 1_600_000_000_000 + 2 * DAY_MS
-    stances: list[tuple[str, DecidedSide, Direction | None]] = [
+    decisions: list[tuple[str, DecidedSide, Direction | None]] = [
         ("BBBUSDT", "long", "up"), ("AAAUSDT", "flat", None), ("CCCUSDT", "short", None),
     ]  # fmt: skip
-    for symbol, side, lean in stances:
+    for symbol, side, lean in decisions:
         memory.note(OpenDecision(symbol, decided, due, side, 0.5, lean, 100.0, 1000.0, 0.0))
     mask = Mask(("BBBUSDT", "AAAUSDT"), True)
     told = [
-        memory.told(now, ("BBBUSDT", "AAAUSDT"), 5, mask, {"BBBUSDT": 102.0, "AAAUSDT": 90.0})
+        memory.describe(now, ("BBBUSDT", "AAAUSDT"), 5, mask, {"BBBUSDT": 102.0, "AAAUSDT": 90.0})
         for now in (decided, decided + DAY_MS, due)
     ]
     assert told == ["", "open, 1.0 of 2.0 days: C1 long 0.5, lean up; moved +2.0", ""]
-    unknown = memory.told(decided + DAY_MS, ("BBBUSDT",), 5, mask, {"BBBUSDT": float("nan")})
+    unknown = memory.describe(decided + DAY_MS, ("BBBUSDT",), 5, mask, {"BBBUSDT": float("nan")})
     assert unknown.endswith("moved not available")
-    assert "open" not in memory.told(decided + DAY_MS, ("BBBUSDT",), 0, mask, {"BBBUSDT": 102.0})
+    assert "open" not in memory.describe(decided + DAY_MS, ("BBBUSDT",), 0, mask, {"BBBUSDT": 102.0})
 
 
 def test_masked_lessons_have_no_name_and_no_date() -> None:
@@ -213,14 +213,14 @@ def test_masked_lessons_have_no_name_and_no_date() -> None:
     now = 1_600_000_000_000
     memory.add(lesson(now - 3 * DAY_MS, now - DAY_MS, "BBBUSDT", lean="down", move=0.01))
     symbols = ("BBBUSDT", "AAAUSDT")
-    masked = memory.told(now, symbols, 5, Mask(symbols, True), CLOSES)
+    masked = memory.describe(now, symbols, 5, Mask(symbols, True), CLOSES)
     assert masked.splitlines() == [
         "lesson, 3.0 days ago: C1 long 0.5, lean down; in 2.0 days moved +1.0, made +1.0: right side",
         "MarketAnalyst's leans: 0 of 1 came true",
     ]
-    plain = memory.told(now, symbols, 5, Mask(symbols, False), CLOSES)
+    plain = memory.describe(now, symbols, 5, Mask(symbols, False), CLOSES)
     assert "3.0 days ago (2020-09-10 12:26 UTC): BBBUSDT" in plain
-    assert memory.told(now - DAY_MS - 1, symbols, 5, Mask(symbols, True), CLOSES) == ""
+    assert memory.describe(now - DAY_MS - 1, symbols, 5, Mask(symbols, True), CLOSES) == ""
 
 
 # Saving
@@ -228,7 +228,7 @@ def test_masked_lessons_have_no_name_and_no_date() -> None:
 
 def test_a_memory_comes_back_from_json() -> None:
     memory = Memory()
-    memory.note(stance())
+    memory.note(open_decision())
     memory.add(lesson())
     memory.add(lesson(5, 6, lean="up"))
     state = json.loads(json.dumps(memory.to_dict()))
@@ -326,7 +326,7 @@ def test_another_future_never_changes_what_memory_says(bar: int, seed: int, mask
     window = Window(180, 250, 4)
     both = [
         played(one, window, horizon_bars=10, memory=3, mask_symbols=masked)
-        for one in (market, other_future(market, bar, seed))
+        for one in (market, perturbed_market(market, bar, seed))
     ]
     until = [[brief for (at, _), brief in zip(one.decisions, briefs(one), strict=True) if at <= bar] for one in both]
     assert until[0] == until[1] and until[0]

@@ -315,7 +315,7 @@ def test_a_poisoned_memory_tells_clean_things(payload: str) -> None:
     memory = Memory.from_dict({"open": [thesis] * 50, "lessons": [lesson] * 50})
     closes = dict.fromkeys(market.symbols, 1000.0)
     for masked in (True, False):
-        told = memory.told(now, market.symbols, 5, Mask(market.symbols, masked), closes)
+        told = memory.describe(now, market.symbols, 5, Mask(market.symbols, masked), closes)
         assert 0 < len(told.splitlines()) <= 11
         for line in told.splitlines():
             check_clean(line)

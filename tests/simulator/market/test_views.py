@@ -57,7 +57,7 @@ def in_bytes(bars: Bars) -> list[bytes]:
     return [np.asarray(value).tobytes() for value in astuple(bars)]
 
 
-def told(view: MarketView) -> list[object]:
+def shown_by(view: MarketView) -> list[object]:
     """All that a view tells of series, books and coarser bars."""
     heard: list[object] = [view.series_names]
     for name in ("onchain/AAA", "sentiment/early"):
@@ -70,7 +70,7 @@ def told(view: MarketView) -> list[object]:
     return heard
 
 
-def altered(index: int, seed: int) -> Market:
+def perturbed_market(index: int, seed: int) -> Market:
     """Another future: what becomes known after the close of bar `index` is changed, some of it there and some not."""
     rng, now = np.random.default_rng(seed), market().view(index).now
     shape = (BARS - index - 1, 2)
@@ -108,9 +108,9 @@ def cut_off(index: int) -> Market:
 @settings(deadline=None, max_examples=150)
 @given(index=st.integers(0, BARS - 1), seed=st.integers(0, 2**32 - 1))
 def test_nothing_that_becomes_known_later_changes_what_a_view_tells(index: int, seed: int) -> None:
-    seen = told(market().view(index))
-    assert told(altered(index, seed).view(index)) == seen
-    assert told(cut_off(index).view(index)) == seen
+    seen = shown_by(market().view(index))
+    assert shown_by(perturbed_market(index, seed).view(index)) == seen
+    assert shown_by(cut_off(index).view(index)) == seen
 
 
 @settings(deadline=None)
@@ -170,13 +170,13 @@ def test_known_at_the_clock_is_seen_and_a_millisecond_later_is_not() -> None:
 
 
 def test_writing_into_what_a_view_tells_does_not_change_history() -> None:
-    seen, view = told(market().view(60)), market().view(60)
+    seen, view = shown_by(market().view(60)), market().view(60)
     view.bars("AAAUSDT", 3, "4h").close[:] = -1.0
     view.series("onchain/AAA", 3).columns["flow"][:] = -1.0
     book = view.book("AAAUSDT")
     assert book is not None
     book.bid_price[:] = -1.0
-    assert told(market().view(60)) == seen
+    assert shown_by(market().view(60)) == seen
 
 
 def test_series_and_books_are_part_of_the_hash_and_of_selecting_and_resampling() -> None:
@@ -212,11 +212,11 @@ def test_a_written_market_comes_back_with_its_series_and_books(tmp_path: Path) -
     back = catalog.load(timeframe="1h")
     # What is known only after the last close, no view can show: it is not loaded.
     assert back.content_hash == cut_off(BARS - 1).content_hash
-    assert told(back.view(BARS - 1)) == told(market().view(BARS - 1))
+    assert shown_by(back.view(BARS - 1)) == shown_by(market().view(BARS - 1))
     assert not [issue for issue in catalog.check() if issue.fatal]
     assert catalog.load(["BBBUSDT"], "1h").books == {}
     early = catalog.load(timeframe="1h", end=int(market().open_time[20]))
-    assert told(early.view(19)) == told(market().view(19))
+    assert shown_by(early.view(19)) == shown_by(market().view(19))
     (tmp_path / "AAAUSDT-book.parquet").write_bytes(b"x")
     (tmp_path / "series-onchain-AAA.parquet").write_bytes(b"x")
     assert [Path(issue.file).name for issue in catalog.check() if issue.fatal] == [
