@@ -13,7 +13,8 @@ from backend.builders.teams import SCRIPTED
 from backend.config.schema import BASELINES
 from backend.models.manifest import MANIFEST
 from backend.reporting.labels import title_of
-from backend.runs.backtest import run_backtest_job, settings_for
+from backend.runs.backtest import backtest_teams, settings_for
+from backend.runs.requests import RUNS, BacktestRequest, Observer
 from simulator.data.catalog import Catalog, SeriesInfo
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import UserError
@@ -21,7 +22,6 @@ from simulator.market.timeframes import TIMEFRAMES
 from ui.access import mistakes_explained, open_store, plain, read_run
 from ui.run_view import show_run
 
-_RUNS = Path("runs")
 _DAYS = 60  # a window that is done in seconds
 
 
@@ -35,7 +35,7 @@ def page() -> None:
     done = st.session_state.get("last_backtest")
     if done is not None:
         st.divider()
-        st.success(plain(f"Stored as run {done}; its report is {_RUNS / done / 'report.html'}"))
+        st.success(plain(f"Stored as run {done}; its report is {RUNS / done / 'report.html'}"))
         with mistakes_explained():
             show_run(read_run(done))
 
@@ -70,27 +70,35 @@ def _form(folder: Path) -> None:
         raise UserError("no symbol is chosen: choose at least one")
     if start >= end:
         raise UserError(f"the window from {start} to {end} is empty: 'From' must be before 'To'")
-    bar = st.progress(0.0, text="Reading the data")
-
-    def on_progress(done: int, total: int) -> None:
-        bar.progress(min(1.0, done / max(1, total)), text=f"{done} of {total}")
-
+    request = BacktestRequest(
+        data=folder,
+        symbols=tuple(symbols),
+        timeframe=timeframe,
+        teams=(team,),
+        start=start.isoformat(),
+        end=end.isoformat(),
+        decide_every=settings_for("", overrides, folder).team.decide_every,
+        seed=int(seed),
+        overrides=tuple(overrides),
+    )
+    shown = _Progress()
     with open_store() as store:
-        st.session_state["last_backtest"] = run_backtest_job(
-            store,
-            data=folder,
-            symbols=symbols,
-            timeframe=timeframe,
-            team=team,
-            start=start.isoformat(),
-            end=end.isoformat(),
-            seed=int(seed),
-            folder=_RUNS,
-            on_progress=on_progress,
-            overrides=overrides,
-        )
+        st.session_state["last_backtest"] = backtest_teams(request, store, RUNS, shown).run
     st.session_state["run"] = st.session_state["last_backtest"]
-    bar.empty()
+    shown.end()
+
+
+class _Progress(Observer):
+    """The progress of a run as a bar."""
+
+    def __init__(self) -> None:
+        self._bar = st.progress(0.0, text="Reading the data")
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        self._bar.progress(min(1.0, done / max(1, total)), text=f"{done} of {total}")
+
+    def end(self) -> None:
+        self._bar.empty()
 
 
 def _realism(folder: Path, series: list[SeriesInfo]) -> list[str]:
@@ -150,7 +158,7 @@ def _span(series: list[SeriesInfo]) -> tuple[date, date]:
 
 def _trained_teams() -> list[str]:
     """Folders under `runs/` that hold a team, the newest first."""
-    found = sorted(_RUNS.glob(f"**/{MANIFEST}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = sorted(RUNS.glob(f"**/{MANIFEST}"), key=lambda path: path.stat().st_mtime, reverse=True)
     return [str(path.parent) for path in found]
 
 

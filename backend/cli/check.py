@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,107 +11,63 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from backend.cli.console import bars, console
-from backend.cli.data import SymbolsOption, names
-from backend.cli.options import (
-    DataOption,
-    DecideEveryOption,
-    EndOption,
-    FundingOption,
-    NewsOption,
-    PresetOption,
-    ResampleOption,
-    SetOption,
-    StartOption,
-    TimeframeOption,
-    with_market,
-)
+from backend.cli.console import bars, console, print_notes
+from backend.cli.options import MarketOptions, WindowOptions, grouped, names
+from backend.runs.requests import CheckRequest
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # imported inside the commands: torch takes seconds, and `--help` should not
-    from simulator.backtest.run import Window
-    from simulator.checks.lookahead import Drive, LookaheadFinding
-    from simulator.market.market import Market
+    from backend.runs.check import CheckCase
+    from simulator.checks.lookahead import LookaheadFinding
 
-SHOWN = 10  # findings in the table; the file has all
-LONGEST = 60  # characters of a value in the table
+_SHOWN = 10  # findings in the table; the file has all
+_LONGEST = 60  # characters of a value in the table
 
 check_app = typer.Typer(
     help="Check a strategy or a team: look-ahead, and the history it needs. Exit code 1 where something is found.",
     no_args_is_help=True,
 )
 
-StrategyOption = Annotated[
-    str, typer.Option("--strategy", help="A strategy's name, or your own: my_module:MyStrategy, from this folder.")
-]
-TeamOption = Annotated[str, typer.Option("--team", help="'scripted' or the folder of a training run.")]
-TimesOption = Annotated[int, typer.Option("--times", min=2, help="How many decisions to test.")]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of times, other futures and sampling.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="File to write the whole report to, as JSON.")]
-
 
 @dataclass(frozen=True)
-class _Case:
-    """What is checked, on which market, where in it, and with which account."""
+class SubjectOptions:
+    """What is checked, how often, and where the report goes."""
 
-    name: str
-    drive: Drive
-    market: Market
-    window: Window
-    account: dict[str, Any]
-
-    def told(self) -> dict[str, Any]:
-        """What a report says about it."""
-        window, market = self.window, self.market
-        return {
-            "subject": self.name,
-            "source": market.source,
-            "symbols": list(market.symbols),
-            "timeframe": market.timeframe,
-            "window": {"start": window.start, "stop": window.stop, "decide_every": window.decide_every},
-            "first_decision": _close(market, window.start),
-            "last_decision": _close(market, window.start + (window.decisions - 1) * window.decide_every),
-        }
+    strategy: Annotated[
+        str, typer.Option("--strategy", help="A strategy's name, or your own: my_module:MyStrategy, from this folder.")
+    ] = ""
+    team: Annotated[str, typer.Option("--team", help="'scripted' or the folder of a training run.")] = ""
+    times: Annotated[int, typer.Option("--times", min=2, help="How many decisions to test.")] = 20
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Seed of the tested times, of the altered markets and of sampling.")
+    ] = 1
+    out: Annotated[Path | None, typer.Option("--out", help="File to write the whole report to, as JSON.")] = None
 
 
 @check_app.command("lookahead")
+@grouped
 def lookahead(
-    strategy: StrategyOption = "",
-    team: TeamOption = "",
-    data: DataOption = None,
-    symbols: SymbolsOption = "",
-    timeframe: TimeframeOption = "",
-    resample: ResampleOption = "",
-    funding: FundingOption = None,
-    news: NewsOption = None,
-    start: StartOption = "",
-    end: EndOption = "",
-    decide_every: DecideEveryOption = 0,
-    times: TimesOption = 20,
-    draws: Annotated[int, typer.Option("--draws", min=0, help="Other futures for each of the times.")] = 3,
-    seed: SeedOption = 1,
-    config: PresetOption = "",
-    set_: SetOption = None,
-    out: OutOption = None,
+    market: MarketOptions,
+    window: WindowOptions,
+    subject: SubjectOptions,
+    draws: Annotated[int, typer.Option("--draws", min=0, help="Altered markets for each of the times.")] = 3,
 ) -> None:
     """Decide on markets that end, or become another one, after a time: nothing decided up to it may change."""
     from simulator.checks.lookahead import check_lookahead
 
-    _check_out(out)
-    case = _case(
-        strategy, team, seed, data, symbols, timeframe, resample, funding, news, start, end, decide_every, config, set_
-    )
+    _check_out(subject.out)
+    case = _case(subject, market, window)
     _announce(case)
     with bars() as shown:
         report = check_lookahead(
-            case.drive, case.market, case.window, times=times, draws=draws, seed=seed,
-            on_progress=lambda done, total: shown.report("times", done, total), **case.account,
+            case.drive, case.market, case.window, times=subject.times, draws=draws, seed=subject.seed,
+            on_progress=lambda done, total: shown.progress("times", done, total), **case.account,
         )  # fmt: skip
-    _write(out, {"check": "lookahead", "clean": report.clean, **case.told(), **report.to_dict()})
+    _write(subject.out, {"check": "lookahead", "clean": report.clean, **case.describe(), **report.to_dict()})
     console.print(
         f"{report.comparisons} decisions compared, at {len(report.times)} times, each with the market cut off and "
-        f"{report.draws} other futures; {report.with_orders} of these times had orders; seed {report.seed}"
+        f"{report.draws} altered markets; {report.with_orders} of these times had orders; seed {report.seed}"
     )
     if report.findings:
         console.print(_findings_table(f"{case.name}: {len(report.findings)} findings", report.findings))
@@ -129,26 +85,14 @@ def lookahead(
 
 
 @check_app.command("recursion")
+@grouped
 def recursion(
-    strategy: StrategyOption = "",
-    team: TeamOption = "",
-    data: DataOption = None,
-    symbols: SymbolsOption = "",
-    timeframe: TimeframeOption = "",
-    resample: ResampleOption = "",
-    funding: FundingOption = None,
-    news: NewsOption = None,
-    start: StartOption = "",
-    end: EndOption = "",
-    decide_every: DecideEveryOption = 0,
-    times: TimesOption = 20,
+    market: MarketOptions,
+    window: WindowOptions,
+    subject: SubjectOptions,
     warm_up: Annotated[
         str, typer.Option("--warm-up", help="Lengths of history to try, in bars, with commas.")
     ] = "121,200,400,800",
-    seed: SeedOption = 1,
-    config: PresetOption = "",
-    set_: SetOption = None,
-    out: OutOption = None,
 ) -> None:
     """Decide with histories that begin later: from how many bars on does more history change nothing?"""
     from backend.training.curriculum.queries import WARM_UP_BARS
@@ -156,35 +100,20 @@ def recursion(
     from simulator.checks.recursion import check_recursion
 
     lengths = _lengths(warm_up)
-    _check_out(out)
-    case = _case(
-        strategy,
-        team,
-        seed,
-        data,
-        symbols,
-        timeframe,
-        resample,
-        funding,
-        news,
-        start,
-        end,
-        decide_every,
-        config,
-        set_,
-        greedy=True,
-    )
-    # What keeps state must be able to begin as early as the longest history.
-    window = case.window
-    early = min(max(lengths), window.start - WARM_UP_BARS) // window.decide_every * window.decide_every
-    longer = Window(window.start - early, window.stop, window.decide_every)
+    _check_out(subject.out)
+    case = _case(subject, market, window, greedy=True)
+    # A strategy that keeps state must be able to begin as early as the longest history.
+    asked = case.window
+    early = min(max(lengths), asked.start - WARM_UP_BARS) // asked.decide_every * asked.decide_every
+    longer = Window(asked.start - early, asked.stop, asked.decide_every)
     _announce(case)
     with bars() as shown:
         report = check_recursion(
-            case.drive, case.market, longer, warm_ups=lengths, times=times, first_time=window.start, seed=seed,
-            on_progress=lambda done, total: shown.report("times", done, total), **case.account,
+            case.drive, case.market, longer, warm_ups=lengths, times=subject.times, first_time=asked.start,
+            seed=subject.seed, on_progress=lambda done, total: shown.progress("times", done, total), **case.account,
         )  # fmt: skip
-    _write(out, {"check": "recursion", "clean": report.clean, "seed": seed, **case.told(), **report.to_dict()})
+    document = {"check": "recursion", "clean": report.clean, "seed": subject.seed}
+    _write(subject.out, {**document, **case.describe(), **report.to_dict()})
     table = Table("warm-up", "compared", "changed", "exposure", "first change", title=case.name, title_justify="left")
     for one in report.warm_ups:
         table.add_row(
@@ -206,59 +135,28 @@ def recursion(
     console.print(f"{case.name}: from {report.settled} bars of history on, more of it changes nothing", markup=False)
 
 
-def _case(
-    strategy: str,
-    team: str,
-    seed: int,
-    data: Path | None,
-    symbols: str,
-    timeframe: str,
-    resample: str,
-    funding: Path | None,
-    news: Path | None,
-    start: str,
-    end: str,
-    decide_every: int,
-    config: str,
-    set_: list[str] | None,
-    *,
-    greedy: bool = False,
-) -> _Case:
-    """What the options name. `greedy` takes the sampling out of a team: its seeds count the bars of the history."""
-    from backend.builders.market import account_of, limits_of, load_market
-    from backend.builders.strategies import strategy_maker
-    from backend.builders.teams import configured_team
-    from backend.runs.backtest import decision_interval, parse_optional, settings_for, window_of
-    from backend.runs.check import team_drive
-    from simulator.checks.lookahead import drive_strategies
+def _case(subject: SubjectOptions, market: MarketOptions, window: WindowOptions, *, greedy: bool = False) -> CheckCase:
+    from backend.runs.check import check_case
 
-    if bool(strategy) == bool(team):
-        raise UserError("say what to check: either --strategy NAME (or module:Class) or --team scripted (or a folder)")
-    settings = settings_for(config, set_ or [], data)
-    if data is None and not settings.market.data:
-        data = Path("data/synthetic")
-    settings = with_market(settings, data, symbols, timeframe, resample, funding, news)
-    if strategy:
-        name, drive = strategy, drive_strategies(strategy_maker(strategy))
-    else:
-        loaded = configured_team(team, settings)
-        loaded = loaded.at_temperature(0.0) if greedy else loaded
-        name, drive = loaded.name, team_drive(loaded, limits_of(settings.guard), seed)
-    market = load_market(settings.market, settings.costs)
-    window = window_of(market, parse_optional(start), parse_optional(end), decision_interval(market, decide_every))
-    account = account_of(settings, market)
-    if account.venue.mark is not None:
-        # They lie on the bars of the whole market, and the altered markets have fewer.
-        console.print("note: mark prices are left out here; accounts are valued at the trade price")
-        account = replace(account, venue=replace(account.venue, mark=None))
-    return _Case(name, drive, market, window, account.terms)
+    request = CheckRequest(
+        strategy=subject.strategy,
+        team=subject.team,
+        seed=subject.seed,
+        greedy=greedy,
+        **market.given(),
+        **window.given(),
+    )
+    case = check_case(request)
+    print_notes(case.notes)
+    return case
 
 
-def _announce(case: _Case) -> None:
-    told = case.told()
+def _announce(case: CheckCase) -> None:
+    document = case.describe()
     console.print(
         f"{case.name} on {case.market.source}: {', '.join(case.market.symbols)}, {case.market.timeframe} bars, "
-        f"decisions every {case.window.decide_every} bars from {told['first_decision']} to {told['last_decision']} UTC",
+        f"decisions every {case.window.decide_every} bars from {document['first_decision']} to "
+        f"{document['last_decision']} UTC",
         markup=False,
     )
     console.print(f"data {case.market.content_hash[:12]}")
@@ -267,16 +165,16 @@ def _announce(case: _Case) -> None:
 def _findings_table(title: str, findings: tuple[LookaheadFinding, ...]) -> Table:
     table = Table("kind", "time (UTC)", "symbol", "field", "whole market", "altered market", title=escape(title))
     table.title_justify = "left"
-    for one in findings[:SHOWN]:
+    for one in findings[:_SHOWN]:
         cells = (one.kind, format_time(one.time), one.symbol, one.field, _short(one.expected), _short(one.found))
         table.add_row(*map(escape, cells))
-    if len(findings) > SHOWN:
-        table.caption = f"and {len(findings) - SHOWN} more; --out FILE.json has all"
+    if len(findings) > _SHOWN:
+        table.caption = f"and {len(findings) - _SHOWN} more; --out FILE.json has all"
     return table
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _lengths(text: str) -> list[int]:
@@ -299,7 +197,3 @@ def _write(out: Path | None, report: dict[str, Any]) -> None:
         return
     out.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     console.print(f"report: {out}", markup=False)
-
-
-def _close(market: Market, bar: int) -> str:
-    return format_time(int(market.open_time[bar]) + market.interval)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from backend.config.load import describe
+from backend.config.schema import Config
+from backend.runs.requests import Observer, RunStart
+
 if TYPE_CHECKING:  # it imports torch, which takes seconds
     from backend.training.trainer import Progress as TrainingProgress
 
@@ -18,14 +22,23 @@ console = Console()
 errors = Console(stderr=True)
 
 
-class Bars:
-    """Progress bars by name: the first report of a name starts its bar."""
+class ProgressBars(Observer):
+    """Progress bars by name: the first news of a name starts its bar. `on_start` shows that a run begins."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, on_start: Callable[[RunStart], None]) -> None:
         self._progress = progress
+        self._on_start = on_start
         self._tasks: dict[str, TaskID] = {}
 
-    def report(self, what: str, done: int, total: int) -> None:
+    def started(self, start: RunStart) -> None:
+        """Show the run that begins."""
+        self._on_start(start)
+
+    def message(self, text: str) -> None:
+        """Print a line."""
+        console.print(text)
+
+    def progress(self, what: str, done: int, total: int) -> None:
         """Move the bar `what` to `done` of `total`."""
         if what not in self._tasks:
             self._tasks[what] = self._progress.add_task(what, total=total, note="")
@@ -34,7 +47,7 @@ class Bars:
     def trained(self, progress: TrainingProgress) -> None:
         """Show a training step: its stage, the team's outcome and the shares of valid answers."""
         what = f"M-GRPO stage {progress.stage}"
-        self.report("M-GRPO", progress.step, progress.total)
+        self.progress("M-GRPO", progress.step, progress.total)
         metrics = progress.metrics
         note = f"{what}  outcome {metrics['team/outcome']:.3f}  valid {metrics['manager/valid']:.0%}"
         if "validation/outcome" in metrics:
@@ -42,9 +55,13 @@ class Bars:
         self._progress.update(self._tasks["M-GRPO"], note=note)
 
 
+def _nothing(start: RunStart) -> None:
+    """Shows nothing of a run's start."""
+
+
 @contextmanager
-def bars() -> Iterator[Bars]:
-    """Progress bars for the time of a block."""
+def bars(on_start: Callable[[RunStart], None] = _nothing) -> Iterator[ProgressBars]:
+    """Progress bars for the time of a block; they observe a run."""
     columns = (
         TextColumn("{task.description:<20}"),
         BarColumn(bar_width=14),
@@ -53,7 +70,22 @@ def bars() -> Iterator[Bars]:
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=console) as progress:
-        yield Bars(progress)
+        yield ProgressBars(progress, on_start)
+
+
+def print_account(start: RunStart) -> None:
+    """Print the costs and the venue of a run."""
+    from backend.builders.market import describe_costs, describe_venue
+
+    account, market = start.account, start.market
+    console.print(f"costs: {describe_costs(account.costs, market)}", markup=False)
+    console.print(f"venue: {describe_venue(account.venue, market)}", markup=False)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print what a reader must know, a line each."""
+    for note in notes:
+        console.print(f"note: {note}", markup=False)
 
 
 def narrow_table(title: str) -> Table:
@@ -86,9 +118,23 @@ def comparison_table(title: str, evaluation: Mapping[str, Any]) -> Table:
 
 def difference_line(evaluation: Mapping[str, Any]) -> str:
     """The paired difference in words."""
-    found = evaluation["difference"]
-    low, high = found["ci95"]
+    difference = evaluation["difference"]
+    low, high = difference["ci95"]
     return (
-        f"{found['of']} - {found['against']}: {100 * found['mean']:+.2f} percentage points a window, 95 % interval "
-        f"{100 * low:+.2f} to {100 * high:+.2f} (lower costs explain {100 * found['costs_saved']:+.2f})"
+        f"{difference['of']} - {difference['against']}: {100 * difference['mean']:+.2f} percentage points a window, "
+        f"95 % interval {100 * low:+.2f} to {100 * high:+.2f} (lower costs explain "
+        f"{100 * difference['costs_saved']:+.2f})"
     )
+
+
+def print_config(config: Config) -> None:
+    """Print every setting of a configuration with its meaning."""
+    values = config.to_dict()
+    table = Table("key", "value", "meaning", title="configuration", title_justify="left")
+    for entry in describe():
+        value: object = values
+        for part in entry.key.split("."):
+            assert isinstance(value, dict)
+            value = value[part]
+        table.add_row(entry.key, str(value), entry.meaning)
+    console.print(table)

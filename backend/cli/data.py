@@ -9,14 +9,11 @@ import typer
 from rich.table import Table
 
 from backend.cli.console import bars, console, narrow_table
+from backend.cli.options import SymbolsOption, names
 from simulator.errors import DataError
 from simulator.market.timeframes import format_time, parse_time
 
 data_app = typer.Typer(help="Make, list, check and import market data.", no_args_is_help=True)
-
-SymbolsOption = Annotated[
-    str, typer.Option("--symbols", help="Symbols to use: BTCUSDT,ETHUSDT. Default: as configured, or all there are.")
-]
 
 
 @data_app.command("sample")
@@ -73,7 +70,7 @@ def data_import(
 
     with bars() as shown:
         report = import_tree(
-            source, out, names(symbols) or None, lambda done, total: shown.report("import", done, total)
+            source, out, names(symbols) or None, lambda done, total: shown.progress("import", done, total)
         )
     for one in report.sources:
         console.print(f"{one.outcome:<9} {one.path}: {one.detail}", markup=False, soft_wrap=True)
@@ -90,15 +87,6 @@ def data_import(
                 console.print(f"replaced  {path}: it had other content", markup=False, soft_wrap=True)
     if not report.catalogs:
         raise DataError(f"{source}: nothing could be used; the reasons are above")
-
-
-def names(text: str) -> tuple[str, ...]:
-    """The parts of a list that is written with commas."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _time_or_dash(time: int | None) -> str:
-    return "-" if time is None else format_time(time)
 
 
 @data_app.command("download")
@@ -121,15 +109,15 @@ def download(
 
     request = DownloadRequest(
         exchange=exchange,
-        symbols=_parts(symbols),
-        timeframes=_parts(timeframe),
+        symbols=names(symbols),
+        timeframes=names(timeframe),
         start=parse_time(start),
         end=parse_time(end) if end else None,
         market=cast(MarketType, market),  # the request refuses any other
         url=url,
     )
     with bars() as shown:
-        found = download_history(request, out, report=shown.report)
+        found = download_history(request, out, report=shown.progress)
     table = narrow_table(str(out))
     for heading in ("rows", "new", "absent", "first (UTC)", "last (UTC)"):
         table.add_column(heading)
@@ -145,5 +133,5 @@ def download(
         )
 
 
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+def _time_or_dash(time: int | None) -> str:
+    return "-" if time is None else format_time(time)

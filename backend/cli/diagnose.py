@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from backend.cli.console import console, narrow_table
-from backend.cli.runs import StoreOption
+from backend.cli.options import StoreOption
+from backend.runs.requests import STORE
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # it imports the database and torch
@@ -26,7 +27,7 @@ def doctor(
             help="A run, as `cryptosentinel runs` lists it, or its folder, which can be read while the run goes on."
         ),
     ],
-    store: StoreOption = "runs/store",
+    store: StoreOption = STORE,
     json_: Annotated[Path | None, typer.Option("--json", help="Write all of it to this file, too.")] = None,
 ) -> None:
     """Say what is wrong with a training run, and what to try: a table per role, and the findings."""

@@ -10,6 +10,8 @@ import typer
 from rich.table import Table
 
 from backend.cli.console import console, narrow_table
+from backend.cli.options import RunsOption
+from backend.runs.requests import RUNS
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # they bring torch, which takes seconds
@@ -22,11 +24,10 @@ models_app = typer.Typer(
 )
 
 ModelsOption = Annotated[Path, typer.Option("--models", help="Folder that holds a folder for each base model.")]
-RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds a folder for each run.")]
 
 
 @models_app.command("list")
-def list_models(models: ModelsOption = Path("models"), runs: RunsOption = Path("runs")) -> None:
+def list_models(models: ModelsOption = Path("models"), runs: RunsOption = RUNS) -> None:
     """List the base models, and the adapters that runs kept."""
     from backend.models.registry import list_adapters, list_bases
 

@@ -1,76 +1,131 @@
-"""Options that several commands share, and the configuration with what they say."""
+"""Options that several commands share, each declared once.
+
+A command takes a group of options as one argument: with `@grouped`, a parameter `market: MarketOptions` becomes the
+options --data, --symbols and the others, and the command gets them as one object.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from backend.cli.data import names
-from backend.config.load import config_from_dict
 from backend.config.market import NONE
-from backend.config.schema import Config
+from backend.runs.requests import RUNS, STORE
 
 ConfigOption = Annotated[str, typer.Option("--config", "-c", help="A preset (demo, quick, recorded) or a TOML file.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="Override a value: section.key=value. Repeatable.")
 ]
-DataOption = Annotated[Path | None, typer.Option("--data", help="Folder of Parquet bars. Default: as configured.")]
-TimeframeOption = Annotated[
-    str, typer.Option("--timeframe", help="Bars to load: 1m 5m 15m 30m 1h 4h 1d. Default: as configured.")
+StoreOption = Annotated[str, typer.Option("--store", help="Folder of the store, or ws:// of a SurrealDB server.")]
+RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds a folder for each run.")]
+SymbolsOption = Annotated[
+    str, typer.Option("--symbols", help="Symbols to use: BTCUSDT,ETHUSDT. Default: as configured, or all there are.")
 ]
-ResampleOption = Annotated[
-    str, typer.Option("--resample", help="Timeframe to decide on, made from those bars: 4h, 1d.")
-]
-FundingOption = Annotated[Path | None, typer.Option("--funding", help="Folder of funding rates; default: --data.")]
-NewsOption = Annotated[Path | None, typer.Option("--news", help="File or folder of headlines; default: --data.")]
 BaselinesOption = Annotated[
     str, typer.Option("--baselines", help="Strategies to compare with: hold,ema_cross. 'none' for none.")
 ]
-FinerOption = Annotated[
-    str, typer.Option("--finer", help="Finer bars that decide what came first inside a bar: 1m, 5m.")
-]
-RulesOption = Annotated[
-    str, typer.Option("--rules", help="JSON file of the venue's rules; default: rules.json in --data. 'none' for none.")
-]
-PresetOption = Annotated[
-    str,
-    typer.Option(
-        "--config", "-c", help="A preset or TOML file; default: recorded for recorded bars, demo for synthetic ones."
-    ),
-]
-StartOption = Annotated[str, typer.Option("--start", help="First day, UTC; default: 90 days before the end.")]
-EndOption = Annotated[str, typer.Option("--end", help="Last day, UTC, exclusive; default: the end of the data.")]
-DecideEveryOption = Annotated[int, typer.Option("--decide-every", min=0, help="Bars between decisions; 0: once a day.")]
 
 
-def with_market(
-    config: Config,
-    data: Path | None,
-    symbols: str,
-    timeframe: str,
-    resample: str,
-    funding: Path | None,
-    news: Path | None,
-) -> Config:
-    """The configuration with what the options say about the market; an option that is not given changes nothing."""
-    document = config.to_dict()
-    market = document["market"]
-    given = {"data": data, "timeframe": timeframe, "resample": resample, "funding_dir": funding, "news": news}
-    market |= {key: str(value) for key, value in given.items() if value}
-    if symbols:
-        market["symbols"] = list(names(symbols))
-    if market["resample"] == market["timeframe"]:
-        market["resample"] = ""
-    return config_from_dict(document, "the command line")
+@dataclass(frozen=True)
+class MarketOptions:
+    """The bars of a run and what lies beside them."""
+
+    data: Annotated[Path | None, typer.Option("--data", help="Folder of Parquet bars. Default: as configured.")] = None
+    symbols: SymbolsOption = ""
+    timeframe: Annotated[
+        str, typer.Option("--timeframe", help="Bars to load: 1m 5m 15m 30m 1h 4h 1d. Default: as configured.")
+    ] = ""
+    resample: Annotated[
+        str, typer.Option("--resample", help="Timeframe to decide on, made from those bars: 4h, 1d.")
+    ] = ""
+    funding: Annotated[Path | None, typer.Option("--funding", help="Folder of funding rates; default: --data.")] = None
+    news: Annotated[Path | None, typer.Option("--news", help="File or folder of headlines; default: --data.")] = None
+
+    def given(self) -> dict[str, Any]:
+        """The fields of a request."""
+        return {**vars(self), "symbols": names(self.symbols)}
 
 
-def with_venue(config: Config, finer: str, rules: str, baselines: str) -> Config:
-    """The configuration with what the options say about the venue and the comparison."""
-    document = config.to_dict()
-    given = {"finer": finer, "rules": rules}
-    document["venue"] |= {key: value for key, value in given.items() if value}
-    if baselines:
-        document["evaluation"]["baselines"] = [] if baselines.strip() == NONE else list(names(baselines))
-    return config_from_dict(document, "the command line")
+@dataclass(frozen=True)
+class WindowOptions:
+    """The configuration of a run over one window of a market, and the window."""
+
+    config: Annotated[
+        str,
+        typer.Option(
+            "--config",
+            "-c",
+            help="A preset or TOML file; default: recorded for recorded bars, demo for synthetic ones.",
+        ),
+    ] = ""
+    set_: SetOption = None
+    start: Annotated[str, typer.Option("--start", help="First day, UTC; default: 90 days before the end.")] = ""
+    end: Annotated[str, typer.Option("--end", help="Last day, UTC, exclusive; default: the end of the data.")] = ""
+    decide_every: Annotated[
+        int, typer.Option("--decide-every", min=0, help="Bars between decisions; 0: once a day.")
+    ] = 0
+
+    def given(self) -> dict[str, Any]:
+        """The fields of a request."""
+        return {
+            "config": self.config,
+            "overrides": tuple(self.set_ or ()),
+            "start": self.start,
+            "end": self.end,
+            "decide_every": self.decide_every,
+        }
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """Where a run is recorded, and where its folder is."""
+
+    store: StoreOption = STORE
+    runs: RunsOption = RUNS
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of its dataclass parameters as options of their own."""
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+            hints = get_type_hints(parameter.annotation, include_extras=True)
+            parameters += [
+                inspect.Parameter(
+                    field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+                )
+                for field in fields(parameter.annotation)
+            ]
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    # Typer reads a command's options from here.
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The parts of a list with commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def baseline_names(text: str) -> tuple[str, ...] | None:
+    """The strategies of --baselines; None where the configuration decides."""
+    if not text:
+        return None
+    return () if text.strip() == NONE else names(text)

@@ -9,13 +9,13 @@ import typer
 from typer.core import TyperGroup
 
 from backend.cli.console import comparison_table, console, difference_line, narrow_table
+from backend.cli.options import StoreOption
+from backend.runs.requests import STORE
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # the database takes its time
     from backend.store.store import Store
-
-StoreOption = Annotated[str, typer.Option("--store", help="Folder of the store, or ws:// of a SurrealDB server.")]
 
 
 class _RunsGroup(TyperGroup):
@@ -33,7 +33,7 @@ runs_app = typer.Typer(
 
 
 @runs_app.callback()
-def runs_command(context: typer.Context, store: StoreOption = "runs/store") -> None:
+def runs_command(context: typer.Context, store: StoreOption = STORE) -> None:
     """List the stored runs; `runs RUN` or `runs show RUN` shows one."""
     context.obj = store
     if context.invoked_subcommand is not None:
@@ -60,16 +60,14 @@ def runs_show(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write the decision to this file, as one page, instead.")
     ] = None,
-    store: Annotated[
-        str, typer.Option("--store", help="Folder of the store, or ws:// of a SurrealDB server. Default: runs/store.")
-    ] = "",
+    store: StoreOption = "",
 ) -> None:
     """Show a run: its configuration and results, or with --decision N one decision with all that was said."""
     from backend.store.store import Store
 
     if decision is None and (team or html):
         raise UserError("--team and --html are about a decision: name it with --decision N")
-    with Store.open(store or context.obj) as opened:
+    with Store.open(_where(context, store)) as opened:
         if decision is None:
             _show(opened, run)
             return
@@ -87,6 +85,56 @@ def runs_show(
     except OSError as error:
         raise UserError(f"{html} cannot be written ({error.strerror}): give another file with --html") from error
     console.print(f"decision {decision}: {html}", markup=False)
+
+
+@runs_app.command("export")
+def runs_export(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(help="A run, as `cryptosentinel runs` lists it.")],
+    file: Annotated[Path, typer.Argument(help="File to write, for example RUN.jsonl.gz.")],
+    store: StoreOption = "",
+) -> None:
+    """Write all records of a run to one file, which `runs import` reads. Files of its folder are not in it."""
+    from backend.store.store import Store
+    from backend.store.transfer import export_run
+
+    with Store.open(_where(context, store)) as opened:
+        count = export_run(opened, run, file)
+    console.print(f"wrote {count} records of run {run} to {file}", markup=False, soft_wrap=True)
+
+
+@runs_app.command("import")
+def runs_import(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A file that `runs export` wrote.")],
+    store: StoreOption = "",
+) -> None:
+    """Add the run in a file to a store. A run that is there already must be the very same."""
+    from backend.store.store import Store
+    from backend.store.transfer import import_run
+
+    where = _where(context, store)
+    with Store.open(where) as opened:
+        run, count = import_run(opened, file)
+    said = f"wrote {count} records of run {run} to {where}" if count else f"{where} has this very run {run} already"
+    console.print(said, markup=False, soft_wrap=True)
+
+
+@runs_app.command("upgrade")
+def runs_upgrade(context: typer.Context, store: StoreOption = "") -> None:
+    """Bring a store to the schema of this program, as every command does that opens it."""
+    from backend.store.migration import SCHEMA_VERSION
+    from backend.store.store import Store
+
+    where = _where(context, store)
+    with Store.open(where):
+        pass
+    console.print(f"{where} has version {SCHEMA_VERSION} of the schema", markup=False, soft_wrap=True)
+
+
+def _where(context: typer.Context, store: str) -> str:
+    """The store that was named: after the command, before it (as `runs --store`), or the usual one."""
+    return store or (context.obj if isinstance(context.obj, str) else "") or STORE
 
 
 def _show(opened: Store, run: str) -> None:

@@ -1,4 +1,4 @@
-"""The processes of a training apart as commands: `serve rollout | trainer | status`, and the launch of all of them."""
+"""`cryptosentinel serve`: the processes of a training as commands, and the store that they share."""
 
 from __future__ import annotations
 
@@ -9,20 +9,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.text import Text
 
 from backend.cli.console import console, narrow_table
-from simulator.errors import UserError
-
-if TYPE_CHECKING:  # the database and torch take their time
-    from backend.cli.console import Bars
-    from backend.config.schema import Config
-    from backend.store.store import Store
-    from backend.training.checkpoints import TrainingState
-    from simulator.market.market import Market
 
 _log = logging.getLogger(__name__)
 
@@ -152,75 +144,12 @@ def serve_status(
         console.print(f"no run at {store} has processes")
 
 
-def check(settings: Config, workers: int) -> None:
-    """Raise `ConfigError` for a training that cannot be divided among processes so."""
-    from backend.distributed.entrypoints import check_distributed
-
-    check_distributed(settings, workers)
-
-
 def served_store(store: str, runs: Path) -> AbstractContextManager[str]:
     """The store as an address that several processes can open, for a block."""
     from backend.distributed.local_launcher import gateway
 
     _end_on_sigterm()  # with all that is started from here on
     return gateway(store, runs / "store.log")
-
-
-def check_resumed(folder: Path, apart: bool) -> None:
-    """Raise `UserError` where a run is to go on otherwise than it began: each way keeps what it needs elsewhere."""
-    if apart and (folder / "checkpoints").exists():
-        raise UserError(f"the run in {folder} was trained in one process: go on without --launch")
-    if not apart and (folder / "services").exists():
-        raise UserError(f"the run in {folder} was trained in several processes: go on with --launch processes or ray")
-
-
-def cluster_of(on_ray: bool, asked: str, store: str) -> str | None:
-    """The Ray cluster to launch on, None to launch without one. Raises `ConfigError` where there can be none."""
-    from backend.distributed.ray.cluster import cluster_address
-
-    if on_ray:
-        return cluster_address(asked, store)
-    if asked:
-        raise UserError(f"--ray-address {asked} is for --launch ray: add that, or leave the address out")
-    return None
-
-
-def launched(
-    settings: Config,
-    market: Market,
-    address: str,
-    run: str,
-    runs: Path,
-    workers: int,
-    shown: Bars,
-    cluster: str | None = None,
-) -> TrainingState:
-    """A run that has begun, by processes of its own on this machine, or by actors on the Ray cluster at the address
-    `cluster`; where it ended. Raises `RunFailed`."""
-    from backend.distributed.coordinator import coordinator_state
-    from backend.distributed.local_launcher import run_processes
-    from backend.distributed.ray.launcher import run_ray
-    from backend.training.start import begin
-
-    begin(settings, market, runs / run, shown.report)
-    total = settings.training.stage1_steps + settings.training.stage2_steps
-
-    def on_step(step: int) -> None:
-        shown.report("M-GRPO", step, max(step, total))
-
-    if cluster is None:
-        run_processes(address, run, runs, workers, on_step)
-    else:
-        run_ray(address, run, runs, workers, on_step, ray_address=cluster)
-    return coordinator_state(runs / run)
-
-
-def claim(opened: Store, run: str) -> None:
-    """Before a run goes on: make sure that no other program is at it. Raises `StoreError`."""
-    if opened.run(run).status == "running":
-        console.print(f"run {run} is recorded as running; looking for up to a minute whether somebody is at it")
-        opened.claim(run)
 
 
 @contextmanager

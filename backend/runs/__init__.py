@@ -1,1 +1,1 @@
-"""The use cases: one request in, one run out. Command line, page and Python API call these."""
+"""Use cases: one frozen request in, one outcome out. Command line, pages and the Python API call them."""

@@ -1,12 +1,11 @@
-"""A backtest run: teams, strategies and baselines over one window of a market, stored with every decision and told in a
+"""The use case backtest: teams, strategies and baselines over one window of a market, stored with every decision, and a
 report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from backend.builders.market import (
     Account,
@@ -29,12 +28,14 @@ from backend.evaluation.memorisation import cutoff_note, masking_note
 from backend.models.manifest import MANIFEST, read_manifest
 from backend.reporting.inference_cost import thinking_of
 from backend.reporting.report import write_report
+from backend.reporting.run_summary import summarise
+from backend.runs.outcomes import BacktestOutcome
+from backend.runs.requests import RUNS, SAMPLE, SILENT, STORE, BacktestRequest, Observer, RunStart, WindowRequest
 from backend.store.records import BacktestRecord
-from backend.store.run_record import new_run_id, recorded_run
+from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.curriculum.queries import WARM_UP_BARS
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.cassette.engine import Cassette
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import TeamDecision
@@ -44,30 +45,98 @@ from simulator.market.bar_checks import find_gaps
 from simulator.market.market import Market
 from simulator.market.timeframes import DAY_MS, format_time, parse_time
 
-RECORDED, SYNTHETIC = "recorded", "demo"  # presets
-DEFAULT_DAYS = 90
+_RECORDED, _SYNTHETIC = "recorded", "demo"  # presets
+_DEFAULT_DAYS = 90
 
-OnProgress = Callable[[int, int], None]  # bars done, of how many
 Subject = LoadedTeam | NamedStrategy  # who is tested
 
 
-def settings_for(config: str, overrides: Sequence[str], data: Path | None) -> Config:
-    """The configuration of a backtest on the folder `data`: `config`, or where it is empty the preset for these bars.
+@dataclass(frozen=True)
+class BacktestPlan:
+    """A backtest that was checked and can be played. `account` is that of `config` and `market`. With `cassette`, one
+    of the subjects is a team, and its calls are recorded in that folder."""
 
-    Without `data` its own folder counts. Raises `ConfigError` as `load_config` does.
+    config: Config
+    market: Market
+    account: Account
+    window: Window
+    subjects: Sequence[Subject]
+    seed: int = 1
+    notes: tuple[str, ...] = ()
+    cassette: Path | None = None
+
+
+def backtest_teams(
+    request: BacktestRequest,
+    store: Store | str | Path = STORE,
+    runs: Path = RUNS,
+    observer: Observer = SILENT,
+) -> BacktestOutcome:
+    """Play a backtest, record it in `store` and write its report into its folder below `runs`.
+
+    Raises `UserError` for a request that cannot be met; then nothing is recorded.
+    """
+    plan, run = plan_backtest(request), new_run_id("backtest")
+    folder = runs / run
+    observer.started(RunStart(run, folder, plan.config, plan.market, plan.account, plan.window, plan.notes))
+    with store_at(store) as opened:
+        report = play_backtest(plan, opened, run, folder, observer)
+        summary = summarise(opened, run)
+    return BacktestOutcome(run, folder, report, plan.config, summary)
+
+
+def plan_backtest(request: BacktestRequest) -> BacktestPlan:
+    """Load what a backtest needs, and check it. Raises `UserError`."""
+    config = request.at_venue(market_settings(request))
+    market = load_market(config.market, config.costs)
+    window = requested_window(market, request)
+    subjects = [subject_of(name, config) for name in request.teams]
+    if len({subject.name for subject in subjects}) < len(subjects):
+        raise UserError("the same team is named twice: give each --team once")
+    subjects = with_unmasked(subjects) if request.unmasked else subjects
+    if request.record is not None and sum(isinstance(subject, LoadedTeam) for subject in subjects) != 1:
+        raise UserError("--record is for the calls of one team: name one, without --unmasked")
+    notes = notes_on(request.teams, config, market, window)
+    account = account_of(config, market)
+    return BacktestPlan(config, market, account, window, subjects, request.seed, tuple(notes), request.record)
+
+
+def market_settings(request: WindowRequest) -> Config:
+    """The configuration of a request on a market: its own, or the preset for its data, and the sample without data.
+
+    Raises `ConfigError` as `load_config` does.
+    """
+    if isinstance(request.config, Config):
+        config = request.settings()
+    else:
+        config = settings_for(request.config, request.overrides, request.data)
+    if request.data is None and not config.market.data:
+        request = replace(request, data=SAMPLE)
+    return request.on_market(config)
+
+
+def settings_for(config: str, overrides: Sequence[str], data: str | Path | None) -> Config:
+    """The configuration `config`, or where it is empty the preset for the bars in `data`.
+
+    Without `data`, the folder in the configuration counts. Raises `ConfigError` as `load_config` does.
     """
     if config:
         return load_config(config, overrides)
-    settings = load_config(SYNTHETIC, overrides)
+    settings = load_config(_SYNTHETIC, overrides)
     folder = data or settings.market.data
-    return load_config(RECORDED, overrides) if folder and is_historical(folder) else settings
+    return load_config(_RECORDED, overrides) if folder and is_historical(folder) else settings
+
+
+def requested_window(market: Market, request: WindowRequest) -> Window:
+    """The window of a request; its dates are UTC. Raises `UserError`."""
+    start, end = (parse_time(text) if text else None for text in (request.start, request.end))
+    every = request.decide_every or max(1, DAY_MS // market.interval)
+    return window_of(market, start, end, every)
 
 
 def subject_of(name: str, config: Config) -> Subject:
-    """Who is called `name`: `scripted`, `model`, a strategy by its name or as module:Class, or the folder of a run.
-
-    Raises `UserError` where it is nobody.
-    """
+    """The team or strategy called `name`: `scripted`, `model`, a strategy by its name or as module:Class, a cassette,
+    or the folder of a run. Raises `UserError` where there is none."""
     known = named_strategies()
     if name in known or (":" in name and not Path(name).exists()):
         return NamedStrategy(name, strategy_maker(name))
@@ -83,8 +152,8 @@ def subject_of(name: str, config: Config) -> Subject:
 
 
 def notes_on(names: Sequence[str], config: Config, market: Market, window: Window) -> list[str]:
-    """What a reader must know of the subjects `names`: the costs that a trained team has not been trained with, and
-    that its model may have read about the window."""
+    """What a reader must know of the subjects `names`: costs that differ from those of their training, and a window
+    that their model may have read about."""
     notes = []
     first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
     for name in names:
@@ -100,7 +169,7 @@ def notes_on(names: Sequence[str], config: Config, market: Market, window: Windo
 
 
 def with_unmasked(subjects: Sequence[Subject]) -> list[Subject]:
-    """Each subject, and behind a team that is masked the same team without masks. Raises `UserError` for none such."""
+    """Each subject, and after each masked team the same team without masks. Raises `UserError` if no team is masked."""
     paired: list[Subject] = []
     for subject in subjects:
         paired.append(subject)
@@ -111,21 +180,16 @@ def with_unmasked(subjects: Sequence[Subject]) -> list[Subject]:
     return paired
 
 
-def decision_interval(market: Market, decide_every: int) -> int:
-    """Bars between decisions: as given, or a day's where 0, but at least one."""
-    return decide_every or max(1, DAY_MS // market.interval)
-
-
 def window_of(market: Market, start: int | None, end: int | None, decide_every: int) -> Window:
-    """The window between two times (ms); by default the last 90 days. Raises `DataError` where too little is left.
+    """The window between two times (ms); by default the last 90 days. Raises `DataError` if it is too short.
 
-    The tools need history, so the first decision comes no earlier than it is there.
+    The tools need history, so the first decision comes after `WARM_UP_BARS` bars.
     """
     last = len(market) - 1
     if end is not None:
         last = min(last, (end - int(market.open_time[0])) // market.interval - 1)
     if start is None:
-        first = last - DEFAULT_DAYS * max(1, DAY_MS // market.interval)
+        first = last - _DEFAULT_DAYS * max(1, DAY_MS // market.interval)
     else:
         first = -((int(market.open_time[0]) - start) // market.interval) - 1  # the first close at or after `start`
     first = max(first, WARM_UP_BARS)
@@ -138,90 +202,77 @@ def window_of(market: Market, start: int | None, end: int | None, decide_every: 
     return Window(int(first), int(last), decide_every)
 
 
-def backtest(
-    config: Config,
-    market: Market,
-    account: Account,
-    window: Window,
-    subjects: Sequence[Subject],
-    store: Store,
-    run: str,
-    folder: Path,
-    seed: int,
-    on_progress: OnProgress,
-    notes: Sequence[str] = (),
-    cassette: Path | None = None,
-) -> Path:
-    """Run every subject and the configured baselines over `window`, store all of it under `run` with the `notes`, and
-    write the report. Returns its path. `account` is that of `config` and `market`.
-
-    A baseline that is a subject already is not run again. The calls of teams are recorded in `cassette`, where it is
-    given; then only one of the subjects may be a team.
+def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, observer: Observer = SILENT) -> Path:
+    """Play every subject and the configured baselines, store all of it under `run`, and write the report into `folder`.
+    Returns the report's path. A baseline that is a subject already is not played again.
     """
-    limits = limits_of(config.guard)
+    config, market, window, subjects = plan.config, plan.market, plan.window, plan.subjects
     bars = window.stop - window.start
     with recorded_run(
-        store, run, "backtest", seed, market.content_hash, config,
-        data=market.source, find_gaps=find_gaps(market).summary(), teams=[one.name for one in subjects],
-        venue=venue_record(account.venue, market), notes=list(notes),
+        store, run, "backtest", plan.seed, market.content_hash, config,
+        data=market.source, gaps=find_gaps(market).summary(), teams=[subject.name for subject in subjects],
+        venue=venue_record(plan.account.venue, market), notes=list(plan.notes),
     ):  # fmt: skip
         results: dict[str, BacktestResult] = {}
-        seen: list[str] = []  # what only shows while it is played and a reader must know
+        later: list[str] = []  # notes that only the playing shows
         for number, subject in enumerate(subjects):
 
             def advanced(done: int, before: int = number * bars) -> None:
-                on_progress(before + done, len(subjects) * bars)
+                observer.progress("backtest", before + done, len(subjects) * bars)
 
-            more: dict[str, Any] = {}
             if isinstance(subject, NamedStrategy):
-                results[subject.name] = _tested(subject, market, window, account)
+                result, cost = _tested(subject, market, window, plan.account), {}
                 advanced(bars)
             else:
-                game, throughput = BacktestRun(market, window, **account.terms), Throughput()
-                team, recorder = (subject, None) if cassette is None else recording(subject, cassette)
-                try:
-                    episode = _episode(team, game, limits, seed, advanced, throughput, store, run)
-                finally:
-                    if recorder is not None:
-                        recorder.close()
-                results[subject.name] = episode.result
-                seen += remarks(subject.name, episode, market)
-                more = thinking_of(episode.ledger, throughput, isinstance(subject.engine, Cassette))
-            store.add_backtest(BacktestRecord(run, subject.name, {**results[subject.name].to_dict(), **more}))
+                throughput = Throughput()
+                episode = _episode(subject, plan, throughput, advanced, store, run)
+                result, cost = (
+                    episode.result,
+                    thinking_of(episode.ledger, throughput, isinstance(subject.engine, Cassette)),
+                )
+                later += remarks(subject.name, episode, market)
+            results[subject.name] = result
+            store.add_backtest(BacktestRecord(run, subject.name, {**result.to_dict(), **cost}))
         names = [name for name in config.evaluation.baselines if name not in results]
         matched = [next(iter(results.values()))]
-        for name, [result] in baselines(names, market, [window], account, matched, seed).items():
+        for name, [result] in baselines(names, market, [window], plan.account, matched, plan.seed).items():
             store.add_backtest(BacktestRecord(run, name, result.to_dict()))
         for name in results:
             if name + UNMASKED in results:
-                seen.append(masking_note(name, results[name], results[name + UNMASKED], seed))
-        if seen:
+                later.append(masking_note(name, results[name], results[name + UNMASKED], plan.seed))
+        if later:
             record = store.run(run)
-            store.add_run(replace(record, config={**record.config, "notes": [*notes, *dict.fromkeys(seen)]}))
+            store.add_run(replace(record, config={**record.config, "notes": [*plan.notes, *dict.fromkeys(later)]}))
     return write_report(store, run, folder)
 
 
 def _episode(
     subject: LoadedTeam,
-    game: BacktestRun,
-    limits: GuardLimits,
-    seed: int,
-    on_decision: Callable[[int], None],
+    plan: BacktestPlan,
     throughput: Throughput,
+    on_decision: Callable[[int], None],
     store: Store,
     run: str,
 ) -> EpisodeResult:
-    """The team's episode, its decisions stored: also those up to where it ended early, if it does."""
+    """The team's episode with its decisions stored. If it ends early, its decisions so far are stored too."""
+    game = BacktestRun(plan.market, plan.window, **plan.account.terms)
+    team, recorder = (subject, None) if plan.cassette is None else recording(subject, plan.cassette)
     decisions: list[tuple[int, TeamDecision]] = []
-    talk = play(subject.team, game, limits, seed, on_decision=on_decision, budget=subject.budget, decisions=decisions)
+    task = play(
+        team.team, game, limits_of(plan.config.guard), plan.seed,
+        on_decision=on_decision, budget=team.budget, decisions=decisions,
+    )  # fmt: skip
     try:
-        [episode] = run_all([talk], subject.engine, throughput=throughput)
-    except BaseException:  # Ctrl-C, or an engine that died: what was decided is not lost with it
+        [episode] = run_all([task], team.engine, throughput=throughput)
+    except BaseException:  # Ctrl-C, or an engine that died
         episode = EpisodeResult(game.result(), decisions)
-        store.add_decisions(episode_records(run, subject.name, subject.team.codec, episode))
-        store.add_backtest(BacktestRecord(run, subject.name, episode.result.to_dict()))
+        store.add_decisions(episode_records(run, team.name, team.team.codec, episode))
+        store.add_backtest(BacktestRecord(run, team.name, episode.result.to_dict()))
         raise
-    store.add_decisions(episode_records(run, subject.name, subject.team.codec, episode))
+    finally:
+        if recorder is not None:
+            recorder.close()
+    store.add_decisions(episode_records(run, team.name, team.team.codec, episode))
     return episode
 
 
@@ -236,36 +287,3 @@ def _tested(subject: NamedStrategy, market: Market, window: Window, account: Acc
         if ":" not in subject.name:
             raise
         raise UserError(f"{subject.name} failed: {describe_failure(error)}; mend it first") from error
-
-
-def run_backtest_job(
-    store: Store,
-    *,
-    data: Path,
-    symbols: list[str],
-    timeframe: str,
-    team: str,
-    start: str | None,
-    end: str | None,
-    seed: int,
-    folder: Path,
-    on_progress: OnProgress,
-    overrides: Sequence[str] = (),
-) -> str:
-    """A backtest as a page asks for it: one team or strategy on a folder of data, with `overrides` of the preset such
-    as `costs.impact=0`. Returns the run's id. Raises `UserError`."""
-    market_of = [f"market.data={str(data)!r}", f"market.timeframe={timeframe}", f"market.symbols={','.join(symbols)!r}"]
-    config = settings_for("", [*market_of, *overrides], data)
-    market = load_market(config.market, config.costs)
-    interval = decision_interval(market, config.team.decide_every)
-    window = window_of(market, parse_optional(start), parse_optional(end), interval)
-    run, subject = new_run_id("backtest"), subject_of(team, config)
-    notes = notes_on([team], config, market, window)
-    account = account_of(config, market)
-    backtest(config, market, account, window, [subject], store, run, folder / run, seed, on_progress, notes)
-    return run
-
-
-def parse_optional(text: str | None) -> int | None:
-    """Milliseconds of a date, None for none."""
-    return parse_time(text) if text else None

@@ -1,23 +1,81 @@
-"""What `cryptosentinel check` can drive beside single strategies: teams."""
+"""The use case check: a strategy or a team on a market, ready to be run on many versions of that market."""
 
 from __future__ import annotations
 
-from backend.builders.teams import LoadedTeam
+from dataclasses import dataclass, replace
+from typing import Any
+
+from backend.builders.market import account_of, limits_of, load_market
+from backend.builders.strategies import strategy_maker
+from backend.builders.teams import LoadedTeam, configured_team
+from backend.runs.backtest import market_settings, requested_window
+from backend.runs.requests import CheckRequest
 from cryptosentinel.episode import play
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.scheduler import run_all
-from simulator.backtest.run import BacktestRun
-from simulator.checks.lookahead import Drive
+from simulator.backtest.run import BacktestRun, Window
+from simulator.checks.lookahead import Drive, drive_strategies
+from simulator.errors import UserError
+from simulator.market.market import Market
+from simulator.market.timeframes import format_time
+
+
+@dataclass(frozen=True)
+class CheckCase:
+    """What is checked, on which market, in which window, and with which account. `notes` are for the reader."""
+
+    name: str
+    drive: Drive
+    market: Market
+    window: Window
+    account: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def describe(self) -> dict[str, Any]:
+        """The case as a report has it."""
+        window, market = self.window, self.market
+        return {
+            "subject": self.name,
+            "source": market.source,
+            "symbols": list(market.symbols),
+            "timeframe": market.timeframe,
+            "window": {"start": window.start, "stop": window.stop, "decide_every": window.decide_every},
+            "first_decision": self._close(window.start),
+            "last_decision": self._close(window.start + (window.decisions - 1) * window.decide_every),
+        }
+
+    def _close(self, bar: int) -> str:
+        return format_time(int(self.market.open_time[bar]) + self.market.interval)
+
+
+def check_case(request: CheckRequest) -> CheckCase:
+    """Load the strategy or the team of the request, its market and its account. Raises `UserError`."""
+    if bool(request.strategy) == bool(request.team):
+        raise UserError("say what to check: either --strategy NAME (or module:Class) or --team scripted (or a folder)")
+    config = market_settings(request)
+    if request.strategy:
+        name, drive = request.strategy, drive_strategies(strategy_maker(request.strategy))
+    else:
+        loaded = configured_team(request.team, config)
+        loaded = loaded.at_temperature(0.0) if request.greedy else loaded
+        name, drive = loaded.name, team_drive(loaded, limits_of(config.guard), request.seed)
+    market = load_market(config.market, config.costs)
+    window = requested_window(market, request)
+    account, notes = account_of(config, market), []
+    if account.venue.mark is not None:
+        # Mark prices belong to the bars of the whole market; the altered markets have fewer bars.
+        notes.append("mark prices are left out here; accounts are valued at the trade price")
+        account = replace(account, venue=replace(account.venue, mark=None))
+    return CheckCase(name, drive, market, window, account.terms, tuple(notes))
 
 
 def team_drive(loaded: LoadedTeam, limits: GuardLimits, seed: int) -> Drive:
-    """Runs of a team as a backtest plays them, all sampled with the same seed."""
+    """Backtests of a team, all sampled with the same seed."""
 
     def drive(run: BacktestRun) -> None:
         if isinstance(loaded.engine, LocalEngine):
-            # What an earlier run has left in the caches may change the last bits of the logits.
-            loaded.engine.forget()
+            loaded.engine.forget()  # entries of an earlier run in the caches may change the last bits of the logits
         run_all([play(loaded.team, run, limits, seed)], loaded.engine)
 
     return drive

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -41,6 +41,11 @@ def source_digest() -> str:
 def code_version() -> str:
     """The version of this program and the digest of its source, as `0.1.0+3f2a9c01`."""
     return f"{version(PROGRAM)}+{source_digest()}"
+
+
+def store_at(where: Store | str | Path) -> AbstractContextManager[Store]:
+    """The store at an address, opened for a block. A store that is open already is used as it is and stays open."""
+    return nullcontext(where) if isinstance(where, Store) else Store.open(where)
 
 
 def new_run_id(kind: str) -> str:

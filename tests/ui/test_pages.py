@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from backend.config.load import load_config
 from backend.config.schema import Config
+from backend.reporting.run_summary import summarise
 from backend.runs import backtest
+from backend.runs.outcomes import BacktestOutcome
+from backend.runs.requests import BacktestRequest, Observer
 from backend.store.records import DecisionRecord, RunRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market
@@ -131,18 +133,24 @@ def test_a_store_in_use_is_explained_and_can_be_tried_again(here: Path) -> None:
     assert "There are no runs yet" in words(app)
 
 
-def test_a_backtest_is_started_with_what_the_form_says(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
+def stored_run(store: Store) -> BacktestOutcome:
+    run = add_backtest_run(store, "backtest-9")
+    report = Path("runs", run, "report.html")
+    return BacktestOutcome(run, report.parent, report, load_config("demo"), summarise(store, run))
 
-    def job(store: Store, *, on_progress: Callable[[int, int], None], **arguments: Any) -> str:
-        asked.update(arguments)
-        on_progress(0, 0)
-        on_progress(30, 60)
-        return add_backtest_run(store, "backtest-9")
+
+def test_a_backtest_is_started_with_what_the_form_says(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[BacktestRequest] = []
+
+    def job(request: BacktestRequest, store: Store, runs: Path, observer: Observer) -> BacktestOutcome:
+        asked.append(request)
+        observer.progress("backtest", 0, 0)
+        observer.progress("backtest", 30, 60)
+        return stored_run(store)
 
     (here / "runs" / "mine").mkdir(parents=True)
     (here / "runs" / "mine" / "team.json").write_text("{}")
-    monkeypatch.setattr(backtest, "run_backtest_job", job)
+    monkeypatch.setattr(backtest, "backtest_teams", job)
     app = open_page("new_backtest.py")
     app.multiselect[0].set_value(["BBBUSDT"])
     app.selectbox[1].select("runs/mine")
@@ -151,13 +159,13 @@ def test_a_backtest_is_started_with_what_the_form_says(here: Path, monkeypatch: 
     app.multiselect[1].set_value(["hold", "ema_cross"])
     app.button[0].click().run()
     assert not app.exception and not app.error
-    overrides = asked.pop("overrides")
-    settings = load_config("demo", overrides)
+    [request] = asked
+    settings = load_config("demo", request.overrides)
     assert (settings.costs.taker_fee, settings.evaluation.baselines) == (0.00075, ("hold", "ema_cross"))
-    assert asked == {
-        "data": Path("data/synthetic"), "symbols": ["BBBUSDT"], "timeframe": "4h", "team": "runs/mine",
-        "start": "2020-01-01", "end": "2020-03-01", "seed": 5, "folder": Path("runs"),
-    }  # fmt: skip
+    assert request == BacktestRequest(
+        data=Path("data/synthetic"), symbols=("BBBUSDT",), timeframe="4h", teams=("runs/mine",),
+        start="2020-01-01", end="2020-03-01", decide_every=6, seed=5, overrides=request.overrides,
+    )  # fmt: skip
     assert "Stored as run backtest-9" in words(app).replace("\\", "")
     assert "Scripted team made" in words(app)
     app.toggle(key="active ").set_value(False).run()
@@ -179,18 +187,18 @@ def test_a_real_backtest_on_the_sample(here: Path) -> None:
 
 
 def test_the_form_begins_with_what_the_data_deserves(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
+    asked: list[BacktestRequest] = []
 
-    def job(store: Store, **arguments: Any) -> str:
-        asked.update(arguments)
-        return add_backtest_run(store, "backtest-9")
+    def job(request: BacktestRequest, store: Store, runs: Path, observer: Observer) -> BacktestOutcome:
+        asked.append(request)
+        return stored_run(store)
 
-    monkeypatch.setattr(backtest, "run_backtest_job", job)
+    monkeypatch.setattr(backtest, "backtest_teams", job)
 
     def sent(app: AppTest) -> Config:
         app.button[0].click().run()
         assert not app.exception and not app.error
-        return load_config("demo", asked["overrides"])
+        return load_config("demo", asked[-1].overrides)
 
     synthetic = sent(open_page("new_backtest.py"))
     assert synthetic == load_config("demo"), "what is not touched is as the preset has it"
@@ -230,10 +238,10 @@ def test_mistakes_are_explained(here: Path, change: Callable[[AppTest], object],
 
 
 def test_a_failing_backtest_is_explained(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def job(store: Store, **arguments: Any) -> str:
+    def job(*_: object) -> BacktestOutcome:
         raise UserError("the window is too short: choose other dates")
 
-    monkeypatch.setattr(backtest, "run_backtest_job", job)
+    monkeypatch.setattr(backtest, "backtest_teams", job)
     app = open_page("new_backtest.py")
     app.button[0].click().run()
     assert not app.exception

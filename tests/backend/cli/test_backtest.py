@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from backend.cli import main as cli
 from backend.config.load import load_config, override
 from backend.models.manifest import TeamManifest, write_manifest
-from backend.runs.backtest import notes_on, run_backtest_job, settings_for, subject_of
+from backend.runs.backtest import backtest_teams, notes_on, settings_for, subject_of
+from backend.runs.requests import BacktestRequest
 from backend.store.store import Store
 from simulator.backtest.run import Window
 from simulator.data.archive import write_market
@@ -255,19 +257,18 @@ def test_a_baseline_that_is_tested_is_not_run_again_and_there_may_be_none(comman
             )
 
 
-def test_the_page_s_job_is_the_same_backtest(command: Run, tmp_path: Path) -> None:
-    arguments: dict[str, Any] = {
-        "data": Path("bars"), "symbols": ["AAAUSDT"], "timeframe": "4h", "start": "2020-01-24", "end": "2020-02-05",
-        "seed": 1, "folder": Path("runs"), "on_progress": lambda done, total: None,
-    }  # fmt: skip
+def test_a_request_is_the_same_backtest_as_the_command(command: Run, tmp_path: Path) -> None:
+    request = BacktestRequest(
+        data=Path("bars"), symbols=("AAAUSDT",), timeframe="4h", start="2020-01-24", end="2020-02-05",
+        decide_every=6, teams=("rsi_reversion",), overrides=("evaluation.baselines=['flat']", "venue.finer='1h'"),
+    )  # fmt: skip
     with Store.open("here") as store:
-        overrides = ["evaluation.baselines=['flat']", "venue.finer='1h'"]
-        run = run_backtest_job(store, team="rsi_reversion", overrides=overrides, **arguments)
+        run = backtest_teams(request, store).run
         assert {one.name for one in store.backtests(run)} == {"rsi_reversion", "flat"}
         by_page = store.backtests(run)
         assert store.run(run).config["venue"]["told"] == "1h bars inside those of AAAUSDT"
         with pytest.raises(UserError, match="did you mean 'rsi_reversion'"):
-            run_backtest_job(store, team="rsi_reversio", **arguments)
+            backtest_teams(replace(request, teams=("rsi_reversio",)), store)
     result = command(
         *BACKTEST, "--symbols", "AAAUSDT", "--team", "rsi_reversion", "--baselines", "flat", "--finer", "1h",
         "--decide-every", 6, "--store", "there",

@@ -10,8 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from backend.cli.console import console
+from backend.cli.runs import runs_app
 from backend.cli.serve import serve_app
-from backend.cli.store import transfer_app
 from backend.store import RunRecord, Store, StoreError
 from tests.backend.store.gateways import GatewayProcess, free_port
 
@@ -24,20 +24,6 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "250")
     for name in ("CRYPTOSENTINEL_STORE_USER", "CRYPTOSENTINEL_STORE_PASSWORD"):
         monkeypatch.delenv(name, raising=False)
-
-
-def runs_app() -> typer.Typer:
-    """The commands as `cryptosentinel runs` has them: a store may be named before them."""
-    app = typer.Typer()
-
-    @app.callback()
-    def callback(context: typer.Context, store: str = "runs/store") -> None:
-        context.obj = store
-
-    for command in transfer_app.registered_commands:
-        assert command.callback is not None
-        app.command(command.name)(command.callback)
-    return app
 
 
 def invoke(app: typer.Typer, *arguments: object) -> str:
@@ -87,7 +73,7 @@ def test_a_run_goes_from_one_store_to_another(tmp_path: Path, monkeypatch: pytes
     with Store.open("a") as store:
         store.add_run(RUN)
         store.add_metrics(RUN.run, 0, {"loss": 0.5})
-    app = runs_app()
+    app = runs_app
     assert "wrote 2 records of run train-1 to f.gz" in invoke(app, "--store", "a", "export", RUN.run, "f.gz")
     assert "wrote 2 records of run train-1 to b" in invoke(app, "import", "f.gz", "--store", "b")
     assert "b has this very run train-1 already" in invoke(app, "--store", "a", "import", "f.gz", "--store", "b")

@@ -16,9 +16,11 @@ import typer
 
 from backend.builders.market import load_market
 from backend.cli import serve
+from backend.cli.train import Launch, SeveralProcesses
 from backend.distributed import local_launcher
 from backend.distributed.coordinator import coordinator_state
 from backend.distributed.local_launcher import gateway, run_processes
+from backend.runs.train import InProcess
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
@@ -99,12 +101,13 @@ def test_a_process_that_fails_ends_the_run_with_its_last_message(nano: Path, tmp
 def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
     (tmp_path / "a" / "checkpoints").mkdir(parents=True)
     (tmp_path / "b" / "services").mkdir(parents=True)
+    apart = SeveralProcesses(Launch.PROCESSES, 1, "runs/store", tmp_path)
     with pytest.raises(UserError, match="was trained in one process: go on without --launch"):
-        serve.check_resumed(tmp_path / "a", True)
+        apart.check_resumed(tmp_path / "a")
     with pytest.raises(UserError, match="in several processes: go on with --launch processes"):
-        serve.check_resumed(tmp_path / "b", False)
-    serve.check_resumed(tmp_path / "a", False)
-    serve.check_resumed(tmp_path / "b", True)
+        InProcess().check_resumed(tmp_path / "b")
+    InProcess().check_resumed(tmp_path / "a")
+    apart.check_resumed(tmp_path / "b")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from backend.builders.teams import LoadedTeam, load_team, scripted_team
 from backend.config.load import config_from_dict
 from backend.config.schema import TeamConfig
 from backend.models.manifest import TeamManifest, write_manifest
-from backend.runs.backtest import backtest
+from backend.runs.backtest import BacktestPlan, play_backtest
 from backend.store.store import Store
 from backend.training.curriculum.queries import QueryPool
 from backend.training.rollout.collect import collect
@@ -31,10 +31,8 @@ def backtested(folder: Path, subject: LoadedTeam, *notes: str) -> tuple[list[Any
     market = small_market()
     with Store.open(folder / "store") as store:
         account = account_of(config, market)
-        path = backtest(
-            config, market, account, Window(300, 360, 6), [subject], store, "b", folder / "b", 1,
-            lambda done, total: None, notes,
-        )  # fmt: skip
+        plan = BacktestPlan(config, market, account, Window(300, 360, 6), [subject], notes=notes)
+        path = play_backtest(plan, store, "b", folder / "b")
         record = store.run("b")
         assert record.status == "finished" and record.config["teams"] == [subject.name]
         return [one.story for one in store.decisions("b")], record.config["notes"], path.read_text()

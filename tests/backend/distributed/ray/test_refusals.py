@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.cli import serve
+from backend.cli.train import ray_cluster
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from backend.distributed.ray import cluster as module
@@ -83,13 +83,13 @@ def test_the_address_is_checked_before_anything_starts(monkeypatch: pytest.Monke
     monkeypatch.setenv(module.ADDRESS, "10.0.0.2:6379")
     assert cluster_address("", "wss://store") == "10.0.0.2:6379"
     with pytest.raises(UserError, match="--ray-address auto is for --launch ray"):
-        serve.cluster_of(False, "auto", "runs/store")
+        ray_cluster(False, "auto", "runs/store")
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"--launch ray needs Ray, .*cryptosentinel\[ray\]"):
-        serve.cluster_of(True, "", "runs/store")
+        ray_cluster(True, "", "runs/store")
 
 
 def test_who_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

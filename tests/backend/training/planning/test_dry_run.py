@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.cli import dry_run as command
+from backend.cli import train as command
 from backend.cli.console import console
-from backend.cli.dry_run import dry_run_step
+from backend.cli.train import show_dry_run
 from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.policies.hardware import Hardware
@@ -107,7 +107,7 @@ def test_the_step_is_shown(monkeypatch: pytest.MonkeyPatch, found: DryRun) -> No
     monkeypatch.setattr(console, "_width", 200)
     monkeypatch.setattr(module, "dry_run", lambda config: replace(found, layers=2))
     with console.capture() as captured:
-        dry_run_step(config())
+        show_dry_run(config())
     shown = captured.get()
     for words in ("nano:", "at the peak", "fits:", "2 of 3 blocks", "optimiser steps", "would take at most"):
         assert words in shown
@@ -118,5 +118,5 @@ def test_a_served_model_shows_its_server_too(monkeypatch: pytest.MonkeyPatch, fo
     monkeypatch.setattr(console, "_width", 200)
     monkeypatch.setattr(module, "dry_run", lambda config: found)
     with console.capture() as captured:
-        command.dry_run_step(load_config("qwen3_0.6b"))
+        command.show_dry_run(load_config("qwen3_0.6b"))
     assert "vLLM: weights" in captured.get() and "0.596 billion" in captured.get()

@@ -1,0 +1,212 @@
+"""The Python API: a command of the program as a function, for notebooks and scripts. `docs/python.md` shows it.
+
+    from backend import api as cs
+    result = cs.backtest(teams=["scripted", "ema_cross"], data="data/synthetic", start="2021-06-01")
+    result.metrics
+
+Every function raises `UserError` for what cannot be met, with what is wrong and what to do; then nothing is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from backend.config.schema import Config
+from backend.runs.backtest import backtest_teams
+from backend.runs.demo import run_demo
+from backend.runs.evaluation import evaluate_team
+from backend.runs.outcomes import BacktestOutcome, EvaluationOutcome, SftOutcome, TrainOutcome
+from backend.runs.requests import (
+    RUNS,
+    STORE,
+    BacktestRequest,
+    EvaluateRequest,
+    Observer,
+    RunRequest,
+    SftRequest,
+    TrainRequest,
+)
+from backend.runs.train import fine_tune_roles, train_team
+from backend.store.store import Store
+
+Names = str | Sequence[str]  # one name, several with commas, or a list of them
+OnProgress = Callable[[str, int, int], None]  # what is done, how many parts of it, of how many
+
+
+def backtest(
+    teams: Names = "scripted",
+    *,
+    data: str | Path | None = None,
+    symbols: Names = (),
+    timeframe: str = "",
+    resample: str = "",
+    funding: str | Path | None = None,
+    news: str | Path | None = None,
+    start: str = "",
+    end: str = "",
+    decide_every: int = 0,
+    finer: str = "",
+    rules: str = "",
+    baselines: Names | None = None,
+    seed: int = 1,
+    unmasked: bool = False,
+    record: str | Path | None = None,
+    config: Config | str = "",
+    overrides: Sequence[str] = (),
+    store: Store | str | Path = STORE,
+    runs: str | Path = RUNS,
+    on_progress: OnProgress | None = None,
+) -> BacktestOutcome:
+    """Backtest teams and strategies beside the baselines. The arguments are the options of the command `backtest`.
+
+    An empty `baselines` is none; left out, the configuration decides.
+    """
+    request = BacktestRequest(
+        teams=_names(teams),
+        data=data,
+        symbols=_names(symbols),
+        timeframe=timeframe,
+        resample=resample,
+        funding=funding,
+        news=news,
+        start=start,
+        end=end,
+        decide_every=decide_every,
+        finer=finer,
+        rules=rules,
+        baselines=None if baselines is None else _names(baselines),
+        seed=seed,
+        unmasked=unmasked,
+        record=None if record is None else Path(record),
+        config=config,
+        overrides=tuple(overrides),
+    )
+    return backtest_teams(request, store, Path(runs), _Callback(on_progress))
+
+
+def train(
+    config: Config | str = "demo",
+    *,
+    data: str | Path | None = None,
+    symbols: Names = (),
+    timeframe: str = "",
+    resample: str = "",
+    funding: str | Path | None = None,
+    news: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    resume: str = "",
+    store: Store | str | Path = STORE,
+    runs: str | Path = RUNS,
+    on_progress: OnProgress | None = None,
+) -> TrainOutcome:
+    """Train a team with M-GRPO in this process. The arguments are the options of the command `train`.
+
+    After an interruption, `resume` with the id of the run goes on.
+    """
+    request = TrainRequest(
+        config=config,
+        data=data,
+        symbols=_names(symbols),
+        timeframe=timeframe,
+        resample=resample,
+        funding=funding,
+        news=news,
+        overrides=tuple(overrides),
+        resume=resume,
+    )
+    return train_team(request, store, Path(runs), _Callback(on_progress))
+
+
+def evaluate(
+    folder: str | Path,
+    *,
+    data: str | Path | None = None,
+    symbols: Names = (),
+    timeframe: str = "",
+    resample: str = "",
+    funding: str | Path | None = None,
+    news: str | Path | None = None,
+    baselines: Names | None = None,
+    config: Config | str = "",
+    overrides: Sequence[str] = (),
+    store: Store | str | Path = STORE,
+    runs: str | Path = RUNS,
+    on_progress: OnProgress | None = None,
+) -> EvaluationOutcome:
+    """Measure the trained team in `folder` against its warm start on held-out windows, as the command `evaluate`."""
+    request = EvaluateRequest(
+        folder=folder,
+        data=data,
+        symbols=_names(symbols),
+        timeframe=timeframe,
+        resample=resample,
+        funding=funding,
+        news=news,
+        baselines=None if baselines is None else _names(baselines),
+        config=config,
+        overrides=tuple(overrides),
+    )
+    return evaluate_team(request, store, Path(runs), _Callback(on_progress))
+
+
+def sft(
+    sources: Names = "scripted",
+    *,
+    folder: str | Path = RUNS / "sft",
+    data: str | Path | None = None,
+    symbols: Names = (),
+    timeframe: str = "",
+    resample: str = "",
+    funding: str | Path | None = None,
+    news: str | Path | None = None,
+    config: Config | str = "demo",
+    overrides: Sequence[str] = (),
+    on_progress: OnProgress | None = None,
+) -> SftOutcome:
+    """Fine-tune each role on the best conversations of the teams in `sources`, as the command `sft`.
+
+    `folder` becomes a team. The same call goes on after an interruption.
+    """
+    request = SftRequest(
+        sources=_names(sources),
+        folder=Path(folder),
+        data=data,
+        symbols=_names(symbols),
+        timeframe=timeframe,
+        resample=resample,
+        funding=funding,
+        news=news,
+        config=config,
+        overrides=tuple(overrides),
+    )
+    return fine_tune_roles(request, _Callback(on_progress))
+
+
+def demo(
+    config: Config | str = "demo",
+    *,
+    overrides: Sequence[str] = (),
+    store: Store | str | Path = STORE,
+    runs: str | Path = RUNS,
+    on_progress: OnProgress | None = None,
+) -> EvaluationOutcome:
+    """Make a market, train a team in it, and measure what that changed, as the command `demo`. It takes minutes."""
+    request = RunRequest(config=config, overrides=tuple(overrides))
+    return run_demo(request, store, Path(runs), _Callback(on_progress))
+
+
+class _Callback(Observer):
+    """Passes progress on to a function, if there is one."""
+
+    def __init__(self, on_progress: OnProgress | None) -> None:
+        self._on_progress = on_progress
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        if self._on_progress is not None:
+            self._on_progress(what, done, total)
+
+
+def _names(given: Names) -> tuple[str, ...]:
+    parts = given.split(",") if isinstance(given, str) else given
+    return tuple(part.strip() for part in parts if part.strip())

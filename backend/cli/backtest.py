@@ -1,0 +1,127 @@
+"""`cryptosentinel backtest`: teams and strategies against the baselines over one window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from backend.cli.console import bars, console, narrow_table, print_account, print_notes
+from backend.cli.options import (
+    BaselinesOption,
+    MarketOptions,
+    RecordOptions,
+    WindowOptions,
+    baseline_names,
+    grouped,
+)
+from backend.runs.requests import BacktestRequest, RunStart
+from simulator.market.timeframes import format_time
+
+if TYPE_CHECKING:  # the database takes its time
+    from backend.store.records import BacktestRecord
+
+
+@grouped
+def backtest(
+    market: MarketOptions,
+    window: WindowOptions,
+    recorded: RecordOptions,
+    team: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--team",
+            help="Who is tested: 'scripted', the folder of a training run, 'model' (one that was not trained, see "
+            "engine.model), a strategy like ema_cross, or your own as module:Class. Repeatable.",
+        ),
+    ] = None,
+    baselines: BaselinesOption = "",
+    finer: Annotated[
+        str, typer.Option("--finer", help="Finer bars that decide what came first inside a bar: 1m, 5m.")
+    ] = "",
+    rules: Annotated[
+        str,
+        typer.Option("--rules", help="JSON file of the venue's rules; default: rules.json in --data. 'none' for none."),
+    ] = "",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of sampling and of the random baseline.")] = 1,
+    unmasked: Annotated[
+        bool, typer.Option("--unmasked", help="Play each team again with names and dates shown, and compare the two.")
+    ] = False,
+    cassette: Annotated[
+        Path | None,
+        typer.Option(
+            "--record",
+            help="Record the team's calls in this folder, a cassette. --team FOLDER replays it. After an interruption, "
+            "the same command goes on and repeats no call.",
+        ),
+    ] = None,
+) -> None:
+    """Backtest teams and strategies against the baselines over one window, store every decision, and write a report."""
+    from backend.reporting.inference_cost import thinking_line
+    from backend.runs.backtest import backtest_teams
+
+    request = BacktestRequest(
+        teams=tuple(team or ("scripted",)),
+        baselines=baseline_names(baselines),
+        finer=finer,
+        rules=rules,
+        seed=seed,
+        unmasked=unmasked,
+        record=cassette,
+        **market.given(),
+        **window.given(),
+    )
+    shown_before: list[str] = []
+
+    def announce(start: RunStart) -> None:
+        _announce(start, "as asked" if window.start else "the last 90 days; choose with --start and --end")
+        shown_before.extend(start.notes)
+
+    with bars(announce) as shown:
+        outcome = backtest_teams(request, recorded.store, recorded.runs, shown)
+    console.print(_result_table(outcome.run, outcome.summary.backtests))
+    for record in outcome.summary.backtests:
+        line = thinking_line(record.result)
+        if line is not None:
+            console.print(f"{record.name}: {line}", markup=False)
+    print_notes(note for note in outcome.notes if note not in shown_before)
+    console.print(f"report: {outcome.report}")
+
+
+def _announce(start: RunStart, why: str) -> None:
+    """What is about to be played, at which costs, and what a reader must know."""
+    from simulator.market.bar_checks import find_gaps
+
+    market, window = start.market, start.window
+    assert window is not None
+    first, last = (format_time(int(market.open_time[bar]) + market.interval) for bar in (window.start, window.stop))
+    console.print(
+        f"{market.source}: {', '.join(market.symbols)}, {market.timeframe} bars, decisions every {window.decide_every} "
+        f"bars from {first} to {last} UTC ({why})"
+    )
+    console.print(f"data: {find_gaps(market).summary()}")
+    print_account(start)
+    print_notes(start.notes)
+
+
+def _result_table(run: str, records: Sequence[BacktestRecord]) -> Table:
+    """The results, the best return first."""
+    table = narrow_table(f"run {run}")
+    for heading in ("return%", "Sharpe", "loss%", "expo", "trades", "long", "costs"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for record in sorted(records, key=lambda record: -record.result["metrics"]["total_return"]):
+        metrics = record.result["metrics"]
+        table.add_row(
+            record.name,
+            f"{100 * metrics['total_return']:+.2f}",
+            f"{metrics['sharpe']:.2f}",
+            f"{100 * metrics['max_drawdown']:.1f}",
+            f"{metrics['exposure']:.2f}",
+            f"{metrics['trades']:.0f}",
+            f"{metrics['long_share']:.2f}",
+            f"{sum(record.result['costs'].values()):.2f}",
+        )
+    return table

@@ -1,0 +1,234 @@
+"""`cryptosentinel train`: a training in this process or in several, its resume, and what it would take."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from backend.cli.console import bars, console, narrow_table, print_config, print_notes
+from backend.cli.options import ConfigOption, MarketOptions, RecordOptions, SetOption, grouped
+from backend.cli.serve import served_store
+from backend.runs.requests import Observer, RunStart, TrainRequest
+from simulator.errors import UserError
+
+if TYPE_CHECKING:  # they import torch and the database
+    from backend.config.schema import Config
+    from backend.store.store import Store
+    from backend.training.checkpoints import TrainingState
+    from backend.training.planning.dry_run import DryRun
+    from backend.training.planning.memory_estimate import Estimate
+    from simulator.market.market import Market
+
+
+class Launch(StrEnum):
+    """How the parts of a training are started."""
+
+    PROCESSES = "processes"
+    RAY = "ray"
+
+
+@dataclass(frozen=True)
+class SeveralProcesses:
+    """A training by rollout workers and a trainer for each role: processes of this machine, or actors on the Ray
+    cluster at the address `cluster`. All of them open the store at `store`. See `backend.runs.train.TrainingProcess`.
+    """
+
+    launch: Launch
+    workers: int
+    store: str
+    runs: Path
+    asked_address: str = ""
+    cluster: str | None = None
+
+    @property
+    def resume_options(self) -> str:
+        """Options that `train --resume RUN` needs besides."""
+        options = f" --launch {self.launch} --workers {self.workers}"
+        return f"{options} --ray-address {self.asked_address}" if self.asked_address else options
+
+    def check(self, config: Config) -> None:
+        """Raise `ConfigError` for a training that cannot be divided among processes."""
+        from backend.distributed.entrypoints import check_distributed
+
+        check_distributed(config, self.workers)
+
+    def check_resumed(self, folder: Path) -> None:
+        """Raise `UserError` for a run that was begun in one process."""
+        if (folder / "checkpoints").exists():
+            raise UserError(f"the run in {folder} was trained in one process: go on without --launch")
+
+    def train(
+        self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
+    ) -> TrainingState:
+        """Train by processes that are started here. Raises `RunFailed`."""
+        from backend.distributed.coordinator import coordinator_state
+        from backend.distributed.local_launcher import run_processes
+        from backend.distributed.ray.launcher import run_ray
+        from backend.training.start import begin
+
+        begin(config, market, folder, observer.progress)
+        total = config.training.stage1_steps + config.training.stage2_steps
+
+        def on_step(step: int) -> None:
+            observer.progress("M-GRPO", step, max(step, total))
+
+        if self.cluster is None:
+            run_processes(self.store, run, self.runs, self.workers, on_step)
+        else:
+            run_ray(self.store, run, self.runs, self.workers, on_step, ray_address=self.cluster)
+        return coordinator_state(folder)
+
+
+@grouped
+def train(
+    market: MarketOptions,
+    recorded: RecordOptions,
+    config: ConfigOption = "demo",
+    set_: SetOption = None,
+    resume: Annotated[
+        str, typer.Option("--resume", help="Id of a run to go on with; its own configuration is used.")
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
+    dry_run_step: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run-step",
+            help="Estimate the memory, do one step with random weights of that architecture, and stop.",
+        ),
+    ] = False,
+    launch: Annotated[
+        Launch | None,
+        typer.Option(
+            "--launch",
+            help="Rollout workers and a trainer for each role apart: processes of this machine, or actors on Ray.",
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Rollout workers of --launch.")] = 1,
+    ray_address: Annotated[
+        str,
+        typer.Option(
+            "--ray-address",
+            help="HOST:PORT of a Ray cluster that this machine has joined, or auto; default: RAY_ADDRESS, else one of "
+            "our own on this machine, for as long as the run lasts.",
+        ),
+    ] = "",
+) -> None:
+    """Train a team with M-GRPO. Ctrl-C is safe: go on with --resume."""
+    request = TrainRequest(config=config, overrides=tuple(set_ or ()), resume=resume, **market.given())
+    if dry_run:
+        print_config(request.settings())
+        return
+    if dry_run_step:
+        show_dry_run(request.settings())
+        return
+    from backend.runs.train import InProcess, train_team
+
+    with ExitStack() as stack:
+        where, options = recorded.store, ""
+        process: InProcess | SeveralProcesses = InProcess()
+        if launch is not None:
+            process = SeveralProcesses(launch, workers, where, recorded.runs, ray_address)
+            if not resume:
+                process.check(request.settings())  # before anything is started
+        cluster = ray_cluster(launch == Launch.RAY, ray_address, where)
+        if isinstance(process, SeveralProcesses):
+            where = stack.enter_context(served_store(where, recorded.runs))
+            process = replace(process, store=where, cluster=cluster)
+            options = process.resume_options
+
+        def announce(start: RunStart) -> None:
+            print_notes(start.notes)
+            console.print(
+                f"run {start.run} in {start.folder}; stop with Ctrl-C and go on with: cryptosentinel train --resume "
+                f"{start.run}{options}"
+            )
+
+        shown = stack.enter_context(bars(announce))
+        outcome = train_team(request, where, recorded.runs, shown, process)
+    state, folder = outcome.state, outcome.folder
+    console.print(f"done: {state.step} steps, best at step {state.best_step} (validation outcome {state.best_score})")
+    console.print(f"the team is in {folder}; try: cryptosentinel evaluate {folder}")
+
+
+def ray_cluster(on_ray: bool, asked: str, store: str) -> str | None:
+    """The address of the Ray cluster to launch on; None to launch without Ray. Raises `UserError` if there is none."""
+    if on_ray:
+        from backend.distributed.ray.cluster import cluster_address
+
+        return cluster_address(asked, store)
+    if asked:
+        raise UserError(f"--ray-address {asked} is for --launch ray: add that, or leave the address out")
+    return None
+
+
+def show_dry_run(config: Config) -> None:
+    """Print the memory that the configuration needs, do one step, and print what it took and what a full step would.
+
+    Raises `UserError` for a base of unknown architecture, or if not even one block of it fits.
+    """
+    from backend.models.architectures import Shape, architecture_of
+    from backend.policies.hardware import hardware_of
+    from backend.training.planning.dry_run import dry_run, project
+    from backend.training.planning.memory_estimate import estimate, gib, machine_memory, plan_of, server, verdict
+
+    shape = Shape.of(architecture_of(config.training, config.nano))
+    hardware = hardware_of(config.training)
+    free = machine_memory(hardware.device)
+    plan = plan_of(config, shape, hardware.kind)
+    expected = estimate(shape, plan)
+    base = config.training.base_model or "nano"
+    console.print(f"{base}: {shape.parameters / 1e9:.3g} billion parameters, {shape.layers} blocks", markup=False)
+    where = f"{hardware.device}, {hardware.precision}, gradient checkpointing {'on' if plan.checkpointing else 'off'}"
+    console.print(_needs_table(f"memory of the trainer, estimated ({where})", expected))
+    console.print(verdict(expected, free), markup=False)
+    if not plan.checkpointing:
+        less = estimate(shape, replace(plan, checkpointing=True)).of("updates")
+        console.print(
+            f"its updates take {gib(expected.of('updates'))}; with training.gradient_checkpointing they would take "
+            f"{gib(less)}"
+        )
+    if plan.engine == "vllm" and not plan.shared:
+        console.print(_needs_table("memory of the vLLM server, estimated", server(shape, plan)))
+        console.print(verdict(server(shape, plan), machine_memory("cuda")), markup=False)
+    step = dry_run(config)
+    if step.layers < shape.layers:
+        console.print(f"note: {step.layers} of {shape.layers} blocks were built, as more do not fit here")
+    console.print(_parts_table(step))
+    console.print(f"it took {gib(step.peak)} at most; {gib(step.expected.total)} were estimated for it")
+    full = project(step, config)
+    console.print(
+        f"a step of {full.conversations} conversations and {full.tokens:,} tokens would take at most "
+        f"{full.step:,.0f} s here: rollouts {full.rollouts:,.0f} in this process, updates {full.updates:,.0f}, new "
+        f"weights {full.publishing:,.0f}"
+    )
+
+
+def _needs_table(title: str, expected: Estimate) -> Table:
+    """An estimate by part."""
+    from backend.training.planning.memory_estimate import gib, rows
+
+    table = narrow_table(title)
+    table.add_column("when")
+    table.add_column("takes", justify="right", no_wrap=True)
+    for part, when, size in rows(expected):
+        table.add_row(part, when, size)
+    table.add_row("at the peak", expected.peak_phase, gib(expected.total))
+    return table
+
+
+def _parts_table(step: DryRun) -> Table:
+    """What each part of the step took."""
+    from backend.training.planning.memory_estimate import gib
+
+    table = narrow_table("one step with random weights")
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("memory at most", justify="right", no_wrap=True)
+    for part in step.parts:
+        table.add_row(part.name, f"{part.seconds:.2f}", gib(part.peak))
+    return table

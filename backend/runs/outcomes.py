@@ -1,0 +1,204 @@
+"""What the use cases return: where a run is, and its results as pandas tables and plotly figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from backend.config.schema import Config
+from backend.reporting import charts
+from backend.reporting.result_stats import trades_of_result
+from backend.reporting.run_summary import Played, RunSummary
+from backend.training.checkpoints import TrainingState
+from backend.training.sft.datasets import DROPPED
+
+
+@dataclass(frozen=True)
+class BacktestOutcome:
+    """A finished backtest. `summary` is all that was stored of it."""
+
+    run: str
+    folder: Path
+    report: Path
+    config: Config
+    summary: RunSummary
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know before the numbers."""
+        return self.summary.notes
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """A row for each team, strategy and baseline: return, Sharpe ratio, drawdown, costs and the other metrics."""
+        return _named(self._played.rows)
+
+    @property
+    def equity(self) -> pd.DataFrame:
+        """Equity at each bar's close (UTC), a column for each team, strategy and baseline."""
+        curves = {name: result["equity"] for name, result in self._played.results.items()}
+        return pd.DataFrame(curves, index=_utc(self._played.own["times"]).rename("time"))
+
+    @property
+    def trades(self) -> pd.DataFrame:
+        """The round trips of everybody, in the order they were closed."""
+        rows = [
+            {"team": name, **asdict(trade)}
+            for name, result in self._played.results.items()
+            for trade in trades_of_result(result)
+        ]
+        table = pd.DataFrame(rows, columns=None if rows else ["team"])
+        for column in table.columns.intersection(["entry_time", "exit_time"]):
+            table[column] = _utc(table[column].tolist())
+        return table
+
+    @property
+    def decisions(self) -> pd.DataFrame:
+        """The decisions of the teams: when, how many conversations and orders, and the return until the next one."""
+        records = self.summary.decisions
+        return pd.DataFrame(
+            {
+                "team": [record.backtest for record in records],
+                "number": [record.ordinal for record in records],
+                "time": _utc([record.time for record in records]),
+                "conversations": [len(record.story["conversations"]) for record in records],
+                "orders": [len(record.story["orders"]) for record in records],
+                "net_return": [record.story["net_return"] for record in records],
+            }
+        )
+
+    def figure(self) -> go.Figure:
+        """Return since the start of each team, strategy and baseline."""
+        curves = {name: result["equity"] for name, result in self._played.results.items()}
+        return charts.equity_chart(curves, charts.moments(self._played.own["times"]), "", self._played.main)
+
+    @property
+    def _played(self) -> Played:
+        return self.summary.played()[0]
+
+
+@dataclass(frozen=True)
+class TrainOutcome:
+    """A finished training. The team is in `folder`; `state` is where the training ended, `summary` all that was stored
+    of the run."""
+
+    run: str
+    folder: Path
+    config: Config
+    state: TrainingState
+    summary: RunSummary
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """A row for each step, with a column for each metric, such as `team/outcome` or `manager/reward/mean`."""
+        return _stepwise(self.summary)
+
+    def figure(self, title: str = "Reward") -> go.Figure:
+        """The curves of one picture of the report: Reward, Format, Expert score, Calls in a decision or Validation."""
+        curves = {picture.title: picture.series for picture in self.summary.curves()}
+        return charts.step_chart(curves[title], self.summary.events)
+
+
+@dataclass(frozen=True)
+class EvaluationOutcome:
+    """A finished evaluation or demo: the verdict in words, and the documents behind it. The team is in `folder` after a
+    demo. `no_edge` is the measurement on the twin market in which nothing can be known; None for historical bars.
+    """
+
+    run: str
+    folder: Path
+    report: Path
+    config: Config
+    verdict: str
+    held_out: dict[str, Any]
+    no_edge: dict[str, Any] | None
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """A row for each team and baseline: means over the held-out windows."""
+        return _named(self.held_out["rows"])
+
+    @property
+    def equity(self) -> pd.DataFrame:
+        """Equity from 1 on, averaged over the held-out windows, by days since a window's start."""
+        return pd.DataFrame(self.held_out["equity"], index=pd.Index(self.held_out["equity_days"], name="days"))
+
+    @property
+    def differences(self) -> pd.DataFrame:
+        """Trained minus warm-started, in return a window: the mean with its 95 % interval, for each measurement."""
+        rows = {
+            label: {"mean": row["mean"], "low": row["ci95"][0], "high": row["ci95"][1]}
+            for label, row in self._differences().items()
+        }
+        return _named(rows)
+
+    def figure(self) -> go.Figure:
+        """The paired differences of the windows, their mean and its 95 % interval."""
+        return charts.difference_chart(self._differences())
+
+    def _differences(self) -> dict[str, dict[str, Any]]:
+        measured = {"Held-out windows": self.held_out, "No-edge twin": self.no_edge}
+        return {label: document["difference"] for label, document in measured.items() if document is not None}
+
+
+@dataclass(frozen=True)
+class SftOutcome:
+    """A finished fine-tuning: the team is in `folder`.
+
+    By role: `counts` of the conversations that were collected, kept and dropped; `scores` before and after; `losses`,
+    the imitation loss in nats a token on validation conversations before and after, None where there are none.
+    """
+
+    folder: Path
+    config: Config
+    counts: dict[str, dict[str, int]]
+    scores: dict[str, dict[str, Any]]
+    losses: dict[str, Sequence[float] | None]
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """A row for each role: its conversations, and its score on held-out states before and after."""
+        rows = {}
+        for role, score in self.scores.items():
+            losses = self.losses[role] or (None, None)
+            rows[role] = {
+                **self.conversations(role),
+                "score_before": score["before"],
+                "score_after": score["after"],
+                "loss_before": losses[0],
+                "loss_after": losses[1],
+            }
+        return _named(rows)
+
+    def conversations(self, role: str) -> dict[str, int]:
+        """How many conversations of a role were collected, dropped and kept, and how the kept ones were divided."""
+        count = self.counts[role]
+        return {
+            "collected": count["collected"],
+            "dropped": count["collected"] - count["kept"],
+            "kept": count["kept"],
+            "train": count["train"],
+            "validation": count["validation"],
+        }
+
+    def dropped(self, role: str) -> dict[str, int]:
+        """How many conversations of a role were dropped, by reason."""
+        return {reason: self.counts[role][reason] for reason in DROPPED if self.counts[role][reason]}
+
+
+def _named(rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _stepwise(summary: RunSummary) -> pd.DataFrame:
+    steps = pd.Index([record.step for record in summary.metrics], name="step")
+    return pd.DataFrame([record.values for record in summary.metrics], index=steps)
+
+
+def _utc(times: Sequence[int]) -> pd.DatetimeIndex:
+    return pd.to_datetime(list(times), unit="ms", utc=True)

@@ -1,0 +1,189 @@
+"""What a caller gives to a use case: a frozen request, and an observer that shows what happens.
+
+A field of a request that is left out changes nothing: then the configuration decides. No heavy library is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backend.config.load import config_from_dict, load_config, override
+from backend.config.schema import Config
+
+if TYPE_CHECKING:  # they import torch and pandas, which take seconds
+    from backend.builders.market import Account
+    from backend.training.trainer import Progress
+    from simulator.backtest.run import Window
+    from simulator.market.market import Market
+
+STORE = "runs/store"  # where runs are recorded, and the folder of their files, if a caller names no other
+RUNS = Path("runs")
+SAMPLE = Path("data/synthetic")  # the bars of a backtest without data
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """`config` is a preset, the path of a TOML file, or a configuration. `overrides` are like `training.seed=5`."""
+
+    config: Config | str = "demo"
+    overrides: tuple[str, ...] = ()
+
+    def settings(self) -> Config:
+        """The configuration with the overrides and the other fields applied. Raises `ConfigError`."""
+        if isinstance(self.config, Config):
+            return override(self.config, self.overrides, "the configuration")
+        return load_config(self.config, self.overrides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarketRequest(RunRequest):
+    """A run on a market: the folder of bars, their symbols and timeframe, and what lies beside them."""
+
+    data: str | Path | None = None
+    symbols: tuple[str, ...] = ()
+    timeframe: str = ""
+    resample: str = ""
+    funding: str | Path | None = None
+    news: str | Path | None = None
+
+    def settings(self) -> Config:
+        """As for every request, with the fields of the market."""
+        return self.on_market(super().settings())
+
+    def on_market(self, config: Config) -> Config:
+        """`config` with the fields of the market."""
+        document = config.to_dict()
+        market = document["market"]
+        given = {
+            "data": self.data,
+            "timeframe": self.timeframe,
+            "resample": self.resample,
+            "funding_dir": self.funding,
+            "news": self.news,
+        }
+        market |= {key: str(value) for key, value in given.items() if value}
+        if self.symbols:
+            market["symbols"] = list(self.symbols)
+        if market["resample"] == market["timeframe"]:
+            market["resample"] = ""
+        return config_from_dict(document, "the options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowRequest(MarketRequest):
+    """A run over one window: dates in UTC, and `decide_every` in bars, 0 for once a day.
+
+    An empty `config` is the preset for the data. `seed` is that of sampling.
+    """
+
+    config: Config | str = ""
+    start: str = ""
+    end: str = ""
+    decide_every: int = 0
+    seed: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BacktestRequest(WindowRequest):
+    """Teams and strategies over one window, beside the baselines.
+
+    `teams` are names as `backend.runs.backtest.subject_of` takes them. With `unmasked`, each team also plays with real
+    symbols and dates. `record` is the folder of a cassette, in which the calls of the one team are recorded.
+    """
+
+    teams: tuple[str, ...] = ("scripted",)
+    finer: str = ""
+    rules: str = ""
+    baselines: tuple[str, ...] | None = None
+    unmasked: bool = False
+    record: Path | None = None
+
+    def at_venue(self, config: Config) -> Config:
+        """`config` with the fields of the venue and the baselines."""
+        return _with_venue(config, self.finer, self.rules, self.baselines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest(MarketRequest):
+    """A training with M-GRPO. `resume` is the id of a run to go on with; that run's configuration is used."""
+
+    resume: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRequest(MarketRequest):
+    """The trained team in `folder` on held-out windows. An empty `config` is the configuration of its training."""
+
+    folder: str | Path
+    config: Config | str = ""
+    baselines: tuple[str, ...] | None = None
+
+    def compared(self, config: Config) -> Config:
+        """`config` with the baselines."""
+        return _with_venue(config, "", "", self.baselines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftRequest(MarketRequest):
+    """Supervised fine-tuning of each role on the best conversations of the teams in `sources`; `folder` becomes a team.
+
+    A source is `scripted`, `warm_start` (the base model itself), or the folder of a trained team.
+    """
+
+    sources: tuple[str, ...] = ("scripted",)
+    folder: Path = RUNS / "sft"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRequest(WindowRequest):
+    """One strategy or one team, checked for look-ahead or for the history it needs.
+
+    With `greedy`, a team is not sampled: its sampling seeds depend on the number of bars before a decision.
+    """
+
+    strategy: str = ""
+    team: str = ""
+    greedy: bool = False
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """A run that was checked and is about to begin. `notes` are what a reader must know before the numbers."""
+
+    run: str
+    folder: Path
+    config: Config
+    market: Market
+    account: Account
+    window: Window | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Observer:
+    """Watches a run. This one shows nothing: override the methods whose news should be shown."""
+
+    def started(self, start: RunStart) -> None:
+        """The run begins."""
+
+    def message(self, text: str) -> None:
+        """A line for people about what happens next."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """`done` of `total` parts of `what` are finished."""
+
+    def trained(self, progress: Progress) -> None:
+        """A step of training is finished."""
+        self.progress("M-GRPO", progress.step, progress.total)
+
+
+SILENT = Observer()
+
+
+def _with_venue(config: Config, finer: str, rules: str, baselines: tuple[str, ...] | None) -> Config:
+    document: dict[str, Any] = config.to_dict()
+    document["venue"] |= {key: value for key, value in {"finer": finer, "rules": rules}.items() if value}
+    if baselines is not None:
+        document["evaluation"]["baselines"] = list(baselines)
+    return config_from_dict(document, "the options")

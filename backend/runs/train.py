@@ -1,0 +1,138 @@
+"""The use cases that train: `train`, M-GRPO in this process or in several, and `sft`, supervised fine-tuning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from backend.builders.market import account_of, load_market, unknown_to_training
+from backend.config.load import config_from_dict
+from backend.config.schema import Config
+from backend.policies.hardware import described, moved
+from backend.reporting.run_summary import summarise
+from backend.runs.outcomes import SftOutcome, TrainOutcome
+from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunStart, SftRequest, TrainRequest
+from backend.store.run_record import new_run_id, recorded_run, store_at
+from backend.store.store import Store
+from backend.training import rl_job
+from backend.training.checkpoints import TrainingState
+from backend.training.sft_job import run_sft
+from simulator.errors import Interrupted, UserError
+from simulator.market.market import Market
+
+
+class TrainingProcess(Protocol):
+    """How a training runs. `InProcess` is the way in this process; `backend.cli.serve` has others."""
+
+    @property
+    def resume_options(self) -> str:
+        """Options that `train --resume RUN` needs besides, each with a space before it."""
+
+    def check(self, config: Config) -> None:
+        """Raise `UserError` for a configuration that cannot be trained in this way."""
+
+    def check_resumed(self, folder: Path) -> None:
+        """Raise `UserError` for a run that was begun in another way: each keeps its state in other files."""
+
+    def train(
+        self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
+    ) -> TrainingState:
+        """Train, going on from the newest checkpoint in `folder` if there is one. Raises `RunFailed`."""
+
+
+class InProcess:
+    """A training in this process."""
+
+    resume_options = ""
+
+    def check(self, config: Config) -> None:
+        """See `TrainingProcess`."""
+        rl_job.check_ready(config)
+
+    def check_resumed(self, folder: Path) -> None:
+        """See `TrainingProcess`."""
+        if (folder / "services").exists():
+            raise UserError(
+                f"the run in {folder} was trained in several processes: go on with --launch processes or ray"
+            )
+
+    def train(
+        self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
+    ) -> TrainingState:
+        """See `TrainingProcess`."""
+        return rl_job.train(config, market, store, run, folder, observer.progress, observer.trained).state
+
+
+def train_team(
+    request: TrainRequest,
+    store: Store | str | Path = STORE,
+    runs: Path = RUNS,
+    observer: Observer = SILENT,
+    process: TrainingProcess | None = None,
+) -> TrainOutcome:
+    """Train a team, record the run in `store`, and leave the team in the run's folder below `runs`.
+
+    Raises `UserError` for a request that cannot be met; then nothing is recorded. Raises `RunFailed` where the training
+    cannot go on, and `Interrupted` after Ctrl-C; both can be resumed.
+    """
+    process = process or InProcess()
+    config = request.settings()
+    if not request.resume:
+        process.check(config)
+    with store_at(store) as opened:
+        run = request.resume or new_run_id("train")
+        folder = runs / run
+        if request.resume:
+            config = _resumed(opened, run, folder, process, observer)
+        market = load_market(config.market, config.costs)
+        if request.resume and opened.run(run).data_hash != market.content_hash:
+            raise UserError(
+                f"run {run} was trained on other data (its hash differs from that of {market.source} now): resume "
+                "with the same files, or start a new run"
+            )
+        account, hardware, notes = account_of(config, market), described(config.training), []
+        not_scored = unknown_to_training(account)
+        if not_scored:
+            notes.append(f"training does not score {', '.join(not_scored)}; `evaluate` and `backtest` do")
+        other_hardware = moved(opened.run(run).config.get("hardware", {}), hardware) if request.resume else None
+        if other_hardware:
+            notes.append(other_hardware)
+        observer.started(RunStart(run, folder, config, market, account, notes=tuple(notes)))
+        with recorded_run(
+            opened, run, "train", config.training.seed, market.content_hash, config, process.resume_options,
+            hardware=hardware,
+        ):  # fmt: skip
+            state = process.train(config, market, opened, run, folder, observer)
+        summary = summarise(opened, run)
+    return TrainOutcome(run, folder, config, state, summary)
+
+
+def fine_tune_roles(request: SftRequest, observer: Observer = SILENT) -> SftOutcome:
+    """Collect conversations, train each role on the best of them, and score them on held-out states.
+
+    The same request goes on where it stopped. Raises `UserError` for a request that cannot be met, `RunFailed` where
+    the training cannot go on, and `Interrupted` after Ctrl-C.
+    """
+    config, folder = request.settings(), request.folder
+    market = load_market(config.market, config.costs)
+    try:
+        result = run_sft(config, market, request.sources, folder, observer.progress)
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; what is in {folder} is kept, and the same command goes on from here") from None
+    return SftOutcome(folder, config, result.manifest["counts"], result.scores, result.losses)
+
+
+def _resumed(store: Store, run: str, folder: Path, process: TrainingProcess, observer: Observer) -> Config:
+    """The configuration of a run that goes on. Makes sure that no other program trains it. Raises `UserError`."""
+    record = store.run(run)
+    if record.kind != "train":
+        raise UserError(f"run {run} is no training run: `cryptosentinel runs` lists those that are")
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder, so nothing to go on from: give --runs as before")
+    config = config_from_dict(record.config["config"], f"the configuration of run {run}")
+    process.check_resumed(folder)
+    process.check(config)
+    if record.status == "running":
+        observer.message(f"run {run} is recorded as running; looking for up to a minute whether somebody is at it")
+        store.claim(run)
+    return config
