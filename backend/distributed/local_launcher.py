@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from backend.config.load import config_from_dict
@@ -25,19 +24,50 @@ from simulator.errors import RunFailed
 
 OnStep = Callable[[int], None]
 RESTARTS = 1000  # of all processes together; a run that needs more is not worth going on with
-_LOOK = 0.2  # seconds between two looks at the processes
+_POLL = 0.2  # seconds between two looks at the processes
 _GRACE = 20.0  # seconds to end in after being asked to
 
 
-@dataclass
 class _Child:
-    """A process, and how it is started again; `dead` are the ids of those that were it before."""
+    """A process on this machine, started when this object is made."""
 
-    name: str
-    arguments: list[str]
-    log: Path
-    process: subprocess.Popen[bytes]
-    dead: list[str] = field(default_factory=list)
+    def __init__(self, name: str, arguments: list[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._arguments = arguments
+        self._process = _spawn(arguments, log)
+        self._dead: list[str] = []
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Of the process, negative for the signal that has ended it; None while it is alive."""
+        return self._process.poll()
+
+    def restart(self) -> None:
+        """Start the process again as it was."""
+        self._process = _spawn(self._arguments, self.log)
+
+    def replace(self) -> None:
+        """Start the process again, in the place of all that have died by this name: the last may have died before it
+        could put its own id into the store."""
+        self._dead.append(str(self.pid))
+        self._process = _spawn([*self._arguments, "--replaces", ",".join(self._dead)], self.log)
+
+    def interrupt(self) -> None:
+        """Ask it to end."""
+        if self.exit_code() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def end(self, deadline: float) -> None:
+        """Wait for its end up to `deadline` on the monotonic clock, then kill it."""
+        try:
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 @contextmanager
@@ -47,19 +77,19 @@ def gateway(path: str, log: Path) -> Iterator[str]:
         yield path
         return
     port = _free_port()
-    child = _start("store", ["serve", "store", "--path", path, "--port", str(port)], log)
+    child = _Child("store", ["serve", "store", "--path", path, "--port", str(port)], log)
     over = threading.Event()
     watch = threading.Thread(target=_keep, args=(child, over), name="watch of the store", daemon=True)
     try:
         deadline = time.monotonic() + 60.0
         while not _listens(port):
-            if child.process.poll() is not None or time.monotonic() > deadline:
+            if child.exit_code() is not None or time.monotonic() > deadline:
                 raise RunFailed(f"the server of the store {path} did not start: {last_message(log)}")
             time.sleep(0.05)
         watch.start()
         yield f"ws://127.0.0.1:{port}"
     except (StoreError, RunFailed) as error:
-        if watch.ident is not None and child.process.poll() is not None:
+        if watch.ident is not None and child.exit_code() is not None:
             raise RunFailed(f"the server of the store {path} ended: {last_message(log)}") from error
         raise
     finally:
@@ -77,10 +107,10 @@ def run_processes(
     on_step: OnStep,
     on_start: Callable[[str, int], None] | None = None,
 ) -> None:
-    """The rollout workers and a trainer for each role of a run that has begun, until the leader has done.
+    """The rollout workers and a trainer for each role of a run that has begun, until the coordinator has done.
 
     Logs are in the run's folder, `services/*.log`. A process that a signal has ended is started again; one that failed
-    ends the run: `RunFailed` with its last words. `on_start` hears of each process that starts, with its id.
+    ends the run: `RunFailed` with its last message. `on_start` gets the name and id of each process that starts.
     """
     folder = runs / run / "services"
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,9 +122,9 @@ def run_processes(
     children: list[_Child] = []
     try:
         for name, arguments in wanted.items():
-            children.append(_start(name, arguments, folder / f"{name}.log"))
+            children.append(_Child(name, arguments, folder / f"{name}.log"))
             if on_start is not None:
-                on_start(name, children[-1].process.pid)
+                on_start(name, children[-1].pid)
         with Store.open(address) as store:
             _watch(store, run, children, on_step, on_start)
     finally:
@@ -111,10 +141,10 @@ def _team(address: str, run: str) -> tuple[str, ...]:
 def _watch(
     store: Store, run: str, children: list[_Child], on_step: OnStep, on_start: Callable[[str, int], None] | None
 ) -> None:
-    restarts, seen = 0, -1
+    restarts, last_step = 0, -1
     while True:
         for child in children:
-            code = child.process.poll()
+            code = child.exit_code()
             if code is None:
                 continue
             if code == 0 and child.name == COORDINATOR:
@@ -124,21 +154,18 @@ def _watch(
             if code >= 0 or restarts == RESTARTS:
                 raise RunFailed(f"{child.name} ended with code {code}: {last_message(child.log)}")
             restarts += 1
-            # All that died by this name: the last may not have lived long enough to put its own into the store.
-            child.dead.append(str(child.process.pid))
-            replaces = ["--replaces", ",".join(child.dead)]
-            child.process = _start(child.name, [*child.arguments, *replaces], child.log).process
+            child.replace()
             if on_start is not None:
-                on_start(child.name, child.process.pid)
+                on_start(child.name, child.pid)
         step = coordinator_step(store, run)
-        if step is not None and step != seen:
-            seen = step
+        if step is not None and step != last_step:
+            last_step = step
             on_step(step)
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
 
 
 def coordinator_step(store: Store, run: str) -> int | None:
-    """The step that the leader of a run is at, None before it has said so. Raises `RunFailed` without a store."""
+    """The step that the coordinator of a run is at, None before it has said so. Raises `RunFailed` without a store."""
     try:
         return next((one.step for one in store.services(run) if one.name == COORDINATOR), None)
     except StoreError as error:
@@ -147,19 +174,19 @@ def coordinator_step(store: Store, run: str) -> int | None:
 
 def _keep(child: _Child, over: threading.Event) -> None:
     """Start a process again whenever a signal has killed it, until `over`; its clients wait for it meanwhile."""
-    while not over.wait(_LOOK):
-        code = child.process.poll()
+    while not over.wait(_POLL):
+        code = child.exit_code()
         if code is not None and code < 0:
-            child.process = _start(child.name, child.arguments, child.log).process
+            child.restart()
 
 
-def _start(name: str, arguments: list[str], log: Path) -> _Child:
+def _spawn(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
     log.parent.mkdir(parents=True, exist_ok=True)
     # Two threads in one process are many times slower than one while another process computes.
     own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     own |= {PARENT: str(os.getpid())}
     with log.open("ab") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "backend.cli", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -167,21 +194,15 @@ def _start(name: str, arguments: list[str], log: Path) -> _Child:
             env=os.environ | own,
             start_new_session=True,  # Ctrl-C is ours to pass on
         )
-    return _Child(name, arguments, log, process)
 
 
 def _end(children: list[_Child]) -> None:
     """Ask all to end, and kill those that do not."""
     for child in children:
-        if child.process.poll() is None:
-            child.process.send_signal(signal.SIGTERM)
+        child.interrupt()
     deadline = time.monotonic() + _GRACE
     for child in children:
-        try:
-            child.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            child.process.kill()
-            child.process.wait()
+        child.end(deadline)
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""What runs on a Ray cluster: a process of a training as an actor, and a look at a machine before there is any.
+"""What runs on a Ray cluster: a process of a training as an actor, and the probe of a machine before there is one.
 
 No secret is among the arguments: Ray keeps those. The store's credentials come from the environment of the machine.
 """
@@ -20,8 +20,8 @@ from backend.distributed.logs import Ended, Place, last_message, logged
 from backend.distributed.run_files import SERVICES, CarriedFiles, Library, RunFiles
 from backend.store.run_record import code_version
 
-_ASK = 0.5  # seconds between two looks whether to stop
-_PATIENCE = 30.0  # seconds in which who keeps the files must answer whether to stop
+_POLL = 0.5  # seconds between two questions whether to stop
+_PATIENCE = 30.0  # seconds in which the file server must answer them
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Life:
-    """What an actor does until it ends: worker `number` of `workers`, or the trainer of `role`.
+class Incarnation:
+    """What an actor is until it ends: rollout worker `number` of `workers`, or the trainer of `role`.
 
     `where` is the store, `runs` the folder of the runs and `folder` the working directory, both as the driver has
-    them; `replaces` are the ids of the dead ones whose place it takes; `shared` is `Machine.shared`.
+    them; `replaces` are the ids of dead processes whose place it takes; `shared` is `Machine.shared`.
     """
 
     name: str
@@ -54,8 +54,9 @@ class Life:
     replaces: str = ""
 
 
-def look(node: str, marker: str, token: str) -> Machine:
-    """The machine that this runs on; `token` is what the driver has just written to the file `marker`."""
+def probe(node: str, marker: str, token: str) -> Machine:
+    """The machine that this runs on. It shares the driver's folder if the file `marker` holds `token`, which the driver
+    has just written there."""
     try:
         shared = Path(marker).read_text() == token
     except OSError:
@@ -63,8 +64,8 @@ def look(node: str, marker: str, token: str) -> Machine:
     return Machine(node, socket.gethostname(), code_version(), shared)
 
 
-class Keeper(Library):
-    """The library of a run as an actor on the driver's machine. It also tells the others to stop."""
+class FileServer(Library):
+    """The files of a run, served by an actor on the driver's machine. It also tells the processes to stop."""
 
     def __init__(self, folder: str, base: str) -> None:
         super().__init__(Path(folder), Path(base))
@@ -79,39 +80,39 @@ class Keeper(Library):
         return self._stopping
 
 
-class Member:
-    """A process of a run as an actor: the very worker or trainer that `serve rollout` and `serve trainer` run.
+class RayProcess:
+    """A process of a run as an actor: the same worker or trainer that `serve rollout` and `serve trainer` run.
 
     Its method runs in the main thread of its process, as a signal can only be taken there.
     """
 
-    def __init__(self, keeper: Any) -> None:
-        self._keeper = keeper
+    def __init__(self, file_server: Any) -> None:
+        self._file_server = file_server
 
-    def hello(self) -> tuple[int, str]:
+    def identify(self) -> tuple[int, str]:
         """The id of the process, and the machine that it is on."""
         import ray
 
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
-    def live(self, life: Life) -> tuple[int, str]:
-        """Do all of it; the exit code that the command would have had, and the last words."""
-        own = Path(life.runs) if life.shared else _cache(life)
-        folder = own / life.run
-        log = folder / SERVICES / f"{life.name}.log"
+    def run(self, incarnation: Incarnation) -> tuple[int, str]:
+        """Work to the end; the exit code that the command would have had, and the last message of the log."""
+        runs = Path(incarnation.runs) if incarnation.shared else _cache(incarnation)
+        folder = runs / incarnation.run
+        log = folder / SERVICES / f"{incarnation.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        if Path(life.folder).is_dir():
-            os.chdir(life.folder)  # paths of the configuration are relative to it
-        files = RunFiles(folder) if life.shared else CarriedFiles(folder, self._call)
+        if Path(incarnation.folder).is_dir():
+            os.chdir(incarnation.folder)  # paths of the configuration are relative to it
+        files = RunFiles(folder) if incarnation.shared else CarriedFiles(folder, self._call)
         code, over = 0, threading.Event()
         with log.open("a", buffering=1) as output:
-            _speak_into(output)
+            _redirect_output(output)
             former = signal.signal(signal.SIGTERM, _interrupt)
             watch = threading.Thread(target=self._watch, args=(over,), name="watch of the driver", daemon=True)
             watch.start()
             try:
-                with logged(Place(life.run, life.name, life.role)):
-                    _work(life, own, files)
+                with logged(Place(incarnation.run, incarnation.name, incarnation.role)):
+                    _work(incarnation, runs, files)
             except Ended as ended:
                 code = ended.code
             finally:
@@ -119,30 +120,30 @@ class Member:
                 over.set()
                 watch.join(_PATIENCE)
                 signal.signal(signal.SIGTERM, former)
-        words = last_message(log)
+        message = last_message(log)
         if isinstance(files, CarriedFiles):
             files.deliver(f"{SERVICES}/{log.name}")
             files.remove()
-        return code, words
+        return code, message
 
     def _call(self, method: str, *arguments: Any) -> Any:
         """A method of the library; large arguments and answers go by Ray's object store."""
         import ray
 
-        return ray.get(getattr(self._keeper, method).remote(*arguments))
+        return ray.get(getattr(self._file_server, method).remote(*arguments))
 
     def _watch(self, over: threading.Event) -> None:
         """Interrupt the main thread when the driver wants everybody to end, or cannot be asked any more."""
         import ray
         from ray.exceptions import RayError
 
-        heard = time.monotonic()
-        while not over.wait(_ASK):
+        answered = time.monotonic()
+        while not over.wait(_POLL):
             try:
-                stopping = ray.get(self._keeper.stopping.remote(), timeout=_PATIENCE)
-                heard = time.monotonic()
+                stopping = ray.get(self._file_server.stopping.remote(), timeout=_PATIENCE)
+                answered = time.monotonic()
             except RayError:
-                stopping = time.monotonic() - heard > _PATIENCE
+                stopping = time.monotonic() - answered > _PATIENCE
             if stopping:
                 main = threading.main_thread().ident
                 assert main is not None
@@ -150,23 +151,24 @@ class Member:
                 return
 
 
-def _work(life: Life, runs: Path, files: RunFiles) -> None:
+def _work(incarnation: Incarnation, runs: Path, files: RunFiles) -> None:
     from backend.distributed.entrypoints import run_role, run_worker
 
-    if life.role is None:
-        run_worker(life.where, life.run, runs, life.number, life.workers, life.replaces, files)
+    if incarnation.role is None:
+        number, workers = incarnation.number, incarnation.workers
+        run_worker(incarnation.where, incarnation.run, runs, number, workers, incarnation.replaces, files)
     else:
-        run_role(life.where, life.run, runs, life.role, life.replaces, files)
+        run_role(incarnation.where, incarnation.run, runs, incarnation.role, incarnation.replaces, files)
 
 
-def _cache(life: Life) -> Path:
+def _cache(incarnation: Incarnation) -> Path:
     """The folder of this process's own copies: the user's, so that nobody else can put anything there."""
     top = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(top) / "cryptosentinel" / "ray" / life.name
+    return Path(top) / "cryptosentinel" / "ray" / incarnation.name
 
 
-def _speak_into(output: IO[str]) -> None:
-    """Let all that this process says, that of libraries in C too, go to the file."""
+def _redirect_output(output: IO[str]) -> None:
+    """Send all output of this process, that of libraries in C too, to the file."""
     sys.stdout = sys.stderr = output
     for number in (1, 2):
         os.dup2(output.fileno(), number)

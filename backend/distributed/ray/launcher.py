@@ -1,9 +1,9 @@
 """Starts all processes of a training as actors on a Ray cluster, watches them, and starts again those that die.
 
-driver: this command          keeper: the run's folder, for machines that do not share it
+driver: this command          file server: the run's folder, for machines that do not share it
    |  placement group            |  base model, published weights, checkpoints, by the object store
    v                             v
-rollout-0 …  trainer-manager …   actors, each the worker or trainer that `serve` runs; records go by the store
+rollout-0 …  trainer-manager …   actors, each a worker or trainer as `serve` runs it; records go by the store
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from backend.distributed.heartbeat import COORDINATOR
 from backend.distributed.local_launcher import RESTARTS, OnStep, coordinator_step
-from backend.distributed.ray.actors import Keeper, Life, Machine, Member, look
+from backend.distributed.ray.actors import FileServer, Incarnation, Machine, RayProcess, probe
 from backend.distributed.ray.cluster import LOCAL, cluster, require_alive
-from backend.distributed.ray.placement import Capacity, Room, rooms
+from backend.distributed.ray.placement import Capacity, Resources, allocate
 from backend.distributed.run_files import SERVICES, RunFiles
 from backend.store.run_record import code_version
 from backend.store.store import Store
@@ -32,9 +32,9 @@ from simulator.errors import RunFailed, UserError
 _log = logging.getLogger(__name__)
 
 OnStart = Callable[[str, int], None]
-_LOOK = 0.2  # seconds between two looks at the actors
-_ALIVE = 2.0  # seconds between two looks at the cluster
-_PLACE = 120.0  # seconds to find room in
+_POLL = 0.2  # seconds between two looks at the actors
+_ALIVE = 2.0  # seconds between two probes of the cluster
+_PLACE = 120.0  # seconds to find resources in
 _BEGIN = 300.0  # seconds for an actor to begin in: a busy machine takes its time to load libraries
 _GRACE = 20.0  # seconds to end in after being asked to
 _ASK = 5.0  # seconds for a short answer
@@ -51,85 +51,98 @@ def run_ray(
 ) -> None:
     """`run_processes` on the Ray cluster at `ray_address`: the same processes, the same logs, the same end.
 
-    Raises `ConfigError` for a cluster without room for them, `UserError` for one that cannot be used, `RunFailed` for
-    an actor that failed, with its last words.
+    Raises `ConfigError` for a cluster without resources for them, `UserError` for one that cannot be used, `RunFailed`
+    for an actor that failed, with its last message.
     """
     folder = (runs / run).absolute()
     (folder / SERVICES).mkdir(parents=True, exist_ok=True)
     with Store.open(address) as store, cluster(ray_address):
         config = config_from_dict(store.run(run).config["config"], f"the configuration of run {run}")
-        crew = _Crew(config, folder, address, workers)
+        processes = RayProcesses(config, folder, address, workers)
         try:
-            crew.start(on_start)
-            _watch(store, run, crew, on_step, on_start)
+            processes.start(on_start)
+            _watch(store, run, processes, on_step, on_start)
         finally:
-            crew.end()
+            processes.end()
 
 
-@dataclass
-class _Post:
-    """One process: what it does, the room it takes and what its present actor is."""
+@dataclass(frozen=True)
+class _Process:
+    """One process: what it does, the resources it takes, and the place of these in the placement group. `pid` and
+    `actor` are of its present incarnation."""
 
-    life: Life
-    room: Room
+    incarnation: Incarnation
+    resources: Resources
     bundle: int
-    process: int = 0
+    pid: int = 0
     actor: Any = None
 
+    @property
+    def name(self) -> str:
+        return self.incarnation.name
 
-class _Crew:
-    """The actors of a run."""
+    def bundle_resources(self) -> dict[str, float]:
+        """As a placement group takes them."""
+        gpus = {"GPU": self.resources.gpus} if self.resources.gpus else {}
+        return {"CPU": self.resources.cpus, **gpus}
+
+
+class RayProcesses:
+    """The processes of a run as actors."""
 
     def __init__(self, config: Config, folder: Path, where: str, workers: int) -> None:
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
-        self.folder = folder
-        self.machines = survey(folder)
-        roles = roles_of(config.team.roles)
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        capacities = [Capacity(one["Resources"].get("CPU", 0.0), one["Resources"].get("GPU", 0.0)) for one in nodes]
-        rollout, trainer = rooms(capacities, config, workers, len(roles))
-        common = Life("", where, folder.name, str(folder.parent), str(Path.cwd()), True, workers=workers)
-        lives = [replace(common, name=f"rollout-{number}", number=number) for number in range(workers)]
-        lives += [replace(common, name=f"trainer-{role}", role=role) for role in roles]
-        self.posts = [_Post(one, trainer if one.role else rollout, place) for place, one in enumerate(lives)]
-        bundles = [{"CPU": one.room.cpus, **({"GPU": one.room.gpus} if one.room.gpus else {})} for one in self.posts]
-        if not all(one.shared for one in self.machines.values()):
-            bundles[0][f"node:{_own_address()}"] = 0.001  # the leader writes into the run's folder, which is here
-        self.group = placement_group(bundles, strategy="PACK")
+        self._folder = folder
+        self._machines = survey(folder)
+        planned = _planned_processes(config, folder, where, workers)
+        bundles = [process.bundle_resources() for process in planned]
+        if not all(machine.shared for machine in self._machines.values()):
+            bundles[0][f"node:{_own_address()}"] = 0.001  # the coordinator writes into the run's folder, which is here
+        self._group = placement_group(bundles, strategy="PACK")
         self._release = remove_placement_group
-        if not self.group.wait(_PLACE):
-            remove_placement_group(self.group)
+        if not self._group.wait(_PLACE):
+            remove_placement_group(self._group)
             raise ConfigError(
-                f"the cluster has had no room for {workers} rollout workers and {len(roles)} trainers for "
-                f"{_PLACE:.0f} s: they need {_sum(bundles)} together, and free is {_told(ray.available_resources())}"
+                f"the cluster has had no room for {workers} rollout workers and {len(planned) - workers} trainers for "
+                f"{_PLACE:.0f} s: they need {_sum(bundles)} together, and free is "
+                f"{_describe(ray.available_resources())}"
             )
         here = _here(ray.get_runtime_context().get_node_id())
         base = RunFiles(folder).base(config).absolute()
-        self.keeper: Any = (
-            ray.remote(Keeper)
+        self._file_server: Any = (
+            ray.remote(FileServer)
             .options(num_cpus=0, max_concurrency=8, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
             .remote(str(folder), str(base))
         )
-        self.running: dict[Any, _Post] = {}
+        self._processes = {process.name: process for process in planned}
+        self._running: dict[Any, str] = {}  # the name of each process by what its actor will return
 
     def start(self, on_start: OnStart | None) -> None:
-        """All of them."""
-        for post in self.posts:
-            post.actor = self._actor(post)
-        for post in self.posts:
-            self._begin(post, on_start)
+        """Start all of them."""
+        for name, process in list(self._processes.items()):
+            self._processes[name] = self._with_actor(process)
+        for name in self._processes:
+            self._begin(name, on_start)
 
-    def again(self, post: _Post, on_start: OnStart | None) -> None:
-        """A new actor in place of a dead one. Raises `RunFailed`."""
+    def ended(self, timeout: float) -> list[tuple[str, Any]]:
+        """The processes that have ended, by name, with what `ray.get` takes for the result of each; waits up to
+        `timeout` seconds for one."""
         import ray
 
-        ray.kill(post.actor)  # it may only have been out of reach
-        # All that died in this place: the last may not have lived long enough to put its own into the store.
-        post.life = replace(post.life, replaces=f"{post.life.replaces},{post.process}")
-        post.actor = self._actor(post)
-        self._begin(post, on_start)
+        return [(self._running.pop(result), result) for result in ray.wait(list(self._running), timeout=timeout)[0]]
+
+    def restart(self, name: str, on_start: OnStart | None) -> None:
+        """Start a new incarnation of a process that has died. Raises `RunFailed`."""
+        import ray
+
+        process = self._processes[name]
+        ray.kill(process.actor)  # it may only have been out of reach
+        # All former ones: the last may have died before it could put its own id into the store.
+        incarnation = replace(process.incarnation, replaces=f"{process.incarnation.replaces},{process.pid}")
+        self._processes[name] = self._with_actor(replace(process, incarnation=incarnation))
+        self._begin(name, on_start)
 
     def end(self) -> None:
         """Ask all to end, and end those that do not."""
@@ -138,41 +151,59 @@ class _Crew:
 
         try:
             require_alive()  # a minute after it has gone, Ray ends this process
-            ray.get(self.keeper.stop.remote(), timeout=_ASK)
-            if self.running:
-                ray.wait(list(self.running), num_returns=len(self.running), timeout=_GRACE)
-            for post in self.posts:
-                if post.actor is not None:
-                    ray.kill(post.actor)
-            ray.kill(self.keeper)
-            self._release(self.group)
+            ray.get(self._file_server.stop.remote(), timeout=_ASK)
+            if self._running:
+                ray.wait(list(self._running), num_returns=len(self._running), timeout=_GRACE)
+            for process in self._processes.values():
+                if process.actor is not None:
+                    ray.kill(process.actor)
+            ray.kill(self._file_server)
+            self._release(self._group)
         except (RayError, RunFailed):
             return  # the cluster is gone, and they with it
 
-    def _actor(self, post: _Post) -> Any:
+    def _with_actor(self, process: _Process) -> _Process:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        place = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=post.bundle)
-        options = {"num_cpus": post.room.cpus, "num_gpus": post.room.gpus, "max_restarts": 0}
-        return ray.remote(Member).options(**options, scheduling_strategy=place).remote(self.keeper)
+        place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=process.bundle)
+        options = {"num_cpus": process.resources.cpus, "num_gpus": process.resources.gpus, "max_restarts": 0}
+        actor = ray.remote(RayProcess).options(**options, scheduling_strategy=place).remote(self._file_server)
+        return replace(process, actor=actor)
 
-    def _begin(self, post: _Post, on_start: OnStart | None) -> None:
+    def _begin(self, name: str, on_start: OnStart | None) -> None:
+        """Let the actor of a process begin its work."""
         from ray.exceptions import GetTimeoutError, RayActorError
 
+        process = self._processes[name]
         try:
-            post.process, node = _answer(post.actor.hello.remote())
+            pid, node = _answer(process.actor.identify.remote())
         except GetTimeoutError as error:
-            raise RunFailed(f"{post.life.name} did not begin in {_BEGIN:.0f} s") from error
+            raise RunFailed(f"{name} did not begin in {_BEGIN:.0f} s") from error
         except RayActorError as error:
-            raise RunFailed(f"{post.life.name} did not start: {_cause(error)}") from error
-        if node not in self.machines:
-            self.machines |= survey(self.folder)
-        shared = self.machines[node].shared or post.life.name == COORDINATOR
-        post.life = replace(post.life, shared=shared)
-        self.running[post.actor.live.remote(post.life)] = post
+            raise RunFailed(f"{name} did not start: {_cause(error)}") from error
+        if node not in self._machines:
+            self._machines |= survey(self._folder)
+        shared = self._machines[node].shared or name == COORDINATOR
+        process = replace(process, pid=pid, incarnation=replace(process.incarnation, shared=shared))
+        self._processes[name] = process
+        self._running[process.actor.run.remote(process.incarnation)] = name
         if on_start is not None:
-            on_start(post.life.name, post.process)
+            on_start(name, pid)
+
+
+def _planned_processes(config: Config, folder: Path, where: str, workers: int) -> list[_Process]:
+    """The processes of the run in `folder`, with as much of the cluster as each gets."""
+    import ray
+
+    roles = roles_of(config.team.roles)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    capacities = [Capacity(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes]
+    rollout, trainer = allocate(capacities, config, workers, len(roles))
+    common = Incarnation("", where, folder.name, str(folder.parent), str(Path.cwd()), True, workers=workers)
+    incarnations = [replace(common, name=f"rollout-{number}", number=number) for number in range(workers)]
+    incarnations += [replace(common, name=f"trainer-{role}", role=role) for role in roles]
+    return [_Process(one, trainer if one.role else rollout, place) for place, one in enumerate(incarnations)]
 
 
 def survey(folder: Path) -> dict[str, Machine]:
@@ -182,7 +213,7 @@ def survey(folder: Path) -> dict[str, Machine]:
 
     marker, token = folder / SERVICES / "ray.token", secrets.token_hex(16)
     marker.write_text(token)
-    task = ray.remote(look)
+    task = ray.remote(probe)
     nodes = {one["NodeID"]: one["NodeManagerHostname"] for one in ray.nodes() if one["Alive"]}
     asked = {
         node: task.options(num_cpus=0, scheduling_strategy=_here(node)).remote(node, str(marker), token)
@@ -192,7 +223,7 @@ def survey(folder: Path) -> dict[str, Machine]:
     try:
         for node, answer in asked.items():
             try:
-                found = machines[node] = _answer(answer)
+                machine = machines[node] = _answer(answer)
             except GetTimeoutError as error:
                 raise UserError(
                     f"machine {nodes[node]} of the Ray cluster has not answered for {_PLACE:.0f} s"
@@ -202,10 +233,10 @@ def survey(folder: Path) -> dict[str, Machine]:
                     f"machine {nodes[node]} of the cluster cannot run this program ({_cause(error)}): install it "
                     "on all of them, the same version"
                 ) from error
-            if found.code != code_version():
+            if machine.code != code_version():
                 raise UserError(
-                    f"machine {found.host} of the Ray cluster has version {found.code} of this program, and here it is "
-                    f"{code_version()}: use the same on all of them, and start Ray there again"
+                    f"machine {machine.host} of the Ray cluster has version {machine.code} of this program, and here it "
+                    f"is {code_version()}: use the same on all of them, and start Ray there again"
                 )
     finally:
         marker.unlink(missing_ok=True)
@@ -222,24 +253,22 @@ def _answer(asked: Any) -> Any:
     return ray.get(asked, timeout=0)
 
 
-def _watch(store: Store, run: str, crew: _Crew, on_step: OnStep, on_start: OnStart | None) -> None:
+def _watch(store: Store, run: str, processes: RayProcesses, on_step: OnStep, on_start: OnStart | None) -> None:
     import ray
     from ray.exceptions import RayActorError, RayError
 
-    restarts, seen, looked = 0, -1, time.monotonic()
+    restarts, last_step, last_check = 0, -1, time.monotonic()
     while True:
-        for ended in ray.wait(list(crew.running), timeout=_LOOK)[0]:
-            post = crew.running.pop(ended)
-            name = post.life.name
+        for name, result in processes.ended(_POLL):
             try:
-                code, words = ray.get(ended)
+                code, message = ray.get(result)
             except RayActorError as error:
                 require_alive()
                 if restarts == RESTARTS:
                     raise RunFailed(f"{name} has died once more: {_cause(error)}") from error
                 restarts += 1
                 _log.warning("%s has died and is started again", name)
-                crew.again(post, on_start)
+                processes.restart(name, on_start)
                 continue
             except RayError as error:
                 raise RunFailed(f"{name} could not be run: {_cause(error)}") from error
@@ -247,13 +276,13 @@ def _watch(store: Store, run: str, crew: _Crew, on_step: OnStep, on_start: OnSta
                 if (status := store.run(run).status) != "running":
                     raise RunFailed(f"somebody else has ended run {run}: it is {status}")
                 return
-            raise RunFailed(f"{name} ended with code {code}: {words}")
-        if time.monotonic() - looked > _ALIVE:
+            raise RunFailed(f"{name} ended with code {code}: {message}")
+        if time.monotonic() - last_check > _ALIVE:
             require_alive()
-            looked = time.monotonic()
+            last_check = time.monotonic()
         step = coordinator_step(store, run)
-        if step is not None and step != seen:
-            seen = step
+        if step is not None and step != last_step:
+            last_step = step
             on_step(step)
 
 
@@ -281,8 +310,8 @@ def _sum(bundles: list[dict[str, float]]) -> str:
     for bundle in bundles:
         for name, amount in bundle.items():
             total[name] = total.get(name, 0.0) + amount
-    return _told(total)
+    return _describe(total)
 
 
-def _told(resources: dict[str, float]) -> str:
+def _describe(resources: dict[str, float]) -> str:
     return ", ".join(f"{resources.get(name, 0.0):g} {name}s" for name in ("CPU", "GPU"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from backend.config.schema import Config, ConfigError
 
-CPU_SHARES = (1.0, 0.5, 0.25)  # a trainer waits while others roll out, so four processes of a core are bearable
+CPU_SHARES = (1.0, 0.5, 0.25)  # a trainer waits while others roll out, so four processes can share a core
 GPU_SHARES = (1.0, 0.5, 0.25, 0.125)
 
 
@@ -20,18 +20,18 @@ class Capacity:
 
 
 @dataclass(frozen=True)
-class Room:
+class Resources:
     """What one process takes."""
 
     cpus: float
     gpus: float
 
 
-def rooms(machines: Sequence[Capacity], config: Config, workers: int, roles: int) -> tuple[Room, Room]:
-    """The room of a rollout worker and of a trainer, the largest shares with which all of them fit.
+def allocate(machines: Sequence[Capacity], config: Config, workers: int, roles: int) -> tuple[Resources, Resources]:
+    """The resources of a rollout worker and of a trainer: the largest shares with which all of them fit.
 
     A worker that starts a vLLM server has a GPU of its own; where GPUs are left, the others have equal shares of them,
-    one at most, and else they compute on CPUs. Raises `ConfigError` where there is no room.
+    one at most, and else they compute on CPUs. Raises `ConfigError` where they do not fit.
     """
     if config.training.data_parallel > 1:
         raise ConfigError(
@@ -57,7 +57,7 @@ def rooms(machines: Sequence[Capacity], config: Config, workers: int, roles: int
             left[left.index(max(left))] -= 1.0
     learning = config.training.device != "cpu"
     share = _share(left, GPU_SHARES, roles + workers * sampling) if learning else 0.0
-    return Room(cpus, share if sampling else 1.0 * serving), Room(cpus, share)
+    return Resources(cpus, share if sampling else 1.0 * serving), Resources(cpus, share)
 
 
 def _share(machines: Sequence[float], shares: Sequence[float], processes: int) -> float:

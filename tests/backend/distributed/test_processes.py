@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -111,40 +112,40 @@ def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[local_launcher._Child]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """The processes that are started from here on."""
-    children: list[local_launcher._Child] = []
-    start = local_launcher._start
+    processes: list[subprocess.Popen[bytes]] = []
+    spawn = local_launcher._spawn
 
-    def noted(name: str, arguments: list[str], log: Path) -> local_launcher._Child:
-        children.append(start(name, arguments, log))
-        return children[-1]
+    def noted(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+        processes.append(spawn(arguments, log))
+        return processes[-1]
 
-    monkeypatch.setattr(local_launcher, "_start", noted)
-    return children
+    monkeypatch.setattr(local_launcher, "_spawn", noted)
+    return processes
 
 
 def test_a_gateway_that_is_killed_is_started_again_at_its_address(
-    started: list[local_launcher._Child], tmp_path: Path
+    started: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
         begin_run(store, small_config())
-        started[0].process.kill()
+        started[0].kill()
         store.add_metrics(RUN, 0, {"loss": 1.0})
         assert [one.run for one in store.runs()] == [RUN] and len(started) == 2
     with Store.open(tmp_path / "store") as store:  # it ended when told to, and let the folder go
         assert store.metrics(RUN)[0].values == {"loss": 1.0}
 
 
-def test_a_gateway_that_ends_says_why(started: list[local_launcher._Child], tmp_path: Path) -> None:
+def test_a_gateway_that_ends_says_why(started: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
     log = tmp_path / "store.log"
     with (
         pytest.raises(RunFailed, match=r"the server of the store .* ended: the disk is full \(see "),
         gateway(str(tmp_path / "store"), log) as address,
         Store.open(address, patience=0.5) as store,
     ):
-        started[0].process.terminate()  # as on a full disk, it ends by itself
-        started[0].process.wait()
+        started[0].terminate()  # as on a full disk, it ends by itself
+        started[0].wait()
         log.write_text(json.dumps({"message": "the disk is full"}))
         store.runs()
 

@@ -14,9 +14,9 @@ from backend.cli.train import ray_cluster
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from backend.distributed.ray import cluster as module
-from backend.distributed.ray.actors import look
+from backend.distributed.ray.actors import probe
 from backend.distributed.ray.cluster import LOCAL, cluster, cluster_address
-from backend.distributed.ray.placement import CPU_SHARES, GPU_SHARES, Capacity, rooms
+from backend.distributed.ray.placement import CPU_SHARES, GPU_SHARES, Capacity, allocate
 from simulator.errors import UserError
 
 
@@ -41,7 +41,7 @@ def test_what_is_given_out_is_there(
     """Each resource by itself: all processes can be put on the machines; who is refused would not have fitted."""
     config = config_of(*engine, device)
     try:
-        rollout, trainer = rooms(machines, config, workers, roles)
+        rollout, trainer = allocate(machines, config, workers, roles)
     except ConfigError as error:
         servers = engine == ("vllm", "") and sum(int(one.gpus) for one in machines) < workers
         assert servers or sum(int(one.cpus / CPU_SHARES[-1]) for one in machines) < workers + roles, str(error)
@@ -60,15 +60,15 @@ def test_what_is_given_out_is_there(
     assert (rollout.gpus == 1.0) or engine != ("vllm", "") or not has_gpus, "a server without a GPU of its own"
 
 
-def test_a_room_too_small_is_told_in_numbers() -> None:
+def test_too_small_a_cluster_is_refused_with_numbers() -> None:
     config = config_of("local", "", "auto")
     with pytest.raises(ConfigError, match=r"9 rollout workers and 4 trainers need 0.25 CPUs each.* have 1, 2: lower"):
-        rooms([Capacity(1.0, 0.0), Capacity(2.0, 0.0)], config, 9, 4)
+        allocate([Capacity(1.0, 0.0), Capacity(2.0, 0.0)], config, 9, 4)
     with pytest.raises(ConfigError, match=r"each of the 2 rollout workers.* have 1: lower --workers, or .*engine.url"):
-        rooms([Capacity(8.0, 1.0)], config_of("vllm", "", "auto"), 2, 4)
+        allocate([Capacity(8.0, 1.0)], config_of("vllm", "", "auto"), 2, 4)
     several = config.model_copy(update={"training": config.training.model_copy(update={"data_parallel": 2})})
     with pytest.raises(ConfigError, match=r"training.data_parallel = 2, but with --launch ray"):
-        rooms([Capacity(8.0, 8.0)], several, 1, 4)
+        allocate([Capacity(8.0, 8.0)], several, 1, 4)
 
 
 def test_the_address_is_checked_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,8 +104,8 @@ def test_who_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
             pass
 
 
-def test_a_machine_tells_whether_it_sees_the_folder(tmp_path: Path) -> None:
+def test_a_probe_reports_whether_a_machine_sees_the_folder(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("abc")
-    assert look("n", str(tmp_path / "token"), "abc").shared
-    assert not look("n", str(tmp_path / "token"), "abd").shared
-    assert not look("n", str(tmp_path / "elsewhere"), "abc").shared
+    assert probe("n", str(tmp_path / "token"), "abc").shared
+    assert not probe("n", str(tmp_path / "token"), "abd").shared
+    assert not probe("n", str(tmp_path / "elsewhere"), "abc").shared
