@@ -1,4 +1,4 @@
-"""The trainer of one role as a process of its own: it waits for a step's records, learns, and publishes its weights."""
+"""The trainer of one role as a process of its own: wait for the records of a step, learn, publish the new weights."""
 
 from __future__ import annotations
 
@@ -67,31 +67,34 @@ class RoleTrainerService:
         self.state = TrainingState()
 
     def run(self) -> None:
-        """Learn step after step, until the run is over (`RunOver`)."""
-        kept = checkpoints(self._checkpoints())
-        if kept:
-            self.state = load_checkpoint(kept[-1], self.policies, {self.role: self.learner})
+        """Learn step after step, until the run is over (`RunOver`). Raises `RunFailed` where the role cannot go on."""
+        existing = checkpoints(self._checkpoints())
+        if existing:
+            self.state = load_checkpoint(existing[-1], self.policies, {self.role: self.learner})
         if not self.store.published(self.run_id, self.state.step, self.role):
             self._publish(self._saved_metrics())
         while True:
-            step = self.state.step
-            complete = partial(is_complete, self.store, self.run_id, step, self.config)
-            self.heartbeat.wait(step, "for rollouts", complete)
-            data = read_step_data(self.store, self.run_id, step, self.role, self.config, self.curriculum)
-            self._load_replaced_weights(step)
-            self._check_origin(step, data)
-            learnt = self.learner.train(step, data)
-            if learnt.credit is not None:
-                self.recorder.rewards(step, {self.role: learnt.credit})
-            if learnt.rolled_back:
-                self.state.rollbacks.append((step, self.role))
-            self.state.step = step + 1
-            self._save_metrics(learnt)
-            save_checkpoint(self._checkpoints(), self.state, self.policies, {self.role: self.learner})
-            self._publish({"metrics": learnt.metrics, "rolled_back": learnt.rolled_back})
+            self._train_step(self.state.step)
             failure = self.learner.failure()
             if failure is not None:
                 raise RunFailed(failure)
+
+    def _train_step(self, step: int) -> None:
+        """Wait for the rollouts of a step, learn from them, and publish the new weights."""
+        complete = partial(is_complete, self.store, self.run_id, step, self.config)
+        self.heartbeat.wait(step, "for rollouts", complete)
+        data = read_step_data(self.store, self.run_id, step, self.role, self.config, self.curriculum)
+        self._load_replaced_weights(step)
+        self._check_origin(step, data)
+        result = self.learner.train(step, data)
+        if result.credit is not None:
+            self.recorder.rewards(step, {self.role: result.credit})
+        if result.rolled_back:
+            self.state.rollbacks.append((step, self.role))
+        self.state.step = step + 1
+        self._save_metrics(result)
+        save_checkpoint(self._checkpoints(), self.state, self.policies, {self.role: self.learner})
+        self._publish({"metrics": dict(result.metrics), "rolled_back": result.rolled_back})
 
     def _load_replaced_weights(self, step: int) -> None:
         """Go to the best version, with a fresh optimizer, if the coordinator has put it in place of this role's weights
@@ -140,9 +143,9 @@ class RoleTrainerService:
         for old in sorted(self._published().glob("step-*.safetensors"))[: -_KEPT_FILES - self.config.staleness]:
             old.unlink()
 
-    def _save_metrics(self, learnt: LearningResult) -> None:
+    def _save_metrics(self, result: LearningResult) -> None:
         """Keep the metrics of the step, before the checkpoint that ends it."""
-        saved = {"step": self.state.step, "metrics": learnt.metrics, "rolled_back": learnt.rolled_back}
+        saved = {"step": self.state.step, "metrics": dict(result.metrics), "rolled_back": result.rolled_back}
         path = self._services() / LAST_METRICS
         partial = path.with_suffix(".tmp")
         partial.write_text(json.dumps(saved))

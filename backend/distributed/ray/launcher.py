@@ -235,8 +235,8 @@ def survey(folder: Path) -> dict[str, Machine]:
                 ) from error
             if machine.code != code_version():
                 raise UserError(
-                    f"machine {machine.host} of the Ray cluster has version {machine.code} of this program, and here it "
-                    f"is {code_version()}: use the same on all of them, and start Ray there again"
+                    f"machine {machine.host} of the Ray cluster has version {machine.code} of this program, and here "
+                    f"it is {code_version()}: use the same on all of them, and start Ray there again"
                 )
     finally:
         marker.unlink(missing_ok=True)

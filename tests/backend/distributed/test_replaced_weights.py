@@ -1,10 +1,12 @@
-"""A validation that has collapsed, apart: all go back to the best version, as a loop in one process does."""
+"""A validation that has collapsed in a distributed training: all go back to the best version, as in one process."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +15,7 @@ import torch
 
 from backend.config.schema import Config
 from backend.distributed.coordinator import coordinator_state
-from backend.distributed.heartbeat import COORDINATOR
+from backend.distributed.heartbeat import COORDINATOR, RunOver
 from backend.store.records import PublishedRecord
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
@@ -95,7 +97,7 @@ def assert_equal(joint: Joint, folder: Path, store: Store) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_collapse_is_put_back_as_in_a_loop(
+def test_the_best_version_replaces_a_collapse_as_in_one_process(
     workers: int, joint: Joint, nano: Path, tmp_path: Path, store: Store
 ) -> None:
     config = config_of(nano)
@@ -105,7 +107,7 @@ def test_a_collapse_is_put_back_as_in_a_loop(
 
 
 class DiesReplacing:
-    """The leader's store, which kills it after it has replaced so many records; nobody else of its name publishes."""
+    """The coordinator's store, which kills it after it has replaced so many records; it publishes nothing else."""
 
     def __init__(self, store: Store, replaced: int) -> None:
         self._store, self._left = store, replaced
@@ -126,7 +128,7 @@ class DiesReplacing:
 
 
 @pytest.mark.parametrize("replaced", [[0, 2], [1, 3], [4, 0]])  # in its first lives, of four roles in two collapses
-def test_a_leader_that_dies_while_it_puts_back_does_it_again(
+def test_a_coordinator_that_dies_while_it_replaces_weights_does_it_again(
     replaced: list[int], joint: Joint, nano: Path, tmp_path: Path, store: Store
 ) -> None:
     config, left = config_of(nano), list(replaced)
@@ -156,3 +158,52 @@ def test_deaths_change_nothing(seed: int, joint: Joint, nano: Path, tmp_path: Pa
     deaths = run_in_threads(store, everybody, opened)
     assert deaths[COORDINATOR] >= 3 and sum(deaths.values()) >= 8, "too few died for this to mean anything"
     assert_equal(joint, tmp_path, store)
+
+
+class Interrupted:
+    """The coordinator's store, which ends the run after the validation of step 2 and before its state is kept."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def add_metrics(self, run: str, step: int, values: dict[str, float]) -> None:
+        self._store.add_metrics(run, step, values)
+        if step == 2:
+            self._store.finish_run(run, "interrupted")
+            raise RunOver
+
+
+def test_a_run_with_the_former_names_goes_on(
+    joint: Joint, nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state was in `leader.json`, and its records called replaced weights `put_back`."""
+    config = config_of(nano)
+    everybody = processes(config, nano, tmp_path, 2)
+    begin_run(store, config)
+    run_in_threads(store, everybody, lambda one, name: cast("Store", Interrupted(one)) if name == COORDINATOR else one)
+    services = tmp_path / "services"
+    assert coordinator_state(tmp_path).step == 1
+    (services / "coordinator.json").rename(services / "leader.json")
+    for record in store.published(RUN, 2):
+        metrics = dict(record.metrics)
+        store.add_published(replace(record, metrics=metrics | {"put_back": metrics.pop("replaced_weights")}))
+    begin_run(store, config)
+    run_in_threads(store, everybody)
+    assert_equal(joint, tmp_path, store)
+
+
+def test_metrics_under_their_former_name_are_published(nano: Path, tmp_path: Path, store: Store) -> None:
+    """A trainer was killed between its checkpoint and what it publishes, when the file was `told.json`."""
+    config, services = config_of(nano), tmp_path / "services" / "trader"
+    begin_run(store, config)
+    store.finish_run(RUN, "interrupted")
+    services.mkdir(parents=True)
+    saved = {"metrics": {"trader/loss": 0.25}, "rolled_back": True}
+    (services / "told.json").write_text(json.dumps({"step": 0, **saved}))
+    with pytest.raises(RunOver):
+        processes(config, nano, tmp_path)["trainer-trader"](store)
+    [record] = store.published(RUN, 0, "trader")
+    assert record.metrics == saved
