@@ -21,9 +21,9 @@ from simulator.market.market import MarketView
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """The backtest's result, and each decision with the bar it was taken at the close of. `liquidated_at` is the bar at
-    whose close the account was found liquidated: nothing was decided from there on. None where that did not happen.
-    `memory` is what the team remembers at the end, None where it has no memory; `ledger` is what thinking took."""
+    """The backtest's result, and each decision with the bar at whose close it was taken. `liquidated_at` is the bar at
+    whose close the account was found liquidated, after which nothing was decided; None if that did not happen.
+    `memory` is the team's memory at the end, None without one; `ledger` is the inference cost."""
 
     result: BacktestResult
     decisions: list[tuple[int, TeamDecision]]
@@ -47,10 +47,10 @@ def play(
     """Let the team trade `run` to its end. `on_decision` gets the bars that are done.
 
     With `each_symbol` the manager decides on one coin at a time, each with 1/S of the equity to itself; otherwise on
-    the whole portfolio in one conversation. Where the team's settings have lessons shown, it begins with `memory`, or
-    an empty one, and remembers what comes of its decisions; otherwise `memory` is left alone. `budget` bounds what
-    thinking may cost; where it is spent, decisions are *no change*. `decisions` gets each decision when it is made, for
-    whoever must know them although the engine dies.
+    the whole portfolio in one conversation. If the team's settings show lessons, it begins with `memory`, or an empty
+    one, and stores the outcomes of its decisions there; otherwise `memory` is not used. `budget` limits the inference
+    cost; once it is spent, decisions are *no change*. Each decision is appended to `decisions` when it is made, so
+    that the caller has them even if the engine fails.
     """
     guard, ledger = Guard(limits), Ledger(budget or Budget())
     decisions = [] if decisions is None else decisions
@@ -102,7 +102,7 @@ def play(
 
 
 def _settled(memory: Memory, run: BacktestRun) -> dict[str, float]:
-    """Tell `memory` how things stand at this close; returns the net profit of each coin in the run so far."""
+    """Settle the open decisions of `memory` at this close; returns the net profit of each coin in the run so far."""
     view = run.view()
     earned = dict.fromkeys(view.symbols, 0.0)
     for trade in run.result().trades:  # what is still held is among them, valued at the last close
@@ -120,7 +120,7 @@ def _open_decisions(
     share: float,
     earned: dict[str, float],
 ) -> list[OpenDecision]:
-    """What a decision said about each of its coins."""
+    """The decision on each of its coins, its outcome still open."""
     positions: dict[str | None, Position] = {}
     if decision.manager.answer is not None:
         mask = Mask(symbols, team.settings.mask_symbols)

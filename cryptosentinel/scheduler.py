@@ -1,8 +1,8 @@
 """Runs many conversations side by side, and keeps their engine busy.
 
-What waits for an engine at the same moment becomes one batch; an engine that streams gets each request at once, and a
-conversation goes on as soon as its own answer is there. The results are the same either way: they come in the order of
-the tasks, and a request's sample depends on its own seed only.
+Requests that wait for an engine at the same moment become one batch. A streaming engine gets each request at once, and
+a conversation continues as soon as its own answer arrives. The results are the same either way: they are in the order
+of the tasks, and a request's sample depends on its own seed only.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from cryptosentinel.team import AgentTask
 
 _T = TypeVar("_T")
 
-# Of `Throughput.metrics`: those that a run done again has again, and those that tell the machine's speed.
+# Of `Throughput.metrics`: those that a repeated run reproduces, and those that measure the machine.
 FILLING = ("requests", "failures", "sampled_tokens", "prompt_tokens", "batch", "batch_fill", "prefix_reuse")
 SPEED = ("tokens_per_second", "outside")
 
 
 @dataclass
 class Throughput:
-    """How busy an engine was kept. `engine_seconds` is the time in which conversations waited for it, `seconds` all
-    time; `sent` counts the handings-over of requests, `living` the conversations that were under way at each of
-    them, summed, and `flying` the requests that the engine had then."""
+    """How busy an engine was. `engine_seconds` is the time in which conversations waited for it, `seconds` all time.
+    `sent` counts submissions of requests to the engine. `living` and `flying` are sums over these submissions: of the
+    unfinished conversations, and of the requests that the engine had."""
 
     requests: int = 0
     failures: int = 0
@@ -90,42 +90,42 @@ class _Wanted:
 
 
 class _TaskPool(Generic[_T]):
-    """The tasks, what they wait for, and what came of them."""
+    """The tasks, the requests that they wait for, and their results."""
 
     def __init__(
         self, tasks: Sequence[AgentTask[_T]], on_finished: Callable[[int], None] | None, throughput: Throughput
     ) -> None:
         self._tasks = tasks
         self._on_finished = on_finished
-        self._heard: dict[int, list[Completion | None]] = {}
+        self._completions: dict[int, list[Completion | None]] = {}
         self.throughput = throughput
         self.results: dict[int, _T] = {}
         self.waiting: list[_Wanted] = []
 
     def start(self) -> None:
-        """Let every task come to its first requests."""
+        """Advance every task to its first requests."""
         for number in range(len(self._tasks)):
             self._advance(number, None)
 
     def answer(self, wanted: _Wanted, completion: Completion) -> None:
-        """Give a task what it waits for; with the last of it, it goes on."""
+        """Hand a completion to its task, which advances once all of its completions are there."""
         self.throughput.requests += 1
         self.throughput.failures += completion.failure is not None
         self.throughput.usage += completion.usage
-        heard = self._heard[wanted.number]
-        heard[wanted.place] = completion
-        whole = [one for one in heard if one is not None]
-        if len(whole) == len(heard):
+        completions = self._completions[wanted.number]
+        completions[wanted.place] = completion
+        whole = [one for one in completions if one is not None]
+        if len(whole) == len(completions):
             self._advance(wanted.number, whole)
 
     def sent(self, flying: int) -> None:
-        """Count a handing-over after which the engine has `flying` requests."""
+        """Count a submission after which the engine has `flying` requests."""
         self.throughput.sent += 1
         self.throughput.flying += flying
         self.throughput.living += len(self._tasks) - len(self.results)
 
     def _advance(self, number: int, answers: Sequence[Completion] | None) -> None:
-        """Let a task go on to its next requests, or to its end."""
+        """Advance a task to its next requests, or to its end."""
         task = self._tasks[number]
         try:
             requests = next(task) if answers is None else task.send(answers)
@@ -134,7 +134,7 @@ class _TaskPool(Generic[_T]):
             if self._on_finished is not None:
                 self._on_finished(len(self.results))
         else:
-            self._heard[number] = [None] * len(requests)
+            self._completions[number] = [None] * len(requests)
             self.waiting += [_Wanted(number, place, request) for place, request in enumerate(requests)]
 
 

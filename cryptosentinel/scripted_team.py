@@ -1,8 +1,8 @@
-"""The scripted team: expert rules for each role, and the novice that knows the language but not the trade.
+"""The scripted team: expert rules for each role, and a novice that gives valid answers at random.
 
-A policy reads a conversation (as `parse_conversation` gives it) and a seed, and says the assistant's next turn. The
-expert ignores the seed. Where MarketAnalyst or RiskAnalyst is not in the team, the manager looks up what that role
-would have looked up and judges it by the same rules; nobody does Trader's work.
+A policy maps a conversation (as `parse_conversation` gives it) and a seed to the assistant's next turn. The expert
+ignores the seed. If MarketAnalyst or RiskAnalyst is not in the team, the manager looks up the same data and applies
+the same rules itself. Nobody takes over Trader's work.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _novice_manager(messages: ChatMessages, rng: random.Random, team: Collection
 
 
 def _advice(done: list[ToolExchange], symbol: str) -> str:
-    """What the analyst said last about a coin. Novices read as well as experts, and know not what follows."""
+    """The analyst's last lean for a coin. A novice reads it as an expert does, but decides at random."""
     leans = [result["lean"] for _, arguments, result in done if arguments.get("symbol") == symbol and "lean" in result]
     return f"analyst: {leans[-1]}" if leans else "no advice"
 
@@ -202,7 +202,7 @@ def _expert_risk(messages: ChatMessages) -> str:
 
 
 def _verdict(numbers: dict[str, Any]) -> dict[str, Any]:
-    """What follows of the loss quantiles that `get_risk` tells."""
+    """The verdict that follows from the loss quantiles of `get_risk`."""
     known = [float(numbers[key]) for key in ("var", "historical") if isinstance(numbers.get(key), int | float)]
     if not known:
         return {"verdict": "veto", "loss": 20}

@@ -1,8 +1,8 @@
-"""One decision of the team: the manager's conversation, those it delegates, and the orders that come of them.
+"""One decision of the team: the manager's conversation, the sub-agents' conversations, and the resulting orders.
 
-Conversations are generators: they yield a `Request` when a model must speak and are resumed with its `Completion`;
-where several sub-agents are asked at once, they yield one of each. So one decision reads as straight code, while the
-scheduler runs hundreds of them side by side.
+A conversation is a generator (`AgentTask`): it yields a `Request` when it needs a model and is resumed with the
+`Completion`. When several sub-agents are asked at once, it yields one request of each. So a decision reads as straight
+code, while the scheduler runs hundreds of them side by side.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class Ruling:
 
 @dataclass(frozen=True)
 class TeamDecision:
-    """What came of one decision. `transcripts[0]` is the manager's; the others stand in the order of their calls.
+    """The result of one decision. `transcripts[0]` is the manager's; the others are in the order of their calls.
 
-    Without a valid answer of the manager `orders` is empty: no change. `symbols` are the coins it was about, in the
-    order in which the manager was told of them.
+    Without a valid answer of the manager `orders` is empty: no change. `symbols` are the coins of the decision, in the
+    order of the manager's brief.
     """
 
     orders: list[Order]
@@ -98,12 +98,12 @@ class TeamDecision:
 
     @property
     def usage(self) -> Usage:
-        """What all its requests took."""
+        """Tokens and seconds of all its requests."""
         return sum((transcript.usage for transcript in self.transcripts), NOTHING)
 
     @property
     def cost(self) -> float:
-        """What thinking cost, in quote currency."""
+        """Inference cost, in quote currency."""
         return sum(transcript.cost for transcript in self.transcripts)
 
 
@@ -132,8 +132,8 @@ class Team:
         ledger: Ledger | None = None,
     ) -> AgentTask[TeamDecision]:
         """Decide on `symbols`, for which `share` of the equity is meant. `sent` are orders that other decisions have
-        sent at this bar already; the guard counts them. `memory` tells the manager of earlier decisions. `ledger` books
-        what thinking costs and says when nothing is left. `seed` fixes all sampling of this decision."""
+        sent at this bar already; the guard counts them. `memory` holds the lessons of earlier decisions. `ledger` books
+        the inference cost and ends the decision when the budget is spent. `seed` fixes all sampling."""
         context = replace(self._context(view, account, symbols, share), limits=asdict(guard.limits))
         session = _DecisionSession(self, context, seed, None if ledger is None else ledger.open(view.now))
         lessons = ""
@@ -148,7 +148,7 @@ class Team:
     def consult(
         self, tool: str, question: Question, view: MarketView, account: AccountView, seed: int
     ) -> AgentTask[Transcript]:
-        """Put one question to the sub-agent behind a consultation `tool`, without a manager: practice for it."""
+        """Put one question to the sub-agent behind a consultation `tool`, without a manager: for its training."""
         session = _DecisionSession(self, self._context(view, account, (question.symbol,), 1.0), seed)
         alias = session.context.mask.alias(question.symbol)
         arguments = question.model_copy(update={"symbol": alias})
@@ -258,7 +258,7 @@ class _DecisionSession:
         return None
 
     def delegate(self, call: ToolCall) -> AgentTask[dict[str, Any]]:
-        """Let the sub-agent behind `call` answer; what it says binds where it is RiskAnalyst's or Trader's to say."""
+        """Let the sub-agent behind `call` answer. A verdict of RiskAnalyst and a plan of Trader are binding."""
         transcript = yield from self._ask(call)
         self.sub_transcripts.append(transcript)
         return self._apply_answer(call, transcript)
@@ -299,7 +299,7 @@ class _DecisionSession:
         return role.reply(answer)
 
     def bind(self, symbol: str, side: str, exposure: float, answer: Arguments) -> None:
-        """Let an answer about a proposed position count from now on, if it is a verdict or a plan."""
+        """Keep an answer about a proposed position as a cap or a plan, if it is a verdict or a plan."""
         if isinstance(answer, Verdict):
             self._caps[symbol, side] = answer.cap(exposure)
         elif isinstance(answer, Execution):

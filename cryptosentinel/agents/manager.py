@@ -1,4 +1,4 @@
-"""DeepTraderManager: asks whom it wants, as often and in the order it wants, and decides on the positions."""
+"""DeepTraderManager: asks its sub-agents, as often and in the order it wants, and decides on the positions."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class OfCoin(Arguments):
 
 
 class AskSeveral(Arguments):
-    """Several questions that are answered side by side. Each is that of its role, named in `ask`; `asking` makes the
-    type for a team."""
+    """Several questions that are answered side by side. `ask` names the role of each; `asking` makes the type for a
+    team."""
 
     questions: list[Any] = Field(min_length=2, max_length=MAX_QUESTIONS)
 

@@ -1,8 +1,8 @@
-"""The roles there are: the manager, and each sub-agent that has a file in this folder.
+"""The registry of roles: the manager, and each sub-agent that has a file in this folder.
 
-A further sub-agent is one new file with a `ROLE` in it. Whoever `team.roles` names takes part: the manager can ask
-those and no others, and looks up itself what the standard sub-agents that are not there would have looked up. Without
-any sub-agent it is a single agent. What is trained is the manager with any of the standard ones.
+A new sub-agent is one new file with a `ROLE` in it. `team.roles` names the sub-agents of a team. The manager can ask
+those and no others; it takes over the tools of the standard sub-agents that are absent. Without any sub-agent it is a
+single agent. Training supports the manager with any of the standard sub-agents.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FOUND = discover()
 SUB_AGENTS: dict[str, SubAgent] = {role.consult.name: role for role in _FOUND.values()}
 MANAGER: Role = manager.role_over([_FOUND[key] for key in STANDARD])
 ROLES: dict[str, Role] = {role.key: role for role in (MANAGER, *SUB_AGENTS.values())}
-# The roles with all that they may call in whichever team, for who reads a conversation and does not know its team.
+# The roles with every tool that they have in any team: for readers of a conversation who do not know its team.
 SPEAKERS: dict[str, Role] = ROLES | {
     MANAGER.key: manager.role_over(list(_FOUND.values()), [_FOUND[key] for key in STANDARD])
 }

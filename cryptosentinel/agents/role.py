@@ -1,6 +1,6 @@
-"""What a role is, and the registry of the roles there are.
+"""The types `Role`, `SubAgent` and `Tool`.
 
-A role is one system prompt, the tools it may call, the typed answer that ends its conversation, and how it is briefed.
+A role is a system prompt, the tools it may call, the typed answer that ends its conversation, and its brief.
 A further sub-agent is one new file in `agents/` and one entry in `agents/registry.py`.
 """
 
@@ -62,4 +62,4 @@ class SubAgent(Role):
 
     consult: Tool
     taken_over: tuple[Tool, ...] = ()
-    reply: Callable[[Any], dict[str, Any]] = _plain  # what the manager hears of the typed answer
+    reply: Callable[[Any], dict[str, Any]] = _plain  # the typed answer as the manager reads it

@@ -1,1 +1,1 @@
-"""The record of a conversation: what is said, what is masked, what it costs, what is remembered."""
+"""Conversations: the transcript, the masking of coins and dates, the budget, the memory."""

@@ -1,7 +1,7 @@
-"""Hides which coin and which date the team looks at.
+"""Masking: hides which coin and which date the team looks at.
 
-A language model may remember that a named coin rose in a named month; that is look-ahead through the weights. Masked,
-the team sees C1, C2, … and ages instead of symbols and dates. The names are exchanged at this one place, both ways.
+A language model may remember that a named coin rose in a named month. That is look-ahead through the weights. With
+masking the team sees C1, C2, … and ages instead of symbols and dates. Names are translated here only, both ways.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The record of one conversation: every token, which of them the model sampled, and what came of it."""
+"""The record of one conversation: every token, which of them the model sampled, and the outcome."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class Conversation:
         return self._codec.decode(list(spoken))
 
     def add_tool_response(self, result: Mapping[str, Any], retry: bool = False) -> None:
-        """Append a tool's result, or with `retry` what was wrong with the turn. It is data, cleaned here, where no tool
-        and no colleague's answer can get by: see `untrusted.render_result`."""
+        """Append a tool's result, or with `retry` what was wrong with the turn. All of them are cleaned here as
+        untrusted data, see `untrusted.render_result`."""
         self.retries += retry
         appended = self._codec.continue_after(not self._cut_off, render_result(result))
         start = len(self.ids)
@@ -109,7 +109,7 @@ class Conversation:
                 self._results = [(first - saved, last - saved) for first, last in self._results]
                 self.dropped += 1
         if self.dropped > before:
-            # What was said so far was sampled from more than is left: as a policy's own words it would be misjudged.
+            # The tokens so far were sampled from a longer context, so their log-probs are not those of the rest.
             self._mask = [False] * len(self.ids)
             self._logps = [0.0] * len(self.ids)
         return len(self.ids) <= limit

@@ -1,1 +1,1 @@
-"""The hard limits of orders: plain code that no model can pass."""
+"""The hard limits of orders: plain code that no model can get around."""

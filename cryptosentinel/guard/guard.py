@@ -1,8 +1,8 @@
-"""Hard limits in plain code. Every order passes here after all models have spoken, and none can pass it.
+"""Hard limits in plain code. Every order is reviewed here after the models, and no model can get around it.
 
-The guard lessens or drops orders and logs each clamp with its rule; the only orders of its own close positions. It
-fails closed: where a number that it needs is missing, or its own work fails, the order is dropped. What closes a
-position is held up by no limit on size, only by unusable data and by the number of orders.
+The guard reduces or drops orders and logs each clamp with its rule. Its own orders only close positions. It fails
+closed: if a number that it needs is missing, or its own code fails, the order is dropped. Orders that close a position
+are not limited in size; only unusable data and the number of orders can stop them.
 """
 
 from __future__ import annotations

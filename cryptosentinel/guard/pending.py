@@ -1,4 +1,4 @@
-"""What an account will hold, and could come to hold, as its orders fill: what the guard measures limits on."""
+"""The exposures that an account will or could have once its orders fill; the guard applies its limits to them."""
 
 from __future__ import annotations
 

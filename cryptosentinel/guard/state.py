@@ -1,4 +1,4 @@
-"""What the guard remembers between decisions, as a value that JSON can hold."""
+"""The state that the guard keeps between decisions, as a JSON value."""
 
 from __future__ import annotations
 

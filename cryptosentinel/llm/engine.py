@@ -50,7 +50,7 @@ class Usage:
 
     @property
     def tokens(self) -> int:
-        """Read and sampled together."""
+        """Prompt and sampled tokens together."""
         return self.prompt + self.sampled
 
     def __add__(self, other: Usage) -> Usage:
@@ -99,7 +99,7 @@ def all_answers(submit: Callable[[Request], Future[Completion]], requests: Seque
 
 
 class Engine(Protocol):
-    """What thinks for the roles."""
+    """Runs the models of the roles."""
 
     name: str
 

@@ -1,6 +1,6 @@
 """Constrained decoding: a grammar of the turns that a role's tools allow, and what it leaves of the next token.
 
-One turn is one call, spaced as `protocol.render_call` spaces it, and the end of the turn:
+One turn is one call, spaced as `tool_calls.render_call` spaces it, and the end of the turn:
 
     <tool_call>\\n{"name": "get_trend", "arguments": {}}\\n</tool_call><|im_end|>
 
@@ -9,9 +9,9 @@ guidance backend too. Special tokens stand in it by id, so that no text can be t
 
 What it holds a turn to: the tool's name; which arguments there are and must be, in the schema's order; their types,
 choices and lengths, and the bounds of numbers (an integer has no fraction, a bounded number no exponent, 0 no minus);
-text in which no tag of the chat format can be spelled. What a JSON schema cannot say is still for `protocol.parse` to
+text in which no tag of the chat format can be spelled. What a JSON schema cannot say is still for `tool_calls.parse` to
 refuse: rules over several arguments, the validators of a field, a number without bounds that no float can hold, and an
-answer of more than `protocol.MAX_ANSWER_CHARS`. Letters beyond ASCII are written as they are, not as JSON's escapes.
+answer of more than `tool_calls.MAX_ANSWER_CHARS`. Letters beyond ASCII are written as they are, not as JSON's escapes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from llguidance import LLMatcher, LLTokenizer
 from cryptosentinel.llm.chat_codec import CALL_END, CALL_START, ChatCodec
 from simulator.errors import UserError
 
-# '<' only where no tag can begin with it: a tag in a string would end or begin a call, as `protocol.parse` reads it.
+# '<' only where no tag can begin with it: a tag in a string would end or begin a call, as `tool_calls.parse` reads it.
 _NO_TAG = "^([^<]|<+[^<a-zA-Z/])*$"
 _SPACING = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 _MOST_GRAMMARS = 64  # a team has one a role

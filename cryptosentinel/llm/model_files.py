@@ -1,5 +1,5 @@
-"""The folder of a Qwen3 model, looked at before a library loads it: what is wrong is told in one sentence, and what a
-library would unpickle, fill up or make up is refused.
+"""Checks of a Qwen3 model folder before a library loads it. An error is one sentence. A folder from which a library
+would unpickle code, or fill in missing weights, is refused.
 
 Weights are one `model.safetensors`, or shards that `model.safetensors.index.json` names. Their headers say every
 tensor's shape, so that a folder that does not fit is refused without reading a weight.

@@ -1,10 +1,10 @@
-"""The one door for text from outside: headlines, names, tool output, remembered lessons, messages of an exchange.
+"""Cleaning of all text from outside: headlines, names, tool output, remembered lessons, messages of an exchange.
 
-What comes through is one line of visible characters of bounded length, in which no tag of a chat format is spelled.
-The codec already encodes data without special tokens (`llm/tokens.py`); here the same holds for the characters, so
-that an engine which sends text to a server, and a model which quotes what it read, meet no tag either.
+Cleaned text is one line of visible characters of bounded length, and spells no tag of a chat format. The codec already
+encodes data without special tokens (`llm/chat_codec.py`). Here the characters themselves are made safe. So an engine
+that sends text to a server meets no tag, and neither does a model that quotes what it read.
 
-Nothing here judges what a text says. A model may believe a lie: what it then does is bounded by the guard.
+Nothing here judges the content. A model may believe a lie; the guard bounds what it can then do.
 """
 
 from __future__ import annotations

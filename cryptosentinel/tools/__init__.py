@@ -1,1 +1,1 @@
-"""The tools: numbers made by code from what was known at the clock."""
+"""The tools: numbers that code computes from what was known at the time of the decision."""

@@ -1,4 +1,4 @@
-"""What a tool may look at: the point-in-time view, the account, and the question that was asked."""
+"""The input of a tool: the point-in-time view, the account, and the question that was asked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ToolContext:
     """The state of one decision.
 
     `symbol`, `side` and `exposure` are the question of a sub-agent's call; the manager's own context names its first
-    symbol. `limits` are the guard's, by name; `budget` is what is left to spend on thinking. The team speaks of
+    symbol. `limits` are the guard's, by name; `budget` is what is left for inference. The team speaks of
     exposures as fractions of `share` of the equity: a coin that has a quarter of the account to itself is fully
     invested at 1.
     """

@@ -1,4 +1,4 @@
-"""MarketAnalyst's tools on what surrounds a price: other coins, the order book, funding, series, the news."""
+"""MarketAnalyst's cross-market tools: other coins, the order book, funding, recorded series, the news."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Trader's tools: what the order costs now and usually, what each way of sending it would cost, what it leaves."""
+"""The Trader's tools: the order's cost now and usually, the cost of each way to send it, and the margin after it."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def compare_orders(context: ToolContext, _: NoArguments) -> dict[str, Any]:
 
 
 def _waiting(slices: int) -> float:
-    """Bars of variance that the part not sent yet stands: slice k waits k bars with 1/slices of the order."""
+    """Bars of variance that the unsent part is exposed to: slice k waits k bars with 1/slices of the order."""
     return sum((1.0 - k / slices) ** 2 for k in range(1, slices))
 
 
 def margin(context: ToolContext, _: NoArguments) -> dict[str, Any]:
-    """What the account would carry with the position: gross exposure, leverage, and the distance to liquidation in
-    percent; and what waits already."""
+    """The account with the position: gross exposure, leverage, and the distance to liquidation in percent; and the
+    orders that wait already."""
     side = {"long": 1.0, "short": -1.0}.get(context.side, 0.0)
     if context.account.equity <= 0.0:
         return {"margin": MISSING}

@@ -20,7 +20,7 @@ NEWS_COUNT = 6
 NEWS_SHOWN = 2
 NEWS_MAX_AGE = 8 * DAY_MS
 NEWS_CHARS = 80
-TONE_CHARS = 400  # of a headline that its tone is told by
+TONE_CHARS = 400  # of a headline that decide its tone
 
 
 def trend(context: ToolContext, _: NoArguments) -> dict[str, Any]:

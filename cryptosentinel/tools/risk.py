@@ -1,4 +1,4 @@
-"""The RiskAnalyst's tool: how much the proposed position may lose, and what the account carries already."""
+"""The RiskAnalyst's tool: loss quantiles of the proposed position, and the drawdown of the account."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def risk(context: ToolContext, _: NoArguments) -> dict[str, Any]:
 
 
 class RiskOf(Arguments):
-    """The side of the position whose losses are meant, for who has not been asked about one."""
+    """The side of the position, for a caller that was not asked about one."""
 
     side: Literal["long", "short"] = "long"
 

@@ -25,7 +25,7 @@ from simulator.market.market import Bars
 from simulator.market.timeframes import DAY_MS, TIMEFRAMES, YEAR_MS
 
 Timeframe = Literal["", "5m", "15m", "30m", "1h", "4h", "1d"]
-LEAST_BARS = 60  # that an indicator is worth telling from
+LEAST_BARS = 60  # that an indicator needs at least
 DECAY = 0.94  # of the exponentially weighted variance (RiskMetrics 1996)
 HISTORY = 240  # bars that "usual" means
 SHAPE = 20  # bars of a past that is compared

@@ -1,12 +1,12 @@
-"""Record what an engine answers, and play it back: a run repeated offline, equal to the bit.
+"""Record the answers of an engine and replay them: a run repeated offline, equal to the bit.
 
-`record` puts a recorder in front of any engine, `Cassette` answers from what it wrote. A recorder, too, answers from
-the folder where that has the call, with the usage that it had: so an interrupted run goes on without asking, or
-paying, twice, and counts in the end what a run without interruption would have.
+`record` puts a recorder in front of any engine; `Cassette` answers from its records. A recorder also answers from the
+folder where the call is recorded already, with the usage of that time. So an interrupted run continues without asking
+or paying twice, and its totals are those of a run without the interruption.
 
-A call is known by role, prompt, sampling and seed (at temperature 0 without the seed). Policies may not change while
-they are recorded. The schemas in `Request.tools` are no part of a call. Failures are not recorded: where a run had one,
-recording goes on until each of its calls has an answer, and then it can be played.
+A call is identified by role, prompt, sampling and seed (at temperature 0 without the seed). Policies may not change
+while they are recorded. The schemas in `Request.tools` are no part of a call. Failures are not recorded: a run with a
+failure is recorded again until each of its calls has an answer. Then it can be replayed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def record(
     settings: Mapping[str, Any],
     tokenizer: Tokenizer | FastTokenizer | None = None,
 ) -> Recorder:
-    """A recorder of `engine`, which streams if that does.
+    """A recorder in front of `engine`; it streams if the engine does.
 
     Args:
         folder: new or empty, or a cassette that goes on.
@@ -68,7 +68,7 @@ def record(
 
 
 class Recorder:
-    """Answers as `engine` does, and writes down each answer; see `record`."""
+    """Passes requests to `engine` and writes down each answer; see `record`."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Recorder:
         return [answers[key] if key in answers else self._calls[key] for key in keys]
 
     def close(self) -> None:
-        """Give the folder back. The engine is not closed."""
+        """Release the folder. The engine is not closed."""
         self._tape.close()
 
     def _key(self, request: Request) -> Key:
@@ -144,7 +144,7 @@ class Recorder:
 
 @dataclass
 class _Asked:
-    """A call under way: the engine's future, None until the engine has taken it, and those who wait for it."""
+    """A call in progress: the engine's future (None until the engine has taken it) and the futures that wait for it."""
 
     waiting: list[Future[Completion]] = field(default_factory=list)
     asked: Future[Completion] | None = None
@@ -188,7 +188,7 @@ class StreamingRecorder(Recorder):
         return future
 
     def _give_up(self, call: _Asked) -> None:
-        """Cancel what nobody waits for any more."""
+        """Cancel a call that nobody waits for any more."""
         with self._guard:
             wanted = not all(future.cancelled() for future in call.waiting)
         if not wanted and call.asked is not None:
@@ -261,7 +261,7 @@ class Cassette:
 
 
 def _difference(key: Key, calls: Mapping[Key, Completion]) -> str:
-    """What probably sets a call apart from those that were recorded."""
+    """A guess at why a call is not among the recorded ones."""
     same_role = [one for one in calls if one.role == key.role]
     for one in same_role:
         if one.prompt == key.prompt:

@@ -1,11 +1,11 @@
-"""The folder of a cassette: `cassette.json` says what was recorded, `calls.jsonl` holds one line a call.
+"""The folder of a cassette: `cassette.json` describes the recording, `calls.jsonl` holds one line a call.
 
     {"role": "manager", "prompt": "5d0c…", "temperature": 1.0, "max_tokens": 96, "constrained": false, "seed": 7,
      "ids": […], "logps": […], "finished": true, "usage": {"prompt": …, …}, "text": "<tool_call>…"}
 
-Of a prompt there is only a hash: each turn repeats the conversation before it, so stored prompts would grow with the
-square of its length. `text` is for people; what is played are the `ids`. A cassette of another tokenizer than the byte
-codec's holds that as `tokenizer.json`.
+A prompt is stored as a hash: each turn repeats the conversation before it, so stored prompts would grow with the
+square of its length. `text` is for people; the `ids` are replayed. A cassette of another tokenizer than the byte
+codec's holds that tokenizer as `tokenizer.json`.
 """
 
 from __future__ import annotations

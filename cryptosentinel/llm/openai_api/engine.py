@@ -1,9 +1,9 @@
 """The engine behind any endpoint of the OpenAI kind: Ollama, vLLM's server, commercial ones.
 
-Token ids are turned into messages and the answer back into ids of the same codec, so that the team sees an engine like
-any other; `chat_messages.py` does that. An endpoint's own tokens and log-probs are not known: log-probs are 0, so what
-it says serves backtests and cannot be trained on. A seed is passed on, but no endpoint promises the same answer twice:
-`cassette.py` makes a run repeatable.
+`messages.py` turns token ids into messages, and the answer back into ids of the same codec. So the team sees an engine
+like any other. An endpoint's own tokens and log-probs are not known: log-probs are 0, so its answers serve backtests
+and cannot be trained on. A seed is passed on, but no endpoint promises the same answer twice: a cassette
+(`cryptosentinel.llm.cassette`) makes a run repeatable.
 
 The SDK asks again after 408, 409, 429, 5xx, a broken connection or a timeout, with growing pauses, or as long as
 `Retry-After` says where that is at most two minutes (a longer one ends the request).
@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 _REASON_CHARS = 200  # of what an endpoint says about a refusal
 _SECRET_CHARS = 8  # a shorter key, like the "none" that local servers ask for, is no secret
 _SEED_BITS = 31  # more than that is refused by some
-# Refused parameters without which the meaning stays: several calls are refused by `protocol.parse`, too.
+# Refused parameters without which the meaning stays: several calls are refused by `tool_calls.parse`, too.
 _DISPENSABLE = ("parallel_tool_calls", "seed")
 _PROBE_TOKENS = 16
 

@@ -1,4 +1,4 @@
-"""The HTTP client under the SDK of `openai_engine.py`: what goes out, and how much may come back.
+"""The HTTP client under the OpenAI SDK: limits on what is sent and on how much may come back.
 
 The SDK repeats requests by itself, so limits that hold for every attempt stand here: the rate of requests, the seconds
 one may take, the bytes of an answer, and which headers are sent.

@@ -2,7 +2,7 @@
 
 The form is that of OpenAI's chat completions (`messages`, `tools`, `tool_calls`, `choices`, `usage`), which Ollama,
 vLLM and most commercial endpoints share. What an endpoint returns is untrusted: nothing of it is repaired, and whatever
-is wrong with a call is left to `protocol.parse` to find.
+is wrong with a call is left to `tool_calls.parse` to find.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The engine that lets a vLLM server think: one base model, an adapter per role, token ids in and out.
+"""The engine in front of a vLLM server: one base model, an adapter per role, token ids in and out.
 
-The server is one that `vllm_server.VllmServer` started, or any other that serves the same folder with
+The server is one that `server.VllmServer` started, or any other that serves the same folder with
 
     --enable-lora --logprobs-mode processed_logprobs --structured-outputs-config '{"backend": "guidance"}'
 

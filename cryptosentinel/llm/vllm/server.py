@@ -96,7 +96,7 @@ class VllmServer:
     the environment's VLLM_API_KEY is set, the server asks for that key.
 
     Raises `UserError` for a folder without a model or a Python without vLLM, `RunFailed` where the server ends or takes
-    too long, with the last errors that its log tells.
+    too long, with the last errors of its log.
     """
 
     def __init__(

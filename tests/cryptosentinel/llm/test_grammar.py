@@ -1,4 +1,4 @@
-"""The grammar of a turn against `protocol.parse`: what it lets through parses, and what is right gets through."""
+"""The grammar of a turn against `tool_calls.parse`: what it lets through parses, and what is right gets through."""
 
 import json
 import random
