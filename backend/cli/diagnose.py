@@ -17,7 +17,7 @@ from backend.runs.requests import STORE
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # it imports the database and torch
-    from backend.training.diagnostics.diagnose import Examination
+    from backend.training.diagnostics.examine import Examination
 
 
 def doctor(
@@ -32,10 +32,10 @@ def doctor(
 ) -> None:
     """Say what is wrong with a training run, and what to try: a table per role, and the findings."""
     from backend.store.store import Store
-    from backend.training.diagnostics.diagnose import METRICS, examine_folder, examine_run
+    from backend.training.diagnostics.examine import METRICS_FILE, examine_folder, examine_run
 
     folder = Path(run)
-    if (folder / METRICS).is_file():
+    if (folder / METRICS_FILE).is_file():
         found = examine_folder(folder)
     else:
         with Store.open(store) as opened:
@@ -53,7 +53,7 @@ def doctor(
 def show(found: Examination) -> None:
     """Print an examination."""
     from backend.decisions.tree import visible
-    from backend.training.diagnostics.diagnose import ROLE_ROWS, TEAM_ROWS
+    from backend.training.diagnostics.examine import ROLE_ROWS, TEAM_ROWS
     from cryptosentinel.agents.registry import ROLES
 
     console.print(f"{found.run}: {found.steps} steps; means of the first and the last third of them", markup=False)

@@ -73,7 +73,7 @@ def pull(
     HF_TOKEN gives access to gated models; HF_ENDPOINT names another hub.
     """
     from backend.models.checks import check_base
-    from backend.models.hub import pull as pull_model
+    from backend.models.hub import pull_model
 
     console.print(f"{name} at {revision}", markup=False)
     done = pull_model(name, revision, to, models)

@@ -175,7 +175,7 @@ def show_dry_run(config: Config) -> None:
     from backend.models.architectures import Shape, architecture_of
     from backend.policies.hardware import hardware_of
     from backend.training.planning.dry_run import dry_run, project
-    from backend.training.planning.memory_estimate import estimate, gib, machine_memory, plan_of, server, verdict
+    from backend.training.planning.memory_estimate import estimate, gib, machine_memory, memory_verdict, plan_of, server
 
     shape = Shape.of(architecture_of(config.training, config.nano))
     hardware = hardware_of(config.training)
@@ -186,7 +186,7 @@ def show_dry_run(config: Config) -> None:
     console.print(f"{base}: {shape.parameters / 1e9:.3g} billion parameters, {shape.layers} blocks", markup=False)
     where = f"{hardware.device}, {hardware.precision}, gradient checkpointing {'on' if plan.checkpointing else 'off'}"
     console.print(_needs_table(f"memory of the trainer, estimated ({where})", expected))
-    console.print(verdict(expected, free), markup=False)
+    console.print(memory_verdict(expected, free), markup=False)
     if not plan.checkpointing:
         less = estimate(shape, replace(plan, checkpointing=True)).of("updates")
         console.print(
@@ -195,7 +195,7 @@ def show_dry_run(config: Config) -> None:
         )
     if plan.engine == "vllm" and not plan.shared:
         console.print(_needs_table("memory of the vLLM server, estimated", server(shape, plan)))
-        console.print(verdict(server(shape, plan), machine_memory("cuda")), markup=False)
+        console.print(memory_verdict(server(shape, plan), machine_memory("cuda")), markup=False)
     step = dry_run(config)
     if step.layers < shape.layers:
         console.print(f"note: {step.layers} of {shape.layers} blocks were built, as more do not fit here")

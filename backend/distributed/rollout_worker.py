@@ -18,8 +18,8 @@ from backend.training.algorithm.credit import TeamAttempt
 from backend.training.components import RolloutBatch, TrainingParts
 from backend.training.curriculum.curriculum import StepPlan, curriculum_of
 from backend.training.curriculum.queries import Query
-from backend.training.learning.metrics import team_metrics
 from backend.training.learning.step_data import StepData
+from backend.training.learning.training_metrics import team_metrics
 from backend.training.rollout.dynamic_sampling import sample_further
 from backend.training.rollout.sharding import ShardQueries
 from cryptosentinel.agents.registry import MANAGER

@@ -37,16 +37,16 @@ from simulator.errors import UserError
 
 CONVERSATIONS, TOKENS = 128, 1000  # what the estimate of memory is for
 
-State = Literal["ok", "note", "wrong"]
-T = TypeVar("T")
+_State = Literal["ok", "note", "wrong"]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Finding:
+class ModelFinding:
     """One check: what was looked at, and in words what was found; where it is wrong, also what to do."""
 
     what: str
-    state: State
+    state: _State
     told: str
 
 
@@ -54,7 +54,7 @@ class Finding:
 class Findings:
     """The checks so far. `fingerprint` is that of the base's weights, once all of them were read."""
 
-    found: list[Finding] = field(default_factory=list)
+    found: list[ModelFinding] = field(default_factory=list)
     fingerprint: str | None = None
 
     @property
@@ -62,19 +62,19 @@ class Findings:
         """How many checks failed."""
         return sum(one.state == "wrong" for one in self.found)
 
-    def look(self, what: str, check: Callable[[], tuple[T, str]]) -> T | None:
+    def look(self, what: str, check: Callable[[], tuple[_T, str]]) -> _T | None:
         """Run a check that gives a value and words for it, or raises `UserError`; None when it failed."""
         try:
             value, told = check()
         except UserError as error:
-            self.found.append(Finding(what, "wrong", str(error)))
+            self.found.append(ModelFinding(what, "wrong", str(error)))
             return None
-        self.found.append(Finding(what, "ok", told))
+        self.found.append(ModelFinding(what, "ok", told))
         return value
 
     def note(self, what: str, told: str) -> None:
         """Something to know that is no fault."""
-        self.found.append(Finding(what, "note", told))
+        self.found.append(ModelFinding(what, "note", told))
 
 
 def check_path(path: Path, base: Path | None = None) -> Findings:
@@ -154,10 +154,10 @@ def check_run(folder: Path) -> Findings:
     if base is not None and base.is_dir():
         of_base = check_base(base)
         findings.fingerprint = of_base.fingerprint
-        findings.found += [Finding(f"base: {one.what}", one.state, one.told) for one in of_base.found]
+        findings.found += [ModelFinding(f"base: {one.what}", one.state, one.told) for one in of_base.found]
     elif base is not None:
-        state: State = "note" if manifest is None else "wrong"
-        findings.found.append(Finding("base", state, f"there is no model folder {base}: put it back where it was"))
+        state: _State = "note" if manifest is None else "wrong"
+        findings.found.append(ModelFinding("base", state, f"there is no model folder {base}: put it back where it was"))
     kept = adapters_of(folder)
     for one in kept:
         where = str(one.folder.relative_to(folder))
@@ -169,7 +169,7 @@ def check_run(folder: Path) -> Findings:
         if missing:
             kept_in = folder / (manifest.weights() or "")
             told = f"{kept_in} holds nothing of {', '.join(missing)}: copy it from the run anew"
-            findings.found.append(Finding("roles", "wrong", told))
+            findings.found.append(ModelFinding("roles", "wrong", told))
     return findings
 
 

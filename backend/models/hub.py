@@ -67,7 +67,7 @@ class Pulled:
     fetched: bool
 
 
-def pull(name: str, revision: str = "main", to: Path | None = None, models: Path = MODELS) -> Pulled:
+def pull_model(name: str, revision: str = "main", to: Path | None = None, models: Path = MODELS) -> Pulled:
     """Download the Qwen3 model `name` of the hub, at a branch, tag or commit, to `to` or to its place in `models`.
 
     Raises `UserError` for a name, revision, token or model that cannot be used, a hub that does not answer and a file

@@ -29,7 +29,7 @@ from backend.policies.tensor_files import write_tensors
 from simulator.errors import UserError
 
 CONFIG, WEIGHTS, VERSION = "adapter_config.json", "adapter_model.safetensors", "version.json"
-FORMAT = 1  # of version.json
+_FORMAT = 1  # of version.json
 _EXPORT = "export it anew from its run"
 
 
@@ -90,7 +90,7 @@ def export_adapter(
     config |= {"target_modules": list(found.shape.lora_targets), "inference_mode": True}
     _write_json(unfinished / CONFIG, config)
     record = {
-        "format": FORMAT,
+        "format": _FORMAT,
         "role": role,
         "version": found.version,
         "base": found.base,
@@ -134,10 +134,10 @@ def read_adapter(folder: Path, base: str | None = None) -> AdapterFile:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder} is no adapter that this program wrote ({error!r} is amiss): {_EXPORT}") from error
-    if record.get("format") != FORMAT or config.get("peft_type") != "LORA":
+    if record.get("format") != _FORMAT or config.get("peft_type") != "LORA":
         raise UserError(
             f"{folder} holds a {config.get('peft_type')} adapter of format {record.get('format')}; what is read are "
-            f"LORA adapters of format {FORMAT}: {_EXPORT}"
+            f"LORA adapters of format {_FORMAT}: {_EXPORT}"
         )
     _check_tensors(found, _read_weights(found))
     if base is not None and found.base != base:

@@ -15,7 +15,7 @@ from backend.reporting import charts
 from backend.reporting.result_stats import trades_of_result
 from backend.reporting.run_summary import Played, RunSummary
 from backend.training.checkpoints import TrainingState
-from backend.training.sft.datasets import DROPPED
+from backend.training.sft.datasets import DROP_REASONS
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class SftOutcome:
 
     def dropped(self, role: str) -> dict[str, int]:
         """How many conversations of a role were dropped, by reason."""
-        return {reason: self.counts[role][reason] for reason in DROPPED if self.counts[role][reason]}
+        return {reason: self.counts[role][reason] for reason in DROP_REASONS if self.counts[role][reason]}
 
 
 def _named(rows: dict[str, dict[str, Any]]) -> pd.DataFrame:

@@ -12,10 +12,10 @@ from backend.training.components import LearningStep, RolloutBatch, TrainingPart
 from backend.training.curriculum.curriculum import StepPlan
 from backend.training.curriculum.queries import Query
 from backend.training.learning.learner import Learner
-from backend.training.learning.metrics import team_metrics
 from backend.training.learning.role_trainer import GradientPool
 from backend.training.learning.shared_model import train_jointly
 from backend.training.learning.step_data import StepData
+from backend.training.learning.training_metrics import team_metrics
 from backend.training.rollout.collect import Rollout
 from backend.training.rollout.dynamic_sampling import sample_further
 from backend.training.rollout.sharding import ShardQueries

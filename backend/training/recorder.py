@@ -14,7 +14,7 @@ from backend.store.records import QueryRecord, RewardRecord, RolloutRecord, Traj
 from backend.store.store import Store
 from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.learning.metrics import market_move, ordered_exposure
+from backend.training.learning.training_metrics import market_move, ordered_exposure
 from backend.training.rollout.collect import Practice, Rollout
 from backend.training.wandb_logger import WandbLogger
 from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
@@ -185,9 +185,9 @@ class Recorder:
 
 
 def rollout_parts(rollout: Rollout, horizon: int) -> dict[str, float]:
-    """What a rollout's outcome was made of and what the team did (`metrics.PARTS`): fractions of the equity, numbers of
-    orders, rulings, clamps and tokens; `exposure`, signed, that the decision led to, and `move`, the coin's over
-    `horizon` bars of the recorded path in volatilities."""
+    """What a rollout's outcome was made of and what the team did (`training_metrics.ROLLOUT_PARTS`): fractions of the
+    equity, numbers of orders, rulings, clamps and tokens; `exposure`, signed, that the decision led to, and `move`,
+    the coin's over `horizon` bars of the recorded path in volatilities."""
     outcome, decision = rollout.outcome, rollout.decision
     return {
         "net_return": outcome.net_return,

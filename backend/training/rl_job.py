@@ -26,7 +26,7 @@ from backend.training.learning.data_parallel import gradient_pool
 from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
 from backend.training.recorder import Recorder
 from backend.training.rollout.collect import RolloutSettings
-from backend.training.sft.warm_start import Report
+from backend.training.sft.warm_start import ReportProgress
 from backend.training.start import NANO, begin, start_of
 from backend.training.trainer import Progress, Trainer
 from backend.training.wandb_logger import require_wandb
@@ -50,7 +50,7 @@ def train(
     store: Store,
     run: str,
     folder: Path,
-    report: Report,
+    report: ReportProgress,
     on_progress: Callable[[Progress], None],
 ) -> TrainingResult:
     """Train a team in `folder`, going on from its newest checkpoint if there is one.

@@ -31,22 +31,22 @@ from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.store.run_record import versions
 from backend.training.curriculum.queries import QueryPool, pools_of
 from backend.training.rollout.collect import RolloutSettings
-from backend.training.sft.collection import Said, listen, sources_of
+from backend.training.sft.collection import ScoredConversation, listen, sources_of
 from backend.training.sft.conversations import encode
 from backend.training.sft.datasets import (
-    MANIFEST,
+    DATA_MANIFEST,
     TRAIN,
     VALIDATION,
-    Row,
     Selection,
-    read_manifest,
+    SftRow,
+    read_data_manifest,
     read_rows,
     select,
     write_data_set,
 )
 from backend.training.sft.role_scores import compare_roles, score_roles
-from backend.training.sft.sft import Example, SftSettings, SupervisedTrainer, pad_examples
-from backend.training.sft.warm_start import Report
+from backend.training.sft.sft_trainer import Example, SftSettings, SupervisedTrainer, pad_examples
+from backend.training.sft.warm_start import ReportProgress
 from backend.training.start import NANO, begin
 from cryptosentinel.agents.registry import ROLES, STANDARD
 from cryptosentinel.llm.chat_codec import ChatCodec
@@ -57,7 +57,7 @@ from simulator.market.market import Market
 STATE, DATA, COLLECTED, TRAINING, ADAPTERS, SCORES = (
     "sft.json", "data", "collected", "training", "adapters", "scores.json",
 )  # fmt: skip
-CHUNK = 32  # states whose conversations are written at a time
+_CHUNK = 32  # states whose conversations are written at a time
 SAVE_EVERY = 25  # steps between two checkpoints of a role
 LOSS_ROWS = 256  # validation conversations that the imitation loss is taken on
 
@@ -73,7 +73,7 @@ class SftResult:
     losses: dict[str, Sequence[float] | None]
 
 
-def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path, report: Report) -> SftResult:
+def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path, report: ReportProgress) -> SftResult:
     """Collect, choose, train and score in `folder`, going on with what is there.
 
     `sources` are the teams that are listened to, as `collection.sources_of` takes them. Raises `UserError` for sources,
@@ -117,7 +117,7 @@ def _finished(folder: Path) -> SftResult:
     """What a run came to that was finished before."""
     try:
         found = json.loads((folder / SCORES).read_text(encoding="utf-8"))
-        return SftResult(folder, read_manifest(folder / DATA), found["roles"], found["losses"])
+        return SftResult(folder, read_data_manifest(folder / DATA), found["roles"], found["losses"])
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder / SCORES} cannot be read ({error}): remove it to score anew") from error
 
@@ -153,11 +153,11 @@ def _data_set(
     folder: Path,
     policies: RolePolicies,
     codec: ChatCodec,
-    report: Report,
+    report: ReportProgress,
 ) -> dict[str, Any]:
     """The manifest of the data set, which is made unless it is there."""
-    if (folder / DATA / MANIFEST).is_file():
-        return read_manifest(folder / DATA)
+    if (folder / DATA / DATA_MANIFEST).is_file():
+        return read_data_manifest(folder / DATA)
     settings = config.sft
     rows, counts = select(
         _collect(config, market, sources, folder, policies, codec, report),
@@ -179,7 +179,7 @@ def _data_set(
         "versions": versions(),
     }
     write_data_set(folder / DATA, rows, document)
-    return read_manifest(folder / DATA)
+    return read_data_manifest(folder / DATA)
 
 
 def _collect(
@@ -189,35 +189,35 @@ def _collect(
     folder: Path,
     policies: RolePolicies,
     codec: ChatCodec,
-    report: Report,
-) -> list[Said]:
+    report: ReportProgress,
+) -> list[ScoredConversation]:
     """All conversations of all sources about the same states of the training part, chunk by chunk."""
     settings, horizon = config.sft, config.team.horizon_bars
     [pool] = pools_of(config.training, market, [split(market, config.market, horizon).train], horizon)
     queries = pool.draw(derive_seed(settings.seed, "states"), 0, settings.states, easy=False)
     teams = sources_of(sources, config, policies, codec)
     (folder / COLLECTED).mkdir(exist_ok=True)
-    said: list[Said] = []
-    for start in range(0, len(queries), CHUNK):
+    said: list[ScoredConversation] = []
+    for start in range(0, len(queries), _CHUNK):
         path = folder / COLLECTED / f"{start:07d}.json"
         if not path.is_file():
-            chunk = queries[start : start + CHUNK]
+            chunk = queries[start : start + _CHUNK]
             heard = [one for team in teams for one in listen(team, chunk, _rollouts(config), settings.seed)]
             _write(path, [asdict(one) for one in heard])
         said += _read_collected(path)
-        report("collection", min(start + CHUNK, len(queries)), len(queries))
+        report("collection", min(start + _CHUNK, len(queries)), len(queries))
     return said
 
 
-def _read_collected(path: Path) -> list[Said]:
+def _read_collected(path: Path) -> list[ScoredConversation]:
     try:
-        return [Said(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+        return [ScoredConversation(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path} cannot be read ({error}): remove it to collect these states anew") from error
 
 
 def _train_role(
-    config: Config, folder: Path, role: str, policies: RolePolicies, codec: ChatCodec, report: Report
+    config: Config, folder: Path, role: str, policies: RolePolicies, codec: ChatCodec, report: ReportProgress
 ) -> tuple[float, float] | None:
     """Train a role's adapter on its rows, going on from its checkpoint; the imitation losses before and after.
 
@@ -234,7 +234,7 @@ def _train_role(
 
 
 def _fit(
-    config: Config, folder: Path, role: str, policies: RolePolicies, examples: Sequence[Example], report: Report
+    config: Config, folder: Path, role: str, policies: RolePolicies, examples: Sequence[Example], report: ReportProgress
 ) -> None:
     """All steps of one role; a checkpoint now and then, from which they go on."""
     settings, path = config.sft, folder / TRAINING / f"{role}.safetensors"
@@ -251,7 +251,7 @@ def _fit(
             seed=derive_seed(settings.seed, "sft", role),
         ),
     )
-    data = read_manifest(folder / DATA)["sha256"][f"{role}.parquet"]
+    data = read_data_manifest(folder / DATA)["sha256"][f"{role}.parquet"]
     header = {"kind": "sft", "role": role, "base": policies.base_fingerprint, "data": data}
     if path.is_file():
         tensors, found = read_tensors(path)
@@ -277,7 +277,7 @@ def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _examples(rows: Sequence[Row], policies: RolePolicies, codec: ChatCodec) -> list[Example]:
+def _examples(rows: Sequence[SftRow], policies: RolePolicies, codec: ChatCodec) -> list[Example]:
     """The rows as ids and masks. Raises `UserError` for a conversation that the model has no positions for."""
     examples = [encode(codec, row.messages, row.schemas()) for row in rows]
     longest, limit = max((len(ids) for ids, _ in examples), default=0), policies.base_config.max_position_embeddings
@@ -307,7 +307,7 @@ def _scores(
     folder: Path,
     policies: RolePolicies,
     codec: ChatCodec,
-    report: Report,
+    report: ReportProgress,
 ) -> dict[str, dict[str, Any]]:
     """Each role's held-out score as the base, as it is now, and as the scripted team, on the same states and draws."""
     settings, horizon = config.sft, config.team.horizon_bars

@@ -18,7 +18,7 @@ from backend.config.training import TrainingConfig
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, write_manifest
 from backend.models.registry import START, resolve_base
 from backend.training.curriculum.queries import QueryPool
-from backend.training.sft.warm_start import Report, make_nano
+from backend.training.sft.warm_start import ReportProgress, make_nano
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
 from simulator.market.market import Market
@@ -26,7 +26,7 @@ from simulator.market.market import Market
 NANO = "nano"
 
 
-def begin(config: Config, market: Market, folder: Path, report: Report) -> Path:
+def begin(config: Config, market: Market, folder: Path, report: ReportProgress) -> Path:
     """The base model of the run in `folder`, made or copied there unless it is there already or lies elsewhere; with
     `training.start_from` the weights to begin with as well. Raises `UserError` where either cannot be had."""
     if config.training.start_from:
@@ -125,7 +125,7 @@ def _copy(source: Path, target: Path) -> None:
     os.replace(unfinished, target)
 
 
-def _make(config: Config, market: Market, base: Path, report: Report) -> None:
+def _make(config: Config, market: Market, base: Path, report: ReportProgress) -> None:
     """Nano, warm-started on the training part of the market."""
     horizon = config.team.horizon_bars
     pool = QueryPool(market, *split(market, config.market, horizon).train, horizon)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from backend.training.curriculum.queries import Query
-from backend.training.learning.metrics import format_counts
+from backend.training.learning.training_metrics import format_counts
 from backend.training.rollout.collect import RolloutSettings, collect
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.engine import Engine

@@ -48,7 +48,7 @@ class WandbLogger:
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Send the metrics of a step."""
-        self._try(lambda: self._run.log({"step": step, **{plain(name): value for name, value in values.items()}}))
+        self._try(lambda: self._run.log({"step": step, **{_plain(name): value for name, value in values.items()}}))
 
     def close(self) -> None:
         """Send what is left."""
@@ -92,11 +92,11 @@ class WandbLogger:
             )
 
 
-def plain(name: str) -> str:
+def _plain(name: str) -> str:
     """The name of a metric with `_` in place of all but letters, digits and - . / _."""
     return re.sub(r"[^A-Za-z0-9_./-]", "_", name)
 
 
 def _id(run: str) -> str:
-    """The name of a run as wandb takes it: `plain`, and without `/`."""
-    return plain(run).replace("/", "_")
+    """The name of a run as wandb takes it: `_plain`, and without `/`."""
+    return _plain(run).replace("/", "_")

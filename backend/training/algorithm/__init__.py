@@ -53,7 +53,7 @@ engine). `learning.learner.Learner.train` then goes through this page from top t
         or trajectory
     min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)  clipped_objective, policy_loss = "clip"
     sg(clip(rho, ...)) A log pi_new                       clipped_objective, policy_loss = "cispo"
-    J = sum w (value) / normaliser                        aggregate, normaliser: rollouts count, never calls
+    J = sum w (value) / normalizer                        aggregate, normalizer: rollouts count, never calls
     KL(pi_new || pi_ref), k3 with an unbiased gradient    kl_tokens
 
    The loss -(J - kl KL + entropy H) of a micro-batch and the optimizer step are in `learning.role_trainer`

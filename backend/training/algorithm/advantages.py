@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 # Rewards are sums of a few products of numbers in [0, 1]: equal ones may differ in the last bits, by some 1e-16.
-ROUNDING = 1e-12
+_ROUNDING = 1e-12
 
 
 def group_advantages(
@@ -44,7 +44,7 @@ def group_advantages(
         return advantages, True
     inside, share = reward[counted], weight[counted] / weight[counted].sum()
     low, high = inside.min(), inside.max()
-    if high - low <= ROUNDING * max(abs(low), abs(high)):
+    if high - low <= _ROUNDING * max(abs(low), abs(high)):
         return advantages, True
     if not scale:
         advantages[counted] = inside - share @ inside

@@ -20,7 +20,7 @@ grpo is the mean over rollouts of the mean over tokens (arXiv 2402.03300). dr_gr
 over tokens by a constant L, so that a token weighs no less in a longer call (Dr. GRPO, arXiv 2503.20783). dapo is the
 mean over all tokens (DAPO, arXiv 2503.14476): the d_k calls of a rollout share its weight, so their tokens count as
 those of one call of their mean length. bnpo is the mean over the tokens at hand, as TRL calls it. TRL takes it over a
-micro-batch, so that there the accumulation of gradients changes the result; here the normaliser is that of the whole
+micro-batch, so that there the accumulation of gradients changes the result; here the normalizer is that of the whole
 optimiser step, and it does not. With one optimiser step a batch it is dapo.
 
 The policy loss is either PPO's clipped ratio as above (`clip`) or CISPO (`cispo`, MiniMax-M1, arXiv 2506.13585): v_it =
@@ -51,11 +51,11 @@ PolicyLoss = Literal["clip", "cispo"]
 Aggregation = Literal["grpo", "dr_grpo", "dapo", "bnpo"]
 ImportanceKind = Literal["truncate", "mask", "none"]
 
-Row = TypeVar("Row", Tensor, npt.NDArray[Any])
+_Row = TypeVar("_Row", Tensor, npt.NDArray[Any])
 
 
 # exp beyond this overflows sooner or later, and an infinite ratio turns the gradient of its clipped side into NaN.
-MAX_LOG_RATIO = 30.0
+_MAX_LOG_RATIO = 30.0
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return _where_sampled(values, mask).sum(-1) / mask.sum(-1).clamp(min=1)
 
 
-def normaliser(weights: Row, tokens: Row, how: Aggregation, constant_length: int = 0) -> float:
+def normalizer(weights: _Row, tokens: _Row, how: Aggregation, constant_length: int = 0) -> float:
     """The denominator of an aggregation over the calls given; weights (B,), tokens (B,) sampled tokens of each.
 
     `constant_length` is L of `dr_grpo`. Additive over disjoint sets of calls, whichever aggregation. Raises
@@ -100,11 +100,11 @@ def aggregate(
 ) -> Tensor:
     """The values of the sampled tokens as one scalar, as the module's docstring says; values (B, T), weights (B,).
 
-    `total` is the normaliser, that of the calls given when None. A micro-batch passes the total of its whole batch: the
+    `total` is the normalizer, that of the calls given when None. A micro-batch passes the total of its whole batch: the
     parts then add up to the batch's value, and so do the gradients.
     """
     if total is None:
-        total = normaliser(weights, mask.sum(-1), how, constant_length)
+        total = normalizer(weights, mask.sum(-1), how, constant_length)
     rows = masked_mean(values, mask) if how == "grpo" else _where_sampled(values, mask).sum(-1)
     return (rows * weights).sum() / total
 
@@ -116,7 +116,7 @@ def policy_ratio(new_logps: Tensor, old_logps: Tensor, mask: Tensor, kind: Ratio
         log_ratio = log_ratio.sum(-1, keepdim=True)
     if kind == "sequence":
         log_ratio = log_ratio / mask.sum(-1, keepdim=True).clamp(min=1)
-    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
 
 
 def clipped_objective(
@@ -194,7 +194,7 @@ def k3(new_logps: Tensor, ref_logps: Tensor, mask: Tensor) -> Tensor:
 
     Unbiased in value only. In a loss, use `kl_tokens`.
     """
-    log_r = _where_sampled(ref_logps - new_logps, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    log_r = _where_sampled(ref_logps - new_logps, mask).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
     return log_r.exp() - log_r - 1.0
 
 

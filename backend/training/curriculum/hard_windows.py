@@ -6,8 +6,9 @@ filter of the returns believes in (five grades) and the volatility (three). Whic
 its future that an agent could not know, hence drawing some cells more often changes how often situations are met and
 not what is right in them.
 
-What a team leaves lying in a cell c is learnt from the rollouts of its last `MEMORY` steps there. A rollout's choice is
-short, flat or long, its worth the outcome above the mean of its group, whose rollouts share state and scenarios:
+What a team leaves lying in a cell c is learnt from the rollouts of its last `MEMORY_STEPS` steps there. A rollout's
+choice is short, flat or long, its worth the outcome above the mean of its group, whose rollouts share state and
+scenarios:
 
     gap(c) = max over choices a of   n_ca / (n_ca + SHRUNK) * mean worth of the rollouts in c that chose a
 
@@ -35,10 +36,10 @@ from simulator.arrays import IntArray
 from simulator.market.drift_filter import FILTER_BARS, drift_belief
 from simulator.market.market import Market
 
-MEMORY = 10  # steps back
+MEMORY_STEPS = 10  # steps back
 SHRUNK = 16.0  # rollouts whose worth of 0 is added to those of a choice
 DRIFTS = (-STRONG_DRIFT, -CLEAR_DRIFT, CLEAR_DRIFT, STRONG_DRIFT)  # the grades are those that the analyst is told
-VOLATILITY_BARS = 60
+_VOLATILITY_BARS = 60
 VOLATILITIES = 3  # grades, with equally many windows each
 CELLS = (len(DRIFTS) + 1) * VOLATILITIES
 FLAT = 0.1  # |exposure| up to which a rollout chose to be flat
@@ -53,7 +54,7 @@ def cells_of(markets: Sequence[Market], bars: IntArray) -> IntArray:
         returns = np.diff(np.log(market.close[:, 0]), prepend=np.nan)
         for place, bar in enumerate(bars):
             seen = returns[max(0, bar + 1 - FILTER_BARS) : bar + 1]
-            lately = seen[~np.isnan(seen)][-VOLATILITY_BARS:]
+            lately = seen[~np.isnan(seen)][-_VOLATILITY_BARS:]
             if len(lately):
                 drift[row, place] = drift_belief(seen)
                 volatility[row, place] = np.sqrt(np.mean(lately**2))
@@ -117,7 +118,7 @@ class Gaps:
 
     def before(self, step: int) -> tuple[float, ...]:
         """The gaps that steps before `step` tell of, () where they tell nothing."""
-        past = range(max(0, step - MEMORY), step)
+        past = range(max(0, step - MEMORY_STEPS), step)
         self._steps = {one: self._groups(one) for one in past}
         heard = [
             (self._cell_of(query.symbols[0], query.bar), group) for one in past for query, group in self._steps[one]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backend.training.diagnostics import rules as of
-from backend.training.diagnostics.rules import Finding, History, Rule, Values, diagnose
+from backend.training.diagnostics.rules import DiagnosticFinding, History, Rule, Values, diagnose
 
 RULES = (
     Rule(
@@ -220,7 +220,7 @@ RULES = (
         "role",
         "warning",
         ("{role}/engine_gap",),
-        f"log-probs of engine and trainer differ by more than {of.GAP} nats at some token, {of.SHORT_RUN} steps in a "
+        f"log-probs of engine and trainer differ by more than {of._GAP} nats at some token, {of.SHORT_RUN} steps in a "
         "row; float32 on both sides gives some 1e-5",
         "see that both compute in the same type; with a bfloat16 server keep training.importance truncate",
         of.engine_gap,
@@ -257,7 +257,7 @@ RULES = (
 FATAL = tuple(rule for rule in RULES if rule.severity == "fatal")
 
 
-def should_stop(metrics_history: Sequence[tuple[int, Values]]) -> Finding | None:
+def should_stop(metrics_history: Sequence[tuple[int, Values]]) -> DiagnosticFinding | None:
     """The fatal finding that holds at the newest step, or None: for a trainer to ask after each step.
 
     metrics_history: (step, metrics) of the steps so far, ascending. What has healed since, as by a rollback, is none.

@@ -44,7 +44,7 @@ MUCH_CLIPPED = 0.3  # PPO keeps it between 0.1 and 0.2; beyond, most of the late
 LONG_TAIL = 10.0  # pi_new / pi_old of the most changed token, where the clip is at 1.2
 FAR_KL = 0.5  # nats a token from the warm start: another language, not another habit
 SPIKE = 10.0  # times the median of the norms before
-GAP = 0.1  # nats: a thousand times float32's rounding, and more than bfloat16's usual one
+_GAP = 0.1  # nats: a thousand times float32's rounding, and more than bfloat16's usual one
 OTHER_WEIGHTS = 0.5  # share of importance weights that are cut: the engine answers with other weights than are trained
 STALE = 0.5
 CUT_OFF = 0.2
@@ -108,7 +108,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Finding:
+class DiagnosticFinding:
     """What a rule found: `role` is '' for the team, `step` and `value` are of the first hit, `until` is the last one's
     step."""
 
@@ -129,7 +129,7 @@ class Finding:
         )
 
 
-def diagnose(history: History, rules: Iterable[Rule]) -> list[Finding]:
+def diagnose(history: History, rules: Iterable[Rule]) -> list[DiagnosticFinding]:
     """What the rules find, the gravest first, then the earliest."""
     order = {"fatal": 0, "warning": 1, "note": 2}
     found = [finding for rule in rules for role in rule.roles() if (finding := _finding(rule, role, history))]
@@ -142,12 +142,14 @@ def judged(history: History, rule: Rule) -> bool:
     return any({need.format(role=role) for need in rule.needs} <= names for role in rule.roles())
 
 
-def _finding(rule: Rule, role: str, history: History) -> Finding | None:
+def _finding(rule: Rule, role: str, history: History) -> DiagnosticFinding | None:
     hits = rule.check(history, role)
     if not hits:
         return None
     first, last = hits[0], hits[-1]
-    return Finding(rule.name, rule.severity, role, first.step, last.step, first.value, rule.condition, rule.advice)
+    return DiagnosticFinding(
+        rule.name, rule.severity, role, first.step, last.step, first.value, rule.condition, rule.advice
+    )
 
 
 # -- format and rewards ---------------------------------------------------------------------------------------------
@@ -328,7 +330,7 @@ def diverged(history: History, role: str) -> list[Hit]:
 
 def engine_gap(history: History, role: str) -> list[Hit]:
     """Engine and trainer disagree on what was sampled."""
-    return sustained(_single(history.series(f"{role}/engine_gap")), SHORT_RUN, lambda row: row[0] > GAP)
+    return sustained(_single(history.series(f"{role}/engine_gap")), SHORT_RUN, lambda row: row[0] > _GAP)
 
 
 def other_weights(history: History, role: str) -> list[Hit]:

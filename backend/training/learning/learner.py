@@ -29,9 +29,9 @@ from backend.training.algorithm.credit import (
 )
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import Stage, credit_settings, curriculum_of
-from backend.training.learning.metrics import credit_metrics, spoken_metrics
 from backend.training.learning.role_trainer import Batch, GradientPool, RoleTrainer, RoleTrainerSettings
 from backend.training.learning.step_data import LearningResult, StepData
+from backend.training.learning.training_metrics import credit_metrics, spoken_metrics
 from backend.training.rollout.role_outcomes import role_outcome_metrics
 from cryptosentinel.agents.registry import MANAGER, ROLES
 from cryptosentinel.team import derive_seed

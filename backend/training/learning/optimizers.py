@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from transformers.optimization import Adafactor
 
-OptimiserName = Literal["adamw", "adafactor", "sgd"]
+OptimizerName = Literal["adamw", "adafactor", "sgd"]
 MOMENTUM = 0.9
 
 
-def make_optimiser(
-    parameters: Sequence[nn.Parameter], name: OptimiserName, lr: float, betas: tuple[float, float], weight_decay: float
+def make_optimizer(
+    parameters: Sequence[nn.Parameter], name: OptimizerName, lr: float, betas: tuple[float, float], weight_decay: float
 ) -> torch.optim.Optimizer:
     """An optimiser over `parameters` in their order; `betas` are AdamW's."""
     if name == "adamw":
@@ -33,7 +33,7 @@ def make_optimiser(
     )
 
 
-def optimiser_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, float]]:
+def optimizer_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, float]]:
     """What the optimiser remembers, by `{parameter}.{name}`: tensors, and numbers that are none."""
     entries = {
         f"{index}.{name}": value
@@ -44,13 +44,13 @@ def optimiser_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor]
     return tensors, {key: value for key, value in entries.items() if key not in tensors}
 
 
-def restore_optimiser(
+def restore_optimizer(
     optimiser: torch.optim.Optimizer,
     parameters: Sequence[nn.Parameter],
     tensors: Mapping[str, Tensor],
     numbers: Mapping[str, float],
 ) -> None:
-    """Make the optimiser go on from `optimiser_state`. Raises ValueError, and changes nothing, where that belongs to
+    """Make the optimiser go on from `optimizer_state`. Raises ValueError, and changes nothing, where that belongs to
     other parameters."""
     state: dict[int, dict[str, Any]] = {}
     for key, value in [*tensors.items(), *numbers.items()]:

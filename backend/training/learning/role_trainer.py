@@ -31,11 +31,11 @@ from backend.training.algorithm.objective import (
     importance_weights,
     kl_tokens,
     masked_mean,
-    normaliser,
+    normalizer,
 )
 from backend.training.algorithm.trajectory import Trajectory, pad_trajectories
 from backend.training.learning.batches import MicroBatch, StepStats, TrainingRow, micro_batches
-from backend.training.learning.optimizers import OptimiserName, make_optimiser, optimiser_state, restore_optimiser
+from backend.training.learning.optimizers import OptimizerName, make_optimizer, optimizer_state, restore_optimizer
 from simulator.errors import UserError
 
 
@@ -45,7 +45,7 @@ class RoleTrainerSettings:
 
     learning_rate: float = 2e-4
     warmup_steps: int = 10  # optimiser steps until the learning rate is reached, linearly; `step` has what comes then
-    optimiser: OptimiserName = "adamw"
+    optimiser: OptimizerName = "adamw"
     weight_decay: float = 0.0
     adam_betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
     clip_low: float = 0.2
@@ -96,7 +96,7 @@ class RoleTrainer:
         self.updates = 0  # optimiser steps taken
         self.batches = 0  # calls of `step`
         self._parameters = policies.trainable(role)
-        self._optimizer = make_optimiser(
+        self._optimizer = make_optimizer(
             self._parameters, settings.optimiser, settings.learning_rate, settings.adam_betas, settings.weight_decay
         )
 
@@ -111,7 +111,7 @@ class RoleTrainer:
         """Learn from one batch; advantages and weights (B,) belong to the trajectories in their order.
 
         The weights of each group sum to 1 (`alignment.align`), so their total is the batch's number of groups and, with
-        the aggregation grpo, its denominator (`objective.normaliser` has the others'). Calls without a gradient are in
+        the aggregation grpo, its denominator (`objective.normalizer` has the others'). Calls without a gradient are in
         it. One of several updates a batch has its share of the batch's denominator; with bnpo it has that of its own
         calls. `temperature` is the one the engine sampled at, `rate` the factor of a schedule on the learning rate. A
         batch without any signal (all advantages 0, no KL and no entropy term) takes no optimiser step: momentum alone
@@ -160,11 +160,11 @@ class RoleTrainer:
             rows = {i: replace(row, proximal=proximal.get(row)) for i, row in rows.items()}
         updates: list[tuple[list[TrainingRow], float]] = []
         how, length = settings.aggregation, settings.constant_length
-        total = normaliser(weight, tokens, how, length) / settings.minibatches
+        total = normalizer(weight, tokens, how, length) / settings.minibatches
         for part in plan:
             members = chosen[part]
             if by_update:
-                total = normaliser(weight[members], tokens[members], how)
+                total = normalizer(weight[members], tokens[members], how)
             updates.append(([rows[i] for i in members.tolist() if i in rows], total))
         self.batches += 1
         truncated = sum(one.truncated for one in trajectories)
@@ -187,7 +187,7 @@ class RoleTrainer:
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors of the optimiser and a JSON-safe header with the counters (which are also the scheduler's state)."""
-        tensors, numbers = optimiser_state(self._optimizer)
+        tensors, numbers = optimizer_state(self._optimizer)
         header = {"kind": "trainer", "role": self.role, "updates": self.updates, "batches": self.batches}
         return tensors, {**header, "optimiser": self.settings.optimiser, "numbers": numbers}
 
@@ -205,7 +205,7 @@ class RoleTrainer:
                 f"{self.settings.optimiser}"
             )
         try:
-            restore_optimiser(self._optimizer, self._parameters, tensors, numbers)
+            restore_optimizer(self._optimizer, self._parameters, tensors, numbers)
         except ValueError as error:
             raise UserError(
                 f"the trainer state of {self.role} belongs to other parameters ({error}): resume with the same model"

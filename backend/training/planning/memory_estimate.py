@@ -299,7 +299,7 @@ def _container_room() -> list[int]:
         return []
 
 
-def verdict(found: Estimate, memory: int) -> str:
+def memory_verdict(found: Estimate, memory: int) -> str:
     """Whether it fits, in a sentence; `memory` in bytes."""
     share, largest = found.total / memory, found.largest
     said = (
@@ -314,7 +314,7 @@ def verdict(found: Estimate, memory: int) -> str:
 def require(found: Estimate, memory: int) -> None:
     """Raise `UserError`, with what to do, where a training cannot fit."""
     if found.total > memory:
-        raise UserError(f"{verdict(found, memory)}. {_advice(found.largest.part)}")
+        raise UserError(f"{memory_verdict(found, memory)}. {_advice(found.largest.part)}")
 
 
 def _advice(part: str) -> str:

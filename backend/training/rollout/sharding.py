@@ -21,7 +21,7 @@ from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import Throughput
 from cryptosentinel.team import Team, derive_seed
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,6 @@ def _first_further(config: TrainingConfig) -> int:
     return config.queries_per_step * (1 + config.dynamic_rounds)
 
 
-def part(items: Sequence[T], number: int, parts: int) -> list[T]:
+def part(items: Sequence[_T], number: int, parts: int) -> list[_T]:
     """Part `number` of `items` in `parts` contiguous parts whose lengths differ by one at most."""
     return list(items[len(items) * number // parts : len(items) * (number + 1) // parts])

@@ -36,7 +36,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Said:
+class ScoredConversation:
     """One conversation of a role about a state.
 
     `score` is in [0, 1]; None where the answer was invalid or nothing that could be measured came of it. Only
@@ -98,12 +98,12 @@ def wavering_policies(share: float) -> dict[str, ScriptedPolicy]:
     return {role: wavering(role) for role in experts}
 
 
-def listen(source: Source, queries: Sequence[Query], settings: RolloutSettings, seed: int) -> list[Said]:
+def listen(source: Source, queries: Sequence[Query], settings: RolloutSettings, seed: int) -> list[ScoredConversation]:
     """Everything that the roles of a source say about `queries`: the manager in rollouts, the others in practice."""
     loaded = source.loaded
     asked = replace(settings, rollouts_per_query=source.rollouts)
     codec = loaded.team.codec
-    said: list[Said] = []
+    said: list[ScoredConversation] = []
     for group in collect(loaded.team, loaded.engine, queries, asked, derive_seed(seed, loaded.name)):
         for rollout in group:
             manager = rollout.decision.manager
@@ -128,10 +128,10 @@ def _scripted(name: str, policies: dict[str, ScriptedPolicy], codec: ChatCodec, 
 
 def _said(
     source: str, codec: ChatCodec, query: Query, number: int, transcript: Transcript, score: float | None
-) -> Said:
+) -> ScoredConversation:
     brief = transcript.brief
     whole = transcript.valid and transcript.retries == 0  # nobody is to learn the turns that were wrong
-    return Said(
+    return ScoredConversation(
         role=transcript.role,
         source=source,
         state=query.key,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from backend.training.sft.sft import Example
+from backend.training.sft.sft_trainer import Example
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.llm.chat_codec import ChatCodec, ChatMessages, parse_conversation
 from simulator.errors import DataError

@@ -18,16 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backend.training.sft.collection import Said
+from backend.training.sft.collection import ScoredConversation
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import ChatMessages
 from cryptosentinel.team import derive_seed
 from simulator.errors import DataError
 
-MANIFEST = "manifest.json"
-FORMAT = 1
+DATA_MANIFEST = "manifest.json"
+_FORMAT = 1
 TRAIN, VALIDATION = "train", "validation"
-DROPPED = ("invalid", "unscored", "duplicate", "below_score", "below_margin", "not_best")
+DROP_REASONS = ("invalid", "unscored", "duplicate", "below_score", "below_margin", "not_best")
 _MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 _SCHEMA = pa.schema(
     [
@@ -40,7 +40,7 @@ _SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class Row:
+class SftRow:
     """A conversation that is learnt. `margin` is how far its score is above the mean of those it was chosen from;
     `tools` are the schemas in its system turn as JSON, or None."""
 
@@ -74,7 +74,7 @@ class Selection:
     seed: int
 
 
-def select(said: Iterable[Said], selection: Selection) -> tuple[list[Row], dict[str, dict[str, int]]]:
+def select(said: Iterable[ScoredConversation], selection: Selection) -> tuple[list[SftRow], dict[str, dict[str, int]]]:
     """The best conversation of every question about every state, and how many of each role were dropped, and why.
 
     The best has the highest score, the earliest among equals; it is kept if its score is at least `min_score` and at
@@ -82,10 +82,11 @@ def select(said: Iterable[Said], selection: Selection) -> tuple[list[Row], dict[
     within a question only: between states they say how often an answer was the best one to the same evidence, and
     without them a lucky answer would weigh as much as a good one.
 
-    Counts are by role: collected, kept, train, validation and each reason of `DROPPED`; what is dropped has one reason.
+    Counts are by role: collected, kept, train, validation and each reason of `DROP_REASONS`; what is dropped has one
+    reason.
     """
-    counts = {role: dict.fromkeys(("collected", *DROPPED, "kept", TRAIN, VALIDATION), 0) for role in ROLES}
-    groups: dict[tuple[str, str, str], list[Said]] = {}
+    counts = {role: dict.fromkeys(("collected", *DROP_REASONS, "kept", TRAIN, VALIDATION), 0) for role in ROLES}
+    groups: dict[tuple[str, str, str], list[ScoredConversation]] = {}
     for one in said:
         count = counts[one.role]
         count["collected"] += 1
@@ -95,7 +96,7 @@ def select(said: Iterable[Said], selection: Selection) -> tuple[list[Row], dict[
             count["unscored"] += 1
         else:
             groups.setdefault((one.role, one.state, one.question), []).append(one)
-    rows: list[Row] = []
+    rows: list[SftRow] = []
     for (role, state, _), group in groups.items():
         count = counts[role]
         distinct = list({json.dumps(one.messages): one for one in reversed(group)}.values())[::-1]
@@ -116,11 +117,11 @@ def select(said: Iterable[Said], selection: Selection) -> tuple[list[Row], dict[
     return rows, counts
 
 
-def write_data_set(folder: Path, rows: Sequence[Row], manifest: Mapping[str, Any]) -> None:
+def write_data_set(folder: Path, rows: Sequence[SftRow], manifest: Mapping[str, Any]) -> None:
     """Write the rows of every role and the manifest, to which format and hashes are added. The manifest comes last, so
     that a folder with one is whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST).unlink(missing_ok=True)
+    (folder / DATA_MANIFEST).unlink(missing_ok=True)
     hashes: dict[str, str] = {}
     for role in ROLES:
         own = [asdict(row) for row in rows if row.role == role]
@@ -128,32 +129,32 @@ def write_data_set(folder: Path, rows: Sequence[Row], manifest: Mapping[str, Any
         pq.write_table(pa.Table.from_pylist(own, schema=_SCHEMA), path)
         lines.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in own), encoding="utf-8")
         hashes |= {one.name: _hash(one) for one in (path, lines)}
-    partial = folder / f"{MANIFEST}.tmp"
-    partial.write_text(json.dumps({**manifest, "format": FORMAT, "sha256": hashes}, indent=2) + "\n")
-    os.replace(partial, folder / MANIFEST)
+    partial = folder / f"{DATA_MANIFEST}.tmp"
+    partial.write_text(json.dumps({**manifest, "format": _FORMAT, "sha256": hashes}, indent=2) + "\n")
+    os.replace(partial, folder / DATA_MANIFEST)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_data_manifest(folder: Path) -> dict[str, Any]:
     """The manifest in `folder`. Raises `DataError` where it is missing, damaged or of another format."""
-    path = folder / MANIFEST
+    path = folder / DATA_MANIFEST
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{folder} holds no {MANIFEST}: give the folder of a finished data set") from None
+        raise DataError(f"{folder} holds no {DATA_MANIFEST}: give the folder of a finished data set") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}): remove {folder} and collect anew") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("sha256"), dict):
-        raise DataError(f"{path} is no manifest of format {FORMAT}: remove {folder} and collect anew")
+    if not isinstance(found, dict) or found.get("format") != _FORMAT or not isinstance(found.get("sha256"), dict):
+        raise DataError(f"{path} is no manifest of format {_FORMAT}: remove {folder} and collect anew")
     return found
 
 
-def read_rows(folder: Path, role: str) -> list[Row]:
+def read_rows(folder: Path, role: str) -> list[SftRow]:
     """The rows of a role, as they were written. Raises `DataError` for a file that is missing or has changed since."""
     path = folder / f"{role}.parquet"
-    wanted = read_manifest(folder)["sha256"].get(path.name)
+    wanted = read_data_manifest(folder)["sha256"].get(path.name)
     if not path.is_file() or _hash(path) != wanted:
-        raise DataError(f"{path} is not the file that {MANIFEST} describes: remove {folder} and collect anew")
-    return [Row(**row) for row in pq.read_table(path, schema=_SCHEMA).to_pylist()]
+        raise DataError(f"{path} is not the file that {DATA_MANIFEST} describes: remove {folder} and collect anew")
+    return [SftRow(**row) for row in pq.read_table(path, schema=_SCHEMA).to_pylist()]
 
 
 def _split(state: str, selection: Selection) -> str:
@@ -162,8 +163,8 @@ def _split(state: str, selection: Selection) -> str:
     return VALIDATION if share < selection.validation_share else TRAIN
 
 
-def _row(said: Said, score: float, margin: float, split: str, schemas_in_prompt: bool) -> Row:
-    return Row(
+def _row(said: ScoredConversation, score: float, margin: float, split: str, schemas_in_prompt: bool) -> SftRow:
+    return SftRow(
         role=said.role,
         source=said.source,
         state=said.state,

@@ -19,7 +19,7 @@ from backend.training.curriculum.queries import Query
 from backend.training.rollout.collect import RolloutSettings, collect, practise
 from cryptosentinel.agents.registry import MANAGER, ROLES
 
-CHUNK = 16  # states scored at a time, for the progress bar alone
+_CHUNK = 16  # states scored at a time, for the progress bar alone
 SCORED_BY = {
     "manager": "outcome",
     "market_analyst": "Brier score",
@@ -56,8 +56,8 @@ def score_roles(
     shape = (len(queries), settings.rollouts_per_query)
     scores = {role: np.full(shape, np.nan) for role in ROLES}
     valid = {role: np.zeros(shape, np.bool_) for role in ROLES}
-    for start in range(0, len(queries), CHUNK):
-        part = queries[start : start + CHUNK]
+    for start in range(0, len(queries), _CHUNK):
+        part = queries[start : start + _CHUNK]
         for row, group in enumerate(collect(loaded.team, loaded.engine, part, settings, seed), start):
             for rollout in group:
                 scores[MANAGER.key][row, rollout.number] = rollout.shared_outcome

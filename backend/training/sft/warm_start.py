@@ -13,7 +13,7 @@ import numpy as np
 
 from backend.config.schema import NanoConfig
 from backend.training.curriculum.queries import QueryPool
-from backend.training.sft.sft import SftSettings, warm_start
+from backend.training.sft.sft_trainer import SftSettings, warm_start
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard, GuardLimits
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
@@ -23,7 +23,7 @@ from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.team import Team, TeamDecision, TeamSettings, derive_seed
 
-Report = Callable[[str, int, int], None]  # what is being done, done so far, of how much
+ReportProgress = Callable[[str, int, int], None]  # what is being done, done so far, of how much
 TOKENIZER_DECISIONS = 400
 _WARMUP_STEPS = 30
 _WEIGHT_DECAY = 0.01
@@ -52,7 +52,7 @@ def transcribe(
 
 
 def make_nano(
-    folder: Path, pool: QueryPool, team_settings: TeamSettings, nano: NanoConfig, report: Report
+    folder: Path, pool: QueryPool, team_settings: TeamSettings, nano: NanoConfig, report: ReportProgress
 ) -> list[float]:
     """Write a warm-started nano and its tokenizer to `folder`; returns the losses of the steps."""
     report("tokenizer", 0, 1)

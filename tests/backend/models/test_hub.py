@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from backend.models.hub import SOURCE, pull, read_source
+from backend.models.hub import SOURCE, pull_model, read_source
 from backend.models.registry import hub_folder, resolve_base
 from cryptosentinel.llm.nano import load_model
 from simulator.errors import RunFailed, UserError
@@ -45,7 +45,7 @@ def hub(served: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
 
 def test_a_model_is_pulled_whole_and_nothing_else_is(hub: LocalHub, nano: Path, tmp_path: Path) -> None:
     models = tmp_path / "models"
-    done = pull(NAME, models=models)
+    done = pull_model(NAME, models=models)
     assert done.folder == hub_folder(NAME, models) == models / "Qwen--Qwen3-tiny"
     assert (done.revision, done.files, done.fetched) == (COMMIT, len(FETCHED), True)
     assert {name: content for name, content in tree(done.folder).items() if name != SOURCE} == tree(nano)
@@ -57,30 +57,30 @@ def test_a_model_is_pulled_whole_and_nothing_else_is(hub: LocalHub, nano: Path, 
 
 
 def test_what_is_there_is_not_fetched_again(hub: LocalHub, tmp_path: Path) -> None:
-    pull(NAME, to=tmp_path / "one")
+    pull_model(NAME, to=tmp_path / "one")
     before = tree(tmp_path / "one")
     hub.asked.clear()
-    assert not pull(NAME, to=tmp_path / "one").fetched
+    assert not pull_model(NAME, to=tmp_path / "one").fetched
     assert hub.fetched() == []
     (tmp_path / "one" / "tokenizer.json").write_text("{}")  # no longer whole, by its size
-    assert pull(NAME, to=tmp_path / "one").fetched
+    assert pull_model(NAME, to=tmp_path / "one").fetched
     assert tree(tmp_path / "one") == before
 
 
 def test_another_commit_takes_the_place_of_the_former(hub: LocalHub, served: Path, tmp_path: Path) -> None:
     (served / "generation_config.json").write_text('{"top_k": 6}')
-    pull(NAME, to=tmp_path / "one")
+    pull_model(NAME, to=tmp_path / "one")
     (served / "generation_config.json").write_text('{"top_k": 7}')  # of the same size
     hub.commit = COMMIT[::-1]
     hub.revisions |= {hub.commit}
-    assert pull(NAME, to=tmp_path / "one").fetched
+    assert pull_model(NAME, to=tmp_path / "one").fetched
     assert json.loads((tmp_path / "one" / "generation_config.json").read_text()) == {"top_k": 7}
     assert [path.name for path in tmp_path.iterdir() if "one" in path.name] == ["one"]
 
 
 def test_a_connection_that_breaks_off_is_taken_up_where_it_broke(hub: LocalHub, nano: Path, tmp_path: Path) -> None:
     hub.dropped = {"model.safetensors"}
-    pull(NAME, to=tmp_path / "one")
+    pull_model(NAME, to=tmp_path / "one")
     assert hub.fetched().count("model.safetensors") == 2
     assert (tmp_path / "one" / "model.safetensors").read_bytes() == (nano / "model.safetensors").read_bytes()
 
@@ -89,11 +89,11 @@ def test_a_connection_that_breaks_off_is_taken_up_where_it_broke(hub: LocalHub, 
 def test_a_file_that_came_damaged_is_refused_and_the_rest_is_kept(hub: LocalHub, tmp_path: Path, fault: str) -> None:
     setattr(hub, fault, {"model.safetensors"})
     with pytest.raises(UserError, match=r"run the same command again|Run the same command again"):
-        pull(NAME, to=tmp_path / "one")
+        pull_model(NAME, to=tmp_path / "one")
     assert not (tmp_path / "one").exists()
     setattr(hub, fault, set())
     hub.asked.clear()
-    pull(NAME, to=tmp_path / "one")
+    pull_model(NAME, to=tmp_path / "one")
     assert "model.safetensors" in hub.fetched() and "tokenizer.json" not in hub.fetched()
     load_model(tmp_path / "one")
 
@@ -101,7 +101,7 @@ def test_a_file_that_came_damaged_is_refused_and_the_rest_is_kept(hub: LocalHub,
 def test_a_file_of_another_size_than_the_hub_lists_is_refused(hub: LocalHub, tmp_path: Path) -> None:
     hub.listed_size = 1
     with pytest.raises(UserError, match=r"config.json came damaged: it has [\d,]+ of 1 bytes"):
-        pull(NAME, to=tmp_path / "one")
+        pull_model(NAME, to=tmp_path / "one")
     assert not (tmp_path / "one").exists()
 
 
@@ -109,7 +109,7 @@ def test_shards_come_with_their_index(hub: LocalHub, served: Path, tmp_path: Pat
     model, _ = load_model(served)
     (served / "model.safetensors").unlink()
     model.save_pretrained(served, max_shard_size="100KB")
-    pull(NAME, to=tmp_path / "one")
+    pull_model(NAME, to=tmp_path / "one")
     assert len(list((tmp_path / "one").glob("model-*-of-*.safetensors"))) > 2
     load_model(tmp_path / "one")
 
@@ -160,7 +160,7 @@ def test_what_cannot_be_pulled_is_told_in_one_sentence(hub: LocalHub, served: Pa
     change, arguments, message = REFUSED[what]
     change(hub, served)
     with pytest.raises(UserError, match=message) as refused:
-        pull(**{"name": NAME, "to": tmp_path / "models" / "one", **arguments})
+        pull_model(**{"name": NAME, "to": tmp_path / "models" / "one", **arguments})
     told = str(refused.value)
     assert "\n" not in told and "from the server" not in told
     assert "model.safetensors" not in hub.fetched()
@@ -173,11 +173,11 @@ def test_a_hub_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, hub: L
         address = f"http://user:secret@127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.setenv("HF_ENDPOINT", address)
     with pytest.raises(UserError, match=r"the model hub http://127\.0\.0\.1:.* cannot be reached") as refused:
-        pull(NAME, to=tmp_path / "one")
+        pull_model(NAME, to=tmp_path / "one")
     assert "secret" not in str(refused.value)
     monkeypatch.setenv("HF_ENDPOINT", "huggingface")
     with pytest.raises(UserError, match="HF_ENDPOINT is no web address"):
-        pull(NAME, to=tmp_path / "one")
+        pull_model(NAME, to=tmp_path / "one")
     assert list(tmp_path.glob("*one*")) == []
 
 
@@ -187,26 +187,26 @@ def test_the_token_is_the_environment_s_and_is_never_shown(
     hub.readers = {"hf_goodgood"}
     monkeypatch.setenv("HF_TOKEN", "hf_badbadbad")
     with pytest.raises(UserError, match="is gated") as refused:
-        pull(NAME, to=tmp_path / "one")
+        pull_model(NAME, to=tmp_path / "one")
     monkeypatch.setenv("HF_TOKEN", "hf_goodgood\n")
-    pull(NAME, to=tmp_path / "one")
+    pull_model(NAME, to=tmp_path / "one")
     assert hub.tokens == {"hf_badbadbad", "hf_goodgood"}
     monkeypatch.setenv("HF_TOKEN", "hf_\u00e9\nx")
     with pytest.raises(UserError, match="HF_TOKEN holds characters") as odd:
-        pull(NAME, to=tmp_path / "two")
+        pull_model(NAME, to=tmp_path / "two")
     shown = f"{refused.value} {odd.value} {capfd.readouterr()} {tree(tmp_path / 'one')[SOURCE]!r}"
     assert "hf_" not in shown.replace("hf_hub", "")
 
 
 def test_without_a_token_none_is_sent(hub: LocalHub, tmp_path: Path) -> None:
-    pull(NAME, to=tmp_path / "one")
+    pull_model(NAME, to=tmp_path / "one")
     assert hub.tokens == set()
 
 
 def test_a_disk_without_room_is_told_before_anything_is_fetched(hub: LocalHub, tmp_path: Path) -> None:
     hub.listed_size = 2**60
     with pytest.raises(RunFailed, match=r"the disk of .* has .* MiB left"):
-        pull(NAME, to=tmp_path / "one")
+        pull_model(NAME, to=tmp_path / "one")
     assert hub.fetched() == []
 
 
@@ -221,7 +221,7 @@ def test_a_disk_that_fills_up_under_way_is_told(
 
     monkeypatch.setattr("huggingface_hub.file_download.http_get", full)
     with pytest.raises(RunFailed, match=message):
-        pull(NAME, to=tmp_path / "one")
+        pull_model(NAME, to=tmp_path / "one")
     monkeypatch.undo()
 
 
@@ -233,6 +233,6 @@ def test_a_folder_of_one_s_own_is_never_replaced(hub: LocalHub, nano: Path, tmp_
     before = tree(mine)
     for to in (mine, link, mine / "config.json"):
         with pytest.raises(UserError, match="is there already and was not pulled"):
-            pull(NAME, to=to)
+            pull_model(NAME, to=to)
     assert tree(mine) == before
-    assert pull(NAME, to=empty).fetched
+    assert pull_model(NAME, to=empty).fetched

@@ -68,7 +68,7 @@ def taken(policies: RolePolicies, role: str) -> list[Tensor]:
 
 
 def test_the_gradient_is_the_sum_of_the_roles_own(tiny: Qwen3ForCausalLM, make: Make) -> None:
-    """At equal parameters, whatever the roles' batches: each with a normaliser of its own."""
+    """At equal parameters, whatever the roles' batches: each with a normalizer of its own."""
     shared, apart = SinglePolicy(tiny, ROLES, lora=LORA), RolePolicies(tiny, ROLES, lora=LORA)
 
     @settings(max_examples=12, deadline=None)

@@ -1,4 +1,4 @@
-"""Data against a tokenizer made like Qwen3's: its normaliser, its splitting, its tokens added behind the vocabulary."""
+"""Data against a tokenizer made like Qwen3's: its normalizer, its splitting, its tokens added behind the vocabulary."""
 
 from __future__ import annotations
 

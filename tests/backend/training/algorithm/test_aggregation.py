@@ -18,7 +18,7 @@ from backend.training.algorithm.objective import (
     importance_cut,
     importance_weights,
     masked_mean,
-    normaliser,
+    normalizer,
 )
 
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
@@ -92,7 +92,7 @@ def test_a_rollout_that_calls_more_often_weighs_no_more(
 @given(seeds, kinds, losses)
 def test_micro_batches_with_the_total_add_up(seed: int, how: Aggregation, loss: PolicyLoss) -> None:
     data = batch(seed)
-    total = normaliser(data[4], data[2].sum(-1), how, LENGTH)
+    total = normalizer(data[4], data[2].sum(-1), how, LENGTH)
     parts = [objective(tuple(x[rows] for x in data), how, loss, total=total) for rows in (slice(0, 1), slice(1, 4))]  # type: ignore[arg-type] # five tensors
     whole = objective(data, how, loss)
     assert (parts[0] + parts[1]).item() == pytest.approx(whole.item(), abs=1e-12)
@@ -102,10 +102,10 @@ def test_micro_batches_with_the_total_add_up(seed: int, how: Aggregation, loss: 
 def test_the_normaliser_adds_up_and_is_the_same_for_arrays(seed: int, how: Aggregation) -> None:
     _, _, mask, _, weights = batch(seed)
     tokens = mask.sum(-1)
-    parts = [normaliser(weights[rows], tokens[rows], how, LENGTH) for rows in (slice(0, 3), slice(3, 4))]
-    whole = normaliser(weights, tokens, how, LENGTH)
+    parts = [normalizer(weights[rows], tokens[rows], how, LENGTH) for rows in (slice(0, 3), slice(3, 4))]
+    whole = normalizer(weights, tokens, how, LENGTH)
     assert sum(parts) == pytest.approx(whole)
-    assert normaliser(weights.numpy(), tokens.numpy(), how, LENGTH) == pytest.approx(whole)
+    assert normalizer(weights.numpy(), tokens.numpy(), how, LENGTH) == pytest.approx(whole)
 
 
 @given(seeds)
@@ -137,7 +137,7 @@ def test_what_is_over_tokens_refuses_a_ratio_of_calls(loss: PolicyLoss, how: Agg
 
 def test_dr_grpo_needs_its_length() -> None:
     for call in (
-        lambda: normaliser(torch.ones(2), torch.ones(2), "dr_grpo"),
+        lambda: normalizer(torch.ones(2), torch.ones(2), "dr_grpo"),
         lambda: aggregate(torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool), torch.ones(1), "dr_grpo"),
     ):
         with pytest.raises(ValueError, match="length"):

@@ -78,7 +78,7 @@ MUTANTS: tuple[tuple[str, ModuleType, str, str, Law], ...] = (
     ),
     (
         "a floor on sigma decides what is degenerate", advantages,
-        "if high - low <= ROUNDING * max(abs(low), abs(high)):", "if inside.std() < 1e-17:",
+        "if high - low <= _ROUNDING * max(abs(low), abs(high)):", "if inside.std() < 1e-17:",
         laws.equal_rewards_teach_nothing,
     ),
     (

@@ -147,5 +147,5 @@ def test_only_the_last_steps_are_remembered(store: Store) -> None:
     assert watched.before(1)[0] == 0.0, "both choices of step 0 were worth the same"
     worth = [0.0, 0.1, 0.2]
     assert watched.before(3)[0] == pytest.approx(sum(worth) / (3 + SHRUNK))
-    assert watched.before(hard_windows.MEMORY + 2)[0] == pytest.approx(worth[2] / (1 + SHRUNK))
-    assert watched.before(hard_windows.MEMORY + 3) == ()
+    assert watched.before(hard_windows.MEMORY_STEPS + 2)[0] == pytest.approx(worth[2] / (1 + SHRUNK))
+    assert watched.before(hard_windows.MEMORY_STEPS + 3) == ()

@@ -13,16 +13,16 @@ from transformers import Qwen3ForCausalLM
 from backend.policies.role_policies import RolePolicies
 from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.learning.optimizers import OptimiserName
+from backend.training.learning.optimizers import OptimizerName
 from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
 from simulator.errors import UserError
 
 Make = Callable[..., Trajectory]
-NAMES: tuple[OptimiserName, ...] = ("adamw", "adafactor", "sgd")
+NAMES: tuple[OptimizerName, ...] = ("adamw", "adafactor", "sgd")
 RATES = {"adamw": 1e-2, "adafactor": 1e-2, "sgd": 0.5}  # of SGD the step shrinks with the gradient
 
 
-def settings(name: OptimiserName) -> RoleTrainerSettings:
+def settings(name: OptimizerName) -> RoleTrainerSettings:
     return RoleTrainerSettings(
         learning_rate=RATES[name],
         warmup_steps=3,
@@ -41,7 +41,7 @@ def log_prob(policies: RolePolicies, one: Trajectory) -> float:
 
 @pytest.mark.parametrize("mode", ["lora", "full"])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_rewarded_becomes_likelier(name: OptimiserName, mode: str, tiny: Qwen3ForCausalLM, make: Make) -> None:
+def test_the_rewarded_becomes_likelier(name: OptimizerName, mode: str, tiny: Qwen3ForCausalLM, make: Make) -> None:
     policies = RolePolicies(tiny, ["manager"], mode)  # type: ignore[arg-type] # one of the two
     trainer = RoleTrainer(policies, "manager", settings(name))
     good, bad = make(1), make(2)
@@ -53,7 +53,7 @@ def test_the_rewarded_becomes_likelier(name: OptimiserName, mode: str, tiny: Qwe
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_steps_and_two_more_are_four(
-    name: OptimiserName, tiny: Qwen3ForCausalLM, make: Make, tmp_path: Path
+    name: OptimizerName, tiny: Qwen3ForCausalLM, make: Make, tmp_path: Path
 ) -> None:
     batch, advantages, weights = [make(1), make(2), make(3)], [1.0, -1.0, 0.5], [0.5, 0.25, 0.25]
     rates = (1.0, 0.75, 0.5, 0.25)  # of a schedule
@@ -79,13 +79,13 @@ def test_two_steps_and_two_more_are_four(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_state_of_another_optimiser_or_model_is_refused(
-    name: OptimiserName, tiny: Qwen3ForCausalLM, make: Make
+    name: OptimizerName, tiny: Qwen3ForCausalLM, make: Make
 ) -> None:
     policies = RolePolicies(tiny, ["manager"])
     trainer = RoleTrainer(policies, "manager", settings(name))
     trainer.step([make(1)], [1.0], [1.0])
     tensors, header = trainer.state_dict()
-    other: OptimiserName = "sgd" if name == "adamw" else "adamw"
+    other: OptimizerName = "sgd" if name == "adamw" else "adamw"
     fresh = RoleTrainer(policies, "manager", settings(other))
     with pytest.raises(UserError, match=f"resume with training.optimiser = {name}, not {other}"):
         fresh.load_state_dict(tensors, header)

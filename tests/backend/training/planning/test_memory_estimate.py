@@ -33,11 +33,11 @@ from backend.training.planning.memory_estimate import (
     estimate,
     gib,
     machine_memory,
+    memory_verdict,
     plan_of,
     require,
     rows,
     updates,
-    verdict,
 )
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import make_byte_codec
@@ -307,9 +307,9 @@ def test_advice_is_about_what_takes_the_most(part: str, advice: str) -> None:
 
 def test_verdicts() -> None:
     found = Estimate((Need("base model", "always", 9 * GIB), Need("x", "updates", GIB // 2)))
-    assert verdict(found, 100 * GIB).startswith("fits: 9.5 GiB at the peak (updates)")
-    assert verdict(found, 10 * GIB).startswith("tight")
-    assert verdict(found, 9 * GIB).startswith("cannot fit")
+    assert memory_verdict(found, 100 * GIB).startswith("fits: 9.5 GiB at the peak (updates)")
+    assert memory_verdict(found, 10 * GIB).startswith("tight")
+    assert memory_verdict(found, 9 * GIB).startswith("cannot fit")
     assert gib(3 * 2**20) == "3 MiB"
 
 

@@ -10,7 +10,7 @@ import pytest
 from backend.store.store import Store
 from backend.training.algorithm.credit import assign_credit, score_main
 from backend.training.curriculum.queries import Query, QueryPool
-from backend.training.learning.metrics import (
+from backend.training.learning.training_metrics import (
     credit_metrics,
     format_counts,
     ordered_exposure,

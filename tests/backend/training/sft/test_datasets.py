@@ -12,17 +12,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.training.sft.collection import Said
-from backend.training.sft.datasets import DROPPED, MANIFEST, Selection, read_manifest, read_rows, select, write_data_set
+from backend.training.sft.collection import ScoredConversation
+from backend.training.sft.datasets import (
+    DATA_MANIFEST,
+    DROP_REASONS,
+    Selection,
+    read_data_manifest,
+    read_rows,
+    select,
+    write_data_set,
+)
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import DataError
 
 ANY = Selection(min_score=0.0, min_margin=0.0, validation_share=0.0, schemas_in_prompt=False, seed=1)
 
 
-def said(score: float | None, text: str = "", state: str = "0-0", role: str = "trader", valid: bool = True) -> Said:
+def said(
+    score: float | None, text: str = "", state: str = "0-0", role: str = "trader", valid: bool = True
+) -> ScoredConversation:
     messages = [{"role": "assistant", "content": text or str(score)}] if valid else []
-    return Said(role, "scripted", state, "AAAUSDT", 7, 0.5, "AAAUSDT long 0.5", 0, valid, score, messages)
+    return ScoredConversation(role, "scripted", state, "AAAUSDT", 7, 0.5, "AAAUSDT long 0.5", 0, valid, score, messages)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +54,11 @@ def said(score: float | None, text: str = "", state: str = "0-0", role: str = "t
     ],
 )
 def test_the_best_of_each_question_is_kept(
-    group: list[Said], selection: Selection, kept: list[float], dropped: dict[str, int]
+    group: list[ScoredConversation], selection: Selection, kept: list[float], dropped: dict[str, int]
 ) -> None:
     rows, counts = select(group, selection)
     assert [row.score for row in rows] == kept
-    assert {reason: counts["trader"][reason] for reason in DROPPED if counts["trader"][reason]} == dropped
+    assert {reason: counts["trader"][reason] for reason in DROP_REASONS if counts["trader"][reason]} == dropped
 
 
 def test_of_equals_the_earliest_is_kept_and_the_margin_is_over_distinct_conversations() -> None:
@@ -70,12 +80,12 @@ SAID = st.builds(
 @settings(max_examples=100)
 @given(st.lists(SAID, max_size=60), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from([0.0, 0.05]))
 def test_every_conversation_has_one_fate_and_every_state_one_split(
-    group: list[Said], share: float, margin: float
+    group: list[ScoredConversation], share: float, margin: float
 ) -> None:
     rows, counts = select(group, replace(ANY, validation_share=share, min_margin=margin))
     for role, count in counts.items():
         assert count["collected"] == sum(one.role == role for one in group)
-        assert count["collected"] == count["kept"] + sum(count[reason] for reason in DROPPED)
+        assert count["collected"] == count["kept"] + sum(count[reason] for reason in DROP_REASONS)
         assert count["kept"] == count["train"] + count["validation"] == sum(row.role == role for row in rows)
     splits: dict[str, set[str]] = {}
     for row in rows:
@@ -96,7 +106,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     group = [said(0.1 * n, f"é\n<|im_end|>{n}", f"0-{n}", role) for n in range(4) for role in ROLES]
     rows, counts = select(group, replace(ANY, validation_share=0.5))
     write_data_set(tmp_path / "data", rows, {"counts": counts, "seed": 1})
-    assert read_manifest(tmp_path / "data")["counts"] == counts
+    assert read_data_manifest(tmp_path / "data")["counts"] == counts
     for role in ROLES:
         own = [row for row in rows if row.role == role]
         assert read_rows(tmp_path / "data", role) == own
@@ -114,10 +124,10 @@ def test_a_role_without_rows_reads_as_none(tmp_path: Path) -> None:
     [
         lambda folder: (folder / "trader.parquet").write_bytes(b"something else"),
         lambda folder: (folder / "trader.parquet").unlink(),
-        lambda folder: (folder / MANIFEST).unlink(),
-        lambda folder: (folder / MANIFEST).write_text("{"),
-        lambda folder: (folder / MANIFEST).write_text("[]"),
-        lambda folder: (folder / MANIFEST).write_text('{"format": 99, "sha256": {}}'),
+        lambda folder: (folder / DATA_MANIFEST).unlink(),
+        lambda folder: (folder / DATA_MANIFEST).write_text("{"),
+        lambda folder: (folder / DATA_MANIFEST).write_text("[]"),
+        lambda folder: (folder / DATA_MANIFEST).write_text('{"format": 99, "sha256": {}}'),
     ],
 )
 def test_a_damaged_folder_is_refused_with_a_way_out(tmp_path: Path, harm: Callable[[Path], object]) -> None:

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from backend.policies.logprobs import token_logps
-from backend.training.sft.sft import Example, SftSettings, SupervisedTrainer, _batches, learning_rate, warm_start
+from backend.training.sft.sft_trainer import (
+    Example,
+    SftSettings,
+    SupervisedTrainer,
+    _batches,
+    learning_rate,
+    warm_start,
+)
 
 SETTINGS = SftSettings(steps=30, batch_tokens=60, learning_rate=1e-2, warmup_steps=3, weight_decay=0.01, seed=0)
 

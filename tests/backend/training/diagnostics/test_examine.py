@@ -20,7 +20,7 @@ from backend.store.records import RewardRecord, RolloutRecord, RunRecord, Trajec
 from backend.store.store import Store
 from backend.training.curriculum.queries import QueryPool
 from backend.training.diagnostics.catalogue import should_stop
-from backend.training.diagnostics.diagnose import (
+from backend.training.diagnostics.examine import (
     _merge,
     call_metrics,
     conversation_metrics,
@@ -32,7 +32,7 @@ from backend.training.diagnostics.diagnose import (
     validity_share,
     with_shares,
 )
-from backend.training.learning.metrics import market_move, ordered_exposure
+from backend.training.learning.training_metrics import market_move, ordered_exposure
 from backend.training.rollout.collect import collect
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import make_byte_codec

@@ -14,7 +14,7 @@ from backend.training.algorithm.alignment import align
 from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.rewards import RewardParts, sub_reward
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
-from backend.training.learning.metrics import credit_metrics, spoken_metrics
+from backend.training.learning.training_metrics import credit_metrics, spoken_metrics
 
 ROLE = "trader"
 BETA = (0.1, 0.4, 0.5)

@@ -38,11 +38,11 @@ from backend.store.store import Store
 from backend.training.algorithm.alignment import align
 from backend.training.curriculum.curriculum import Curriculum
 from backend.training.diagnostics.catalogue import RULES
-from backend.training.diagnostics.rules import Finding, History, diagnose, judged
+from backend.training.diagnostics.rules import DiagnosticFinding, History, diagnose, judged
 from cryptosentinel.agents.registry import MANAGER, ROLES
 from simulator.errors import UserError
 
-METRICS = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 Steps = dict[int, dict[str, float]]
 
 # What is shown, as (metric, words); `{role}/` stands before those of a role.
@@ -109,7 +109,7 @@ class Examination:
 
     run: str
     steps: int
-    findings: tuple[Finding, ...]
+    findings: tuple[DiagnosticFinding, ...]
     summaries: Mapping[str, Summary]
     failures: Mapping[str, Mapping[str, int]]
     unjudged: Mapping[str, tuple[str, ...]]
@@ -139,7 +139,7 @@ def examine(
 
 def examine_folder(folder: Path) -> Examination:
     """From the metrics in a run's folder alone, also while the run goes on. Raises `UserError`."""
-    return examine(folder.name, read_metrics(folder / METRICS), {})
+    return examine(folder.name, read_metrics(folder / METRICS_FILE), {})
 
 
 def examine_run(store: Store, run: str) -> Examination:

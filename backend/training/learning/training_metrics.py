@@ -16,7 +16,7 @@ from backend.training.rollout.collect import Practice, Rollout
 from simulator.backtest.scenarios import recorded_path
 
 # What a record of a rollout holds beside its outcome's score; see `recorder.rollout_parts`.
-PARTS = (
+ROLLOUT_PARTS = (
     "net_return", "fees", "spread", "funding", "orders", "rulings", "clamps", "tokens", "exposure", "move",
 )  # fmt: skip
 
@@ -29,7 +29,7 @@ def team_metrics(rollouts: Sequence[RolloutRecord]) -> dict[str, float]:
     """
     if not rollouts:
         return {}
-    parts = {name: np.array([one.parts[name] for one in rollouts]) for name in PARTS}
+    parts = {name: np.array([one.parts[name] for one in rollouts]) for name in ROLLOUT_PARTS}
     metrics = {
         "team/outcome": float(np.mean([one.outcome for one in rollouts])),
         "team/net_return": float(np.mean(parts["net_return"])),
