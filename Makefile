@@ -35,7 +35,7 @@ test-all: $(STAMP) .venv-vllm ## the same with the slow tests
 bench: $(STAMP) .venv-peers ## benchmarks; one of them with `make bench ONLY=name`
 	@$(RUN)python -m benchmarks.run $(ONLY)
 
-docs: $(STAMP) ## write the generated pages of the reference, docs/reference
+docs: $(STAMP) ## write what is generated in docs: settings, commands, layers
 	@$(RUN)python -m scripts.make_reference
 
 ui: $(STAMP) ## the Streamlit page, on localhost
