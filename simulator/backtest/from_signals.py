@@ -1,7 +1,7 @@
 """Backtests from precomputed signals: target exposures bar by bar, run through the kernel in one call.
 
-A signal stands at the close of its bar and trades at the next open: the shift is made here, once, so that no caller can
-forget it.
+A signal belongs to the close of its bar and trades at the next open. This module makes that shift, so that no caller
+can forget it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What an equity curve is worth, in numbers. Crypto trades every day: a year has 365 days.
+"""Performance metrics of an equity curve. Crypto trades every day: a year has 365 days.
 
-Every number is finite; where a ratio has no meaning the convention is written beside it.
+Every number is finite. Where a ratio is not defined, its docstring says which value stands in.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""In which kinds of market a run made its money.
+"""Results of a run by market regime.
 
 A labelling gives each bar of a market one regime, known at the close of that bar: it is made of closes up to then. What
 happens in bar i + 1 is booked under the label of bar i, because that is what a decision for bar i + 1 could have known;
@@ -30,7 +30,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Regimes:
-    """One way of telling kinds of market apart: `labels` (T,) are positions in `names`, for each bar of a market."""
+    """A labelling of the bars of a market: `labels` (T,) are positions in `names`."""
 
     kind: str
     names: tuple[str, ...]

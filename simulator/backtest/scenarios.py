@@ -1,4 +1,4 @@
-"""What a decision is worth on possible scenarios: the account and its orders, run through every path at once."""
+"""The value of a decision over scenarios: the account and its orders, run through every price path at once."""
 
 from __future__ import annotations
 

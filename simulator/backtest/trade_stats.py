@@ -1,4 +1,4 @@
-"""What a list of round trips says about a way of trading. Every number is finite; conventions stand beside it.
+"""Statistics of a list of round trips. Every number is finite; the docstrings state the conventions.
 
 A trade is won when its net pnl is above 0 and lost when it is below; one that ends even is neither. Trades that are
 still open at the end of a run count at their value there.

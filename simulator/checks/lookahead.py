@@ -1,9 +1,9 @@
 """Look-ahead analysis: does a decision depend on anything that became known after it?
 
-A strategy (or a team) decides on the whole market, on the market cut off at a time, and on markets whose later values
-are others. All of them agree in what was known at that time, so all decisions up to it must be identical. Every run
-begins with a fresh instance and holds the account that its own orders led to. `simulator.checks.recursion` asks
-the other question: how far back must the history go?
+A strategy (or a team) decides on the whole market, on the market truncated at a time, and on perturbed markets, whose
+later values differ. All of them agree in what was known at that time, so all decisions up to it must be identical.
+Every run begins with a fresh instance and holds the account that its own orders led to. `simulator.checks.recursion`
+asks the other question: how much history does a decision need?
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def drive_strategies(make: Callable[[Market], Strategy]) -> Drive:
 
 @dataclass(frozen=True)
 class LookaheadFinding:
-    """The first decision of one run that is not what it should be.
+    """The first decision of one run that differs from the expected one.
 
     Attributes:
         kind: `clock` (asked a view for what was not known), `truncation`, `perturbation`, `warm_up`, `failure` (raised
             where it had decided before) or `not_repeatable` (differs on the very same market).
-        altered_after: the bar after whose close the market was another one; None where it was the whole market.
+        altered_after: the bar after whose close the market was truncated or perturbed; None for the whole market.
         bar, time: of the decision, `time` being its close (ms).
         symbol, field: what of its orders differs; `-` where no single order is meant.
-        expected, found: the values there, on the whole market and on the altered one.
+        expected, found: the values on the whole market and on the truncated or perturbed one.
     """
 
     kind: str
@@ -111,7 +111,7 @@ def check_lookahead(
     on_progress: CheckProgress | None = None,
     **account: Any,
 ) -> LookaheadReport:
-    """Compare the decisions of a run through `window` with those on altered markets.
+    """Compare the decisions of a run through `window` with those on truncated and perturbed markets.
 
     Args:
         times: how many decisions to test: the first and the last one, and others spread over the window, half of them
@@ -132,7 +132,7 @@ def check_lookahead(
         again = CheckedRun(market, window, last, account)
         findings.append(_compared(drive, again, whole.decided, "not_repeatable", None))
         comparisons = len(again.decided)
-    # What cannot be repeated cannot be compared; what was stopped at the clock can, up to there.
+    # A run that is not repeatable cannot be compared. One that stopped at the clock can, up to that bar.
     comparable = whole.decided if findings[-1] is None or findings[-1].kind == "clock" else {}
     chosen = choose_bars(comparable, times, np.random.default_rng(seed)) if comparable else []
     for number, bar in enumerate(chosen):
@@ -181,10 +181,10 @@ def first_difference(
 
 
 class CheckedRun(BacktestRun):
-    """A run that notes every decision and is over with the one at the close of bar `last`, where the market may end.
+    """A run that records every decision and ends with the one at the close of bar `last`, where the market may end.
 
-    With `accounts` the decisions are only noted, not sent: the account is the given one at each bar. `begin` says how
-    many bars the market lacks at its beginning, against the one that bars are counted in.
+    With `accounts` the decisions are only recorded, not sent: the account is the given one at each bar. `begin` is how
+    many bars this market lacks at its beginning; bars are counted in the whole market.
     """
 
     def __init__(

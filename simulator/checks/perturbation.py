@@ -1,7 +1,7 @@
-"""Other histories that agree with a market in what was known at the close of one bar: cut off there, or with another
-future; and the same history with a later beginning.
+"""Variants of a market for the checks: truncated at the close of a bar, perturbed after it, or with a later beginning.
 
-Each treats every field of `Market`. The truth is dropped: nothing that a strategy may use depends on it.
+Truncated and perturbed markets agree with the market in everything that was known at that close. Each function treats
+every field of `Market`. The truth is dropped: nothing that a strategy may use depends on it.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def truncated(market: Market, index: int) -> Market:
 
 
 def perturbed(market: Market, index: int, rng: np.random.Generator) -> Market:
-    """The market up to the close of bar `index`, and a random other future after it, of the same length.
+    """The market up to the close of bar `index`, followed by other, random data of the same length.
 
     Bars go on from another price level with another path, volumes, spreads and holes; settlements have other rates,
     series and order books other numbers at the same times; other headlines come out, some of them about events
-    before the close of `index`. Equal states of `rng` give equal futures.
+    before the close of `index`. Equal states of `rng` give equal markets.
     """
     now = _close_of(market, index)
     bars = _other_bars(market, index, rng)

@@ -1,7 +1,7 @@
-"""Recursion analysis: how much history must lie before a decision until more of it changes nothing?
+"""Recursion analysis: how much history does a decision need, so that more of it changes nothing?
 
-A strategy (or a team) decides at the same times with histories that begin later. What looks back a fixed number of bars
-settles once these fit; what feeds on its own past, like an exponential average, drifts.
+A strategy (or a team) decides at the same times with shorter histories. An indicator over a fixed number of bars
+settles once these bars are there. A recursive one, like an exponential average, changes with every longer history.
 """
 
 from __future__ import annotations

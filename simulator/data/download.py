@@ -95,7 +95,7 @@ def download_history(
     """Bring the folder `root` up to what is asked for; what it has already is not asked for again.
 
     Args:
-        report: told the name of a series, and how much of its time is done, in bars or hours, of how much.
+        report: called with the name of a series, the bars or hours done, and their total.
         client: asks instead of one made for the request.
 
     Raises:

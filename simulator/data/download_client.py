@@ -1,4 +1,4 @@
-"""A patient client of one exchange's public data through ccxt.
+"""A client for one exchange's public data through ccxt, with retries.
 
 It keeps to the exchange's rate limit, waits and asks again where an answer fails for a passing reason, and turns
 everything else into one sentence. No key is ever needed or sent.

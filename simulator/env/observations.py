@@ -1,4 +1,4 @@
-"""What an environment shows: causal features of the market and the state of the account, one row of float32 each.
+"""Observations of an environment: causal features of the market and the state of the account, a row of float32.
 
 Everything is known at the close of the bar that the account stands at. The unit "volatility" is the root mean square of
 the last MEASURED_BARS log returns; those *before* a bar measure the bar itself. Where fewer than LEAST returns (or

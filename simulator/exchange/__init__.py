@@ -1,1 +1,1 @@
-"""One simulated account: orders in, records out, and what trading costs."""
+"""One simulated account: orders, fills and other records, trading costs."""

@@ -1,4 +1,4 @@
-"""What trading costs and the conventions of a fill, each by name: engines agree to the cent once these are equal."""
+"""Trading costs and the conventions of a fill, each a named setting. Engines with equal settings agree to the cent."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Costs:
         participation: largest share of a bar's volume that the account may trade; what is left waits. None: any.
         borrow_rate: interest a year on spot coins sold short.
         latency: bars that an order or a cancel takes to reach the venue, beyond the next open.
-        fill: "next_open" trades at the open after the decision; "close" at the very close that was decided on, which
-            is kinder than life and meant for comparisons with engines that do so.
+        fill: "next_open" trades at the open after the decision; "close" at the close of the decision itself, which is
+            too optimistic and only meant for comparisons with engines that do so.
         fee_currency: "quote", or "base" where the coins bought are lessened by the fee.
         sizing: what must fit the leverage cap: the position with its costs ("fee_inside"), or without its fee, which
             then comes on top ("fee_on_top").

@@ -1,8 +1,8 @@
-"""The exchange that holds one account: requests in, bars forward, a record of everything that happened.
+"""The exchange of one account: takes requests, advances bar by bar, and records everything that happens.
 
-The rules of a bar are those of `simulator.kernel.kernel`, which does all the arithmetic; this module checks requests,
-keeps the list of orders that wait and turns the kernel's log into records. A request that cannot be used becomes a
-`Rejection` with a reason; none vanishes, none raises.
+`simulator.kernel.kernel` has the rules of a bar and does all the arithmetic. This module checks requests, keeps the
+list of waiting orders and turns the kernel's log into records. A request that cannot be used becomes a `Rejection`
+with a reason. No request is lost, and none raises.
 
 A new market order or target replaces (as `superseded`) the market orders and targets of the same symbol that were
 submitted at an earlier bar and still wait: the newer decision has seen more. Those submitted at the same bar stand
@@ -52,7 +52,7 @@ class _Waiting:
 
 
 class Exchange:
-    """One account on one market, from the close of bar `index` to the close of bar `stop` (default: the last one).
+    """One account on one market, from the close of bar `index` to the close of bar `stop` (default: the last bar).
 
     Attributes:
         index: the bar at whose close the account stands now.

@@ -1,4 +1,4 @@
-"""What comes out of an exchange: fills, rejections, payments, the account.
+"""The records of an exchange: fills, rejections, payments, the account.
 
 Quantities are signed base units (+ buys), prices and money are in the quote currency, `bar` is the index of a bar of
 the market, times are milliseconds UTC.

@@ -1,4 +1,4 @@
-"""What goes into an exchange: orders, target exposures, cancels and replacements, and what may be wrong with them.
+"""The requests to an exchange: orders, target exposures, cancels and replacements; and the checks of an order.
 
 Quantities are signed base units (+ buys), prices are in the quote currency.
 """
@@ -44,7 +44,7 @@ class Order:
             open; "fok" takes all or nothing there; "post_only" never takes liquidity.
         hold_bars: the position that results is closed at the open this many bars after the fill (a time stop).
         expire_bars: bars after which what is left of the order expires.
-        group: orders of one name cancel each other: what one trades, the others need not trade any more.
+        group: one cancels the others: the quantity that one order of the group trades is taken off the others.
         id: a name of your own, to cancel or replace it by; empty: the exchange gives one.
     """
 

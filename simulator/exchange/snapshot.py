@@ -1,7 +1,6 @@
 """A saved exchange as JSON: arrays byte for byte, requests and records by the name of their class.
 
-What is read back may come from a file that somebody has touched, so only the classes listed here are ever made, and
-whatever does not fit raises `DataError`.
+A saved file may have been edited. So only the classes listed here are created, and anything else raises `DataError`.
 """
 
 from __future__ import annotations

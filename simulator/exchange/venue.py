@@ -1,4 +1,4 @@
-"""What a venue is made of beside its costs: its rules, its finer bars, its funding."""
+"""A venue apart from its costs: rules of the symbols, isolated margin, finer bars, mark prices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.market.market import Market
 
 @dataclass(frozen=True)
 class Venue:
-    """Where an account trades, beside what the market's bars say.
+    """Where an account trades.
 
     Attributes:
         rules: of symbols, see `simulator.exchange.rules`; a symbol without any may be traded in any quantity at any

@@ -1,4 +1,4 @@
-"""Compiled: one fill and what bounds it: volume, lots, price impact, margin.
+"""Compiled: a single fill, and its limits: volume, lots, price impact.
 
 The square-root law of impact: trading a share x of a bar's volume moves the price by ``Y sigma sqrt(x)``, sigma the
 volatility of a bar, Y near 1 (Almgren, Thum, Hauptmann and Li 2005; Toth et al. 2011).

@@ -1,4 +1,4 @@
-"""How this package compiles its inner loops."""
+"""Decorators that compile the inner loops with numba."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled: what an order does at a bar's open and inside the bar.
+"""Compiled: the execution of orders at a bar's open and inside the bar.
 
 A market order trades at the open. A limit trades only when the bar goes *through* it, at the limit or at the better
 open; one that already crosses the spread at its first open takes liquidity there, within its limit. A stop trades at

@@ -1,1 +1,1 @@
-"""Market history on one time grid, and what of it was known at the close of a bar."""
+"""Market history on one time grid, and the point-in-time view of it at the close of a bar."""

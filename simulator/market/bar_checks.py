@@ -1,6 +1,6 @@
-"""What can be wrong with recorded bars, and what is merely worth knowing.
+"""Checks of recorded bars: fatal errors, and notes on unusual ones.
 
-Loading and `Catalog.check` share these checks: loading stops at the first fatal `Issue`, a check lists them all.
+Loading and `Catalog.check` share them: loading stops at the first fatal `Issue`, `Catalog.check` lists all.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 from simulator.market.timeframes import format_time
 
-# What is usual is taken from this many bars around a bar; fewer than FEWEST say nothing.
+# The typical range is that of this many bars around a bar. With fewer than _FEWEST nothing is judged.
 _AROUND, _FEWEST = 49, 9
-# A wick, or a jump between two bars, is told where it exceeds the typical range of a bar around it by so many robust
-# deviations of these ranges. In five years of recorded hours a handful of bars lie beyond the first.
+# A wick, or a jump between two bars, is reported if it exceeds the typical range by so many robust deviations. In five
+# years of recorded hours a handful of bars exceed the first.
 _WICK_DEVIATIONS, _JUMP_DEVIATIONS = 15.0, 3.0
-_STALE_BARS = 3  # equal bars in a row that are told
+_STALE_BARS = 3  # equal bars in a row that are reported
 _WINDOWS_AT_ONCE = 16_384  # bounds the memory of the medians
 
 

@@ -1,9 +1,9 @@
-"""Which way a price drifts, by a filter of its returns that expects the drift to change now and then.
+"""The direction of a price's drift, estimated by a filter that allows the drift to change.
 
-Hamilton (1989): a hidden chain of down, none and up, of which each return tells a little. Unlike a return over a fixed
-number of bars it weighs what came since the last turn, wherever that was. The constants are round numbers for crypto
-markets in general, no fit to any one of them: on five synthetic markets a drift of 0.1 to 0.25, a mean length of 40 to
-90 bars and 120 bars to look back on made little difference to what could be earned by it.
+Hamilton (1989): a hidden Markov chain of down, none and up, observed through the returns. A return over a fixed number
+of bars mixes the drifts before and after a turn; the filter gives most weight to the bars since the last turn. The
+constants are round numbers for crypto markets in general and not fitted to any of them. On five synthetic markets a
+drift of 0.1 to 0.25, a mean length of 40 to 90 bars and a look-back of 120 bars changed the earnings little.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ WARM_UP = 20  # returns that the variance begins with
 def drift_belief(returns: FloatArray) -> float:
     """P(up) - P(down), in [-1, 1], for the bar after the last of `returns`, (n,) log returns, oldest first.
 
-    NaN returns tell nothing, but time passes. NaN with fewer than `WARM_UP` known returns among the last `FILTER_BARS`,
-    or where the first of these do not move.
+    A NaN return carries no information, but counts as a bar. The result is NaN with fewer than `WARM_UP` known returns
+    among the last `FILTER_BARS`, or if the first of these do not vary.
     """
     last = np.ascontiguousarray(returns[-FILTER_BARS:], np.float64)
     known = last[~np.isnan(last)][:WARM_UP]

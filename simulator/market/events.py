@@ -1,7 +1,7 @@
 """Funding settlements and headlines from Parquet files, the project's own and recorded ones of other shapes.
 
-What matters about a headline is when it could be read. Files of the project say so (`known_at`). Recorded ones carry a
-publication time of varying trust, so they are read late rather than early:
+For a headline the time matters at which it could be read. Files of the project state it (`known_at`). Recorded files
+have a publication time of varying reliability, so a late time is assumed rather than an early one:
 
 * Where only the day is known, a headline becomes known 32 h after that day's 00:00 UTC, when the day is over
   everywhere in America too. That is so where the row says so (`time_is_date_only`), where the file names its days

@@ -3,9 +3,9 @@
 All take arrays oldest first, skip absent (NaN) bars, and return NaN when too few values are left. Lengths are in bars;
 one that no indicator can have raises `UserError`.
 
-Exponential averages never forget, so their value would depend on how much history happens to be there. Here each looks
-at a fixed number of the last known values and no further: eight time constants, after which e^-8, a third of a
-thousandth, of the weight is on what the average began with. `ema_bars`, `macd_bars` and `wilder_bars` tell how many.
+An exponential average depends on its whole past, so its value would depend on the length of the history. Here each
+average uses a fixed number of the last known values: eight time constants. The weight of everything older would be
+e^-8, a third of a thousandth. `ema_bars`, `macd_bars` and `wilder_bars` give these numbers.
 """
 
 from __future__ import annotations

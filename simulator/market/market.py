@@ -1,8 +1,8 @@
 """Columnar market history and the point-in-time view of it.
 
-A `Market` holds the whole history of several symbols on one time grid. Whoever decides gets a `MarketView` instead:
-it stands at the close of one bar and is the only door to the data. What had not been known by then raises
-`LookAheadError`.
+A `Market` holds the whole history of several symbols on one time grid. Strategies, tools and agents get a `MarketView`
+instead. It stands at the close of one bar and is their only access to the data. A request for anything that was not
+known by then raises `LookAheadError`.
 
 Time is in integer milliseconds since the epoch, UTC. Bars carry their open time; bar `i` is complete, and so known,
 at `open_time[i] + interval`. Arrays are `(T, S)`: T bars, S symbols, float64. A bar that the exchange never produced is
@@ -75,7 +75,7 @@ class Market:
         steps = np.diff(self.open_time)
         if len(steps) and not (steps == self.interval).all():
             raise DataError(f"{self.source}: the grid of bars is not regular; load it through simulator.data.catalog")
-        # A view finds what is known by bisection, so order is what keeps the future out of it.
+        # A view finds the known events by bisection. Wrong order would let it see the future.
         for symbol, events in self.funding.items():
             if any(later.time <= earlier.time for earlier, later in pairwise(events)):
                 raise DataError(f"{self.source}: the funding of {symbol} is not in order of time")
@@ -103,7 +103,7 @@ class Market:
 
     @cached_property
     def indicators(self) -> dict[Any, FloatArray]:
-        """What `MarketView.computed` has made so far."""
+        """Cache of `MarketView.computed`."""
         return {}
 
     @cached_property
@@ -165,7 +165,7 @@ class Market:
             raise DataError(f"{self.source}: {len(self)} bars of {self.timeframe} hold no complete bar of {timeframe}")
         partial = coarse.partial
         if self.partial is not None:
-            # What was partial before stays partial: resampling twice must not launder a hole.
+            # What was partial before stays partial, also when a market is resampled twice.
             columns = {name: getattr(self, name) for name in BAR_COLUMNS}
             columns["volume"] = np.where(self.partial, 1.0, 0.0)
             ever = resample_arrays(self.open_time, columns, self.interval, coarse.interval)
@@ -224,7 +224,7 @@ class Bars:
 
 
 class MarketView:
-    """What was known at the close of bar `index`: the only door for agents, tools and strategies."""
+    """What was known at the close of bar `index`: the only access to data for agents, tools and strategies."""
 
     __slots__ = ("_market", "index")
 

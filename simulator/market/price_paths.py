@@ -1,4 +1,4 @@
-"""Possible scenarios of a market: the shared input of every scenarios simulation."""
+"""Price paths: possible continuations of a market, the input of every simulation of scenarios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies that hold without a view on the direction: what the market itself pays."""
+"""Strategies that hold without a view on the direction: they earn the return of the market itself."""
 
 from __future__ import annotations
 

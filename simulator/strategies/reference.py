@@ -1,4 +1,4 @@
-"""Strategies that measure others: what as much trading would earn by luck, and what full knowledge would."""
+"""Reference strategies: random trading of the same extent, and trading with full knowledge of the hidden state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulator.synthetic.oracle import OraclePolicy
 
 
 class MatchedRandom:
-    """Trades at random, but as much as somebody else did: what is left is skill.
+    """Trades at random, but as much as another strategy: the difference between the two is skill.
 
     At each decision, and for each symbol apart, it moves with a fixed probability to an exposure drawn from the sizes
     that the others held (flat included), long with the probability of their long share; in between it holds. So mean

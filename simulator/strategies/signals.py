@@ -1,4 +1,4 @@
-"""What strategies that follow a signal have in common: long or flat by its sign, and the bars it is made of."""
+"""The common part of strategies that are long or flat by the sign of a signal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What can be known of a synthetic market's regimes: the filter (Hamilton 1989) of its own law, fed with public data.
+"""The best estimate of a synthetic market's regimes from public data: the Hamilton (1989) filter of the market's law.
 
-It knows the law's numbers and the volatility of every bar, and of the regimes what prices, headlines and funding of all
-coins tell. So it is what the best of analysts could believe, where `simulator.synthetic.truth` is what nobody can know.
+It knows the parameters of the law and the volatility of every bar, and it observes prices, headlines and funding of all
+coins. So it is the belief of an ideal analyst, where `simulator.synthetic.truth` is the hidden state itself.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def _transition(states: FloatArray, weights: FloatArray, market: float, own: flo
 
 
 def _observations(market: Market) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, float]]]]:
-    """By the bar at whose close it is known first: headlines' coins and tones, and the coins' new funding less what it
-    remembers of the last, both in columns."""
+    """By the bar at whose close it is known first: coin and tone of each headline, and the innovation of each coin's
+    funding (the new rate less the remembered part of the last one), coins as columns."""
     law, closes = truth_of(market).law, market.open_time + market.interval
     headlines: list[list[tuple[int, int]]] = [[] for _ in range(len(market))]
     for item in market.news:

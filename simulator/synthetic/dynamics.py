@@ -1,8 +1,8 @@
 """The law of motion of the synthetic market: one step for all coins, the same for history and for scenarios.
 
 `draw` makes all the randomness, `evolve` turns it into bars, deterministically. History is one path from the initial
-state; `Truth.scenarios` is many paths from the state at some bar. One code for both is what makes scenarios the true
-continuation of the history.
+state; `Truth.scenarios` is many paths from the state at some bar. Both use this code, so scenarios are true
+continuations of the history.
 
 Shapes: P paths, B bars, S coins, K sub-steps of a bar, M funding settlements of a bar.
 
@@ -17,7 +17,7 @@ The model (per coin and bar unless said otherwise):
 * **Shock** e: Student t, built as a Gaussian (correlated between coins) times a common random scale, so that all coins
   jump together. The Gaussian is split into K sub-steps, whose extremes are the bar's high and low.
 * **Funding** every 8 h: an AR(1) around the sign of the *signal* regime. With edge the signal is the regime; without,
-  it is another chain of the same law, so funding and news look the same and know nothing.
+  it is another chain of the same law, so funding and news look the same and carry no information.
 * **Half spread**: log AR(1) around its base, replaced by a spike of some bars now and then.
 """
 
@@ -72,7 +72,7 @@ class Parameters(NamedTuple):
 
 
 class PathState(NamedTuple):
-    """All that the future depends on, at the close of a bar."""
+    """The hidden state at the close of a bar: together with new randomness it determines all later bars."""
 
     regime: Int8Array  # (P, S), governs the next bar
     signal: Int8Array  # (P, S), the regime that funding and news speak of

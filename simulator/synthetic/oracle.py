@@ -1,4 +1,4 @@
-"""The policy of full knowledge: what could be earned net of costs by one who sees the hidden state but not the noise.
+"""The oracle: the best policy net of costs for one who sees the hidden state but not the noise.
 
 It maximises the long-run mean of expected log growth a decision,
 
@@ -6,8 +6,8 @@ It maximises the long-run mean of expected log growth a decision,
 
 by relative value iteration (Puterman 1994, section 8.5) over (regime r, bars left of a spread spike, position). The
 values use the mean volatility and the mean spread of a spike; the decision itself uses the present ones. It is the best
-response to the model, up to these two averages, and not an upper bound of luck: noise can favour another policy in any
-one window.
+response to the model, up to these two averages. It is no upper bound on realised returns: in a single window noise can
+favour another policy.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class OraclePolicy:
         return self.believing(known, index, column, current_exposure)
 
     def believing(self, belief: FloatArray, index: int, column: int, current_exposure: float) -> float:
-        """The exposure to hold for one who has probabilities (bear, range, bull) for the regime: the best expected
-        value, as if the regime were known from the next decision on (QMDP, Littman, Cassandra and Kaelbling 1995)."""
+        """The exposure to hold given probabilities (bear, range, bull) of the regime: the best expected value, as if
+        the regime were known from the next decision on (QMDP, Littman, Cassandra and Kaelbling 1995)."""
         truth = self.truth
         law = truth.law
         left = int(truth.spike_left[index, column])

@@ -1,8 +1,7 @@
-"""What the synthetic market hides: the state behind every bar, its possible scenarios, and the best that could be
-earned.
+"""The hidden state of a synthetic market behind every bar, and the scenarios that continue from it.
 
-Never reachable from a `MarketView`. Training uses it to score a decision over many scenarios of the same state instead
-of the one that happened; evaluation uses it for the oracle.
+It cannot be reached from a `MarketView`. Training scores a decision over many scenarios of the same state instead of
+the one that happened. Evaluation uses the state for the oracle (`simulator.synthetic.oracle`).
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 class Truth:
     """The hidden state at the close of every bar: `(T, S)` arrays, row i governing bar i + 1.
 
-    `regime` is -1 bear, 0 range, +1 bull. `signal` is the regime that funding and headlines speak of: the same with
-    edge, another without. The rest is in `simulator.synthetic.dynamics.PathState`. `config.symbols` may be more than
-    `symbols`.
+    `regime` is -1 bear, 0 range, +1 bull. `signal` is the regime that drives funding and headlines: the same with
+    edge, another one without. The other fields are those of `simulator.synthetic.dynamics.PathState`. `config.symbols`
+    may be more than `symbols`.
     """
 
     config: SyntheticConfig
