@@ -16,6 +16,7 @@ import torch
 from backend.config.schema import Config
 from backend.distributed.coordinator import coordinator_state
 from backend.distributed.heartbeat import COORDINATOR, RunOver
+from backend.distributed.published_weights import as_trained
 from backend.store.records import PublishedRecord
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
@@ -176,6 +177,20 @@ class Interrupted:
             raise RunOver
 
 
+class Watched:
+    """The coordinator's store, which notes the steps whose metrics it writes."""
+
+    def __init__(self, store: Store, steps: list[int]) -> None:
+        self._store, self._steps = store, steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def add_metrics(self, run: str, step: int, values: dict[str, float]) -> None:
+        self._steps.append(step)
+        self._store.add_metrics(run, step, values)
+
+
 def test_a_run_with_the_former_names_goes_on(
     joint: Joint, nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,11 +202,17 @@ def test_a_run_with_the_former_names_goes_on(
     services = tmp_path / "services"
     assert coordinator_state(tmp_path).step == 1
     (services / "coordinator.json").rename(services / "leader.json")
+    trained = [as_trained(record).version for record in store.published(RUN, 2)]
     for record in store.published(RUN, 2):
         metrics = dict(record.metrics)
         store.add_published(replace(record, metrics=metrics | {"put_back": metrics.pop("replaced_weights")}))
     begin_run(store, config)
-    run_in_threads(store, everybody)
+    steps: list[int] = []
+    run_in_threads(
+        store, everybody, lambda one, name: cast("Store", Watched(one, steps)) if name == COORDINATOR else one
+    )
+    assert steps == [2, 3, 4], "steps that were done already were done again"
+    assert [as_trained(record).version for record in store.published(RUN, 2)] == trained
     assert_equal(joint, tmp_path, store)
 
 
