@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.builders.teams import model_team, team_settings
+from backend.config.experimental import ExperimentalConfig
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, NanoConfig
 from backend.policies.build import role_policies
@@ -44,7 +45,8 @@ def small_market() -> Market:
 
 
 def small_config(**training: Any) -> Config:
-    """Two queries of four rollouts a step; every gate open. `training` overrides that section."""
+    """Two queries of four rollouts a step; every gate open. `training` overrides that section
+    (`training_table`)."""
     return config_from_dict(
         {
             "team": {"horizon_bars": HORIZON},
@@ -52,10 +54,16 @@ def small_config(**training: Any) -> Config:
                 "stage1_steps": 1, "stage1_max_steps": 2, "stage2_steps": 3, "queries_per_step": 2,
                 "rollouts_per_query": 4, "scenario_paths": 4, "lora_rank": 2, "validation_every": 1,
                 "validation_queries": 2, "gate_format": 0.0, "rollback_format": 0.0, "warmup_steps": 1,
-            } | training,
+            } | training_table(**training),
         },
         "small config",
     )  # fmt: skip
+
+
+def training_table(**training: Any) -> dict[str, Any]:
+    """The table [training], the experimental settings in the table inside it."""
+    inner = {key: training.pop(key) for key in ExperimentalConfig.model_fields if key in training}
+    return {**training, "experimental": inner}
 
 
 def small_nano(folder: Path, hidden: int = 64, steps: int = 200, decisions: int = 150) -> Path:

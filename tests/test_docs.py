@@ -128,7 +128,7 @@ def shown_commands(path: Path) -> Iterator[str]:
 
 
 def is_a_key(name: str) -> bool:
-    """Whether it is a setting, a section, or an entry of a table such as `training.per_role.trader.clip_high`."""
+    """Whether it is a setting, a section, or an entry of a table such as `training.experimental.per_role.trader.kl`."""
     return any(f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for key in KEYS)
 
 

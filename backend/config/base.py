@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 
 def _split(value: Any) -> Any:
@@ -21,6 +21,24 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 Rate = Annotated[float, Field(gt=0.0, le=0.1)]
+
+RewardWeights = tuple[Fraction, Fraction, Fraction]
+
+LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of a Qwen3 block
+
+
+def _known(targets: tuple[str, ...]) -> tuple[str, ...]:
+    odd = [name for name in targets if name not in LINEARS]
+    if odd:
+        raise ValueError(f"'{odd[0]}' is no linear layer of a Qwen3 block; there are {', '.join(LINEARS)}")
+    if len(set(targets)) != len(targets):
+        raise ValueError(f"{', '.join(targets)} names a layer twice")
+    return targets
+
+
+LoraTargets = Annotated[Names, Field(min_length=1), AfterValidator(_known)]
+LoraRank = Annotated[int, Field(ge=1, le=256)]
+LoraAlpha = Annotated[int, Field(ge=0, le=4096)]
 
 
 class Section(BaseModel):

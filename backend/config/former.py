@@ -1,29 +1,82 @@
-"""Settings that were once called otherwise: refused in what a user writes, brought up to date in what was stored.
+"""Settings that were once called otherwise, or that there are no more.
 
-A TOML file and `--set` are the user's own text, so a former key is an error that tells its new name. The configuration
-of a stored run, of an export or of a team's folder is a record: `brought_up_to_date` renames its keys, so that old runs
-stay readable and can be continued.
+A TOML file and `--set` are the user's own text: a former key there is an error that says what to write instead. The
+configuration of a stored run, of an export or of a team's folder is a record: `brought_up_to_date` renames its keys, so
+that old runs stay readable and can be continued. A removed setting is left out of such a record. Where its value was
+not the default, the run cannot be continued as it was: `not_continuable` says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+# Keys of [training] that are in [training.experimental] now.
+_EXPERIMENTAL = (
+    "per_role",
+    "models",
+    "ratio",
+    "policy_loss",
+    "aggregation",
+    "constant_length",
+    "importance",
+    "importance_cap",
+    "group",
+    "min_group",
+    "scale_rewards",
+    "reward_aggregation",
+    "credit",
+    "alignment_target",
+    "alignment_window",
+    "alpha_end",
+    "beta_end",
+    "overlong_length",
+    "overlong_buffer",
+    "mask_truncated",
+    "dynamic_rounds",
+    "hard_share",
+    "detrend",
+    "outcome_scale",
+    "staleness",
+    "collapse_margin",
+    "max_skipped",
+    "auto_stop",
+)
 # Former key or section -> what it is called now, as dotted paths. They apply in this order.
 RENAMED: Mapping[str, str] = {
     "specialise": "sft",
     "sft.waver": "sft.random_share",
     "training.futures_paths": "training.scenario_paths",
     "training.futures_from": "training.scenario_source",
+    "training.optimiser": "training.optimizer",
+    "training.quantisation": "training.quantization",
+    "training.schedule": "training.lr_schedule",
+    "training.unsynchronised": "training.experimental.newest_weights",
     "nano.hidden": "nano.hidden_size",
     "nano.intermediate": "nano.intermediate_size",
+    **{f"training.{key}": f"training.experimental.{key}" for key in _EXPERIMENTAL},
 }
 # Key -> its former values, and what each is called now.
 VALUES: Mapping[str, Mapping[str, str]] = {
     "engine.kind": {"transformers": "local"},
 }
 _MISSING = object()
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A setting that there is no more: what it defaulted to, and what to do instead."""
+
+    default: Any
+    instead: str
+
+
+REMOVED: Mapping[str, Removed] = {
+    "training.alternate": Removed(
+        0, "all roles learn in every step; to train some of them alone, use training.freeze in one run after the other"
+    ),
+}
 
 
 def former_name(key: str, value: object = None) -> str | None:
@@ -33,6 +86,8 @@ def former_name(key: str, value: object = None) -> str | None:
     'training.scenario_paths'
     >>> former_name("specialise.waver")
     'sft.random_share'
+    >>> former_name("training.per_role.trader.kl")
+    'training.experimental.per_role.trader.kl'
     >>> former_name("engine.kind", "transformers")
     "engine.kind = 'local'"
     """
@@ -46,16 +101,32 @@ def former_name(key: str, value: object = None) -> str | None:
     return None if known is None else f"{key} = '{known}'"
 
 
+def not_continuable(document: Mapping[str, Any]) -> list[str]:
+    """Why a run with this stored configuration cannot be continued, a sentence each; empty where it can."""
+    data = _copied(document)
+    problems = []
+    for name, removed in REMOVED.items():
+        value = _taken(data, name.split("."))
+        if value is not _MISSING and value != removed.default:
+            problems.append(
+                f"{name} = {value!r}: this version has no such setting and cannot continue a run that used it "
+                f"({removed.instead}); continue it with the version that wrote it, or train anew"
+            )
+    return problems
+
+
 def brought_up_to_date(document: Mapping[str, Any]) -> dict[str, Any]:
     """A stored configuration (section -> key -> value) with the keys and values that it would be written with today.
 
-    Where a document has a key under both names, the present one stands.
+    Where a document has a key under both names, the present one stands. Removed settings are left out.
     """
     data: dict[str, Any] = _copied(document)
     for former, present in RENAMED.items():
         value = _taken(data, former.split("."))
         if value is not _MISSING:
             _put(data, present.split("."), value)
+    for name in REMOVED:
+        _taken(data, name.split("."))
     for name, values in VALUES.items():
         *sections, key = name.split(".")
         keys = _section(data, sections)

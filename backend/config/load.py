@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from backend.config.base import Section, suggestion
-from backend.config.former import brought_up_to_date, former_name
+from backend.config.former import REMOVED, brought_up_to_date, former_name, not_continuable
 from backend.config.schema import (
     Config,
     ConfigError,
@@ -74,9 +74,15 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     return _validated(data, str(path), overridden)
 
 
-def config_from_dict(data: dict[str, Any], source: str = "stored config") -> Config:
-    """The config that `Config.to_dict` gave, now or when its keys had other names. Raises `ConfigError`, naming
-    `source`, as `load_config` does."""
+def config_from_dict(data: dict[str, Any], source: str = "stored config", *, to_continue: bool = False) -> Config:
+    """The config that `Config.to_dict` gave, now or when its keys had other names.
+
+    Raises `ConfigError`, naming `source`, as `load_config` does; with `to_continue` also where the run used a setting
+    that this version has no more, so that it would not be the same run.
+    """
+    problems = not_continuable(data) if to_continue else []
+    if problems:
+        raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
     return _validated(brought_up_to_date(data), source, {})
 
 
@@ -141,16 +147,20 @@ def _problem(problem: Any, source: str, overridden: dict[str, str]) -> str:
     now = former_name(key, problem["input"])
     if now is not None:
         return f"{where}: {key} is called otherwise now: write {now}"
+    if key in REMOVED and problem["type"] == "extra_forbidden":
+        return f"{where}: {key} was removed: leave it out ({REMOVED[key].instead})"
     if problem["type"] == "extra_forbidden":
         siblings = _siblings(location)
         kind = "section" if len(location) == 1 else "key"
-        hint = suggestion(str(location[-1]), siblings)
+        hint = suggestion(str(location[-1]), siblings) or _elsewhere(location)
         return f"{where}: unknown {kind} '{key}'{hint}; known: {', '.join(siblings)}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{where}: {key}: {message}"
-    allowed = next((entry.allowed for entry in describe() if f"{key}.".startswith(f"{entry.key}.")), "")
-    if len(location) > 3 and isinstance(location[3], str):  # a key of an entry: these are not described one by one
+    described = next((entry for entry in describe() if f"{key}.".startswith(f"{entry.key}.")), None)
+    allowed = "" if described is None else described.allowed
+    inside = () if described is None else location[described.key.count(".") + 1 :]
+    if len(inside) > 1 and isinstance(inside[1], str):  # a key of a table's entry: these are not described one by one
         allowed = ""
     if of_name:
         return f"{where}: {key} is not allowed: expected {allowed}"
@@ -165,6 +175,13 @@ def _blame(key: str, source: str, overridden: dict[str, str]) -> str:
             return f"override '{text}'"
     inside = [text for name, text in overridden.items() if name.startswith(f"{key}.")]
     return f"{source} with {', '.join(repr(text) for text in inside)}" if inside else source
+
+
+def _elsewhere(location: tuple[int | str, ...]) -> str:
+    """A hint at the key of that name in another table of the same section; nothing where there is none."""
+    section, name = str(location[0]), str(location[-1])
+    keys = {entry.key.rpartition(".")[2]: entry.key for entry in describe() if entry.key.startswith(f"{section}.")}
+    return f" (did you mean '{keys[name]}'?)" if name in keys else ""
 
 
 def _siblings(location: tuple[int | str, ...]) -> list[str]:

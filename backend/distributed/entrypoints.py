@@ -108,25 +108,27 @@ def check_distributed(config: Config, workers: int) -> None:
     """Raise `ConfigError` for a training that cannot be divided among processes so."""
     check_trainable(config)
     require_wandb(config.training.wandb_project)
-    if config.training.models == "shared":
+    experimental = config.training.experimental
+    if experimental.models == "shared":
         raise ConfigError(
-            "training.models = 'shared' is one model that learns from all roles, and with --launch each role learns in "
-            "a process of its own: use 'separate', or leave --launch out"
+            "training.experimental.models = 'shared' is one model that learns from all roles, and with --launch each "
+            "role learns in a process of its own: use 'separate', or leave --launch out"
         )
-    if config.training.collapse_margin and config.training.staleness:
+    if experimental.collapse_margin and experimental.staleness:
         raise ConfigError(
-            f"training.collapse_margin = {config.training.collapse_margin:g} puts back the best version before the "
-            f"next step is rolled out, and with training.staleness = {config.training.staleness} it is under way by "
-            "then: set one of them to 0"
+            f"training.experimental.collapse_margin = {experimental.collapse_margin:g} puts back the best version "
+            f"before the next step is rolled out, and with training.experimental.staleness = {experimental.staleness} "
+            "it is under way by then: set one of them to 0"
         )
     if not 1 <= workers <= config.training.shards:
         raise ConfigError(
             f"--workers {workers}, but training.shards = {config.training.shards}: there can be as many workers as "
             "shards, and at least one"
         )
-    if config.training.unsynchronised and not config.training.staleness:
+    if experimental.newest_weights and not experimental.staleness:
         raise ConfigError(
-            "training.unsynchronised needs training.staleness above 0: that is how far rollouts may fall behind"
+            "training.experimental.newest_weights needs training.experimental.staleness above 0: that is how far "
+            "rollouts may fall behind"
         )
 
 
@@ -142,7 +144,7 @@ def _of_run(store: Store, run: str, runs: Path) -> tuple[Config, Path]:
     folder = runs / run
     if not folder.is_dir():
         raise UserError(f"{folder} is not there: give --runs the folder that all processes of the run share")
-    return config_from_dict(record.config["config"], f"the configuration of run {run}"), folder
+    return config_from_dict(record.config["config"], f"the configuration of run {run}", to_continue=True), folder
 
 
 def _run_with_owner(store: Store, run: str) -> RunRecord:

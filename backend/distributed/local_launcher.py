@@ -134,7 +134,7 @@ def run_processes(
 def _team(address: str, run: str) -> tuple[str, ...]:
     """The roles of the run's team."""
     with Store.open(address) as store:
-        config = config_from_dict(store.run(run).config["config"], f"the configuration of run {run}")
+        config = config_from_dict(store.run(run).config["config"], f"the configuration of run {run}", to_continue=True)
     return roles_of(config.team.roles)
 
 

@@ -35,8 +35,8 @@ class PublishedWeights:
     def load(self, step: int) -> list[PublishedRecord]:
         """Wait for the weights that roll out `step` and load them; their records.
 
-        These are the weights of `training.staleness` steps before, or in an unsynchronised run each role's newest since
-        then. Raises `RunFailed` for a file that is not what its record says.
+        These are the weights of `training.experimental.staleness` steps before, or with `newest_weights` each role's
+        newest since then. Raises `RunFailed` for a file that is not what its record says.
         """
         return self._load(self._wait(step))
 
@@ -66,9 +66,9 @@ class PublishedWeights:
 
     def _find(self, step: int) -> list[PublishedRecord] | None:
         """Each role's weights for `step`, None while one of them is missing."""
-        oldest = max(0, step - self._config.staleness)
+        oldest = max(0, step - self._config.experimental.staleness)
         newest: dict[str, PublishedRecord] = {}
-        for number in range(step if self._config.unsynchronised else oldest, oldest - 1, -1):
+        for number in range(step if self._config.experimental.newest_weights else oldest, oldest - 1, -1):
             for record in self._store.published(self._run, number):
                 newest.setdefault(record.role, record)
             if newest.keys() >= set(self._policies.roles):

@@ -24,7 +24,6 @@ from backend.training.learning.role_trainer import GradientPool
 from backend.training.learning.step_data import LearningResult, StepData
 from backend.training.recorder import Recorder
 from backend.training.start import start_of
-from cryptosentinel.agents.registry import roles_of
 from simulator.errors import RunFailed
 
 LAST_METRICS = "last_metrics.json"
@@ -62,7 +61,7 @@ class RoleTrainerService:
         held = hardware_of(config.training)
         start = start_of(config.training, folder)
         self.policies, _ = role_policies(base, config.training, roles=(role,), hardware=held, start=start)
-        self.learner = Learner(config.training, self.policies, role, roles_of(config.team.roles), gradients)
+        self.learner = Learner(config.training, self.policies, role, gradients)
         self.recorder = Recorder(store, run, folder / SERVICES / role, config.team.horizon_bars)
         self.state = TrainingState()
 
@@ -107,7 +106,7 @@ class RoleTrainerService:
     def _check_origin(self, step: int, data: StepData) -> None:
         """Raise `RunFailed` for conversations with weights that this role did not publish for the step."""
         calls = [call for group in data.everyone for one in group for call in one.subs]
-        oldest = max(0, step - self.config.staleness)
+        oldest = max(0, step - self.config.experimental.staleness)
         known = {
             record.version
             for number in range(oldest, step + 1)
@@ -140,7 +139,8 @@ class RoleTrainerService:
         )
         self.files.keep(f"{SERVICES}/{self.role}")
         self.store.add_published(record)
-        for old in sorted(self._published().glob("step-*.safetensors"))[: -_KEPT_FILES - self.config.staleness]:
+        kept = _KEPT_FILES + self.config.experimental.staleness
+        for old in sorted(self._published().glob("step-*.safetensors"))[:-kept]:
             old.unlink()
 
     def _save_metrics(self, result: LearningResult) -> None:

@@ -76,8 +76,8 @@ class RolloutWorker:
             if loaded != step or weights.are_replaced(step):
                 weights.load(step)
             self._roll_out(plan, Throughput())
-            if not self._config.unsynchronised:
-                # While the coordinator validates and writes. An unsynchronised worker loads the newest ones later.
+            if not self._config.experimental.newest_weights:
+                # While the coordinator validates and writes. With `newest_weights` a worker loads them later.
                 loaded = step + 1
                 weights.load(loaded)
 

@@ -72,7 +72,9 @@ def read_step_data(
         else:
             attempts = sorted(place for place in calls if place[0] == number)
             practice.append([StepRollout(False, _NO_OUTCOME, _trajectories(calls[place])) for place in attempts])
-    is_credited_apart = config.credit != "broadcast" and stage.pays_outcome and acts_through_code(ROLES[role])
+    is_credited_apart = (
+        config.experimental.credit != "broadcast" and stage.pays_outcome and acts_through_code(ROLES[role])
+    )
     return StepData(stage, team, [*team, *practice], {role: outcomes} if is_credited_apart else {})
 
 
@@ -106,7 +108,7 @@ def _trajectories(records: list[TrajectoryRecord]) -> tuple[Trajectory, ...]:
 def closing_marker(config: TrainingConfig) -> int | None:
     """The number of the shard marker that says that a step gets no further shards, beyond those of all shards that it
     may get; None where none is needed, as every step has the same ones. The coordinator writes it."""
-    return config.shards * (config.dynamic_rounds + 1) if config.dynamic_rounds else None
+    return config.shards * (config.experimental.dynamic_rounds + 1) if config.experimental.dynamic_rounds else None
 
 
 def is_complete(store: Store, run: str, step: int, config: TrainingConfig) -> bool | None:

@@ -27,7 +27,8 @@ def role_policies(
     start: Path | None = None,
 ) -> tuple[RolePolicies, ChatCodec]:
     """Base model and tokenizer in `base`, with an untrained adapter (or a copy) for each of `roles`, or one for all of
-    them as `training.models` has it. With `start` they begin with the weights in that folder, to which the KL is then.
+    them as `training.experimental.models` has it. With `start` they begin with the weights in that folder, and the KL
+    is to these.
 
     Who trains them gives the `hardware` that the configuration asks for (`hardware_of`); who only lets them answer has
     them in float32, on a GPU where there is one. Raises `UserError` for a base that cannot be used.
@@ -36,7 +37,7 @@ def role_policies(
     shapes = adapter_shapes(training)
     policies = (
         SinglePolicy(base, list(roles), training.weights, shapes[roles[0]], training.seed, held)
-        if training.models == "shared"
+        if training.experimental.models == "shared"
         else RolePolicies(base, list(roles), training.weights, shapes, training.seed, held)
     )
     if start is not None:

@@ -7,7 +7,7 @@ and norms are float32: autocast leaves them so, and `token_logps` takes the logi
 **Checkpointing** (arXiv 1604.06174). A block keeps its input alone and is computed again in the backward pass. The
 gradient is the same; there is about one more forward pass.
 
-**QLoRA** (arXiv 2305.14314). The base's linear layers are held as NF4 with double quantisation, by bitsandbytes, and
+**QLoRA** (arXiv 2305.14314). The base's linear layers are held as NF4 with double quantization, by bitsandbytes, and
 are expanded in `precision` where they multiply. The adapters are trained on what that rounding left of the base, and
 what the engine of this process gets is that base, too.
 """
@@ -43,7 +43,7 @@ class Hardware:
     device: str = "cpu"
     precision: Precision = "float32"
     checkpointing: bool = False
-    quantisation: Quantisation = "none"
+    quantization: Quantisation = "none"
 
     @property
     def kind(self) -> DeviceKind:
@@ -61,7 +61,7 @@ class Hardware:
 
     def pack(self, model: nn.Module) -> None:
         """Quantise a frozen base in place, if that is wanted, before it gets adapters."""
-        if self.quantisation == "nf4":
+        if self.quantization == "nf4":
             _quantise(model, self.dtype)
             self.carry(model)  # which packs it
 
@@ -150,18 +150,18 @@ def hardware_of(training: TrainingConfig, rank: int = 0) -> Hardware:
     Raises `ConfigError` for what this machine does not have.
     """
     device = _device(training, rank)
-    if training.quantisation == "nf4":
+    if training.quantization == "nf4":
         if device == "cpu":
             raise ConfigError(
-                "training.quantisation = nf4 needs a GPU that torch sees, and there is none: leave it out, or train "
+                "training.quantization = nf4 needs a GPU that torch sees, and there is none: leave it out, or train "
                 "where there is one"
             )
         if importlib.util.find_spec("bitsandbytes") is None:
             raise ConfigError(
-                "training.quantisation = nf4 needs bitsandbytes, which is not installed: install cryptosentinel[qlora]"
+                "training.quantization = nf4 needs bitsandbytes, which is not installed: install cryptosentinel[qlora]"
             )
     precision = precision_on(training, "cpu" if device == "cpu" else "cuda")
-    return Hardware(device, precision, training.gradient_checkpointing, training.quantisation)
+    return Hardware(device, precision, training.gradient_checkpointing, training.quantization)
 
 
 def precision_on(training: TrainingConfig, kind: DeviceKind) -> Precision:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from peft import LoraConfig
 
-from backend.config.training import LINEARS
+from backend.config.base import LINEARS
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class SinglePolicy(RolePolicies):
         if len({fingerprint(read_tensors(path)[0]) for path in files.values()}) > 1:
             raise UserError(
                 f"the files of {', '.join(files)} in {next(iter(files.values())).parent} are of different weights, and "
-                "training.models = 'shared' has one model for all roles: give the files that one run wrote at one step"
+                "training.experimental.models = 'shared' has one model for all roles: give the files that one run "
+                "wrote at one step"
             )
         super().load_files(files)

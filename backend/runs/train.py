@@ -129,7 +129,7 @@ def _resumed(store: Store, run: str, folder: Path, process: TrainingProcess, obs
         raise UserError(f"run {run} is no training run: `cryptosentinel runs` lists those that are")
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder, so nothing to go on from: give --runs as before")
-    config = config_from_dict(record.config["config"], f"the configuration of run {run}")
+    config = config_from_dict(record.config["config"], f"the configuration of run {run}", to_continue=True)
     process.check_resumed(folder)
     process.check(config)
     if record.status == "running":

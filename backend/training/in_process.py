@@ -31,8 +31,7 @@ def local_trainer(parts: TrainingParts, learners: Mapping[str, Learner]) -> Trai
 
 def local_learners(parts: TrainingParts, gradients: GradientPool | None = None) -> dict[str, Learner]:
     """A learner for each role, by role; `gradients` computes the gradients of all of them."""
-    config, policies, team = parts.config, parts.policies, parts.team.roles
-    return {role: Learner(config, policies, role, team, gradients) for role in policies.roles}
+    return {role: Learner(parts.config, parts.policies, role, gradients) for role in parts.policies.roles}
 
 
 class LocalRollouts:
@@ -81,7 +80,7 @@ class LocalLearners:
 
     def train_step(self, step: int, data: StepData) -> LearningStep:
         """As `LearnerPool.train_step`."""
-        shared = self._config.models == "shared"
+        shared = self._config.experimental.models == "shared"
         if shared:
             results = train_jointly(self._learners, step, data)
         else:

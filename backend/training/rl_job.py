@@ -105,7 +105,7 @@ def training_parts(
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
-        outcome_scale=training.outcome_scale,
+        outcome_scale=training.experimental.outcome_scale,
     )
     recorder = Recorder(store, run, metrics_folder, horizon, training.wandb_project)
     return TrainingParts(
@@ -181,21 +181,22 @@ def _of_the_team(config: Config) -> Iterator[str]:
                 f"{named}: nothing scores what {role} says, so it cannot be trained; what is trained is the manager "
                 f"with any of {', '.join(STANDARD)}"
             )
-    for key, roles in (("freeze", training.freeze), ("per_role", tuple(training.per_role))):
+    experimental = training.experimental
+    for key, roles in (("freeze", training.freeze), ("experimental.per_role", tuple(experimental.per_role))):
         for role in roles:
             if role not in team:
                 yield f"training.{key} names {role}, which {named} leaves out: take it out of the one or into the other"
-    learning = [role for role in team if role not in training.freeze]
-    if not learning:
+    if set(team) <= set(training.freeze):
         yield f"training.freeze names every role that {named} has: there is nothing to train"
-    if training.alternate and len(learning) == 1:
-        yield f"training.alternate = {training.alternate}, but of {named} only {learning[0]} learns: set it to 0"
-    if training.credit != "broadcast" and not {"risk_analyst", "trader"} & set(sub_agents):
+    if experimental.credit != "broadcast" and not {"risk_analyst", "trader"} & set(sub_agents):
         yield (
-            f"training.credit = '{training.credit}' shares what binding answers changed, and {named} has neither "
+            f"training.experimental.credit = '{experimental.credit}' is for binding answers, and {named} has neither "
             "risk_analyst nor trader: use 'broadcast'"
         )
     if not sub_agents:
-        for key in ("alignment", "group", "beta", "beta_end"):
-            if getattr(training, key) != type(training).model_fields[key].default:
+        inner = "experimental."
+        for key in ("alignment", f"{inner}group", "beta", f"{inner}beta_end"):
+            section = experimental if key.startswith(inner) else training
+            name = key.removeprefix(inner)
+            if getattr(section, name) != type(section).model_fields[name].default:
                 yield f"training.{key} is about sub-agents, and {named} is a single agent: leave training.{key} out"

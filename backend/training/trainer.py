@@ -114,7 +114,7 @@ class Trainer:
         """Write the metrics of the step that was just done."""
         state = self.state
         metrics["rollbacks"] = float(len(state.rollbacks))
-        if self.config.collapse_margin:
+        if self.config.experimental.collapse_margin:
             metrics["rejections"] = float(len(state.rejections))
         metrics |= {f"engine/{name}": engine[name] for name in FILLING if name in engine}
         self._recorder.metrics(state.step, metrics)
@@ -127,17 +127,18 @@ class Trainer:
         silent = silent_roles(self._parts.policies.roles, metrics, run)
         if failure is not None:
             raise RunFailed(failure)
-        if not self.config.auto_stop:
+        if not self.config.experimental.auto_stop:
             return
         if silent:
             raise RunFailed(
-                f"stopped by training.auto_stop: {', '.join(silent)} had no conversation in {MAX_IDLE_STEPS} steps; "
-                "train with a higher training.per_role.manager.entropy or a longer stage 1, or without auto_stop"
+                f"stopped by training.experimental.auto_stop: {', '.join(silent)} had no conversation in "
+                f"{MAX_IDLE_STEPS} steps; train with a higher training.experimental.per_role.manager.entropy or a "
+                "longer stage 1, or without auto_stop"
             )
         records = self._recorder.store.metrics(run)
         finding = should_stop([(record.step, record.values) for record in records])
         if finding is not None:
-            raise RunFailed(f"stopped by training.auto_stop: {finding.sentence()}")
+            raise RunFailed(f"stopped by training.experimental.auto_stop: {finding.sentence()}")
 
     # -- stages and validation --------------------------------------------------------------------------------------
 
@@ -168,7 +169,7 @@ class Trainer:
 
         The format is lost below `rollback_format`, not below the gate: a few malformed answers are no collapse.
         """
-        margin, best = self.config.collapse_margin, self.state.best_score
+        margin, best = self.config.experimental.collapse_margin, self.state.best_score
         if not margin or best is None:
             return False
         lost = any(share < self.config.rollback_format for share in result.valid.values())

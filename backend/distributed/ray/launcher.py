@@ -57,7 +57,7 @@ def run_ray(
     folder = (runs / run).absolute()
     (folder / SERVICES).mkdir(parents=True, exist_ok=True)
     with Store.open(address) as store, cluster(ray_address):
-        config = config_from_dict(store.run(run).config["config"], f"the configuration of run {run}")
+        config = config_from_dict(store.run(run).config["config"], f"the configuration of run {run}", to_continue=True)
         processes = RayProcesses(config, folder, address, workers)
         try:
             processes.start(on_start)

@@ -62,7 +62,7 @@ class Curriculum:
     alpha_end: tuple[float, ...] = ()
     beta_end: tuple[float, ...] = ()
     pays_outcome: bool = True
-    schedule: Schedule = "constant"
+    lr_schedule: Schedule = "constant"
     lr_end: float = 0.0
 
     def stage(self, number: int, done: int = 0) -> Stage:
@@ -77,9 +77,9 @@ class Curriculum:
     def rate(self, done: int) -> float:
         """The factor of the learning rates, with `done` steps of stage 2 behind; 0 of them also in stage 1."""
         share = min(1.0, done / max(1, self.stage2_steps))
-        if self.schedule == "linear":
+        if self.lr_schedule == "linear":
             return 1.0 - (1.0 - self.lr_end) * share
-        if self.schedule == "cosine":
+        if self.lr_schedule == "cosine":
             return self.lr_end + (1.0 - self.lr_end) * (1.0 + math.cos(math.pi * share)) / 2.0
         return 1.0
 
@@ -109,7 +109,7 @@ class StepPlanner:
 
     def __init__(self, config: TrainingConfig, gaps: Gaps) -> None:
         self._curriculum = curriculum_of(config)
-        self._hard_share = config.hard_share
+        self._hard_share = config.experimental.hard_share
         self._gaps = gaps
 
     def plan(self, step: int, stage: int, stage_steps: int) -> StepPlan:
@@ -129,10 +129,10 @@ def curriculum_of(config: TrainingConfig) -> Curriculum:
         config.gate_format,
         config.alpha,
         config.beta,
-        config.alpha_end,
-        config.beta_end,
+        config.experimental.alpha_end,
+        config.experimental.beta_end,
         config.pays_outcome(),
-        config.schedule,
+        config.lr_schedule,
         config.lr_end,
     )
 
@@ -140,13 +140,13 @@ def curriculum_of(config: TrainingConfig) -> Curriculum:
 def credit_settings(config: TrainingConfig, stage: Stage) -> CreditSettings:
     """How rewards become advantages in a stage (`algorithm.credit`)."""
     return CreditSettings(
-        scale_rewards=config.scale_rewards,
-        reward_aggregation=config.reward_aggregation,
-        group=config.group,
-        min_group=config.min_group,
-        overlong_length=config.overlong_length,
-        overlong_buffer=config.overlong_buffer,
-        keep_degenerate=stage.number == 1 or config.dynamic_rounds == 0,
+        scale_rewards=config.experimental.scale_rewards,
+        reward_aggregation=config.experimental.reward_aggregation,
+        group=config.experimental.group,
+        min_group=config.experimental.min_group,
+        overlong_length=config.experimental.overlong_length,
+        overlong_buffer=config.experimental.overlong_buffer,
+        keep_degenerate=stage.number == 1 or config.experimental.dynamic_rounds == 0,
     )
 
 

@@ -158,7 +158,7 @@ def pools_of(
 ) -> list[QueryPool]:
     """The pools of some parts of a market, with scenarios as the training wants them. Recorded markets have but one."""
     beliefs = regime_beliefs(market) if training.scenario_source == "beliefs" and market.truth is not None else None
-    return [QueryPool(market, *part, horizon, training.detrend, beliefs) for part in parts]
+    return [QueryPool(market, *part, horizon, training.experimental.detrend, beliefs) for part in parts]
 
 
 def account_holding(view: MarketView, symbol: str, exposure: float, cash: float = CASH) -> AccountView:

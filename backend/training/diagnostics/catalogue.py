@@ -60,8 +60,8 @@ RULES = (
         ("team/net_exposure", "team/exposure", "team/market_move", "team/timing"),
         f"over {of.LONG_RUN} steps |net| is {of.ONE_SIDED:.0%} of gross exposure, on the side of the market's drift, "
         f"and exposure and move correlate below {of.TIMING}: it earns what holding earns",
-        "set training.detrend; compare with `hold` and with the twin without edge in `evaluate`; train on more coins "
-        "and on windows of other regimes",
+        "set training.experimental.detrend; compare with `hold` and with the twin without edge in `evaluate`; train on "
+        "more coins and on windows of other regimes",
         of.copies_drift,
     ),
     Rule(
@@ -124,7 +124,7 @@ RULES = (
         "warning",
         ("{role}/degenerate_share",),
         f"{of.FEW_DIFFER:.0%} of the groups have equal rewards, for {of.RUN} steps: they cost tokens and teach nothing",
-        "training.dynamic_rounds above 0, more training.rollouts_per_query, a higher training.temperature",
+        "training.experimental.dynamic_rounds above 0, more training.rollouts_per_query, a higher training.temperature",
         of.zero_spread,
     ),
     Rule(
@@ -134,8 +134,8 @@ RULES = (
         ("{role}/calls/efficiency",),
         f"the effective number of calls, (Σw)² / Σw² by the alignment's weights, is below {of.EVEN_CALLS:.0%} of the "
         f"calls made, for {of.RUN} steps: few rollouts with few calls bear the step",
-        "training.alignment fractional rather than duplicate_drop, training.group ordinal, fewer turns of the manager, "
-        "more training.queries_per_step",
+        "training.alignment fractional rather than duplicate_drop, training.experimental.group ordinal, fewer turns of "
+        "the manager, more training.queries_per_step",
         of.uneven_calls,
     ),
     Rule(
@@ -185,7 +185,7 @@ RULES = (
         ("{role}/ratio/max",),
         f"a token's probability changes by more than {of.LONG_TAIL:g} times within a step, {of.SHORT_RUN} steps in a "
         "row",
-        "a lower training.learning_rate, fewer training.minibatches; training.ratio sequence",
+        "a lower training.learning_rate, fewer training.minibatches; training.experimental.ratio sequence",
         of.ratio_tail,
     ),
     Rule(
@@ -212,7 +212,7 @@ RULES = (
         "warning",
         ("{role}/skipped_updates",),
         "a loss or gradient that was not finite; the update was left out",
-        "if it comes again: a lower training.learning_rate, training.importance mask",
+        "if it comes again: a lower training.learning_rate, training.experimental.importance mask",
         of.skipped_update,
     ),
     Rule(
@@ -222,7 +222,7 @@ RULES = (
         ("{role}/engine_gap",),
         f"log-probs of engine and trainer differ by more than {of._GAP} nats at some token, {of.SHORT_RUN} steps in a "
         "row; float32 on both sides gives some 1e-5",
-        "see that both compute in the same type; with a bfloat16 server keep training.importance truncate",
+        "see that both compute in the same type; with a bfloat16 server keep training.experimental.importance truncate",
         of.engine_gap,
     ),
     Rule(
@@ -231,7 +231,7 @@ RULES = (
         "warning",
         ("{role}/stale",),
         f"more than {of.STALE:.0%} of a step's conversations come from older weights, for {of.RUN} steps",
-        "publish new weights more often; keep training.importance on",
+        "publish new weights more often; keep training.experimental.importance on",
         of.stale_rollouts,
     ),
     Rule(
@@ -240,7 +240,8 @@ RULES = (
         "warning",
         ("{role}/truncated",),
         f"more than {of.CUT_OFF:.0%} of the conversations end at the token limit, for {of.RUN} steps",
-        "a higher team.max_tokens, training.overlong_length with its buffer, or training.mask_truncated",
+        "a higher team.max_tokens, training.experimental.overlong_length with its buffer, or "
+        "training.experimental.mask_truncated",
         of.cut_off,
     ),
     Rule(

@@ -33,7 +33,7 @@ from backend.training.learning.role_trainer import Batch, GradientPool, RoleTrai
 from backend.training.learning.step_data import LearningResult, StepData
 from backend.training.learning.training_metrics import credit_metrics, spoken_metrics
 from backend.training.rollout.role_outcomes import role_outcome_metrics
-from cryptosentinel.agents.registry import MANAGER, ROLES
+from cryptosentinel.agents.registry import MANAGER
 from cryptosentinel.team import derive_seed
 
 MAX_IDLE_STEPS = 10  # steps without a conversation of a role; so many in a row are no chance of the draw
@@ -112,7 +112,6 @@ class Learner:
         config: TrainingConfig,
         policies: RolePolicies,
         role: str,
-        team: Sequence[str] = tuple(ROLES),
         gradients: GradientPool | None = None,
     ) -> None:
         """`config` is the team's; the role's own settings are taken from it. `gradients` is `RoleTrainer`'s."""
@@ -120,7 +119,6 @@ class Learner:
         self.curriculum = curriculum_of(self.config)
         self.policies = policies
         self.role = role
-        self.team = team
         self._gradients = gradients
         self.trainer = self._fresh_trainer()
         self.last_valid_parameters: Mapping[str, Tensor] | None = None
@@ -132,7 +130,7 @@ class Learner:
         given = self.credit_input(step, data)
         credit = None if given.groups is None else assign_credit(given.groups, given.settings)
         metrics = {**given.metrics, **self.credit_metrics(given, credit, data)}
-        if credit is not None and not rolled_back and self._learns(step):
+        if credit is not None and not rolled_back and self.role not in self.config.freeze:
             batch = self.split_batch(credit)
             if batch is not None:
                 metrics |= self.trainer.train(batch, given.rate)
@@ -163,7 +161,7 @@ class Learner:
             return {}
         main = self.role == MANAGER.key
         metrics = credit_metrics(self.role, credit, given.stage.alpha if main else given.stage.beta)
-        if self.config.credit != "broadcast" and given.stage.pays_outcome and not main:
+        if self.config.experimental.credit != "broadcast" and given.stage.pays_outcome and not main:
             metrics |= role_outcome_metrics(data.role_outcomes, {self.role: credit})
         return metrics
 
@@ -208,26 +206,18 @@ class Learner:
 
     def failure(self) -> str | None:
         """Why the role cannot go on, in a sentence, or None: too many steps without a finite update."""
-        limit = self.config.max_skipped
+        limit = self.config.experimental.max_skipped
         if not limit or self.state.skipped_steps < limit:
             return None
         return (
             f"every update of {self.role} was skipped in {self.state.skipped_steps} steps in a row, since its loss or "
-            f"gradient was not finite (training.max_skipped = {limit}). The newest checkpoint has its parameters as "
-            f"they were before; train anew with a lower training.learning_rate.{self.role} or training.max_grad_norm, "
-            "or with training.kl above 0"
+            f"gradient was not finite (training.experimental.max_skipped = {limit}). The newest checkpoint has its "
+            f"parameters as they were before; train anew with a lower training.learning_rate.{self.role} or "
+            "training.max_grad_norm, or with training.kl above 0"
         )
 
     def _fresh_trainer(self) -> RoleTrainer:
         return RoleTrainer(self.policies, self.role, role_settings(self.config, self.role), self._gradients)
-
-    def _learns(self, step: int) -> bool:
-        """Whether the role's weights may change in this step: it is not frozen, and where roles alternate, it is its
-        turn among those that are not."""
-        free = [role for role in self.team if role not in self.config.freeze]
-        if not self.config.alternate:
-            return self.role in free
-        return self.role == free[step // self.config.alternate % len(free)]
 
     def _conversations(self, groups: Sequence[Sequence[Attempt]], data: StepData) -> list[Trajectory]:
         """The role's conversations in `groups`; the manager's are those of the team."""
@@ -270,11 +260,11 @@ class Learner:
 
     def _target(self, data: StepData) -> int:
         """d of duplicate_drop: as configured, or measured over the last `alignment_window` steps (`target_count`)."""
-        if self.config.alignment_target:
-            return self.config.alignment_target
+        if self.config.experimental.alignment_target:
+            return self.config.experimental.alignment_target
         histograms = self.state.call_histograms
         histograms.append(calls_histogram(data.team, self.role))
-        del histograms[: -self.config.alignment_window]
+        del histograms[: -self.config.experimental.alignment_window]
         total: Counter[int] = Counter()
         for histogram in histograms:
             total.update(histogram)
@@ -286,20 +276,20 @@ def role_settings(config: TrainingConfig, role: str) -> RoleTrainerSettings:
     return RoleTrainerSettings(
         learning_rate=getattr(config.learning_rate, role),
         warmup_steps=config.warmup_steps,
-        optimiser=config.optimiser,
+        optimizer=config.optimizer,
         weight_decay=config.weight_decay,
         adam_betas=config.adam_betas,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        ratio=config.ratio,
-        policy_loss=config.policy_loss,
-        aggregation=config.aggregation,
-        constant_length=config.constant_length,
+        ratio=config.experimental.ratio,
+        policy_loss=config.experimental.policy_loss,
+        aggregation=config.experimental.aggregation,
+        constant_length=config.experimental.constant_length,
         kl=config.kl,
         entropy=config.entropy,
-        importance=config.importance,
-        importance_cap=config.importance_cap,
-        mask_truncated=config.mask_truncated,
+        importance=config.experimental.importance,
+        importance_cap=config.experimental.importance_cap,
+        mask_truncated=config.experimental.mask_truncated,
         max_grad_norm=config.max_grad_norm,
         minibatches=config.minibatches,
         micro_batch_tokens=config.micro_batch_tokens,

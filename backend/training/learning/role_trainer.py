@@ -45,7 +45,7 @@ class RoleTrainerSettings:
 
     learning_rate: float = 2e-4
     warmup_steps: int = 10  # optimiser steps until the learning rate is reached, linearly; `step` has what comes then
-    optimiser: OptimizerName = "adamw"
+    optimizer: OptimizerName = "adamw"
     weight_decay: float = 0.0
     adam_betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
     clip_low: float = 0.2
@@ -97,7 +97,7 @@ class RoleTrainer:
         self.batches = 0  # calls of `step`
         self._parameters = policies.trainable(role)
         self._optimizer = make_optimizer(
-            self._parameters, settings.optimiser, settings.learning_rate, settings.adam_betas, settings.weight_decay
+            self._parameters, settings.optimizer, settings.learning_rate, settings.adam_betas, settings.weight_decay
         )
 
     def step(
@@ -189,7 +189,7 @@ class RoleTrainer:
         """Tensors of the optimiser and a JSON-safe header with the counters (which are also the scheduler's state)."""
         tensors, numbers = optimizer_state(self._optimizer)
         header = {"kind": "trainer", "role": self.role, "updates": self.updates, "batches": self.batches}
-        return tensors, {**header, "optimiser": self.settings.optimiser, "numbers": numbers}
+        return tensors, {**header, "optimiser": self.settings.optimizer, "numbers": numbers}
 
     def load_state_dict(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
         """Continue from `state_dict`. Raises UserError for the state of another role, optimiser or model."""
@@ -199,10 +199,10 @@ class RoleTrainer:
             )
         # Written before there was a choice, it is AdamW's.
         kind, numbers = header.get("optimiser", "adamw"), header.get("numbers", {})
-        if kind != self.settings.optimiser:
+        if kind != self.settings.optimizer:
             raise UserError(
-                f"the trainer state of {self.role} is that of {kind}: resume with training.optimiser = {kind}, not "
-                f"{self.settings.optimiser}"
+                f"the trainer state of {self.role} is that of {kind}: resume with training.optimizer = {kind}, not "
+                f"{self.settings.optimizer}"
             )
         try:
             restore_optimizer(self._optimizer, self._parameters, tensors, numbers)

@@ -1,5 +1,5 @@
-"""One model for all roles (`training.models = 'shared'`), the ablation beside a model for each role as in the paper
-(arXiv 2511.13288).
+"""One model for all roles (`training.experimental.models = 'shared'`), the ablation of a model for each role as in the
+paper (arXiv 2511.13288).
 
     J(theta) = sum over the roles r of J_r(theta)
 

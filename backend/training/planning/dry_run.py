@@ -225,7 +225,7 @@ def _plan(config: Config, sampled: int, hardware: Hardware) -> MemoryPlan:
         weights=config.training.weights,
         rank=largest_rank(config.training),
         precision=hardware.precision,
-        quantisation=hardware.quantisation,
+        quantization=hardware.quantization,
         checkpointing=hardware.checkpointing,
         micro_tokens=CONTEXT,
         micro_sampled=sampled,
@@ -267,7 +267,7 @@ def _query(config: Config) -> tuple[list[Query], RolloutSettings]:
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
-        outcome_scale=config.training.outcome_scale,
+        outcome_scale=config.training.experimental.outcome_scale,
     )
     return queries, settings
 
@@ -286,7 +286,7 @@ def _update(policies: RolePolicies, role: str, spoken: Sequence[Trajectory], con
     training = config.training.of_role(role)
     settings = RoleTrainerSettings(
         learning_rate=getattr(training.learning_rate, role),
-        optimiser=training.optimiser,
+        optimizer=training.optimizer,
         kl=training.kl,
         entropy=training.entropy,
         micro_batch_tokens=1,

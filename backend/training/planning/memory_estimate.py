@@ -46,7 +46,7 @@ FLOAT = 4  # bytes; what is trained, and what the engine of this process compute
 LOGIT_COPIES = 4
 MOMENTS = {"adamw": 2, "sgd": 1, "adafactor": 0}  # a row and a column of a matrix are next to nothing
 ENTROPY_COPIES = 6  # with a gradient through the entropy
-NF4_BITS = 4.127  # with double quantisation (arXiv 2305.14314, section 3)
+NF4_BITS = 4.127  # with double quantization (arXiv 2305.14314, section 3)
 BACKWARD_COPIES = 4  # of the MLP's width: gradients of the product, of SiLU, of gate and up
 HEAP_SLACK = {"lora": 1.8, "full": 1.25}
 HEAP_SLACK_AGAIN = {"lora": 4.0, "full": 2.2}  # with gradient checkpointing, of the one block
@@ -67,7 +67,7 @@ class MemoryPlan:
 
     rank              of the largest adapter; all are counted with it, on all linear layers
     precision         of the frozen base and of matrix products
-    quantisation      of the base's linear layers
+    quantization      of the base's linear layers
     micro_tokens      padded tokens of a micro-batch, N
     micro_sampled     sampled ones among them, S
     rows, context     conversations that are decoded at once, and tokens of the longest
@@ -83,7 +83,7 @@ class MemoryPlan:
     weights: Literal["lora", "full"] = "lora"
     rank: int = 16
     precision: Precision = "float32"
-    quantisation: Quantisation = "none"
+    quantization: Quantisation = "none"
     engine: Literal["local", "vllm"] = "local"
     micro_tokens: int = 8192
     micro_sampled: int = 4096
@@ -153,7 +153,7 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
         weights=training.weights,
         rank=largest_rank(training),
         precision=precision_on(training, device),
-        quantisation=training.quantisation,
+        quantization=training.quantization,
         checkpointing=training.gradient_checkpointing,
         engine="vllm" if served else "local",
         micro_tokens=micro,
@@ -161,7 +161,7 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
         rows=min(side_by_side, training.queries_per_step * training.rollouts_per_query),
         context=context,
         entropy=any(training.of_role(role).entropy > 0.0 for role in ROLES),
-        moments=MOMENTS[training.optimiser],
+        moments=MOMENTS[training.optimizer],
         anchored=bool(training.start_from) and training.anchors(),
         device=device,
         shared=device == "cuda" or not torch.cuda.is_available(),
@@ -227,7 +227,7 @@ def activations(shape: Shape, plan: MemoryPlan) -> int:
 
 def base_bytes(shape: Shape, plan: MemoryPlan) -> int:
     """Bytes of the frozen base."""
-    if plan.quantisation == "none":
+    if plan.quantization == "none":
         return shape.parameters * plan.number
     linears = shape.layers * sum(a * b for a, b in shape.linears.values())
     return round(linears * NF4_BITS / 8) + (shape.parameters - linears) * plan.number

@@ -39,7 +39,7 @@ def sample_further(
         return {}
     known = config.queries_per_step
     lacking = missing(config, stage, groups(0, known))
-    for number in range(config.dynamic_rounds):
+    for number in range(config.experimental.dynamic_rounds):
         if not lacking:
             break
         queries = _draw(pool, config, step, stage, number, known, lacking)
@@ -51,7 +51,7 @@ def sample_further(
 
 def samples_further(config: TrainingConfig, stage: Stage) -> bool:
     """Whether a step of this stage may have further queries."""
-    return stage.number == 2 and config.dynamic_rounds > 0
+    return stage.number == 2 and config.experimental.dynamic_rounds > 0
 
 
 def missing(config: TrainingConfig, stage: Stage, groups: Sequence[Sequence[TeamAttempt]]) -> int:

@@ -87,7 +87,7 @@ class ShardCollector:
     def role_outcomes(self, groups: Sequence[Sequence[Rollout]], stage: Stage) -> dict[str, list[list[float]]]:
         """By role, the part of the outcome that each rollout credits it with (`rollout.role_outcomes`); empty in a
         stage that pays for no outcome."""
-        method = self._config.credit if stage.pays_outcome else "broadcast"
+        method = self._config.experimental.credit if stage.pays_outcome else "broadcast"
         return role_outcomes(self._team, groups, self._settings, method)
 
 
@@ -120,7 +120,7 @@ def _practising(config: TrainingConfig, team: Team, query: Query) -> set[str]:
 
 def _first_further(config: TrainingConfig) -> int:
     """The number of a step's first query of `practice_queries`, behind those that dynamic sampling may give."""
-    return config.queries_per_step * (1 + config.dynamic_rounds)
+    return config.queries_per_step * (1 + config.experimental.dynamic_rounds)
 
 
 def part(items: Sequence[_T], number: int, parts: int) -> list[_T]:

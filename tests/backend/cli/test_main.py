@@ -294,7 +294,13 @@ def test_runs_in_place_of_a_folder_is_a_clear_message(command: Run, tmp_path: Pa
         (["team.roles=nobody", "--launch", "processes"], "no role 'nobody'"),
         (["engine.constrained=true"], "engine.constrained = true samples from another distribution"),
         (
-            ["training.collapse_margin=0.1", "--set", "training.staleness=1", "--launch", "processes"],
+            [
+                "training.experimental.collapse_margin=0.1",
+                "--set",
+                "training.experimental.staleness=1",
+                "--launch",
+                "processes",
+            ],
             "set one of them to 0",
         ),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backend.config.former import RENAMED, VALUES
+from backend.config.former import REMOVED, RENAMED, VALUES, Removed
 from backend.config.load import config_from_dict, describe, load_config
 from backend.config.schema import ConfigError
 
@@ -30,9 +30,18 @@ def taken(data: dict[str, Any], path: str) -> Any:
     return data.pop(key)
 
 
+FORMER_DEMO = Path(__file__).parent / "former_demo.json"  # as the version before the sections were tidied stored it
+
+
+def former_demo(**training: Any) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(FORMER_DEMO.read_text())
+    document["training"] |= training
+    return document
+
+
 def test_what_is_called_otherwise_now_exists_and_the_former_does_not() -> None:
     assert set(RENAMED.values()) | set(VALUES) <= PRESENT
-    assert not set(RENAMED) & PRESENT
+    assert not (set(RENAMED) | set(REMOVED)) & PRESENT
 
 
 @pytest.mark.parametrize(("former", "present"), RENAMED.items())
@@ -79,3 +88,40 @@ def test_where_a_document_has_both_names_the_present_one_stands() -> None:
 def test_what_is_no_table_is_refused_and_not_a_fault() -> None:
     with pytest.raises(ConfigError, match="sft"):
         config_from_dict({"specialise": 3})
+
+
+def test_a_run_that_the_former_version_stored_is_todays() -> None:
+    document = former_demo()
+    assert "specialise" in document and "futures_paths" in document["training"] and "sft" not in document
+    assert config_from_dict(document) == config_from_dict(document, to_continue=True) == load_config("demo")
+    assert document == former_demo(), "what was stored is not changed"
+
+
+def test_what_the_former_version_had_set_comes_along() -> None:
+    own = {"trader": {"clip_high": 0.3, "beta_end": [0.1, 0.9, 0.0]}}
+    document = former_demo(hard_share=0.25, per_role=own, futures_from="beliefs", staleness=2, unsynchronised=True)
+    training = config_from_dict(document, to_continue=True).training
+    experimental = training.experimental
+    assert (experimental.hard_share, experimental.staleness, experimental.newest_weights) == (0.25, 2, True)
+    assert experimental.per_role["trader"].clip_high == 0.3 and training.scenario_source == "beliefs"
+    assert training.of_role("trader").experimental.beta_end == (0.1, 0.9, 0.0)
+
+
+@pytest.mark.parametrize(("name", "removed"), REMOVED.items())
+def test_a_removed_setting_is_refused_in_what_a_user_writes(name: str, removed: Removed, tmp_path: Path) -> None:
+    section, _, key = name.rpartition(".")
+    path = tmp_path / "mine.toml"
+    path.write_text(f"[{section}]\n{key} = 3\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert str(caught.value) == f"{path}: {name} was removed: leave it out ({removed.instead})"
+    with pytest.raises(ConfigError, match=f"override '{name}=3': {name} was removed: leave it out"):
+        load_config("demo", [f"{name}=3"])
+
+
+def test_a_run_that_used_a_removed_setting_is_read_and_not_continued() -> None:
+    used = former_demo(alternate=2)
+    assert config_from_dict(used) == load_config("demo"), "its report can still be made"
+    with pytest.raises(ConfigError, match=r"run r1: training\.alternate = 2: this version .* cannot continue"):
+        config_from_dict(used, "run r1", to_continue=True)
+    assert config_from_dict(former_demo(alternate=0), to_continue=True) == load_config("demo")

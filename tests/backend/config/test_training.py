@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from backend.config.experimental import ExperimentalConfig
 from backend.config.load import config_from_dict, load_config
 from backend.config.schema import Config, ConfigError
 from backend.config.training import TrainingConfig
@@ -19,6 +21,7 @@ from backend.training.algorithm.counterfactual import CreditMethod
 from backend.training.algorithm.credit import GroupKey
 from backend.training.algorithm.objective import Aggregation, ImportanceKind, PolicyLoss, RatioKind
 from backend.training.rl_job import check_trainable
+from tests.small_world import training_table
 
 CHOICES = {
     "alignment": AlignmentMethod, "group": GroupKey, "ratio": RatioKind, "policy_loss": PolicyLoss,
@@ -26,23 +29,36 @@ CHOICES = {
 }  # fmt: skip
 
 
+SETTINGS = dict(TrainingConfig.model_fields) | dict(ExperimentalConfig.model_fields)
+
+
 @pytest.mark.parametrize("key", CHOICES)
 def test_choices_are_those_of_the_formulas(key: str) -> None:
-    assert set(get_args(TrainingConfig.model_fields[key].annotation)) == set(get_args(CHOICES[key]))
+    assert set(get_args(SETTINGS[key].annotation)) == set(get_args(CHOICES[key]))
 
 
 def test_every_key_is_read_somewhere() -> None:
     backend = Path(__file__).parents[3] / "backend"
-    text = "\n".join(path.read_text() for path in backend.rglob("*.py") if path.name != "training_settings.py")
-    unread = [key for key in TrainingConfig.model_fields if not re.search(rf"(config|training|own)\.{key}\b", text)]
+    text = "\n".join(path.read_text() for path in backend.rglob("*.py") if path.parent.name != "config")
+    of_training = r"(config|training|own)\.{}\b"
+    unread = [key for key in TrainingConfig.model_fields if not re.search(of_training.format(key), text)]
+    unread += [key for key in ExperimentalConfig.model_fields if not re.search(rf"experimental\.{key}\b", text)]
     assert unread == []
 
 
 def test_what_was_stored_before_there_were_variants_still_loads() -> None:
     before: dict[str, Any] = Config().to_dict()
     for key in ("group", "aggregation", "credit", "importance", "scale_rewards", "dynamic_rounds"):
-        del before["training"][key]
+        del before["training"]["experimental"][key]
     assert config_from_dict(before) == Config()
+    del before["training"]["experimental"]
+    assert config_from_dict(before) == Config()
+
+
+def dotted(override: str) -> str:
+    """An override of a key of the training, with its section."""
+    name = re.split(r"[.=]", override)[0]
+    return f"training.experimental.{override}" if name in ExperimentalConfig.model_fields else f"training.{override}"
 
 
 # What is set, and the two keys that the message must name.
@@ -55,7 +71,10 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, str]], ...] = (
     (["aggregation=bnpo", "ratio=trajectory"], ("aggregation", "ratio")),
     (["policy_loss=cispo", "ratio=sequence"], ("policy_loss", "ratio")),
     (["importance=none", "importance_cap=3.0"], ("importance_cap", "importance")),
-    (["reward_aggregation=normalize_then_sum", "scale_rewards=false"], ("reward_aggregation", "scale_rewards")),
+    (
+        ["reward_aggregation=normalize_then_sum", "scale_rewards=false"],
+        ("reward_aggregation", "scale_rewards"),
+    ),
     (["overlong_buffer=5"], ("overlong_buffer", "overlong_length")),
     (["overlong_length=50"], ("overlong_length", "overlong_buffer")),
     (["overlong_length=50", "overlong_buffer=51"], ("overlong_length", "overlong_buffer")),
@@ -76,9 +95,9 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, str]], ...] = (
     (["per_role.trader.alignment_target=3"], ("alignment_target", "alignment")),
     (["per_role.manager.beta=[0.1, 0.4, 0.5]"], ("beta", "manager")),
     (["per_role.trader.beta=[0.1, 0.4, 0.6]"], ("beta", "per_role")),
-    (["optimiser=sgd", "adam_betas=[0.9, 0.99]"], ("adam_betas", "optimiser")),
-    (["lr_end=0.1"], ("lr_end", "schedule")),
-    (["schedule=linear", "stage2_steps=0"], ("schedule", "stage2_steps")),
+    (["optimizer=sgd", "adam_betas=[0.9, 0.99]"], ("adam_betas", "optimizer")),
+    (["lr_end=0.1"], ("lr_end", "lr_schedule")),
+    (["lr_schedule=linear", "stage2_steps=0"], ("lr_schedule", "stage2_steps")),
     (["beta_end=[0.1, 0.5, 0.4]", "stage2_steps=1"], ("beta_end", "stage2_steps")),
     (["per_role.trader.beta_end=[0.1, 0.5, 0.4]", "stage2_steps=1"], ("beta_end", "stage2_steps")),
     (["beta_end=[0.5, 0.5]"], ("beta_end", "beta")),
@@ -89,7 +108,7 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, str]], ...] = (
 @pytest.mark.parametrize(("overrides", "keys"), CONTRADICTIONS, ids=lambda value: " ".join(value))
 def test_a_contradiction_names_both_keys(overrides: list[str], keys: tuple[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config("demo", [f"training.{one}" for one in overrides])
+        load_config("demo", [dotted(one) for one in overrides])
     [line] = str(caught.value).splitlines()
     for key in keys:
         assert re.search(rf"\b{key}\b", line.partition("training: ")[2]), line
@@ -98,7 +117,13 @@ def test_a_contradiction_names_both_keys(overrides: list[str], keys: tuple[str, 
 VARIANTS: tuple[list[str], ...] = (
     ["group=ordinal", "min_group=3"],
     ["aggregation=dr_grpo", "constant_length=100", "scale_rewards=false"],
-    ["aggregation=dapo", "clip_high=0.28", "dynamic_rounds=3", "overlong_length=80", "overlong_buffer=20"],
+    [
+        "aggregation=dapo",
+        "clip_high=0.28",
+        "dynamic_rounds=3",
+        "overlong_length=80",
+        "overlong_buffer=20",
+    ],
     ["aggregation=dapo", "policy_loss=cispo", "clip_low=1.0", "clip_high=4.0"],
     ["ratio=sequence", "clip_low=0.0003", "clip_high=0.0004"],
     ["importance=mask", "importance_cap=5.0"],
@@ -106,8 +131,12 @@ VARIANTS: tuple[list[str], ...] = (
     ["reward_aggregation=normalize_then_sum"],
     ["credit=shapley", "mask_truncated=true"],
     ["alignment=duplicate_drop", "alignment_window=8", "per_role.trader.alignment_target=2"],
-    ["per_role.manager.clip_high=0.28", "per_role.manager.kl=0.01", "per_role.trader.entropy=0.001"],
-    ["optimiser=adafactor", "weight_decay=0.01", "schedule=cosine", "lr_end=0.1"],
+    [
+        "per_role.manager.clip_high=0.28",
+        "per_role.manager.kl=0.01",
+        "per_role.trader.entropy=0.001",
+    ],
+    ["optimizer=adafactor", "weight_decay=0.01", "lr_schedule=cosine", "lr_end=0.1"],
     ["beta_end=[0.1, 0.9, 0.0]", "alpha_end=[0.0, 1.0]", "adam_betas=[0.9, 0.999]"],
     ["credit=shapley", "beta=[0.5, 0.0, 0.5]", "beta_end=[0.1, 0.9, 0.0]"],
     ["credit=shapley", "per_role.market_analyst.beta=[0.5, 0.0, 0.5]"],
@@ -116,7 +145,7 @@ VARIANTS: tuple[list[str], ...] = (
 
 @pytest.mark.parametrize("overrides", VARIANTS, ids=lambda value: " ".join(value))
 def test_the_recipes_of_the_papers_can_be_set_and_come_back_from_json(overrides: list[str]) -> None:
-    config = load_config("demo", [f"training.{one}" for one in overrides])
+    config = load_config("demo", [dotted(one) for one in overrides])
     assert config != load_config("demo")
     assert config_from_dict(config.to_dict()) == config
 
@@ -135,16 +164,17 @@ def test_the_recipes_of_the_papers_can_be_set_and_come_back_from_json(overrides:
 )  # fmt: skip
 def test_any_combination_is_taken_or_refused_with_a_sentence(values: dict[str, Any]) -> None:
     try:
-        made = TrainingConfig(**values)
+        made = TrainingConfig.model_validate_json(json.dumps(training_table(**values)))
     except ValidationError as error:
         [problem] = error.errors()
         assert problem["type"] == "value_error"
-        assert sum(key in problem["msg"] for key in TrainingConfig.model_fields) >= 2
+        assert sum(key in problem["msg"] for key in SETTINGS) >= 2
         return
     # What is taken is consistent: the formulas do not refuse it either.
-    assert made.ratio == "token" or (made.aggregation, made.policy_loss) == ("grpo", "clip")
-    assert (made.aggregation == "dr_grpo") == (made.constant_length > 0)
-    assert made.overlong_buffer <= made.overlong_length and (made.overlong_buffer > 0) == (made.overlong_length > 0)
+    own = made.experimental
+    assert own.ratio == "token" or (own.aggregation, own.policy_loss) == ("grpo", "clip")
+    assert (own.aggregation == "dr_grpo") == (own.constant_length > 0)
+    assert own.overlong_buffer <= own.overlong_length and (own.overlong_buffer > 0) == (own.overlong_length > 0)
 
 
 def test_beliefs_about_too_many_coins_are_refused_by_name() -> None:

@@ -107,7 +107,9 @@ def test_a_role_whose_updates_are_never_finite_ends_the_run(
 
 
 def test_no_collapse_is_put_back_while_later_steps_are_under_way(nano: Path) -> None:
-    with pytest.raises(ConfigError, match=r"training\.collapse_margin = 0\.1 .* training\.staleness = 2"):
+    with pytest.raises(
+        ConfigError, match=r"training\.experimental\.collapse_margin = 0\.1 .* training\.experimental\.staleness = 2"
+    ):
         check_distributed(config_of(nano, collapse_margin=0.1, staleness=2), 1)
 
 

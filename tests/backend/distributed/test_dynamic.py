@@ -100,7 +100,8 @@ def test_a_trainer_waits_for_the_word_that_no_window_comes(nano: Path, store: St
         store.add_shard(ShardRecord(RUN, 0, shard, 0, 0, 0))
     assert not is_complete(store, RUN, 0, config), "further windows may come"
     closing = closing_marker(config)
-    assert closing is not None and closing > config.shards * config.dynamic_rounds + config.shards - 1
+    assert closing is not None and closing > config.shards * config.experimental.dynamic_rounds + config.shards - 1
     store.add_shard(ShardRecord(RUN, 0, closing, 0, 0, 0))
     assert is_complete(store, RUN, 0, config)
-    assert is_complete(store, RUN, 0, config.model_copy(update={"dynamic_rounds": 0}))
+    without = config.experimental.model_copy(update={"dynamic_rounds": 0})
+    assert is_complete(store, RUN, 0, config.model_copy(update={"experimental": without}))

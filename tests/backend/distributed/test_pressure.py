@@ -45,11 +45,11 @@ class Slow:
         self._store.add_published(record)
 
 
-@pytest.mark.parametrize(("staleness", "unsynchronised"), [(0, False), (2, True)])
-def test_nobody_runs_ahead(staleness: int, unsynchronised: bool, nano: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("staleness", "newest_weights"), [(0, False), (2, True)])
+def test_nobody_runs_ahead(staleness: int, newest_weights: bool, nano: Path, tmp_path: Path) -> None:
     config = small_config(
         base_model=str(nano), stage1_max_steps=1, stage2_steps=STEPS - 1, shards=SHARDS, staleness=staleness,
-        unsynchronised=unsynchronised, queries_per_step=2, rollouts_per_query=2,
+        newest_weights=newest_weights, queries_per_step=2, rollouts_per_query=2,
     )  # fmt: skip
     events: list[tuple[str, int, object]] = []
     with Store.open("mem://") as store:

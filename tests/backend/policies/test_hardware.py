@@ -151,7 +151,7 @@ def test_the_engine_gets_the_base_that_was_trained_on(tiny: Qwen3ForCausalLM) ->
 
 def test_a_base_in_four_bits_is_trained_on_as_it_is_rounded(tiny: Qwen3ForCausalLM) -> None:
     pytest.importorskip("bitsandbytes", reason="the extra qlora is not installed")
-    packed = Hardware(quantisation="nf4")
+    packed = Hardware(quantization="nf4")
     policies = moved_policies(tiny, packed)
     logps, gradients, _ = learnt(policies)
     assert len(gradients) == len(policies.trainable("manager"))
@@ -166,8 +166,12 @@ def test_a_base_in_four_bits_is_trained_on_as_it_is_rounded(tiny: Qwen3ForCausal
 
 # -- shapes of adapters ---------------------------------------------------------------------------------------------
 
-SHAPED = ["training.lora_rank=4", "training.per_role.trader.lora_rank=8", "training.per_role.trader.lora_alpha=8"]
-PLACED = [*SHAPED, 'training.per_role.trader.lora_targets="q_proj,v_proj"']
+SHAPED = [
+    "training.lora_rank=4",
+    "training.experimental.per_role.trader.lora_rank=8",
+    "training.experimental.per_role.trader.lora_alpha=8",
+]
+PLACED = [*SHAPED, 'training.experimental.per_role.trader.lora_targets="q_proj,v_proj"']
 
 
 def test_each_role_has_the_shape_that_was_asked_for() -> None:
@@ -175,7 +179,7 @@ def test_each_role_has_the_shape_that_was_asked_for() -> None:
     assert adapter_shape(training, "manager") == LoraSettings(4, 8)
     assert adapter_shape(training, "trader") == LoraSettings(8, 8, ("q_proj", "v_proj"))
     assert largest_rank(training) == 8
-    one = load_config("quick", ["training.lora_alpha=5", "training.per_role.manager.lora_rank=3"]).training
+    one = load_config("quick", ["training.lora_alpha=5", "training.experimental.per_role.manager.lora_rank=3"]).training
     assert [(shape.lora_rank, shape.lora_alpha) for shape in adapter_shapes(one).values()] == [
         (3, 5),
         *[(one.lora_rank, 5)] * 3,
@@ -207,11 +211,11 @@ def test_roles_of_different_shapes_train_merge_and_come_back(tiny: Qwen3ForCausa
     [
         (["training.weights=full", "training.lora_alpha=8"], "lora_alpha is of adapters .* weights = 'full'"),
         (
-            ["training.weights=full", "training.per_role.trader.lora_rank=8"],
+            ["training.weights=full", "training.experimental.per_role.trader.lora_rank=8"],
             "per_role.trader.lora_rank is of adapters .* weights = 'full'",
         ),
-        (["training.quantisation=nf4", "training.weights=full"], "quantisation = 'nf4' .* weights = 'full'"),
-        (["training.quantisation=nf4", "training.device=cpu"], "quantisation = 'nf4' .* device = 'cpu'"),
+        (["training.quantization=nf4", "training.weights=full"], "quantization = 'nf4' .* weights = 'full'"),
+        (["training.quantization=nf4", "training.device=cpu"], "quantization = 'nf4' .* device = 'cpu'"),
         (["training.lora_targets=q_proj,head"], "'head' is no linear layer .* q_proj"),
         (["training.lora_targets=q_proj,q_proj"], "twice"),
     ],
@@ -259,14 +263,14 @@ def test_what_the_machine_does_not_have_is_refused(
     gpus(0)
     with pytest.raises(ConfigError, match=r"training\.device = cuda, but torch .* sees no GPU: .*nvidia-smi"):
         hardware_of(training(device="cuda"))
-    with pytest.raises(ConfigError, match=r"training\.quantisation = nf4 needs a GPU"):
-        hardware_of(training(quantisation="nf4"))
+    with pytest.raises(ConfigError, match=r"training\.quantization = nf4 needs a GPU"):
+        hardware_of(training(quantization="nf4"))
     gpus(1)
     with pytest.raises(ConfigError, match=r"training\.data_parallel = 2 takes a GPU each and torch sees 1"):
         hardware_of(training(data_parallel=2))
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"nf4 needs bitsandbytes.*cryptosentinel\[qlora\]"):
-        hardware_of(training(quantisation="nf4"))
+        hardware_of(training(quantization="nf4"))
 
 
 def test_a_run_knows_what_it_was_trained_on(gpus: Callable[[int], None]) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
+from backend.config.experimental import ExperimentalConfig
 from backend.config.load import config_from_dict
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
@@ -163,7 +164,7 @@ def test_files_are_a_role_s_and_must_be_of_one_model(tiny: Qwen3ForCausalLM, mod
     assert [apart.version(role) for role in ROLES] == [policies.version(role) for role in ROLES]
     moved(policies, 4).save(tmp_path / "b")
     (tmp_path / "a" / "trader.safetensors").write_bytes((tmp_path / "b" / "trader.safetensors").read_bytes())
-    with pytest.raises(UserError, match=r"of different weights, and training\.models = 'shared'"):
+    with pytest.raises(UserError, match=r"of different weights, and training\.experimental\.models = 'shared'"):
         fresh.load(tmp_path / "a")
     assert fresh.version("trader") == apart.version("trader")
 
@@ -203,9 +204,9 @@ def data(make: Make, broken: Sequence[str] = ()) -> StepData:
 
 
 def test_a_lost_format_takes_all_weights_back_and_nobody_learns(tiny: Qwen3ForCausalLM, make: Make) -> None:
-    config = TrainingConfig(models="shared", warmup_steps=1, lora_rank=2)
+    config = TrainingConfig(warmup_steps=1, lora_rank=2, experimental=ExperimentalConfig(models="shared"))
     policies = SinglePolicy(tiny, ROLES, lora=LORA)
-    learners = {role: Learner(config, policies, role, ROLES) for role in ROLES}
+    learners = {role: Learner(config, policies, role) for role in ROLES}
     first = policies.version("manager")
     learnt = train_jointly(learners, 0, data(make))
     kept, second = learners["trader"].last_valid_parameters, policies.version("manager")
@@ -222,9 +223,9 @@ def test_a_lost_format_takes_all_weights_back_and_nobody_learns(tiny: Qwen3ForCa
 def test_what_one_role_says_well_is_not_remembered_while_another_is_malformed(
     tiny: Qwen3ForCausalLM, make: Make
 ) -> None:
-    config = TrainingConfig(models="shared", warmup_steps=1, lora_rank=2)
+    config = TrainingConfig(warmup_steps=1, lora_rank=2, experimental=ExperimentalConfig(models="shared"))
     policies = SinglePolicy(tiny, ROLES, lora=LORA)
-    learners = {role: Learner(config, policies, role, ROLES) for role in ROLES}
+    learners = {role: Learner(config, policies, role) for role in ROLES}
     learnt = train_jointly(learners, 0, data(make, broken=["trader"]))
     assert [one.last_valid_parameters for one in learners.values()] == [None] * 3
     assert not any(one.rolled_back for one in learnt.values()), "there is nothing to go back to"
@@ -237,8 +238,7 @@ def test_what_one_role_says_well_is_not_remembered_while_another_is_malformed(
     ("options", "named"),
     [
         ({"learning_rate": {"trader": 1e-5}}, "learning_rate several rates"),
-        ({"freeze": "trader"}, "freeze is about roles"),
-        ({"alternate": 2}, "alternate is about roles"),
+        ({"freeze": "trader"}, "freeze is about separate roles"),
         ({"data_parallel": 2, "device": "cuda"}, "data_parallel is about"),
         ({"per_role": {"trader": {"lora_rank": 4}}}, r"per_role\.trader\.lora_\* is about"),
     ],
@@ -250,8 +250,8 @@ def test_what_needs_models_apart_is_refused(options: dict[str, Any], named: str)
 
 
 def test_processes_and_specialisation_apart_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"training\.models = 'shared'.*--launch"):
+    with pytest.raises(ConfigError, match=r"training\.experimental\.models = 'shared'.*--launch"):
         check_distributed(small_config(models="shared"), 1)
-    with pytest.raises(ConfigError, match=r"training\.models = 'shared'.*trains each role apart"):
+    with pytest.raises(ConfigError, match=r"training\.experimental\.models = 'shared'.*trains each role apart"):
         config = config_from_dict({"training": {"models": "shared"}})
         run_sft(config, small_market(), ["scripted"], tmp_path, lambda what, done, total: None)

@@ -255,5 +255,5 @@ def test_other_shapes_and_roles_are_refused_by_name(team: Path, nano: Path, tmp_
         match=r"training\.start_from = .*first cannot be gone on from: .* its lora is .*'r': 2.*, here it is .*'r': 4",
     ):
         role_policies(nano, small_config(start_from=str(team), lora_rank=4).training, start=start)
-    with pytest.raises(UserError, match=r"training\.models = 'shared' has one model"):
+    with pytest.raises(UserError, match=r"training\.experimental\.models = 'shared' has one model"):
         role_policies(nano, small_config(start_from=str(team), models="shared").training, start=start)

@@ -156,7 +156,7 @@ def test_a_role_that_nobody_asks_is_named_once_or_ends_the_run(
         assert caplog.messages == []
         for _ in range(2):
             if auto_stop:
-                with pytest.raises(RunFailed, match=r"training\.auto_stop: trader had no conversation"):
+                with pytest.raises(RunFailed, match=r"training\.experimental\.auto_stop: trader had no conversation"):
                     trainer.step()
             else:
                 trainer.step()

@@ -41,7 +41,7 @@ def test_the_gate_opens_when_every_role_that_spoke_keeps_the_format(valid: dict[
 
 @given(schedule=st.sampled_from(["constant", "linear", "cosine"]), end=st.floats(0.0, 1.0), steps=st.integers(1, 50))
 def test_rates_fall_from_one_towards_their_end(schedule: Schedule, end: float, steps: int) -> None:
-    plan = replace(PLAN, schedule=schedule, lr_end=end, stage2_steps=steps)
+    plan = replace(PLAN, lr_schedule=schedule, lr_end=end, stage2_steps=steps)
     rates = [plan.rate(done) for done in range(steps + 3)]
     assert rates[0] == 1.0
     assert all(after <= before + 1e-12 for before, after in pairwise(rates))
@@ -54,7 +54,7 @@ def test_rates_fall_from_one_towards_their_end(schedule: Schedule, end: float, s
         doubled = replace(plan, stage2_steps=2 * steps)
         assert doubled.rate(steps) == pytest.approx(end + (1.0 - end) * half)
     if schedule == "cosine" and steps > 3 and end < 0.9:
-        assert plan.rate(1) > replace(plan, schedule="linear").rate(1), "it begins to fall slowly"
+        assert plan.rate(1) > replace(plan, lr_schedule="linear").rate(1), "it begins to fall slowly"
 
 
 @given(steps=st.integers(2, 40), outcome=st.floats(0.0, 0.9))

@@ -26,7 +26,7 @@ def settings(name: OptimizerName) -> RoleTrainerSettings:
     return RoleTrainerSettings(
         learning_rate=RATES[name],
         warmup_steps=3,
-        optimiser=name,
+        optimizer=name,
         weight_decay=0.01,
         adam_betas=(0.8, 0.9),
         max_grad_norm=1e9,
@@ -87,7 +87,7 @@ def test_the_state_of_another_optimiser_or_model_is_refused(
     tensors, header = trainer.state_dict()
     other: OptimizerName = "sgd" if name == "adamw" else "adamw"
     fresh = RoleTrainer(policies, "manager", settings(other))
-    with pytest.raises(UserError, match=f"resume with training.optimiser = {name}, not {other}"):
+    with pytest.raises(UserError, match=f"resume with training.optimizer = {name}, not {other}"):
         fresh.load_state_dict(tensors, header)
     cut = {key: tensor for key, tensor in tensors.items() if not key.startswith("3.")}
     numbers = {key: value for key, value in header["numbers"].items() if not key.startswith("3.")}
@@ -111,7 +111,7 @@ def test_a_state_from_before_there_was_a_choice_is_that_of_adamw(
     again = RoleTrainer(policies, "manager", settings("adamw"))
     again.load(tmp_path / "old.safetensors")
     assert again.updates == 1 and again.state_dict()[0].keys() == tensors.keys()
-    with pytest.raises(UserError, match=r"training\.optimiser = adamw"):
+    with pytest.raises(UserError, match=r"training\.optimizer = adamw"):
         RoleTrainer(policies, "manager", settings("sgd")).load(tmp_path / "old.safetensors")
 
 

@@ -280,7 +280,7 @@ def test_more_of_anything_takes_no_less(plan: MemoryPlan) -> None:
         short, long = estimate(shape, half).of(phase), estimate(shape, plan).of(phase)
         # What is trained is copied in bfloat16, which outweighs activations of a few tokens.
         assert short <= long + (2 * shape.parameters if phase == "updates" else 0)
-    quarter = replace(half, quantisation="nf4")
+    quarter = replace(half, quantization="nf4")
     assert base_bytes(shape, quarter) < base_bytes(shape, half) < base_bytes(shape, plan)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.config.experimental import ExperimentalConfig
 from backend.config.training import TrainingConfig
 from backend.training.curriculum.curriculum import Stage
 from backend.training.curriculum.queries import Query, QueryPool
@@ -55,7 +56,12 @@ def state(query: Query) -> tuple[str, int, float]:
 def test_practice_adds_windows_and_changes_no_other(
     queries: int, practice: int, shards: int, rounds: int, stage: int, step: int
 ) -> None:
-    config = TrainingConfig(queries_per_step=queries, shards=shards, dynamic_rounds=rounds, practice_queries=practice)
+    config = TrainingConfig(
+        queries_per_step=queries,
+        shards=shards,
+        practice_queries=practice,
+        experimental=ExperimentalConfig(dynamic_rounds=rounds),
+    )
     everybody = team("market_analyst", "trader")
     asked, practised = step_queries(POOL, config, step, STAGES[stage], everybody)
     without = config.model_copy(update={"practice_queries": 0})
