@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cryptosentinel.llm.cassette.engine import Recorder, record
+from cryptosentinel.llm.cassette.engine import CallRecorder, record
 from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling, Usage, failed_completion
 from simulator.errors import RunFailed
 from tests.team_scenes import codec
@@ -77,13 +77,13 @@ class StreamingOracle(Oracle):
                 future.set_exception(error)
 
 
-def start(engine: Engine, folder: Path, **changes: Any) -> Recorder:
+def start(engine: Engine, folder: Path, **changes: Any) -> CallRecorder:
     arguments: dict[str, Any] = {"codec": codec(), "roles": ROLES, "settings": SETTINGS} | changes
     return record(engine, folder, **arguments)
 
 
 @contextmanager
-def recording(engine: Engine, folder: Path, **changes: Any) -> Iterator[Recorder]:
+def recording(engine: Engine, folder: Path, **changes: Any) -> Iterator[CallRecorder]:
     recorder = start(engine, folder, **changes)
     try:
         yield recorder

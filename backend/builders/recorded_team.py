@@ -9,7 +9,7 @@ from typing import Any
 
 from backend.builders.teams import LoadedTeam
 from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
-from cryptosentinel.llm.cassette.engine import Cassette, Recorder, record
+from cryptosentinel.llm.cassette.engine import CallRecorder, Cassette, record
 from cryptosentinel.llm.cassette.files import HEADER
 from cryptosentinel.llm.engine import Sampling
 from cryptosentinel.llm.openai_api.engine import OpenAIEngine
@@ -23,7 +23,7 @@ def is_cassette(folder: Path) -> bool:
     return (folder / HEADER).is_file()
 
 
-def recording(loaded: LoadedTeam, folder: Path) -> tuple[LoadedTeam, Recorder]:
+def recording(loaded: LoadedTeam, folder: Path) -> tuple[LoadedTeam, CallRecorder]:
     """The team with a recorder around its engine, and the recorder, which the caller closes. Calls that the folder
     already has are not made again. Raises `UserError` for a folder that cannot be used."""
     in_bytes = isinstance(loaded.engine, ScriptedEngine | OpenAIEngine)

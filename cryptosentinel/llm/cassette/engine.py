@@ -50,7 +50,7 @@ def record(
     roles: Iterable[str],
     settings: Mapping[str, Any],
     tokenizer: Tokenizer | FastTokenizer | None = None,
-) -> Recorder:
+) -> CallRecorder:
     """A recorder in front of `engine`; it streams if the engine does.
 
     Args:
@@ -63,11 +63,11 @@ def record(
         UserError: the folder cannot be used, is being recorded, holds something else, is damaged, or was recorded with
             another engine, policy, codec or settings.
     """
-    kind = StreamingRecorder if isinstance(engine, StreamingEngine) else Recorder
+    kind = StreamingRecorder if isinstance(engine, StreamingEngine) else CallRecorder
     return kind(engine, folder, codec, roles, settings, tokenizer)
 
 
-class Recorder:
+class CallRecorder:
     """Passes requests to `engine` and writes down each answer; see `record`."""
 
     def __init__(
@@ -150,7 +150,7 @@ class _Asked:
     asked: Future[Completion] | None = None
 
 
-class StreamingRecorder(Recorder):
+class StreamingRecorder(CallRecorder):
     """A recorder of an engine that streams. Its answers may come on any thread."""
 
     _engine: StreamingEngine
