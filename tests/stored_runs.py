@@ -6,13 +6,17 @@ numbers of the training are made up: they only have to look like a training's.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from functools import cache
 from typing import Any
 
-from backend.decisions.document import episode_records
-from backend.store.records import BacktestRecord, EvaluationRecord, RolloutRecord, RunRecord
+from backend.decisions.backtest_document import BacktestDocument, write_backtest
+from backend.decisions.document import DecisionDocument, StoredDecision, write_decisions
+from backend.decisions.recording import episode_decisions
+from backend.evaluation.evaluate import EXAMPLE_DECISION
+from backend.store.records import EvaluationRecord, RolloutRecord, RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import EpisodeResult, play
@@ -61,10 +65,10 @@ def add_backtest_run(store: Store, run_id: str, data: str = "data/synthetic") ->
         "teams": ["scripted"],
     }
     store.add_run(RunRecord(run_id, "backtest", 1, market.content_hash, _now(), config))
-    store.add_backtest(BacktestRecord(run_id, "scripted", episode().result.to_dict()))
+    write_backtest(store, run_id, "scripted", episode().result)
     for strategy in (Hold(), Flat()):
-        store.add_backtest(BacktestRecord(run_id, strategy.name, run_backtest(market, strategy, WINDOW).to_dict()))
-    store.add_decisions(episode_records(run_id, "scripted", codec(), episode()))
+        write_backtest(store, run_id, strategy.name, run_backtest(market, strategy, WINDOW))
+    write_decisions(store, episode_decisions(run_id, "scripted", codec(), episode()))
     store.finish_run(run_id, "finished")
     return run_id
 
@@ -73,10 +77,21 @@ def _now() -> int:
     return round(time.time() * 1000) - 75_000
 
 
-def full_story() -> dict[str, Any]:
+def full_decision() -> StoredDecision:
     """The first decision for which all three sub-agents were asked."""
-    records = episode_records("run", "scripted", codec(), episode())
-    return next(record.story for record in records if len(record.story["conversations"]) == 4)
+    decisions = episode_decisions("run", "scripted", codec(), episode())
+    return next(decision for decision in decisions if len(decision.document.conversations) == 4)
+
+
+def full_document() -> DecisionDocument:
+    """What `full_decision` holds."""
+    return full_decision().document
+
+
+def altered(document: BacktestDocument, **changes: Any) -> BacktestDocument:
+    """The document with other values of some keys, which are read as those of a program without versions."""
+    former = {key: value for key, value in json.loads(json.dumps(document.to_json())).items() if key != "version"}
+    return BacktestDocument.from_json({**former, **changes}, "test")
 
 
 def add_demo_run(store: Store, run_id: str) -> str:
@@ -93,8 +108,7 @@ def add_demo_run(store: Store, run_id: str) -> str:
         store.add_rollouts([RolloutRecord(run_id, 0, number, 0, 1, True, 0.5, calls, {"net_return": 0.0})])
     store.add_evaluation(EvaluationRecord(run_id, "held_out", 30, comparison(0.02)))
     store.add_evaluation(EvaluationRecord(run_id, "no_edge", 30, comparison(0.0005)))
-    story = {**full_story(), "symbol": "AAAUSDT", "window": 3, "time": int(episode().result.times[0])}
-    store.add_evaluation(EvaluationRecord(run_id, "story", 30, story))
+    store.add_evaluation(EvaluationRecord(run_id, EXAMPLE_DECISION, 30, full_decision().example().to_json()))
     closing = {
         "verdict": "M-GRPO made the team better: it earns 2.00 % more a window than before.",
         "wall_seconds": 431.2,

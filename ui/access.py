@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import streamlit as st
 
-from backend.reporting.run_summary import RunSummary, summarise
+from backend.reporting.run_page import RunPage
 from backend.store.errors import StoreError
 from backend.store.store import Store
 from simulator.errors import UserError
@@ -48,27 +48,27 @@ def mistakes_explained() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        st.error(plain(str(error)))
+        st.error(escape_markdown(str(error)))
         if isinstance(error, StoreError):
             st.button("Try again", icon=":material/refresh:")
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """`text` for a place that reads Markdown, so that it comes out as it is."""
     return re.sub(r"([\\`*_{}\[\]<>#$~|:])", r"\\\1", text)
 
 
-def read_run(run_id: str) -> RunSummary:
+def read_run(run_id: str) -> RunPage:
     """Everything about a run; a run that has ended is read only once. Raises `StoreError`."""
     with open_store() as store:
         run = store.run(run_id)
         if run.status == "running":
-            return summarise(store, run_id)
+            return RunPage.read(store, run_id)
     return _read_ended(store_name(), run_id, run.finished_at)
 
 
 @st.cache_data(show_spinner="Reading the records", max_entries=8)
-def _read_ended(where: str, run_id: str, finished_at: int | None) -> RunSummary:
+def _read_ended(where: str, run_id: str, finished_at: int | None) -> RunPage:
     """The arguments are the key of the cache."""
     with open_store() as store:
-        return summarise(store, run_id)
+        return RunPage.read(store, run_id)

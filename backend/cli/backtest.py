@@ -22,7 +22,7 @@ from backend.runs.requests import BacktestRequest, RunStart
 from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # the database takes its time
-    from backend.store.records import BacktestRecord
+    from backend.decisions.backtest_document import StoredBacktest
 
 
 @grouped
@@ -60,7 +60,7 @@ def backtest(
     ] = None,
 ) -> None:
     """Backtest teams and strategies against the baselines over one window, store every decision, and write a report."""
-    from backend.reporting.inference_cost import thinking_line
+    from backend.reporting.result_stats import inference_cost_line
     from backend.runs.backtest import backtest_teams
 
     request = BacktestRequest(
@@ -83,10 +83,10 @@ def backtest(
     with bars(announce) as shown:
         outcome = backtest_teams(request, recorded.store, recorded.runs, shown)
     console.print(_result_table(outcome.run, outcome.summary.backtests))
-    for record in outcome.summary.backtests:
-        line = thinking_line(record.result)
+    for stored in outcome.summary.backtests:
+        line = inference_cost_line(stored.document)
         if line is not None:
-            console.print(f"{record.name}: {line}", markup=False)
+            console.print(f"{stored.name}: {line}", markup=False)
     print_notes(note for note in outcome.notes if note not in shown_before)
     console.print(f"report: {outcome.report}")
 
@@ -107,21 +107,21 @@ def _announce(start: RunStart, why: str) -> None:
     print_notes(start.notes)
 
 
-def _result_table(run: str, records: Sequence[BacktestRecord]) -> Table:
+def _result_table(run: str, backtests: Sequence[StoredBacktest]) -> Table:
     """The results, the best return first."""
     table = narrow_table(f"run {run}")
     for heading in ("return%", "Sharpe", "loss%", "expo", "trades", "long", "costs"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for record in sorted(records, key=lambda record: -record.result["metrics"]["total_return"]):
-        metrics = record.result["metrics"]
+    for stored in sorted(backtests, key=lambda stored: -stored.document.total_return):
+        metrics = stored.document.metrics
         table.add_row(
-            record.name,
+            stored.name,
             f"{100 * metrics['total_return']:+.2f}",
             f"{metrics['sharpe']:.2f}",
             f"{100 * metrics['max_drawdown']:.1f}",
             f"{metrics['exposure']:.2f}",
             f"{metrics['trades']:.0f}",
             f"{metrics['long_share']:.2f}",
-            f"{sum(record.result['costs'].values()):.2f}",
+            f"{sum(stored.document.costs.values()):.2f}",
         )
     return table

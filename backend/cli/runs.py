@@ -71,17 +71,17 @@ def runs_show(
         if decision is None:
             _show(opened, run)
             return
-        from backend.decisions.tree import decision_tree
+        from backend.decisions.tree import find_decision
 
-        tree = decision_tree(opened, run, decision, team or None)
-    from backend.reporting.decision_views import page, text_tree
+        stored, tree = find_decision(opened, run, decision, team or None)
+    from backend.reporting.decision_views import decision_page, text_tree
 
     if html is None:
-        console.print(text_tree(tree), highlight=False)
+        console.print(text_tree(stored, tree), highlight=False)
         return
     try:
         html.parent.mkdir(parents=True, exist_ok=True)
-        html.write_text(page(tree), encoding="utf-8")
+        html.write_text(decision_page(stored, tree), encoding="utf-8")
     except OSError as error:
         raise UserError(f"{html} cannot be written ({error.strerror}): give another file with --html") from error
     console.print(f"decision {decision}: {html}", markup=False)
@@ -138,7 +138,8 @@ def _where(context: typer.Context, store: str) -> str:
 
 
 def _show(opened: Store, run: str) -> None:
-    from backend.decisions.tree import decisions_told, visible
+    from backend.decisions.document import read_decisions
+    from backend.decisions.tree import describe_decisions, visible
 
     record = opened.run(run)
     message = f" ({record.message})" if record.message else ""
@@ -148,7 +149,9 @@ def _show(opened: Store, run: str) -> None:
         if "rows" in evaluation.result:
             console.print(comparison_table(evaluation.name, evaluation.result))
             console.print(difference_line(evaluation.result))
-    decisions = opened.decisions(run)
+    decisions = read_decisions(opened, run)
     if decisions:
-        told = decisions_told(decisions)
-        console.print(visible(f"decisions: {told}; see one with: runs show {run} --decision N"), markup=False)
+        console.print(
+            visible(f"decisions: {describe_decisions(decisions)}; see one with: runs show {run} --decision N"),
+            markup=False,
+        )

@@ -1,101 +1,47 @@
-"""Decisions as readable records: who was asked what, what they said, what RiskAnalyst and the guard changed, what it
-earned."""
+"""The document of a stored decision: who was asked what, what they said, what RiskAnalyst and the guard changed, the
+orders, and what the account made of them.
+
+`DecisionDocument` writes and reads the content of a `DecisionRecord`; `backend.decisions.recording` makes it of a
+team's decision, `backend.decisions.tree` puts its conversations in place. What models and news said is untrusted text.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, InstanceOf, JsonValue, PlainSerializer
 
 from backend.store.records import DecisionRecord
-from cryptosentinel.agents.registry import ROLES, role_title
-from cryptosentinel.conversation.transcript import Transcript
-from cryptosentinel.episode import EpisodeResult
-from cryptosentinel.llm.chat_codec import ChatCodec, parse_conversation
-from cryptosentinel.team import TeamDecision
-from simulator.market.market import Market
-from simulator.market.timeframes import format_time
+from backend.store.store import Store
+from backend.store.versioned import Upgrade, VersionedDocument
+from cryptosentinel.agents.registry import ROLES
+from simulator.exchange.orders import Order
+
+# What a model said may hold any character that Python can, half a surrogate pair too.
+ModelText = InstanceOf[str]
+# A number that may be unusable: NaN here, null in JSON, which has no NaN.
+MaybeNumber = Annotated[
+    float,
+    BeforeValidator(lambda value: math.nan if value is None else value),
+    PlainSerializer(lambda value: None if math.isnan(value) else value),
+]
 
 
-def decision_story(codec: ChatCodec, decision: TeamDecision) -> dict[str, Any]:
-    """A decision as a JSON-safe document; `conversations[0]` is the manager's, the others stand in the order of the
-    calls."""
-    return {
-        "symbols": list(decision.symbols),
-        "conversations": [_conversation(codec, transcript) for transcript in decision.transcripts],
-        "rulings": [asdict(ruling) for ruling in decision.rulings],
-        "clamps": [asdict(clamp) for clamp in decision.clamps],
-        "orders": [asdict(order) for order in decision.orders],
-        "events": decision.events,
-    }
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-def episode_records(run: str, backtest: str, codec: ChatCodec, episode: EpisodeResult) -> list[DecisionRecord]:
-    """The decisions of an episode with what the account made of each: the change of equity up to the next decision."""
-    times, equity = episode.result.times, episode.result.equity
-    by_bar: dict[int, list[int]] = {}
-    for number, (bar, _) in enumerate(episode.decisions):
-        by_bar.setdefault(bar, []).append(number)
-    bars = sorted(by_bar)
-    records: list[DecisionRecord] = []
-    for position, bar in enumerate(bars):
-        begin = bar - bars[0]
-        end = bars[position + 1] - bars[0] if position + 1 < len(bars) else len(equity) - 1
-        before, after = float(equity[begin]), float(equity[end])
-        for number in by_bar[bar]:
-            story = decision_story(codec, episode.decisions[number][1])
-            story["equity_before"], story["equity_after"] = before, after
-            story["net_return"] = after / before - 1.0 if before > 0 else 0.0
-            records.append(DecisionRecord(run, backtest, number, int(times[begin]), story))
-    return records
+class Message(_Part):
+    """One message of a conversation. `role` is that of the chat: system, user, assistant or tool."""
+
+    role: str
+    content: ModelText
 
 
-def remarks(name: str, episode: EpisodeResult, market: Market) -> list[str]:
-    """What a reader must know of the episode of team `name` before its numbers, a sentence each without its full stop:
-    a liquidation, roles that never gave a valid answer, coins without a price."""
-    found = []
-    result = episode.result
-    if episode.liquidated_at is not None:
-        # A bar before the first decision has no row: `times[0]` is the close of bar `start`.
-        when = format_time(int(result.times[episode.liquidated_at - result.start]))
-        found.append(
-            f"{name}: the account was liquidated, which was found at {when} UTC; nothing was decided from then on"
-        )
-    talks = [transcript for _, decision in episode.decisions for transcript in decision.transcripts]
-    for role in ROLES:
-        own = [talk for talk in talks if talk.role == role]
-        if own and not any(talk.valid for talk in own):
-            [(reason, _)] = Counter((talk.reason or "").partition(":")[0] for talk in own).most_common(1)
-            meant = ", so it never changed a position" if role == "manager" else ""
-            found.append(
-                f"{name}: {role_title(role)} gave no valid answer in any of {len(own)} conversations, mostly "
-                f"{reason}{meant}"
-            )
-    last = result.start + len(result.times) - 1
-    view = market.view(last)
-    untraded = [symbol for symbol in market.symbols if math.isnan(view.last_close(symbol))]
-    if untraded:
-        found.append(f"{', '.join(untraded)}: no price up to the end of the window, so nothing could be traded there")
-    return found
-
-
-def _conversation(codec: ChatCodec, transcript: Transcript) -> dict[str, Any]:
-    return {
-        "role": transcript.role,
-        "title": ROLES[transcript.role].title,
-        "ordinal": transcript.ordinal,
-        "policy_version": transcript.policy_version,
-        "asked": transcript.brief,
-        "messages": parse_conversation(codec, transcript.ids),
-        "answer": transcript.answer,
-        "problem": transcript.reason,
-        "truncated": transcript.truncated,
-        "usage": usage(transcript),
-    }
-
-
-def usage(transcript: Transcript) -> dict[str, Any]:
+class TokenUsage(_Part):
     """What a conversation took and how sure its words were.
 
     `prompt` tokens were given to the model and `sampled` ones came from it, each counted once. `read` counts what the
@@ -103,17 +49,144 @@ def usage(transcript: Transcript) -> dict[str, Any]:
     without a cache works through. `logp` is the sum of the sampled tokens' log-probabilities, `mean_logp` their mean,
     None where nothing was sampled. `cost` is money; `dropped` tool results were taken out to make room.
     """
-    mask = transcript.mask
-    begins = [place for place, own in enumerate(mask) if own and (place == 0 or not mask[place - 1])]
-    sampled = sum(mask)
-    total = math.fsum(logp for logp, own in zip(transcript.logps, mask, strict=True) if own)
+
+    prompt: int
+    sampled: int
+    turns: int
+    read: int
+    logp: float | None
+    mean_logp: float | None
+    cost: float
+    dropped: int
+
+
+class ConversationDocument(_Part):
+    """One conversation of one role. `asked` is the question that opened it, `answer` its valid answer, `problem` why
+    there is none. `usage` is None in stores of a program that did not count."""
+
+    role: str
+    title: str
+    ordinal: int
+    policy_version: ModelText
+    asked: dict[str, JsonValue]
+    messages: tuple[Message, ...]
+    answer: dict[str, JsonValue] | None
+    problem: ModelText | None
+    truncated: bool
+    usage: TokenUsage | None
+
+
+class RiskRuling(_Part):
+    """A verdict of RiskAnalyst that made a position smaller, in shares of the equity."""
+
+    symbol: str
+    side: str
+    asked: MaybeNumber
+    allowed: MaybeNumber
+
+
+class GuardClamp(_Part):
+    """One intervention of the guard, in signed base units."""
+
+    rule: str
+    symbol: str
+    asked: MaybeNumber
+    allowed: MaybeNumber
+    detail: str
+
+
+def _complete(document: dict[str, Any]) -> dict[str, Any]:
+    """Version 0 to 1: what the programs before did not write, or not always, is written out.
+
+    The oldest decisions were about one `symbol`.
+    """
+    symbol = document.get("symbol")
+    lists = {name: document.get(name) or [] for name in ("symbols", "rulings", "clamps", "orders", "events")}
     return {
-        "prompt": len(mask) - sampled,
-        "sampled": sampled,
-        "turns": len(begins),
-        "read": sum(begins),
-        "logp": total if math.isfinite(total) else None,
-        "mean_logp": total / sampled if sampled and math.isfinite(total) else None,
-        "cost": transcript.cost,
-        "dropped": transcript.dropped,
+        **document,
+        **lists,
+        "symbols": lists["symbols"] or ([symbol] if symbol else []),
+        "conversations": [_complete_conversation(one) for one in document.get("conversations") or []],
+        **{name: document.get(name) for name in ("equity_before", "equity_after", "net_return")},
     }
+
+
+def _complete_conversation(conversation: dict[str, Any]) -> dict[str, Any]:
+    role, usage = conversation["role"], conversation.get("usage")
+    return {
+        **conversation,
+        "title": conversation.get("title") or (ROLES[role].title if role in ROLES else role),
+        "ordinal": conversation.get("ordinal", 0),
+        "policy_version": conversation.get("policy_version") or "",
+        "asked": conversation.get("asked") or {},
+        "answer": conversation.get("answer"),
+        "problem": conversation.get("problem"),
+        "truncated": bool(conversation.get("truncated")),
+        "usage": {"cost": 0.0, "dropped": 0, **usage} if usage else None,
+    }
+
+
+class DecisionDocument(VersionedDocument):
+    """A decision. `conversations[0]` is the manager's, the others stand in the order of the calls.
+
+    `symbols` are the coins that it was about, in the order in which the manager was told of them. `net_return` is the
+    change of the account's equity up to the next decision. The last three are None where they are not known.
+    """
+
+    LATEST: ClassVar[int] = 1
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {0: _complete}
+
+    symbols: tuple[str, ...]
+    conversations: tuple[ConversationDocument, ...]
+    rulings: tuple[RiskRuling, ...]
+    clamps: tuple[GuardClamp, ...]
+    orders: tuple[Order, ...]
+    events: tuple[ModelText, ...]
+    equity_before: float | None = None
+    equity_after: float | None = None
+    net_return: float | None = None
+
+
+class ExampleDecision(DecisionDocument):
+    """The decision of an evaluation that its report shows: `window` is the backtest that it belongs to, `time` the
+    close at which it was made."""
+
+    window: str | int = ""
+    time: int | None = None
+
+
+@dataclass(frozen=True)
+class StoredDecision:
+    """A decision with its place: the run, the backtest (`BacktestRecord.name`), its number there and its time."""
+
+    run: str
+    backtest: str
+    ordinal: int
+    time: int
+    document: DecisionDocument
+
+    @classmethod
+    def from_record(cls, record: DecisionRecord) -> StoredDecision:
+        """Read a record. Raises `StoreError`, naming it, where its document cannot be read."""
+        where = f"decision {record.ordinal} of {record.backtest} in run {record.run}"
+        document = DecisionDocument.from_json(record.document, where)
+        return cls(record.run, record.backtest, record.ordinal, record.time, document)
+
+    def record(self) -> DecisionRecord:
+        """What the store keeps."""
+        return DecisionRecord(self.run, self.backtest, self.ordinal, self.time, self.document.to_json())
+
+    def example(self) -> ExampleDecision:
+        """The same decision as an evaluation's example."""
+        fields = {name: getattr(self.document, name) for name in DecisionDocument.model_fields}
+        return ExampleDecision.model_construct(**fields, window=self.backtest, time=self.time)
+
+
+def read_decisions(store: Store, run: str) -> list[StoredDecision]:
+    """The decisions of a run, in order of backtest, then ordinal. Raises `StoreError` where one cannot be read."""
+    return [StoredDecision.from_record(record) for record in store.decisions(run)]
+
+
+def write_decisions(store: Store, decisions: Sequence[StoredDecision]) -> None:
+    """Add decisions to the store."""
+    store.add_decisions([decision.record() for decision in decisions])

@@ -1,26 +1,30 @@
-"""A stored decision (see `backend.decisions.document`) as a tree: who asked whom, with what words, and what came of it.
+"""A stored decision as a tree: who asked whom, with what words, and what came of it.
 
-Nothing is judged or shortened here; `backend.reporting.decision_narrative` says it in sentences,
-`backend.reporting.decision_views` shows it whole. What models and news said is untrusted: show it through `visible`.
+Nothing is judged or shortened here. `backend.reporting.decision_narrative` says the tree in sentences,
+`backend.reporting.decision_views` shows all of it. What models and news said is untrusted: show it through `visible`.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
-from typing import Any
 
-from backend.store.records import DecisionRecord
+from backend.decisions.backtest_document import BacktestDocument, RejectionDocument, StoredBacktest
+from backend.decisions.document import ConversationDocument, DecisionDocument, StoredDecision, read_decisions
 from backend.store.store import Store
-from cryptosentinel.agents.manager import AskSeveral
-from cryptosentinel.agents.registry import ROLES, SPEAKERS, SUB_AGENTS
+from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
+from cryptosentinel.agents.registry import SPEAKERS, SUB_AGENTS
 from cryptosentinel.protocol.tool_calls import MalformedCall, ToolCall, parse
 from simulator.errors import UserError
+from simulator.exchange.exchange_records import Fill
 
 # Controls, which a terminal obeys; formats, which turn or hide text; lone surrogates; separators of lines.
 _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+_COIN = re.compile(r"^(\S+): held ", re.MULTILINE)  # a coin's line in the manager's brief
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Turn:
     content: str
     call: ToolCall | MalformedCall
     result: str | None
-    consulted: tuple[Talk, ...]
+    consulted: tuple[ConversationNode, ...]
 
     @property
     def consults(self) -> bool:
@@ -40,65 +44,98 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Talk:
-    """One conversation of one role. `usage` is that of `backend.decisions.document.usage`, empty in older stores."""
+class ConversationNode:
+    """One conversation of one role: its document, the words before its first turn, and its turns."""
 
-    role: str
-    title: str
-    ordinal: int
-    version: str
-    asked: Mapping[str, Any]
+    document: ConversationDocument
     system: str
     prompt: str
     turns: tuple[Turn, ...]
-    answer: dict[str, Any] | None
-    problem: str | None
-    truncated: bool
-    usage: Mapping[str, Any]
 
-    def everyone(self) -> Iterator[Talk]:
+    @property
+    def role(self) -> str:
+        return self.document.role
+
+    def everyone(self) -> Iterator[ConversationNode]:
         """This conversation and all below it, in the order in which they began."""
         yield self
         for turn in self.turns:
-            for talk in turn.consulted:
-                yield from talk.everyone()
+            for other in turn.consulted:
+                yield from other.everyone()
+
+
+@dataclass(frozen=True)
+class TokenTotal:
+    """Tokens and turns over all conversations of a decision, as `TokenUsage` counts them."""
+
+    prompt: int
+    sampled: int
+    turns: int
+    read: int
 
 
 @dataclass(frozen=True)
 class DecisionTree:
-    """A decision and what followed. `fills` and `rejections` are those of its orders, as `BacktestResult.to_dict` has
-    them, None where the result of that backtest is not stored."""
+    """A decision with its conversations in place, and what followed. `manager` is None where nothing was said; `fills`
+    and `rejections` are those of its orders, None where the result of that backtest is not stored."""
 
-    record: DecisionRecord
-    manager: Talk | None
-    fills: tuple[Mapping[str, Any], ...] | None
-    rejections: tuple[Mapping[str, Any], ...] | None
-
-    @property
-    def story(self) -> dict[str, Any]:
-        return self.record.story
+    document: DecisionDocument
+    manager: ConversationNode | None
+    fills: tuple[Fill, ...] | None = None
+    rejections: tuple[RejectionDocument, ...] | None = None
 
     @property
-    def total(self) -> dict[str, int]:
-        """Tokens and turns over all conversations; empty where the store has none."""
-        talks = [] if self.manager is None else list(self.manager.everyone())
-        if not talks or not all(talk.usage for talk in talks):
+    def total(self) -> TokenTotal | None:
+        """Over all conversations; None where the store has no counts."""
+        nodes = [] if self.manager is None else list(self.manager.everyone())
+        counts = [node.document.usage for node in nodes if node.document.usage is not None]
+        if not nodes or len(counts) < len(nodes):
+            return None
+        return TokenTotal(
+            sum(one.prompt for one in counts),
+            sum(one.sampled for one in counts),
+            sum(one.turns for one in counts),
+            sum(one.read for one in counts),
+        )
+
+    @property
+    def positions(self) -> tuple[Position, ...] | None:
+        """What the manager decided; None without a valid answer."""
+        answer = None if self.manager is None else self.manager.document.answer
+        return None if answer is None else tuple(Decision.model_validate(answer).positions)
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """What is known of the neutral names under which the team sees the coins, as `C1` -> `BTCUSDT`."""
+        if self.manager is None:
             return {}
-        return {key: sum(int(talk.usage[key]) for talk in talks) for key in ("prompt", "sampled", "turns", "read")}
+        symbols = self.document.symbols
+        names = dict(zip(_COIN.findall(self.manager.prompt), symbols, strict=False))
+        for turn in self.manager.turns:
+            arguments = turn.call.arguments if isinstance(turn.call, ToolCall) else None
+            questions = arguments.questions if isinstance(arguments, AskSeveral) else [arguments]
+            for question, other in zip(questions, turn.consulted, strict=False):
+                symbol = other.document.asked.get("symbol")
+                if isinstance(question, AskAnalyst | AskAboutPosition) and isinstance(symbol, str):
+                    names[question.symbol] = symbol
+        # The briefs of the oldest decisions, which were about one coin, do not list it.
+        if not names and self.positions and len(symbols) == 1:
+            names[self.positions[0].symbol] = symbols[0]
+        return names
 
 
 @dataclass
 class _Reading:
-    """A conversation being read: its turns so far, and what the last of them was told."""
+    """A conversation being read: its turns so far, and the last of them while its result is not known."""
 
     turns: list[Turn] = field(default_factory=list)
-    spoken: tuple[str, ToolCall | MalformedCall, tuple[Talk, ...]] | None = None
+    open_turn: tuple[str, ToolCall | MalformedCall, tuple[ConversationNode, ...]] | None = None
 
     def close(self, result: str | None) -> None:
-        if self.spoken is not None:
-            content, call, consulted = self.spoken
+        if self.open_turn is not None:
+            content, call, consulted = self.open_turn
             self.turns.append(Turn(content, call, result, consulted))
-        self.spoken = None
+        self.open_turn = None
 
 
 def visible(text: str) -> str:
@@ -108,54 +145,87 @@ def visible(text: str) -> str:
     )
 
 
-def manager_talk(story: Mapping[str, Any]) -> Talk | None:
-    """The manager's conversation, each consultation at the place where it was asked; None where nothing was said."""
-    talks = story.get("conversations") or []
-    return _read(talks[0], iter(talks[1:])) if talks else None
+def decision_tree(
+    decision: DecisionDocument,
+    fills: tuple[Fill, ...] | None = None,
+    rejections: tuple[RejectionDocument, ...] | None = None,
+) -> DecisionTree:
+    """The tree of a decision, each consultation at the place where it was asked."""
+    conversations = decision.conversations
+    manager = _node(conversations[0], iter(conversations[1:])) if conversations else None
+    return DecisionTree(decision, manager, fills, rejections)
 
 
-def decision_tree(store: Store, run_id: str, number: int, team: str | None) -> DecisionTree:
-    """Decision `number` of `team` in a run. Without `team` it is the only one whose decisions are stored.
+def traced_tree(
+    decision: StoredDecision, decisions: Sequence[StoredDecision], result: BacktestDocument | None
+) -> DecisionTree:
+    """The tree of one of a team's `decisions` with what became of its orders in `result`, that of their backtest,
+    where it is stored.
+
+    An order of a later decision on the same coin replaces what still waits of it, so up to there the coin's fills are
+    this decision's, those of its stop and target included. Bars are found by their closing times.
+    """
+    if result is None:
+        return decision_tree(decision.document)
+    bar_of = {time: result.start + row for row, time in enumerate(result.times)}
+    begin, last = bar_of.get(decision.time), result.start + len(result.times)
+    if begin is None:  # another window than the one whose result is stored
+        return decision_tree(decision.document, (), ())
+    fills: list[Fill] = []
+    rejections: list[RejectionDocument] = []
+    orders = decision.document.orders
+    for symbol in dict.fromkeys(order.symbol for order in orders):
+        later = (
+            bar_of.get(other.time, last)
+            for other in decisions
+            if other.time > decision.time and any(order.symbol == symbol for order in other.document.orders)
+        )
+        end = min(later, default=last)
+        fills += [fill for fill in result.fills if fill.symbol == symbol and begin < fill.bar <= end]
+        for rejection in result.rejections:
+            if begin <= rejection.bar <= end and any(
+                rejection.is_of(order) for order in orders if order.symbol == symbol
+            ):
+                rejections.append(rejection)
+    return decision_tree(decision.document, tuple(sorted(fills, key=lambda fill: fill.bar)), tuple(rejections))
+
+
+def find_decision(store: Store, run_id: str, number: int, team: str | None) -> tuple[StoredDecision, DecisionTree]:
+    """Decision `number` of `team` in a run, with its tree. Without `team` it is the only one that has decisions.
 
     Raises `UserError` where there is no such run, team or decision, and says what there is.
     """
-    store.run(run_id)  # an unknown one is told with those there are
-    records = store.decisions(run_id)
-    there = decisions_told(records)
-    if not records:
+    store.run(run_id)  # the message about an unknown run lists those there are
+    decisions = read_decisions(store, run_id)
+    available = describe_decisions(decisions)
+    if not decisions:
         raise UserError(
             f"run {run_id} stores no decisions: only backtests and evaluations of teams do, so choose one of those "
             "with `cryptosentinel runs`"
         )
-    by_team: dict[str, list[DecisionRecord]] = {}
-    for record in records:
-        by_team.setdefault(record.backtest, []).append(record)
+    by_team: dict[str, list[StoredDecision]] = {}
+    for decision in decisions:
+        by_team.setdefault(decision.backtest, []).append(decision)
     if team is None and len(by_team) > 1:
-        raise UserError(f"run {run_id} has decisions of several teams: choose one with --team; there are {there}")
-    own = by_team.get(team or next(iter(by_team)))
-    found = next((record for record in own or [] if record.ordinal == number), None)
-    if own is None or found is None:
-        missing = f"decisions of '{team}'" if own is None else f"decision {number}"
-        raise UserError(f"run {run_id} has no {missing}; there are {there}")
+        raise UserError(f"run {run_id} has decisions of several teams: choose one with --team; there are {available}")
+    of_team = by_team.get(team or next(iter(by_team)))
+    chosen = next((decision for decision in of_team or [] if decision.ordinal == number), None)
+    if of_team is None or chosen is None:
+        missing = f"decisions of '{team}'" if of_team is None else f"decision {number}"
+        raise UserError(f"run {run_id} has no {missing}; there are {available}")
     # An evaluation's episodes are numbered below the team, and the result of the first is stored.
-    names = (found.backtest, found.backtest.rpartition("/")[0])
-    result = next((one.result for one in store.backtests(run_id) if one.name in names), None)
-    return tree_from(found, own, result)
+    names = (chosen.backtest, chosen.backtest.rpartition("/")[0])
+    record = next((record for record in store.backtests(run_id) if record.name in names), None)
+    result = None if record is None else StoredBacktest.from_record(record).document
+    return chosen, traced_tree(chosen, of_team, result)
 
 
-def tree_from(record: DecisionRecord, own: Sequence[DecisionRecord], result: Mapping[str, Any] | None) -> DecisionTree:
-    """The tree of `record`, one of the team's `own` decisions; `result` is that of their backtest, where it is
-    stored."""
-    fills, rejections = (None, None) if result is None else _followed(record, own, result)
-    return DecisionTree(record, manager_talk(record.story), fills, rejections)
-
-
-def decisions_told(records: Sequence[DecisionRecord]) -> str:
+def describe_decisions(decisions: Sequence[StoredDecision]) -> str:
     """Which decisions there are: "0 to 59 of scripted, ..."."""
     numbers: dict[str, list[int]] = {}
-    for record in records:
-        numbers.setdefault(record.backtest, []).append(record.ordinal)
-    return ", ".join(f"{min(own)} to {max(own)} of {name}" for name, own in numbers.items())
+    for decision in decisions:
+        numbers.setdefault(decision.backtest, []).append(decision.ordinal)
+    return ", ".join(f"{min(ordinals)} to {max(ordinals)} of {name}" for name, ordinals in numbers.items())
 
 
 def _questions(call: ToolCall | MalformedCall) -> int:
@@ -165,68 +235,23 @@ def _questions(call: ToolCall | MalformedCall) -> int:
     return len(call.arguments.questions) if isinstance(call.arguments, AskSeveral) else int(call.name in SUB_AGENTS)
 
 
-def _read(talk: Mapping[str, Any], others: Iterator[Mapping[str, Any]]) -> Talk:
+def _node(conversation: ConversationDocument, others: Iterator[ConversationDocument]) -> ConversationNode:
     """One conversation; `others` are the consulted ones that have not found their place yet."""
-    role = talk["role"]
+    role = conversation.role
     types = SPEAKERS[role].argument_types() if role in SPEAKERS else {}
     system = prompt = ""
     reading = _Reading()
-    for message in talk["messages"]:
-        kind, content = message["role"], message["content"]
-        if kind == "assistant":
+    for message in conversation.messages:
+        if message.role == "assistant":
             reading.close(None)
-            call = parse(content, types)
+            call = parse(message.content, types)
             consulted = islice(others, _questions(call))
-            reading.spoken = content, call, tuple(_read(other, iter(())) for other in consulted)
-        elif kind == "tool":
-            reading.close(content)
-        elif kind == "system":
-            system = content
+            reading.open_turn = message.content, call, tuple(_node(other, iter(())) for other in consulted)
+        elif message.role == "tool":
+            reading.close(message.content)
+        elif message.role == "system":
+            system = message.content
         else:
-            prompt = content
+            prompt = message.content
     reading.close(None)
-    return Talk(
-        role=role,
-        title=talk.get("title") or (ROLES[role].title if role in ROLES else role),
-        ordinal=talk.get("ordinal", 0),
-        version=talk.get("policy_version") or "",
-        asked=talk.get("asked") or {},
-        system=system,
-        prompt=prompt,
-        turns=tuple(reading.turns),
-        answer=talk.get("answer"),
-        problem=talk.get("problem"),
-        truncated=bool(talk.get("truncated")),
-        usage=talk.get("usage") or {},
-    )
-
-
-def _followed(
-    record: DecisionRecord, own: Sequence[DecisionRecord], result: Mapping[str, Any]
-) -> tuple[tuple[Mapping[str, Any], ...], tuple[Mapping[str, Any], ...]]:
-    """Fills and rejections that came of a decision's orders.
-
-    An order of a later decision on the same coin replaces what still waits of it, so up to there the coin's fills are
-    this decision's, those of its stop and target included. Bars are found by their closing times.
-    """
-    bar_of = {time: result["start"] + row for row, time in enumerate(result["times"])}
-    begin, last = bar_of.get(record.time), result["start"] + len(result["times"])
-    if begin is None:  # another window than the one whose result is stored
-        return (), ()
-    fills: list[Mapping[str, Any]] = []
-    rejections: list[Mapping[str, Any]] = []
-    orders = record.story.get("orders", [])
-    for symbol in dict.fromkeys(order["symbol"] for order in orders):
-        later = (
-            bar_of.get(one.time, last)
-            for one in own
-            if one.time > record.time and any(order["symbol"] == symbol for order in one.story.get("orders", []))
-        )
-        end = min(later, default=last)
-        fills += [fill for fill in result["fills"] if fill["symbol"] == symbol and begin < fill["bar"] <= end]
-        mine = [order for order in orders if order["symbol"] == symbol]
-        for one in result["rejections"]:
-            known = any(all(one["order"].get(key) == value for key, value in order.items()) for order in mine)
-            if known and begin <= one["bar"] <= end:
-                rejections.append(one)
-    return tuple(sorted(fills, key=lambda fill: fill["bar"])), tuple(rejections)
+    return ConversationNode(conversation, system, prompt, tuple(reading.turns))

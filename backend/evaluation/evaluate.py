@@ -11,7 +11,9 @@ from typing import Any
 from backend.builders.market import account_of, limits_of, split, unknown_to_training, venue_record
 from backend.builders.teams import LoadedTeam
 from backend.config.schema import Config
-from backend.decisions.document import episode_records
+from backend.decisions.backtest_document import write_backtest
+from backend.decisions.document import StoredDecision, write_decisions
+from backend.decisions.recording import episode_decisions
 from backend.evaluation.compare import (
     Report,
     baselines,
@@ -21,25 +23,26 @@ from backend.evaluation.compare import (
     split_windows,
     table,
 )
-from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord
+from backend.store.records import EvaluationRecord
 from backend.store.store import Store
 from simulator.backtest.run import BacktestResult
 from simulator.market.market import Market
 
 TRAINED, WARM_STARTED = "trained", "warm_started"
+EXAMPLE_DECISION = "story"  # under this name the store keeps the decision that a run's report shows
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What `measure` found: the evaluation's document, and the decisions of the trained team for the story."""
+class Measurement:
+    """The evaluation's document, and the decisions of the trained team, of which one can be shown."""
 
     result: dict[str, Any]
-    decisions: list[DecisionRecord]
+    decisions: list[StoredDecision]
 
 
 def measure(
     config: Config, market: Market, teams: Sequence[LoadedTeam], name: str, store: Store, run: str, report: Report
-) -> Measured:
+) -> Measurement:
     """Play `teams` (named `trained` and `warm_started`, and any others) and the baselines on the held-out windows.
 
     Stores the evaluation as `name`, and the first window's backtests with the trained team's decisions as `name/...`.
@@ -67,19 +70,19 @@ def measure(
     }
     store.add_evaluation(EvaluationRecord(run, name, 0, document))
     for row, runs in results.items():
-        store.add_backtest(BacktestRecord(run, f"{name}/{row}", runs[0].to_dict()))
+        write_backtest(store, run, f"{name}/{row}", runs[0])
     trained = next(one for one in teams if one.name == TRAINED)
-    stories: list[DecisionRecord] = []
+    decisions: list[StoredDecision] = []
     for number, episode in enumerate(episodes[TRAINED]):
-        stories += episode_records(run, f"{name}/{TRAINED}/{number}", trained.team.codec, episode)
-    store.add_decisions([story for story in stories if story.backtest.endswith("/0")])
-    return Measured(document, stories)
+        decisions += episode_decisions(run, f"{name}/{TRAINED}/{number}", trained.team.codec, episode)
+    write_decisions(store, [decision for decision in decisions if decision.backtest.endswith("/0")])
+    return Measurement(document, decisions)
 
 
 def verdict(held_out: dict[str, Any], no_edge: dict[str, Any] | None, other_costs: Sequence[str] = ()) -> str:
     """What training changed in one plain sentence, made from the intervals alone; and a second one where it was
     measured on more than training scores, or on `other_costs` (see `backend.builders.market`)."""
-    sentence = _difference_told(held_out, no_edge)
+    sentence = _describe_difference(held_out, no_edge)
     beyond = held_out.get("unknown_to_training") or []
     if beyond:
         sentence += f" Measured with {', '.join(beyond)}, which training does not score."
@@ -88,7 +91,7 @@ def verdict(held_out: dict[str, Any], no_edge: dict[str, Any] | None, other_cost
     return sentence
 
 
-def _difference_told(held_out: dict[str, Any], no_edge: dict[str, Any] | None) -> str:
+def _describe_difference(held_out: dict[str, Any], no_edge: dict[str, Any] | None) -> str:
     gain, (low, high) = held_out["difference"]["mean"], held_out["difference"]["ci95"]
     size = (
         f"{100 * gain:+.2f} percentage points of return a window (95 % interval {100 * low:+.2f} to {100 * high:+.2f})"
@@ -121,14 +124,21 @@ def summary_record(run: str, sentence: str, wall_seconds: float, **more: Any) ->
     return EvaluationRecord(run, "summary", 0, result)
 
 
-def most_telling(decisions: Sequence[DecisionRecord]) -> DecisionRecord | None:
-    """The decision to tell as a story: orders, the most conversations, RiskAnalyst or guard at work, and then what it
-    earned in either direction. Losses are as likely to be told as gains."""
+def choose_example(decisions: Sequence[StoredDecision]) -> StoredDecision | None:
+    """The decision to show of an evaluation: with orders, the most roles, RiskAnalyst or guard at work, and then what
+    it earned in either direction. Losses are as likely to be shown as gains."""
 
-    def weight(record: DecisionRecord) -> tuple[int, int, int, float]:
-        story = record.story
-        interventions = len(story["rulings"]) + len(story["clamps"])
-        roles = len({talk["role"] for talk in story["conversations"]})
-        return (bool(story["orders"]), roles, interventions, abs(story["net_return"]))
+    def weight(decision: StoredDecision) -> tuple[int, int, int, float]:
+        document = decision.document
+        interventions = len(document.rulings) + len(document.clamps)
+        roles = len({conversation.role for conversation in document.conversations})
+        return (bool(document.orders), roles, interventions, abs(document.net_return or 0.0))
 
     return max(decisions, key=weight, default=None)
+
+
+def write_example(store: Store, run: str, decisions: Sequence[StoredDecision]) -> None:
+    """Store which of the decisions of an evaluation the run's report shows; nothing where there is none."""
+    chosen = choose_example(decisions)
+    if chosen is not None:
+        store.add_evaluation(EvaluationRecord(run, EXAMPLE_DECISION, 0, chosen.example().to_json()))

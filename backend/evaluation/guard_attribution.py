@@ -8,13 +8,13 @@ former would have is what the intervention saved.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from backend.store.records import DecisionRecord
+from backend.decisions.document import RiskRuling, StoredDecision
 from simulator.backtest.scenarios import recorded_path, simulate_scenarios
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange_records import AccountView
@@ -61,7 +61,7 @@ class RuleWorth:
     gains_missed: float
 
 
-def interventions(records: Sequence[DecisionRecord], market: Market, costs: Costs, end: int) -> list[Intervention]:
+def interventions(decisions: Sequence[StoredDecision], market: Market, costs: Costs, end: int) -> list[Intervention]:
     """All interventions in the decisions of one run of one team, in order of time.
 
     Args:
@@ -69,33 +69,31 @@ def interventions(records: Sequence[DecisionRecord], market: Market, costs: Cost
         costs: of the run. Impact and the share of the volume are left out: they belong to the orders together.
         end: close (ms) at which the run ended; it stands for the decision after the last.
     """
-    times = sorted({record.time for record in records})
+    times = sorted({decision.time for decision in decisions})
     following = dict(zip(times, [*times[1:], end], strict=True))
     plain = replace(costs, impact=0.0, participation=None)
-    deciding: dict[int, int] = {}
-    for record in records:
-        deciding[record.time] = deciding.get(record.time, 0) + 1
-    found: list[Intervention] = []
-    for record in sorted(records, key=lambda one: (one.time, one.ordinal)):
-        stretch = _Stretch(market, plain, record.time, following[record.time])
-        for ruling in record.story.get("rulings", []):
+    at_once = Counter(decision.time for decision in decisions)
+    entries: list[Intervention] = []
+    for decision in sorted(decisions, key=lambda one: (one.time, one.ordinal)):
+        time, document = decision.time, decision.document
+        stretch = _Stretch(market, plain, time, following[time])
+        for ruling in document.rulings:
             # A decision on one of several coins has its part of the equity.
-            equity = _number(record.story.get("equity_before")) / deciding[record.time]
-            asked, allowed = _ruled(ruling, equity, stretch.close_of(ruling["symbol"]))
-            rule = VETO if _number(ruling["allowed"]) == 0.0 else REDUCE
-            saved = stretch.saved(ruling["symbol"], asked, allowed)
-            found.append(Intervention(record.time, RISK_ANALYST, rule, ruling["symbol"], asked, allowed, saved))
-        for clamp in record.story.get("clamps", []):
-            asked, allowed = _number(clamp["asked"]), _number(clamp["allowed"])
-            saved = stretch.saved(clamp["symbol"], asked, allowed)
-            found.append(Intervention(record.time, GUARD, clamp["rule"], clamp["symbol"], asked, allowed, saved))
-    return found
+            equity = math.nan if document.equity_before is None else document.equity_before / at_once[time]
+            asked, allowed = _in_base_units(ruling, equity, stretch.close_of(ruling.symbol))
+            rule = VETO if ruling.allowed == 0.0 else REDUCE
+            saved = stretch.saved(ruling.symbol, asked, allowed)
+            entries.append(Intervention(time, RISK_ANALYST, rule, ruling.symbol, asked, allowed, saved))
+        for clamp in document.clamps:
+            saved = stretch.saved(clamp.symbol, clamp.asked, clamp.allowed)
+            entries.append(Intervention(time, GUARD, clamp.rule, clamp.symbol, clamp.asked, clamp.allowed, saved))
+    return entries
 
 
-def by_rule(found: Sequence[Intervention]) -> list[RuleWorth]:
+def by_rule(entries: Sequence[Intervention]) -> list[RuleWorth]:
     """The worth of each rule, RiskAnalyst's first, then the guard's, each by how often it was used."""
     rules: dict[tuple[str, str], list[Intervention]] = {}
-    for one in found:
+    for one in entries:
         rules.setdefault((one.by, one.rule), []).append(one)
     worths = []
     for (by, rule), own in rules.items():
@@ -106,16 +104,11 @@ def by_rule(found: Sequence[Intervention]) -> list[RuleWorth]:
     return sorted(worths, key=lambda one: (one.by != RISK_ANALYST, -one.count, one.rule))
 
 
-def _ruled(ruling: dict[str, Any], equity: float, close: float) -> tuple[float, float]:
+def _in_base_units(ruling: RiskRuling, equity: float, close: float) -> tuple[float, float]:
     """What RiskAnalyst was asked for and allowed, in signed base units at the last close."""
-    sign = -1.0 if ruling["side"] == "short" else 1.0
+    sign = -1.0 if ruling.side == "short" else 1.0
     unit = sign * equity / close if close > 0.0 else math.nan
-    return _number(ruling["asked"]) * unit, _number(ruling["allowed"]) * unit
-
-
-def _number(value: Any) -> float:
-    """A number of a record, NaN where it was none."""
-    return float(value) if isinstance(value, int | float) else math.nan
+    return ruling.asked * unit, ruling.allowed * unit
 
 
 class _Stretch:

@@ -12,8 +12,8 @@ from backend.evaluation.bootstrap import mean_interval
 from simulator.backtest.run import BacktestResult
 from simulator.market.timeframes import format_time, parse_time
 
-PARTS = 24  # of a window, for an interval; fewer where it has fewer bars
-SAMPLES = 5_000
+_PARTS = 24  # of a window, for an interval; fewer where it has fewer bars
+_SAMPLES = 5_000
 
 
 def masking_note(name: str, masked: BacktestResult, unmasked: BacktestResult, seed: int) -> str:
@@ -22,14 +22,14 @@ def masking_note(name: str, masked: BacktestResult, unmasked: BacktestResult, se
     The window is cut into equal parts; the difference of the money earned in each is one value, in percent of the
     equity at the start. Parts follow one another, so the interval is a little too narrow.
     """
-    parts = min(PARTS, len(masked.equity) - 1)
+    parts = min(_PARTS, len(masked.equity) - 1)
     places = np.linspace(0, len(masked.equity) - 1, parts + 1).round().astype(int)
     gains = [100.0 * np.diff(run.equity[places]) / run.equity[0] for run in (masked, unmasked)]
     totals = [float(gain.sum()) for gain in gains]
     text = f"{name} made {totals[0]:+.2f} % with masks and {totals[1]:+.2f} % with names and dates shown"
     if parts < 2:
         return f"{text}; the window is too short for an interval"
-    low, high = (parts * edge for edge in mean_interval(gains[1] - gains[0], SAMPLES, seed))
+    low, high = (parts * edge for edge in mean_interval(gains[1] - gains[0], _SAMPLES, seed))
     verdict = (
         "which may be memory: trust the masked figures" if low > 0.0
         else "so knowing the names costs it something" if high < 0.0

@@ -1,1 +1,1 @@
-"""What people read: the report, its tables and charts, and a decision told in sentences."""
+"""What people read: the report, its tables and charts, and decisions in sentences."""

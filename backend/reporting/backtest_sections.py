@@ -1,4 +1,4 @@
-"""What people see of one backtest: the facts of the first screen, then chapters of pictures and tables.
+"""What people see of one backtest: the facts of the first screen, then sections of pictures and tables.
 
 The report and the page show the same parts; `backend.reporting.json_facts` holds the same numbers for programs.
 """
@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from backend.reporting import charts, trade_charts
-from backend.reporting.blocks import Chapter, Missing, Picture, Row, Table, Tile
-from backend.reporting.inference_cost import return_after_thinking, thinking_money
+from backend.reporting.blocks import Missing, Picture, ReportSection, Table, TableRow, Tile
 from backend.reporting.json_facts import regimes_of, rolling_of
 from backend.reporting.labels import (
     ABSENT,
@@ -23,31 +22,31 @@ from backend.reporting.labels import (
     REGIME_COLUMNS,
     RISK_COLUMNS,
     Column,
-    Kind,
+    NumberKind,
     number_text,
     quote_of,
     title_of,
 )
-from backend.reporting.market_reload import Recalled
+from backend.reporting.market_reload import MarketReload
 from backend.reporting.result_stats import FEWEST_RETURNS, cost_summary, monthly_returns, yearly_returns
-from backend.reporting.run_summary import Played
-from backend.reporting.trade_sections import costs_chapter, trades_chapter, withheld_part
+from backend.reporting.run_summary import WindowResult
+from backend.reporting.trade_sections import costs_section, trades_section, withheld_block
 from simulator.backtest.regimes import UNKNOWN
 
 _REGIME_TITLES = {"trend": "Trend", "volatility": "Volatility", "truth": "Hidden regime"}
 _UNFAIR = "oracle"  # it knows what nobody can, so it is no yardstick
 
 
-def tiles(played: Played) -> list[Tile]:
+def tiles(window: WindowResult) -> list[Tile]:
     """The first screen: did it make money, against what, at what risk, after which costs."""
-    own, metrics = played.own, played.own["metrics"]
+    own, metrics = window.main_result, window.main_result.metrics
     money = cost_summary(own)
-    hold = played.hold
-    held = hold["metrics"] if hold is not None else {}
-    start, quote = own["equity"][0], quote_of(own["symbols"])
+    hold = window.hold
+    held = hold.metrics if hold is not None else {}
+    start, quote = own.equity[0], quote_of(own.symbols)
     earned = money["net"] or 0.0
     verdict = "Yes" if earned > 0.0 else "No"
-    of_trading = " of trading" if thinking_money(own) else ""
+    of_trading = " of trading" if own.inference_money else ""
     made = Tile(
         "Did it make money?",
         _text(metrics, "total_return", "change"),
@@ -55,11 +54,11 @@ def tiles(played: Played) -> list[Tile]:
     )
     against = Tile("Against holding", ABSENT, "no baseline that holds is stored")
     if hold is not None:
-        gap = 100.0 * (metrics["total_return"] - held["total_return"])
+        gap = 100.0 * (own.total_return - hold.total_return)
         note = f"percentage points; holding made {_text(held, 'total_return', 'change')}"
-        best = _best_baseline(played)
+        best = _best_baseline(window)
         if best:
-            note += f"; the best baseline was {title_of(best)}: {_text(played.rows[best], 'total_return', 'change')}"
+            note += f"; the best baseline was {title_of(best)}: {_text(window.rows[best], 'total_return', 'change')}"
         against = Tile("Against holding", f"{gap:+.2f} pp", note)
     risk = Tile(
         "Largest drawdown",
@@ -74,87 +73,88 @@ def tiles(played: Played) -> list[Tile]:
         f"{_text(metrics, 'probabilistic_sharpe', 'share')}",
     )
     kinds = [
-        f"{title.lower()} {number_text(money[key] / start, 'small_share')}"
+        f"{title.lower()} {number_text(amount / start, 'small_share')}"
         for key, title in COST_TITLES.items()
-        if money[key]
+        if (amount := money[key])
     ]
     before = (money["gross"] or 0.0) / start
-    spent, thought = thinking_money(own), ""
+    spent, inference = own.inference_money, ""
     if spent:
-        left = number_text(return_after_thinking(own), "change")
-        thought = f". Thinking took another {number_text(spent / start, 'small_share')}, which leaves {left}"
+        left = number_text(own.return_after_inference, "change")
+        inference = f". Inference took another {number_text(spent / start, 'small_share')}, which leaves {left}"
     costs = Tile(
         "Costs paid",
         number_text(money["total_share"], "small_share"),
-        f"of the start ({', '.join(kinds) or 'none'}); before them it made {number_text(before, 'change')}{thought}",
+        f"of the start ({', '.join(kinds) or 'none'}); before them it made {number_text(before, 'change')}{inference}",
     )
     return [made, against, risk, sharpe, costs]
 
 
-def chapters(played: Played, settings: Mapping[str, Any], recalled: Recalled) -> list[Chapter]:
-    """All that is shown of `played` but the candles. `settings` is the config of the run."""
-    trades = trades_chapter(played)
+def sections(window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> list[ReportSection]:
+    """All that is shown of `window` but the candles. `settings` is the config of the run."""
+    trades = trades_section(window)
     return [
-        result_chapter(played),
-        numbers_chapter(played),
-        costs_chapter(played, settings),
-        replace(trades, parts=(*trades.parts, withheld_part(played, settings, recalled))),
-        regimes_chapter(played, recalled),
+        result_section(window),
+        numbers_section(window),
+        costs_section(window, settings),
+        replace(trades, blocks=(*trades.blocks, withheld_block(window, settings, reload))),
+        regimes_section(window, reload),
     ]
 
 
-def result_chapter(played: Played) -> Chapter:
+def result_section(window: WindowResult) -> ReportSection:
     """Equity, drawdown and rolling Sharpe beside the baselines, and exposure."""
-    own = played.own
-    curves: dict[str, Sequence[float]] = {name: result["equity"] for name, result in played.results.items()}
-    x = charts.moments(own["times"])
-    waiting = _waiting(played)
-    return Chapter(
+    own = window.main_result
+    curves: dict[str, Sequence[float]] = {name: result.equity for name, result in window.results.items()}
+    x = charts.moments(own.times)
+    waiting = _waiting(window)
+    return ReportSection(
         "What it did to the money",
         (
             Picture(
                 "Equity",
                 "Return since the start, net of all costs, beside the baselines on the same bars. Good: it ends above "
                 "holding, and no single jump carries it. More baselines wait in the legend for a click.",
-                charts.equity_chart(curves, x, "", played.main, waiting),
+                charts.equity_chart(curves, x, "", window.main, waiting),
             ),
             Picture(
                 "Drawdown",
                 "How far each lies below its own best moment so far. Good: shallower than holding, and soon back at 0.",
-                charts.drawdown_chart(curves, x, "", played.main, waiting),
+                charts.drawdown_chart(curves, x, "", window.main, waiting),
             ),
-            _rolling_part(played),
+            _rolling_block(window),
             Picture(
-                f"Exposure of {title_of(played.main)}",
+                f"Exposure of {title_of(window.main)}",
                 "Value of the positions over the equity: above 0 long, below 0 short. Good: within the limits, and not "
                 "always the same, or holding would have done.",
-                charts.exposure_chart(own["times"], own["exposure"], own["symbols"]),
+                charts.exposure_chart(own.times, own.exposure, own.symbols),
             ),
         ),
     )
 
 
-def _rolling_part(played: Played) -> Picture | Missing:
-    rolling = rolling_of(played)
+def _rolling_block(window: WindowResult) -> Picture | Missing:
+    rolling = rolling_of(window)
     title = "Rolling Sharpe ratio"
-    if played.main not in rolling:
+    if window.main not in rolling:
         return Missing(title, f"the run is too short: a window needs {FEWEST_RETURNS} bars, and the run three windows")
-    own = rolling[played.main]
+    own = rolling[window.main]
     known = [value for value in own.values if value is not None]
-    above = f"{title_of(played.main)} was above 0 in {_share(known)} of the time. " if known else ""
+    above = f"{title_of(window.main)} was above 0 in {_share(known)} of the time. " if known else ""
     caption = (
         f"Of the last {own.days:.3g} days ({own.bars} bars), for a year of 365 days. {above}Good: above 0 most of the "
         "time, not carried by one stretch. A gap: nothing varied in that time, as while flat."
     )
-    return Picture(title, caption, trade_charts.rolling_sharpe_chart(rolling, played.main, _waiting(played)))
+    return Picture(title, caption, trade_charts.rolling_sharpe_chart(rolling, window.main, _waiting(window)))
 
 
-def numbers_chapter(played: Played) -> Chapter:
+def numbers_section(window: WindowResult) -> ReportSection:
     """Results, risk, and the months."""
     rows = tuple(
-        Row(title_of(name), values, MEANINGS.get(name, ""), name == played.main) for name, values in played.rows.items()
+        TableRow(title_of(name), values, MEANINGS.get(name, ""), name == window.main)
+        for name, values in window.rows.items()
     )
-    return Chapter(
+    return ReportSection(
         "In numbers",
         (
             Table("Results", "Good: more return and less drawdown than the baselines, after costs.", COLUMNS, rows),
@@ -163,79 +163,79 @@ def numbers_chapter(played: Played) -> Chapter:
                 "Annual figures have a year of 365 days. Good: losses that you could sit through, and a Sharpe ratio "
                 "that is hardly luck. Short runs say little about a year.",
                 RISK_COLUMNS,
-                tuple(Row(row.label, row.values, main=row.main) for row in rows),
+                tuple(TableRow(row.label, row.values, main=row.main) for row in rows),
             ),
-            _months_part(played),
+            _months_block(window),
         ),
     )
 
 
-def _months_part(played: Played) -> Table | Missing:
-    months = monthly_returns(played.own["times"], played.own["equity"])
+def _months_block(window: WindowResult) -> Table | Missing:
+    months = monthly_returns(window.main_result.times, window.main_result.equity)
     if not months:
         return Missing("Months", "the run has no return yet")
     columns = [Column(str(number), name, "month", name) for number, name in enumerate(MONTHS, 1)]
     columns.append(Column("total", "Year", "month", "the months compounded"))
     others: dict[int, float] = {}
-    hold = played.hold
+    hold = window.hold
     if hold is not None:
-        others = yearly_returns(monthly_returns(hold["times"], hold["equity"]))
+        others = yearly_returns(monthly_returns(hold.times, hold.equity))
         columns.append(Column("hold", "Hold", "month", "what holding made in that year"))
     rows = []
     for year, total in yearly_returns(months).items():
         values: dict[str, float | None] = {str(one.month): one.total_return for one in months if one.year == year}
-        rows.append(Row(str(year), values | {"total": total, "hold": others.get(year)}))
+        rows.append(TableRow(str(year), values | {"total": total, "hold": others.get(year)}))
     gains = sum(one.total_return > 0.0 for one in months)
-    parts = [f"{one.year}-{one.month:02d}" for one in months if not one.whole]
+    incomplete = [f"{month.year}-{month.month:02d}" for month in months if not month.whole]
     caption = (
-        f"Net return of each calendar month (UTC) of {title_of(played.main)}; {gains} of {len(months)} ended with a "
+        f"Net return of each calendar month (UTC) of {title_of(window.main)}; {gains} of {len(months)} ended with a "
         "gain. Multiplied up they give the total return. Good: gains in most months, no single one carries the year."
     )
-    if min(played.own["equity"]) <= 0.0:
+    if min(window.main_result.equity) <= 0.0:
         caption += " The account was ruined: that counts as -100 %, also where it ended below 0."
-    if parts:
-        caption += f" Only in part: {' and '.join(parts)}."
+    if incomplete:
+        caption += f" Only in part: {' and '.join(incomplete)}."
     return Table("Months", caption, tuple(columns), tuple(rows), "Year", tinted=True)
 
 
-def regimes_chapter(played: Played, recalled: Recalled) -> Chapter:
+def regimes_section(window: WindowResult, reload: MarketReload) -> ReportSection:
     """What was earned in which kind of market, or why that is not known."""
     title = "By kind of market"
-    rows = regimes_of(played, played.main, recalled)
+    rows = regimes_of(window, window.main, reload)
     if isinstance(rows, str):
-        return Chapter(title, (Missing(title, rows),))
-    start = played.own["equity"][0]
+        return ReportSection(title, (Missing(title, rows),))
+    start = window.main_result.equity[0]
     shown = []
     for row in rows:
         costs = math.fsum(row[key] for key in ("fees", "spread", "impact", "funding")) / start
         regime = "not known yet" if row["regime"] == UNKNOWN else row["regime"]
         label = f"{_REGIME_TITLES.get(row['kind'], row['kind'])}: {regime}"
-        shown.append(Row(label, {**row, "costs": costs, "hit_rate": row["hit_rate"] if row["trades"] else None}))
+        shown.append(TableRow(label, {**row, "costs": costs, "hit_rate": row["hit_rate"] if row["trades"] else None}))
     caption = (
         "Trend and volatility of the last 14 days over all symbols, as known when it decided; of a synthetic market "
         "its hidden regime too. Within each kind the returns add up to the total. Good: it earns in more than one row, "
         "and a falling market does not take back what a rising one gave."
     )
-    return Chapter(title, (Table("", caption, REGIME_COLUMNS, tuple(shown), "Market", tinted=True),))
+    return ReportSection(title, (Table("", caption, REGIME_COLUMNS, tuple(shown), "Market", tinted=True),))
 
 
-def _best_baseline(played: Played) -> str | None:
+def _best_baseline(window: WindowResult) -> str | None:
     """The baseline with the largest return, if it is another than holding; the oracle does not count."""
     returns = {
         name: row["total_return"]
-        for name, row in played.rows.items()
-        if name != _UNFAIR and name not in played.subjects
+        for name, row in window.rows.items()
+        if name != _UNFAIR and name not in window.subjects
     }
     best = max(returns, key=returns.__getitem__, default=None)
     return best if best != "hold" else None
 
 
-def _waiting(played: Played) -> set[str]:
+def _waiting(window: WindowResult) -> set[str]:
     """Baselines that are not drawn until somebody asks for them: all but holding and the best."""
-    return set(played.results) - {"hold", _best_baseline(played), *played.subjects}
+    return set(window.results) - {"hold", _best_baseline(window), *window.subjects}
 
 
-def _text(values: Mapping[str, Any], key: str, kind: Kind) -> str:
+def _text(values: Mapping[str, Any], key: str, kind: NumberKind) -> str:
     """The number of a metric in words; an older record may lack it."""
     return number_text(values[key], kind) if values.get(key) is not None else ABSENT
 

@@ -21,7 +21,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A row of a table: its heading, a note below that, and the values by the columns' keys. `main` stands out."""
 
     label: str
@@ -38,7 +38,7 @@ class Table:
     title: str
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     first: str = "Who"
     tinted: bool = False
     folded: bool = False
@@ -52,12 +52,15 @@ class Missing:
     reason: str
 
 
+Block = Picture | Table | Missing
+
+
 @dataclass(frozen=True)
-class Chapter:
-    """A part of a page under one heading, with a caption where there is something to say about all of it."""
+class ReportSection:
+    """Blocks under one heading, with a caption where there is something to say about all of them."""
 
     title: str
-    parts: tuple[Picture | Table | Missing, ...]
+    blocks: tuple[Block, ...]
     caption: str = ""
 
 

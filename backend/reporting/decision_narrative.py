@@ -1,4 +1,4 @@
-"""A stored decision (see `backend.decisions.document`) told line by line, as a conversation that people can follow.
+"""A decision's tree in sentences, line by line, as a conversation that people can follow.
 
 Everything that models and news said is untrusted text: it comes out as plain strings, to be shown as such.
 """
@@ -6,12 +6,11 @@ Everything that models and news said is untrusted text: it comes out as plain st
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from backend.decisions.tree import Talk, manager_talk
+from backend.decisions.tree import ConversationNode, DecisionTree
 from backend.reporting.labels import number_text
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
 from cryptosentinel.agents.market_analyst import Analysis
@@ -19,13 +18,12 @@ from cryptosentinel.agents.registry import ROLES, SUB_AGENTS, role_title
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.protocol.tool_calls import MalformedCall, ToolCall
-
-_COIN = re.compile(r"^(\S+): held ", re.MULTILINE)  # a coin's line in the manager's brief
+from simulator.exchange.orders import Order
 
 
 @dataclass(frozen=True)
 class Line:
-    """One thing said or done.
+    """One thing that was said or done.
 
     `speaker` is a role's key, or "desk" (what the team is told), "tool" (what code answered), "guard", "orders" or
     "result". `depth` is 1 inside a consultation. `raw` is the exact text behind `text`, empty where there is none.
@@ -39,70 +37,70 @@ class Line:
     problem: bool = False
 
 
-def tell(story: dict[str, Any]) -> list[Line]:
+def narrate(tree: DecisionTree) -> list[Line]:
     """The whole decision: what was said, what RiskAnalyst and the guard changed, the orders, what the account made."""
-    return [*conversation(story), *consequences(story)]
+    return [*conversation_lines(tree), *consequences(tree)]
 
 
-def headline(story: dict[str, Any]) -> str:
+def headline(tree: DecisionTree) -> str:
     """One line: what was decided, and the change of equity up to the next decision."""
-    names, talk = real_names(story), manager_talk(story)
-    answer = None if talk is None else talk.answer
-    if answer is None:
-        said = "no valid answer, so no change"
+    names, positions = tree.names, tree.positions
+    if positions is None:
+        decided = "no valid answer, so no change"
     else:
         asked_about = f" in {', '.join(names.values())}" if names else ""
-        said = "; ".join(_position(position, names) for position in _positions(answer)) or f"no change{asked_about}"
-    earned = story.get("net_return")
-    return said if earned is None else f"{said} → account {number_text(earned, 'change')}"
+        decided = "; ".join(_position(position, names) for position in positions) or f"no change{asked_about}"
+    earned = tree.document.net_return
+    return decided if earned is None else f"{decided} → account {number_text(earned, 'change')}"
 
 
-def conversation(story: dict[str, Any]) -> list[Line]:
+def conversation_lines(tree: DecisionTree) -> list[Line]:
     """What the manager was told, asked and decided; what it asked for is answered in between, one level deeper."""
-    talk = manager_talk(story)
-    return [] if talk is None else list(_talk(talk, real_names(story), 0))
+    return [] if tree.manager is None else list(_conversation(tree.manager, tree.names, 0))
 
 
-def consequences(story: dict[str, Any]) -> list[Line]:
+def consequences(tree: DecisionTree) -> list[Line]:
     """What followed from the words: cuts by RiskAnalyst and the guard, orders, and what they earned."""
     lines: list[Line] = []
-    for ruling in story.get("rulings", []):
-        asked, allowed = _percent(ruling["asked"]), _percent(ruling["allowed"])
-        text = f"My verdict binds: {ruling['side']} {ruling['symbol']} goes from {asked} to {allowed}."
-        lines.append(Line("risk_analyst", role_title("risk_analyst"), text, json.dumps(ruling)))
-    for clamp in story.get("clamps", []):
-        text = f"{clamp['symbol']}: {clamp['detail']} (rule {clamp['rule']})."
-        lines.append(Line("guard", "Guard", text, json.dumps(clamp)))
-    orders = story.get("orders", [])
-    if orders and not story.get("clamps"):
+    document = tree.document
+    for ruling in document.rulings:
+        asked, allowed = _percent(ruling.asked), _percent(ruling.allowed)
+        text = f"My verdict binds: {ruling.side} {ruling.symbol} goes from {asked} to {allowed}."
+        lines.append(Line("risk_analyst", role_title("risk_analyst"), text, json.dumps(ruling.model_dump())))
+    for clamp in document.clamps:
+        text = f"{clamp.symbol}: {clamp.detail} (rule {clamp.rule})."
+        lines.append(Line("guard", "Guard", text, json.dumps(clamp.model_dump())))
+    if document.orders and not document.clamps:
         lines.append(Line("guard", "Guard", "Within the hard limits: nothing was changed."))
-    text = "\n".join(_order(order) for order in orders) or "None. What is held stays."
-    lines.append(Line("orders", "Orders", text, json.dumps(orders) if orders else ""))
-    if story.get("net_return") is not None:
-        before, after = story.get("equity_before"), story.get("equity_after")
-        text = f"The account's change up to the next decision: {number_text(story['net_return'], 'change')}"
+    text = "\n".join(_order(order) for order in document.orders) or "None. What is held stays."
+    raw = json.dumps([asdict(order) for order in document.orders]) if document.orders else ""
+    lines.append(Line("orders", "Orders", text, raw))
+    if document.net_return is not None:
+        before, after = document.equity_before, document.equity_after
+        text = f"The account's change up to the next decision: {number_text(document.net_return, 'change')}"
         text += f", from {before:,.2f} to {after:,.2f}." if before is not None and after is not None else "."
-        lines.append(Line("result", "What it earned", text, problem=story["net_return"] < 0))
+        lines.append(Line("result", "What it earned", text, problem=document.net_return < 0))
     return lines
 
 
-def _talk(talk: Talk, names: dict[str, str], depth: int) -> Iterator[Line]:
+def _conversation(node: ConversationNode, names: dict[str, str], depth: int) -> Iterator[Line]:
     """One conversation in order, with what was consulted in it."""
-    role, title = talk.role, role_title(talk.role)
-    if depth == 0 and talk.prompt:
-        yield Line("desk", "Situation", _named(talk.prompt, names), talk.prompt)
-    for turn in talk.turns:
+    role, title = node.role, role_title(node.role)
+    if depth == 0 and node.prompt:
+        yield Line("desk", "Situation", _named(node.prompt, names), node.prompt)
+    for turn in node.turns:
         call, content = turn.call, turn.content
-        said = _said(call, content, names)
+        sentence = _sentence(call, content, names)
         looks_up = isinstance(call, ToolCall) and not turn.consults and call.name != ROLES[role].answer.name
         if looks_up and turn.result is not None:
-            yield Line("tool", f"{title} {said}", _result(turn.result, names), f"{content}\n{turn.result}", depth)
-        else:  # what a consultation answers is told as a conversation of its own
-            yield Line(role, title, said, content, depth, isinstance(call, MalformedCall))
+            yield Line("tool", f"{title} {sentence}", _result(turn.result, names), f"{content}\n{turn.result}", depth)
+        else:  # what a consultation answers has lines of its own
+            yield Line(role, title, sentence, content, depth, isinstance(call, MalformedCall))
         for other in turn.consulted:
-            yield from _talk(other, names, depth + 1)
-    if talk.problem:
-        text = f"This answer could not be used ({talk.problem}). It counts as no answer."
+            yield from _conversation(other, names, depth + 1)
+    problem = node.document.problem
+    if problem:
+        text = f"This answer could not be used ({problem}). It counts as no answer."
         yield Line(role, title, text, "", depth, problem=True)
 
 
@@ -115,7 +113,7 @@ def _question(consult: str, question: AskAnalyst | AskAboutPosition, names: dict
     return f"{asked.title}, {f'may I hold {wish}?' if asked.key == 'risk_analyst' else f'how would you trade {wish}?'}"
 
 
-def _said(call: ToolCall | MalformedCall, content: str, names: dict[str, str]) -> str:
+def _sentence(call: ToolCall | MalformedCall, content: str, names: dict[str, str]) -> str:
     """A call in a sentence; what is no valid call, as it stands."""
     if isinstance(call, MalformedCall):
         return content or "(said nothing)"
@@ -157,19 +155,14 @@ def _position(position: Position, names: dict[str, str]) -> str:
     return f"{text} ({', '.join(brackets)})" if brackets else text
 
 
-def _positions(answer: dict[str, Any]) -> tuple[Position, ...]:
-    return tuple(Decision.model_validate(answer).positions)
-
-
-def _order(order: dict[str, Any]) -> str:
-    side = "Buy" if order["quantity"] > 0 else "Sell"
-    delay = order.get("delay", 0)
-    when = "at the next open" if not delay else f"after {_count(delay, 'bar')} of waiting"
-    text = f"{side} {abs(order['quantity']):.6g} {order['symbol']} {when}"
-    for word in ("stop", "target"):
-        if order.get(word) is not None:
-            text += f", {word} {order[word]:.6g}"
-    return text + (", only to reduce." if order.get("reduce_only") else ".")
+def _order(order: Order) -> str:
+    side = "Buy" if order.quantity > 0 else "Sell"
+    when = "at the next open" if not order.delay else f"after {_count(order.delay, 'bar')} of waiting"
+    text = f"{side} {abs(order.quantity):.6g} {order.symbol} {when}"
+    for word, level in (("stop", order.stop), ("target", order.target)):
+        if level is not None:
+            text += f", {word} {level:.6g}"
+    return text + (", only to reduce." if order.reduce_only else ".")
 
 
 def _result(content: str, names: dict[str, str]) -> str:
@@ -189,24 +182,6 @@ def _plain(value: Any, names: dict[str, str]) -> str:
     if isinstance(value, list):
         return "".join(f"\n– {_plain(item, names)}" for item in value)
     return _name(value, names) if isinstance(value, str) else str(value)
-
-
-def real_names(story: dict[str, Any]) -> dict[str, str]:
-    """What is known of the neutral names under which the team sees the coins, as `C1` -> `BTCUSDT`."""
-    talk = manager_talk(story)
-    if talk is None:
-        return {}
-    names = dict(zip(_COIN.findall(talk.prompt), story.get("symbols", ()), strict=False))
-    for turn in talk.turns:
-        arguments = turn.call.arguments if isinstance(turn.call, ToolCall) else None
-        questions = arguments.questions if isinstance(arguments, AskSeveral) else [arguments]
-        for question, other in zip(questions, turn.consulted, strict=False):
-            if isinstance(question, AskAnalyst | AskAboutPosition) and "symbol" in other.asked:
-                names[question.symbol] = other.asked["symbol"]
-    # Stories of older stores say of one coin at most which it is.
-    if not names and talk.answer is not None and story.get("symbol"):
-        names |= {position.symbol: story["symbol"] for position in _positions(talk.answer)[:1]}
-    return names
 
 
 def _name(alias: str, names: dict[str, str]) -> str:

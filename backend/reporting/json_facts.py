@@ -1,4 +1,4 @@
-"""The numbers behind the chapters of a backtest, for programs and for the chapters themselves."""
+"""The numbers behind the sections of a backtest, for programs and for the sections themselves."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from pydantic import ValidationError
 from backend.config.market import CostsConfig
 from backend.evaluation.guard_attribution import RuleWorth, by_rule, interventions
 from backend.reporting import result_stats
-from backend.reporting.market_reload import Recalled
+from backend.reporting.market_reload import MarketReload
 from backend.reporting.result_stats import Month, RollingSharpe
-from backend.reporting.run_summary import Played
+from backend.reporting.run_summary import WindowResult
 from simulator.errors import DataError
 from simulator.market.timeframes import format_time
 
 TRADES_LISTED = 200
 
 
-def backtest_facts(played: Played, settings: Mapping[str, Any], recalled: Recalled) -> dict[str, Any]:
-    """The numbers of the chapters for programs: by name, and the trades of the main team as far as they are listed.
+def backtest_facts(window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> dict[str, Any]:
+    """The numbers of the sections for programs: by name, and the trades of the main team as far as they are listed.
 
     `settings` is the config of the run. Times are ms UTC, money is in quote currency, all else fractions; None is what
     is not available.
     """
-    rolling = rolling_of(played)
-    found: dict[str, Any] = {}
-    for name, result in played.results.items():
-        months = result_stats.monthly_returns(result["times"], result["equity"])
-        trades = result_stats.trades_of_result(result)
-        regimes = regimes_of(played, name, recalled)
-        found[name] = {
+    rolling = rolling_of(window)
+    by_name: dict[str, Any] = {}
+    for name, result in window.results.items():
+        months = result_stats.monthly_returns(result.times, result.equity)
+        trades = result.trades
+        regimes = regimes_of(window, name, reload)
+        by_name[name] = {
             "monthly": [_month_fact(one) for one in months],
             "yearly": {str(year): value for year, value in result_stats.yearly_returns(months).items()},
-            "rolling_sharpe": _rolling_fact(rolling.get(name), name == played.main),
+            "rolling_sharpe": _rolling_fact(rolling.get(name), name == window.main),
             "trade_statistics": {
-                side: result_stats.trade_summary(chosen, result["equity"][0])
+                side: result_stats.trade_summary(chosen, result.equity[0])
                 for side, chosen in {"all": trades, **result_stats.by_side(trades)}.items()
             },
             "cost_split": result_stats.cost_summary(result),
@@ -46,17 +46,17 @@ def backtest_facts(played: Played, settings: Mapping[str, Any], recalled: Recall
             "regimes": None if isinstance(regimes, str) else regimes,
             "regimes_problem": regimes if isinstance(regimes, str) else None,
         }
-    own = result_stats.trades_of_result(played.own)
-    withheld = withheld_of(played, settings, recalled)
+    own = window.main_result.trades
+    withheld = withheld_of(window, settings, reload)
     return {
-        "main": played.main,
-        "from": format_time(played.own["times"][0]),
-        "to": format_time(played.own["times"][-1]),
+        "main": window.main,
+        "from": format_time(window.main_result.times[0]),
+        "to": format_time(window.main_result.times[-1]),
         "trades_in_all": len(own),
         "trades": [asdict(trade) for trade in own[:TRADES_LISTED]],
         "withheld": None if isinstance(withheld, str) else [asdict(one) for one in withheld],
         "withheld_problem": withheld if isinstance(withheld, str) else None,
-        "by_name": found,
+        "by_name": by_name,
     }
 
 
@@ -78,37 +78,37 @@ def _rolling_fact(rolling: RollingSharpe | None, with_series: bool) -> dict[str,
     return fact | ({"times": rolling.times, "values": rolling.values} if with_series else {})
 
 
-def regimes_of(played: Played, name: str, recalled: Recalled) -> list[dict[str, Any]] | str:
+def regimes_of(window: WindowResult, name: str, reload: MarketReload) -> list[dict[str, Any]] | str:
     """`regime_rows` of one result against holding, or one sentence that says why there are none."""
-    if recalled.market is None:
-        return f"the regimes need the run's data again: {recalled.problem}"
-    hold = played.hold if name != "hold" else None
+    if reload.market is None:
+        return f"the regimes need the run's data again: {reload.problem}"
+    hold = window.hold if name != "hold" else None
     try:
-        return result_stats.regime_rows(played.results[name], recalled.market, hold)
+        return result_stats.regime_rows(window.results[name], reload.market, hold)
     except DataError as error:
         return str(error)
 
 
-def withheld_of(played: Played, settings: Mapping[str, Any], recalled: Recalled) -> list[RuleWorth] | str:
+def withheld_of(window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> list[RuleWorth] | str:
     """What the guard and RiskAnalyst withheld from the main team, by rule, or one sentence that says why that is not
     known."""
-    records = played.decisions.get(played.main, [])
-    if not records:
+    decisions = window.decisions.get(window.main, [])
+    if not decisions:
         return "only a team's decisions are reviewed by them, and the store holds none"
-    if not any(record.story.get("rulings") or record.story.get("clamps") for record in records):
+    if not any(decision.document.rulings or decision.document.clamps for decision in decisions):
         return []
-    if recalled.market is None:
-        return f"what it was worth needs the run's data again: {recalled.problem}"
+    if reload.market is None:
+        return f"what it was worth needs the run's data again: {reload.problem}"
     try:
         costs = CostsConfig.model_validate_json(json.dumps(settings.get("costs", {}))).costs()
     except ValidationError:
         return "the run's record holds no costs that this version can read"
-    return by_rule(interventions(records, recalled.market, costs, played.own["times"][-1]))
+    return by_rule(interventions(decisions, reload.market, costs, window.main_result.times[-1]))
 
 
-def rolling_of(played: Played) -> dict[str, RollingSharpe]:
+def rolling_of(window: WindowResult) -> dict[str, RollingSharpe]:
     """The rolling Sharpe ratio of each result that is long enough."""
-    found = {
-        name: result_stats.rolling_sharpe(result["times"], result["equity"]) for name, result in played.results.items()
+    rolling = {
+        name: result_stats.rolling_sharpe(result.times, result.equity) for name, result in window.results.items()
     }
-    return {name: one for name, one in found.items() if one is not None}
+    return {name: sharpe for name, sharpe in rolling.items() if sharpe is not None}

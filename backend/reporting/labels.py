@@ -57,7 +57,7 @@ MEANINGS = {
 }
 
 
-Kind = Literal[
+NumberKind = Literal[
     "change", "month", "share", "small_share", "ratio", "count", "money", "hours", "days", "price", "moment", "text"
 ]
 
@@ -68,7 +68,7 @@ class Column:
 
     key: str
     title: str
-    kind: Kind
+    kind: NumberKind
     meaning: str
 
 
@@ -162,7 +162,7 @@ def title_of(name: str) -> str:
     return (_TITLES.get(base) or (f"Strategy {base}" if ":" in base else f"Team {base}")) + comma + variant
 
 
-def number_text(value: Any, kind: Kind) -> str:
+def number_text(value: Any, kind: NumberKind) -> str:
     """A cell of a table as text, with its unit; a dash where there is nothing.
 
     `change` +1.23 %, `month` +1.2 %, `share` 1.2 %, `small_share` 1.23 %, `ratio` 1.23, `count` 1.2, `money` 1,234.50,
@@ -190,8 +190,8 @@ def number_text(value: Any, kind: Kind) -> str:
 
 _LARGEST = sys.float_info.max
 
-# Kind -> whether it is a fraction that is written in percent, format, unit.
-_FORMS: dict[Kind, tuple[bool, str, str]] = {
+# NumberKind -> whether it is a fraction that is written in percent, format, unit.
+_FORMS: dict[NumberKind, tuple[bool, str, str]] = {
     "change": (True, "+.2f", " %"),
     "month": (True, "+.1f", " %"),
     "share": (True, ".1f", " %"),

@@ -19,7 +19,7 @@ MOST_CANDLES = 600
 
 
 @dataclass(frozen=True)
-class Recalled:
+class MarketReload:
     """The market of a run, or None and in one sentence why there is none."""
 
     market: Market | None
@@ -38,12 +38,12 @@ def market_of(run: RunRecord) -> Market:
     return market
 
 
-def recall(run: RunRecord, load: Callable[[RunRecord], Market] = market_of) -> Recalled:
-    """What `load` gives; a market that cannot be had is told, not raised."""
+def reload_market(run: RunRecord, load: Callable[[RunRecord], Market] = market_of) -> MarketReload:
+    """What `load` gives; where the market cannot be had, the reason in place of an error."""
     try:
-        return Recalled(load(run))
+        return MarketReload(load(run))
     except UserError as error:
-        return Recalled(None, str(error))
+        return MarketReload(None, str(error))
 
 
 def candles(market: Market, symbol: str, first: int, last: int) -> Bars:

@@ -17,20 +17,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from backend.decisions.document import StoredDecision
+from backend.decisions.tree import decision_tree
 from backend.reporting import charts
-from backend.reporting.backtest_sections import chapters, tiles
-from backend.reporting.decision_narrative import headline, tell
+from backend.reporting.backtest_sections import sections, tiles
+from backend.reporting.decision_narrative import headline, narrate
 from backend.reporting.json_facts import backtest_facts
 from backend.reporting.labels import ABSENT, COLUMNS, MEANINGS, duration_text, number_text, title_of
-from backend.reporting.market_reload import Recalled, recall
-from backend.reporting.run_summary import RunSummary, facts, how_it_was_run, summarise
-from backend.reporting.trade_sections import candles_chapter
-from backend.store.records import DecisionRecord
+from backend.reporting.market_reload import MarketReload, reload_market
+from backend.reporting.run_summary import RunSummary, how_it_was_run, run_facts, summarise
+from backend.reporting.trade_sections import candles_section
 from backend.store.store import Store
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time
 
-NOT_NEEDED = Recalled(None, "only a backtest needs its market again")
+_NOT_NEEDED = MarketReload(None, "only a backtest needs its market again")
 _DECISIONS_SHOWN = 5  # before the largest gains, and as many before the largest losses
 
 
@@ -62,13 +63,13 @@ def write_report(store: Store, run_id: str, folder: Path) -> Path:
     Raises `StoreError` for an unknown run, `UserError` where the files cannot be written.
     """
     summary = summarise(store, run_id)
-    recalled = recall(summary.run) if summary.run.kind == "backtest" else NOT_NEEDED
+    reload = reload_market(summary.run) if summary.run.kind == "backtest" else _NOT_NEEDED
     page = folder / "report.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        document = json.dumps(all_facts(summary, recalled), indent=2, allow_nan=False)
+        document = json.dumps(all_facts(summary, reload), indent=2, allow_nan=False)
         (folder / "report.json").write_text(document + "\n", encoding="utf-8")
-        page.write_text(render(summary, recalled), encoding="utf-8")
+        page.write_text(render(summary, reload), encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"the report cannot be written to {folder} ({error.strerror}): free some space or choose another folder; "
@@ -77,18 +78,18 @@ def write_report(store: Store, run_id: str, folder: Path) -> Path:
     return page
 
 
-def all_facts(summary: RunSummary, recalled: Recalled) -> dict[str, Any]:
-    """`facts` of the run, and of a backtest with a result also `backtest_facts` under `backtest`."""
-    document = facts(summary)
+def all_facts(summary: RunSummary, reload: MarketReload) -> dict[str, Any]:
+    """`run_facts` of the run, and of a backtest with a result also `backtest_facts` under `backtest`."""
+    document = run_facts(summary)
     if summary.run.kind == "backtest" and summary.backtests:
-        document["backtest"] = backtest_facts(summary.played()[0], summary.settings, recalled)
+        document["backtest"] = backtest_facts(summary.windows()[0], summary.settings, reload)
     return document
 
 
-def render(summary: RunSummary, recalled: Recalled) -> str:
+def render(summary: RunSummary, reload: MarketReload) -> str:
     """The page as HTML. All text is escaped: what models and news said is untrusted.
 
-    `recalled` is the market of the run, for the candles and regimes of a backtest.
+    `reload` is the market of the run, for the candles and regimes of a backtest.
     """
     environment = Environment(
         loader=PackageLoader("backend.reporting"),
@@ -98,7 +99,7 @@ def render(summary: RunSummary, recalled: Recalled) -> str:
         undefined=StrictUndefined,
     )
     environment.filters |= {"number": number_text, "duration": duration_text, "title_of": title_of, "time": format_time}
-    figures = _Figures()
+    figures, example = _Figures(), summary.example
     context: dict[str, Any] = {
         "summary": summary,
         "run": summary.run,
@@ -116,10 +117,10 @@ def render(summary: RunSummary, recalled: Recalled) -> str:
             for curve in summary.curves()
         ],
         "calls": figures.add("Calls per decision", charts.calls_chart(summary.calls)) if summary.calls else None,
-        "story": summary.evaluations.get("story"),
-        "tell": tell,
-        "backtest": _backtest(summary, recalled),
-        "draw": lambda part: figures.add(part.title, part.figure),
+        "example": example,
+        "example_lines": narrate(decision_tree(example)) if example else [],
+        "backtest": _backtest(summary, reload),
+        "draw": lambda picture: figures.add(picture.title, picture.figure),
         "plotly": Markup(get_plotlyjs()),
         "plotly_config": Markup(json.dumps(charts.CONFIG)),
     }
@@ -143,27 +144,28 @@ def _mean_equity(figures: _Figures, summary: RunSummary) -> _Figure | None:
     return figures.add("Equity on held-out windows", chart)
 
 
-def _backtest(summary: RunSummary, recalled: Recalled) -> dict[str, Any] | None:
+def _backtest(summary: RunSummary, reload: MarketReload) -> dict[str, Any] | None:
     """What the page of a backtest run shows of it; None where there is no result."""
     if summary.run.kind != "backtest" or not summary.backtests:
         return None
-    played = summary.played()[0]
-    parts = chapters(played, summary.settings, recalled)
-    parts.insert(-1, candles_chapter(played, recalled))
-    decisions = played.decisions.get(played.main, [])
+    window = summary.windows()[0]
+    shown = sections(window, summary.settings, reload)
+    shown.insert(-1, candles_section(window, reload))
+    decisions = window.decisions.get(window.main, [])
+    trees = [(decision, decision_tree(decision.document)) for decision in _extremes(decisions)]
     return {
-        "played": played,
-        "tiles": tiles(played),
-        "chapters": parts,
-        "decisions": [(record, headline(record.story)) for record in _telling(decisions)],
+        "window": window,
+        "tiles": tiles(window),
+        "sections": shown,
+        "decisions": [(decision.time, headline(tree), narrate(tree)) for decision, tree in trees],
         "decisions_in_all": len(decisions),
-        "decisions_with_orders": sum(bool(record.story.get("orders")) for record in decisions),
+        "decisions_with_orders": sum(bool(decision.document.orders) for decision in decisions),
     }
 
 
-def _telling(decisions: Sequence[DecisionRecord]) -> list[DecisionRecord]:
+def _extremes(decisions: Sequence[StoredDecision]) -> list[StoredDecision]:
     """Of the decisions that sent orders those followed by the largest gains and losses, in order of time."""
-    active = [record for record in decisions if record.story.get("orders")] or decisions
-    ranked = sorted(active, key=lambda record: record.story.get("net_return") or 0.0)
+    active = [decision for decision in decisions if decision.document.orders] or decisions
+    ranked = sorted(active, key=lambda decision: decision.document.net_return or 0.0)
     chosen = ranked[:_DECISIONS_SHOWN] + ranked[-_DECISIONS_SHOWN:]
-    return sorted({record.ordinal: record for record in chosen}.values(), key=lambda record: record.ordinal)
+    return sorted({decision.ordinal: decision for decision in chosen}.values(), key=lambda decision: decision.ordinal)

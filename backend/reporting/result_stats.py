@@ -1,14 +1,13 @@
 """What a stored backtest result says beyond its metrics: months, rolling Sharpe, trades, costs by kind, regimes.
 
-Everything is computed from the dict of `BacktestResult.to_dict`. A record of an older version may lack keys; what
-cannot be told without them is None.
+A result of an older program may lack some costs and some fields of its trades; what needs them is None.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from statistics import fmean, median
 from typing import Any
@@ -16,22 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from backend.decisions.backtest_document import BacktestDocument
 from simulator.backtest import metrics
 from simulator.backtest.regimes import by_regime
-from simulator.backtest.run import BacktestResult
 from simulator.backtest.trade_stats import COST_KEYS, cost_split, trade_statistics
 from simulator.backtest.trades import Trade
-from simulator.exchange.exchange_records import Fill
 from simulator.market.market import Market
-
-Result = Mapping[str, Any]  # of `BacktestResult.to_dict`
 
 ROLLING_DAYS = 30
 FEWEST_RETURNS = 20  # of a rolling window: the deviation of fewer says nothing
 _MOST_WINDOWS = 1_500  # more cannot be seen on a screen
 _HOUR_MS = 3_600_000
-_TRADE_FIELDS = {field.name for field in fields(Trade)}
-_FILL_FIELDS = {field.name for field in fields(Fill)}
 
 
 @dataclass(frozen=True)
@@ -104,12 +98,6 @@ def rolling_sharpe(times: Sequence[int], equity: Sequence[float]) -> RollingShar
     return RollingSharpe(bars, bars * interval / metrics.DAY_MS, [times[end] for end in ends], values)
 
 
-def trades_of_result(result: Result) -> list[Trade]:
-    """The stored trades. Fields that a record of another version lacks have their defaults, those that are not known
-    any more are left out."""
-    return [Trade(**_known(trade, _TRADE_FIELDS)) for trade in result.get("trades", [])]
-
-
 def trade_summary(trades: Sequence[Trade], start_equity: float) -> dict[str, float | None]:
     """`trade_statistics` with what they leave out; None for what has no meaning (a rate of no trades, gains over no
     loss) or is not known.
@@ -117,16 +105,16 @@ def trade_summary(trades: Sequence[Trade], start_equity: float) -> dict[str, flo
     Beside them: `mae`, `mfe`, mean excursions; `median_hours`, `longest_hours`, holding times; `winner_mae`, the mean
     MAE of the trades that were won: how far against it a good trade goes.
     """
-    found: dict[str, float | None] = dict(trade_statistics(trades, start_equity))
+    statistics: dict[str, float | None] = dict(trade_statistics(trades, start_equity))
     if not trades:
-        found |= dict.fromkeys(("hit_rate", "expectancy", "best_trade", "worst_trade"))
+        statistics |= dict.fromkeys(("hit_rate", "expectancy", "best_trade", "worst_trade"))
     if not any(trade.pnl < 0.0 for trade in trades):
-        found |= dict.fromkeys(("profit_factor", "payoff_ratio"))
+        statistics |= dict.fromkeys(("profit_factor", "payoff_ratio"))
     held = [trade.holding_ms / _HOUR_MS for trade in trades if trade.holding_ms is not None]
     adverse = [trade.mae for trade in trades if trade.mae is not None]
     favourable = [trade.mfe for trade in trades if trade.mfe is not None]
     won = [trade.mae for trade in trades if trade.mae is not None and trade.pnl > 0.0]
-    return found | {
+    return statistics | {
         "mae": fmean(adverse) if adverse else None,
         "mfe": fmean(favourable) if favourable else None,
         "winner_mae": fmean(won) if won else None,
@@ -148,11 +136,11 @@ def trade_return(trade: Trade) -> float:
     return trade.pnl / (abs(trade.quantity) * trade.entry_price)
 
 
-def cost_summary(result: Result) -> dict[str, float | None]:
+def cost_summary(result: BacktestDocument) -> dict[str, float | None]:
     """What trading cost, in quote currency: each of `COST_KEYS` (None where it was not recorded) and `total`; `net` and
     `gross`, the profit after and before costs; `total_share`, costs over the equity at the start; `total_of_gross`,
     costs over the profit before them, None where that was not positive. Negative amounts were received."""
-    equity, paid = result["equity"], result["costs"]
+    equity, paid = result.equity, result.costs
     net = equity[-1] - equity[0]
     total = math.fsum(paid.values())
     split = cost_split(paid, equity[0], net)
@@ -166,46 +154,23 @@ def cost_summary(result: Result) -> dict[str, float | None]:
     }
 
 
-def traded_notional(result: Result) -> dict[str, float]:
+def traded_notional(result: BacktestDocument) -> dict[str, float]:
     """Value of all fills of each symbol that was traded, the largest first."""
     traded: dict[str, float] = {}
-    for fill in result.get("fills", []):
-        traded[fill["symbol"]] = traded.get(fill["symbol"], 0.0) + abs(fill["quantity"]) * fill["price"]
+    for fill in result.fills:
+        traded[fill.symbol] = traded.get(fill.symbol, 0.0) + abs(fill.quantity) * fill.price
     return dict(sorted(traded.items(), key=lambda item: (-item[1], item[0])))
 
 
-def regime_rows(result: Result, market: Market, against: Result | None) -> list[dict[str, Any]]:
+def regime_rows(result: BacktestDocument, market: Market, against: BacktestDocument | None) -> list[dict[str, Any]]:
     """The fields of each `RegimeRow` of `result`, with `against`: the return of another result there, or None.
 
     Raises `DataError` where `market` is not the one of the result.
     """
-    rows = by_regime(_without_orders(result), market)
-    others = by_regime(_without_orders(against), market) if against is not None else []
+    rows = by_regime(result.result(), market)
+    others = by_regime(against.result(), market) if against is not None else []
     returns = {(row.kind, row.regime): row.total_return for row in others}
     return [{**asdict(row), "against": returns.get((row.kind, row.regime))} for row in rows]
-
-
-def _without_orders(result: Result) -> BacktestResult:
-    """The result but for its rejections, read as leniently as `trades_of_result` reads trades."""
-    symbols = tuple(result["symbols"])
-    return BacktestResult(
-        symbols=symbols,
-        start=result["start"],
-        decisions=result["decisions"],
-        times=np.array(result["times"], dtype=np.int64),
-        equity=np.array(result["equity"], dtype=np.float64),
-        exposure=np.array(result["exposure"], dtype=np.float64).reshape(-1, len(symbols)),
-        fills=tuple(Fill(**_known(fill, _FILL_FIELDS)) for fill in result["fills"]),
-        trades=tuple(trades_of_result(result)),
-        rejections=(),
-        costs=dict(result["costs"]),
-        metrics=dict(result["metrics"]),
-        absent_bars=result["absent_bars"],
-    )
-
-
-def _known(record: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key in names}
 
 
 def _returns(equity: Sequence[float]) -> NDArray[np.float64]:
@@ -224,3 +189,23 @@ def _month_start(year: int, month: int) -> int:
 
 def _month_end(year: int, month: int) -> int:
     return _month_start(year + month // 12, month % 12 + 1)
+
+
+def inference_cost_line(result: BacktestDocument) -> str | None:
+    """What a team's inference took and what it leaves of the return, in a sentence; None where nothing was recorded."""
+    spent = result.inference
+    if spent is None:
+        return None
+    engine = spent.engine
+    text = f"inference took {spent.calls:,} requests and {spent.tokens:,} tokens in {spent.seconds:,.1f} s"
+    if engine:
+        text += f" ({engine['tokens_per_second']:,.0f} sampled a second, {100 * engine['prefix_reuse']:.0f} % of the "
+        text += "prompts known from before)"
+    if spent.money:
+        left = 100 * result.return_after_inference
+        text += f"; it cost {spent.money:,.4g}, which leaves a return of {left:+.2f} %"
+    if spent.exhausted:
+        text += f"; {spent.exhausted} conversations ended because the budget was spent"
+    if engine and engine["failures"]:
+        text += f"; {engine['failures']:.0f} requests failed"
+    return text

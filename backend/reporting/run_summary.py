@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.config.schema import BASELINES
+from backend.decisions.backtest_document import BacktestDocument, StoredBacktest, read_backtests
+from backend.decisions.document import ExampleDecision, StoredDecision, read_decisions
+from backend.evaluation.evaluate import EXAMPLE_DECISION
 from backend.reporting.charts import Event
-from backend.reporting.inference_cost import return_after_thinking, thinking_money
 from backend.reporting.labels import ABSENT, listed, number_text, title_of
-from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord, MetricRecord, RunRecord
+from backend.store.records import EvaluationRecord, MetricRecord, RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import MANAGER, ROLES, role_title
 from simulator.market.timeframes import format_time
 
-Series = dict[str, tuple[list[int], list[float]]]  # name -> steps, values
+_Series = dict[str, tuple[list[int], list[float]]]  # name -> steps, values
 
 # Curves that are drawn for each role: the metric's name without the role, a title, its range.
 _ROLE_METRICS = (
@@ -33,46 +35,45 @@ class Curves:
 
     title: str
     caption: str
-    series: Series
+    series: _Series
 
 
 @dataclass(frozen=True)
-class Played:
-    """One window, played by teams and baselines. `results` are those of `BacktestResult.to_dict`, `main`'s first.
+class WindowResult:
+    """What teams and baselines made of one window. `results` has that of `main` first.
 
-    `window` is empty for a backtest run, else the evaluation that the window belongs to. `subjects` are those that were
-    tested, `main` the first of them; the other results are baselines. `decisions` are by team.
+    `name` is empty for a backtest run, else that of the evaluation that the window belongs to. `subjects` are those
+    that were tested, `main` the first of them; the other results are baselines. `decisions` are by team.
     """
 
-    window: str
+    name: str
     main: str
     subjects: tuple[str, ...]
-    results: dict[str, dict[str, Any]]
-    decisions: dict[str, list[DecisionRecord]]
+    results: dict[str, BacktestDocument]
+    decisions: dict[str, list[StoredDecision]]
 
     @property
-    def own(self) -> dict[str, Any]:
+    def main_result(self) -> BacktestDocument:
         """The result of `main`."""
         return self.results[self.main]
 
     @property
-    def hold(self) -> dict[str, Any] | None:
+    def hold(self) -> BacktestDocument | None:
         """The result of holding, where there is one that is not the main result itself."""
         return self.results.get("hold") if self.main != "hold" else None
 
     @property
     def sentence(self) -> str:
         """What it came to; in the same breath what holding would have."""
-        own = self.own
-        period = f"{format_time(own['times'][0])} to {format_time(own['times'][-1])} UTC"
-        earned = number_text(own["metrics"]["total_return"], "change")
-        text = f"{title_of(self.main)} made {earned} on {listed(own['symbols'])} from {period}, net of all costs"
-        if thinking_money(own):
-            text += f" of trading; less what thinking cost, {number_text(return_after_thinking(own), 'change')}"
+        own = self.main_result
+        period = f"{format_time(own.times[0])} to {format_time(own.times[-1])} UTC"
+        earned = number_text(own.total_return, "change")
+        text = f"{title_of(self.main)} made {earned} on {listed(own.symbols)} from {period}, net of all costs"
+        if own.inference_money:
+            text += f" of trading; less what inference cost, {number_text(own.return_after_inference, 'change')}"
         text += "."
         if self.hold is not None:
-            held = self.hold["metrics"]["total_return"]
-            text += f" Buying and holding made {number_text(held, 'change')}."
+            text += f" Buying and holding made {number_text(self.hold.total_return, 'change')}."
         return text
 
     @property
@@ -80,8 +81,8 @@ class Played:
         """A table of results."""
         return {
             name: {
-                **result["metrics"],
-                "costs": sum(result["costs"].values()) / result["equity"][0],
+                **result.metrics,
+                "costs": sum(result.costs.values()) / result.equity[0],
                 "hold_rate": self._hold_rate(name),
             }
             for name, result in self.results.items()
@@ -89,8 +90,8 @@ class Played:
 
     def _hold_rate(self, name: str) -> float | None:
         """Share of a team's decisions that sent no orders; None for those whose decisions are not stored."""
-        records = self.decisions.get(name)
-        return sum(not record.story.get("orders") for record in records) / len(records) if records else None
+        decisions = self.decisions.get(name)
+        return sum(not one.document.orders for one in decisions) / len(decisions) if decisions else None
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ class RunSummary:
     run: RunRecord
     evaluations: dict[str, dict[str, Any]]
     metrics: list[MetricRecord]
-    backtests: list[BacktestRecord]
-    decisions: list[DecisionRecord]
+    backtests: list[StoredBacktest]
+    decisions: list[StoredDecision]
     calls: dict[str, dict[int, int]]
 
     @property
@@ -120,7 +121,7 @@ class RunSummary:
         if self.verdict is not None:
             return self.verdict
         if self.run.kind == "backtest" and self.backtests:
-            return self.played()[0].sentence
+            return self.windows()[0].sentence
         if self.run.status == "finished":
             return f"Run {self.run.run} has finished; it was not meant to give a verdict."
         return f"No verdict: this run is {self.run.status}" + (f" ({self.run.message})." if self.run.message else ".")
@@ -136,12 +137,12 @@ class RunSummary:
     @property
     def events(self) -> list[Event]:
         """Stage boundaries, rollbacks and the best step, to be marked in the curves."""
-        found = [Event(step, "stage", f"stage {stage}") for stage, step in self._stages() if step > 0]
+        events = [Event(step, "stage", f"stage {stage}") for stage, step in self._stages() if step > 0]
         for rollback in self.closing.get("rollbacks", []):
-            found.append(Event(int(rollback["step"]), "rollback", f"{role_title(rollback['role'])} rolled back"))
+            events.append(Event(int(rollback["step"]), "rollback", f"{role_title(rollback['role'])} rolled back"))
         if self.closing.get("best_step") is not None:
-            found.append(Event(int(self.closing["best_step"]), "best", "kept: best validation"))
-        return found
+            events.append(Event(int(self.closing["best_step"]), "best", "kept: best validation"))
+        return events
 
     def _stages(self) -> list[tuple[int, int]]:
         """(stage, its first step); from the metric `stage` where the closing words are missing."""
@@ -155,12 +156,12 @@ class RunSummary:
 
     def curves(self) -> list[Curves]:
         """The pictures of training that the metrics allow."""
-        found = []
+        curves = []
         for suffix, title, caption in _ROLE_METRICS:
             roles = [role for role in ROLES if suffix != "calls" or role != MANAGER.key]  # nobody calls the manager
             series = self._series({f"{role}/{suffix}": role for role in roles})
             if series:
-                found.append(Curves(title, caption, series))
+                curves.append(Curves(title, caption, series))
         names = {"validation/outcome": "outcome", "validation/hold_share": "hold share"}
         series = self._series(names)
         if series:
@@ -168,11 +169,11 @@ class RunSummary:
                 "The team on states that it never trains on, always the same ones. Outcome: its result squashed to "
                 "0…1, 0.5 is break-even. Hold share: decisions that changed nothing."
             )
-            found.append(Curves("Validation", caption, series))
-        return found
+            curves.append(Curves("Validation", caption, series))
+        return curves
 
-    def _series(self, names: Mapping[str, str]) -> Series:
-        series: Series = {}
+    def _series(self, names: Mapping[str, str]) -> _Series:
+        series: _Series = {}
         for metric, label in names.items():
             points = [(record.step, record.values[metric]) for record in self.metrics if metric in record.values]
             if points:
@@ -199,41 +200,49 @@ class RunSummary:
         config = self.run.config.get("config")
         return config if isinstance(config, dict) else {}
 
-    def played(self) -> list[Played]:
-        """The stored windows: that of a backtest run, or those of an evaluation, named `evaluation/team`."""
-        windows: dict[str, dict[str, dict[str, Any]]] = {}
-        for record in self.backtests:
-            window, _, name = record.name.rpartition("/")
-            windows.setdefault(window, {})[name] = record.result
-        return [self._played(window, results) for window, results in windows.items()]
+    @property
+    def example(self) -> ExampleDecision | None:
+        """The decision that the run chose to be shown. Raises `StoreError` where it cannot be read."""
+        stored = self.evaluations.get(EXAMPLE_DECISION)
+        if stored is None:
+            return None
+        return ExampleDecision.from_json(stored, f"evaluation {EXAMPLE_DECISION} in run {self.run.run}")
 
-    def _played(self, window: str, results: dict[str, dict[str, Any]]) -> Played:
-        decisions: dict[str, list[DecisionRecord]] = {}
+    def windows(self) -> list[WindowResult]:
+        """The stored windows: that of a backtest run, or those of an evaluation, named `evaluation/team`."""
+        windows: dict[str, dict[str, BacktestDocument]] = {}
+        for backtest in self.backtests:
+            window, _, name = backtest.name.rpartition("/")
+            windows.setdefault(window, {})[name] = backtest.document
+        return [self._window(window, results) for window, results in windows.items()]
+
+    def _window(self, window: str, results: dict[str, BacktestDocument]) -> WindowResult:
+        decisions: dict[str, list[StoredDecision]] = {}
         for name in results:
             full = f"{window}/{name}" if window else name
-            own = [one for one in self.decisions if one.backtest == full or one.backtest.startswith(f"{full}/")]
-            if own:
-                decisions[name] = own
+            of_team = [one for one in self.decisions if one.backtest == full or one.backtest.startswith(f"{full}/")]
+            if of_team:
+                decisions[name] = of_team
         listed = [name for name in self.run.config.get("teams", []) if name in results]
         tested = [*listed, *decisions, *(name for name in results if name not in BASELINES)] or list(results)[:1]
         ordered = {name: results[name] for name in [*tested, *results]}
-        return Played(window, tested[0], tuple(dict.fromkeys(tested)), ordered, decisions)
+        return WindowResult(window, tested[0], tuple(dict.fromkeys(tested)), ordered, decisions)
 
 
 def summarise(store: Store, run_id: str) -> RunSummary:
-    """Read a run. Raises `StoreError` if there is none with this id."""
+    """Read a run. Raises `StoreError` if there is none with this id or a document of it cannot be read."""
     run = store.run(run_id)
     return RunSummary(
         run=run,
         evaluations=_newest(store.evaluations(run_id)),
         metrics=store.metrics(run_id),
-        backtests=store.backtests(run_id),
-        decisions=store.decisions(run_id),
+        backtests=read_backtests(store, run_id),
+        decisions=read_decisions(store, run_id),
         calls=store.calls_per_rollout(run_id),
     )
 
 
-def facts(summary: RunSummary) -> dict[str, Any]:
+def run_facts(summary: RunSummary) -> dict[str, Any]:
     """The run as one JSON document; `null` stands for what is not available."""
     run, closing = summary.run, summary.closing
     held_out, no_edge = summary.evaluations.get("held_out", {}), summary.evaluations.get("no_edge", {})
@@ -254,8 +263,8 @@ def facts(summary: RunSummary) -> dict[str, Any]:
         },
         "training": {key: closing.get(key) for key in ("stages", "rollbacks", "best_step")},
         "backtests": {
-            record.name: {key: record.result.get(key) for key in ("metrics", "costs", "absent_bars")}
-            for record in summary.backtests
+            backtest.name: {key: getattr(backtest.document, key) for key in ("metrics", "costs", "absent_bars")}
+            for backtest in summary.backtests
         },
         "seed": run.seed,
         "data_hash": run.data_hash,

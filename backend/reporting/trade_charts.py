@@ -6,7 +6,7 @@ What is long and what is short differs by shape and by line, not by colour alone
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import plotly.graph_objects as go
 
@@ -27,6 +27,7 @@ from backend.reporting.charts import (
 from backend.reporting.labels import COST_TITLES, title_of
 from backend.reporting.result_stats import RollingSharpe, trade_return
 from simulator.backtest.trades import Trade
+from simulator.exchange.exchange_records import Fill
 from simulator.market.market import Bars
 
 MOST_TRADES = 400  # drawn in one figure
@@ -95,7 +96,7 @@ def costs_chart(costs: Mapping[str, Mapping[str, float]], start: Mapping[str, fl
     return figure
 
 
-def candles_chart(bars: Bars, trades: Sequence[Trade], fills: Sequence[Mapping[str, Any]]) -> go.Figure:
+def candles_chart(bars: Bars, trades: Sequence[Trade], fills: Sequence[Fill]) -> go.Figure:
     """Candles of one symbol with its trades, each a line from its first fill to its last; an absent bar leaves a hole.
 
     `trades` and `fills` (of the stored result) may hold those of other symbols, which are left out. Of more than
@@ -115,8 +116,9 @@ def candles_chart(bars: Bars, trades: Sequence[Trade], fills: Sequence[Mapping[s
         )
     )
     # A position that grew step by step has a mean entry price that the market may never have had at its entry.
-    first_price = {(fill["time"], fill["quantity"] > 0.0): fill["price"] for fill in reversed(fills)
-                   if fill["symbol"] == bars.symbol}  # fmt: skip
+    first_price = {
+        (fill.time, fill.quantity > 0.0): fill.price for fill in reversed(fills) if fill.symbol == bars.symbol
+    }
     own = drawn_trades(trades, bars.symbol)
     for side in _SIDES:
         chosen = [trade for trade in own if trade.quantity * _SIDES[side].sign > 0.0]
@@ -135,7 +137,7 @@ def _trade_marks(side: str, trades: Sequence[Trade], entries: list[float], exits
     height = [price for pair in zip(entries, exits, strict=True) for price in (*pair, None)]
     line = {"color": style.colour, "width": 1.6, "dash": style.dash}
     marks = [go.Scatter(x=way, y=height, mode="lines", line=line, legendgroup=side, hoverinfo="skip", showlegend=False)]
-    told = [[round(100.0 * trade_return(trade), 2), label_of(trade.reason)] for trade in trades]
+    hover = [[round(100.0 * trade_return(trade), 2), label_of(trade.reason)] for trade in trades]
     for what, moment, price, symbol in (("entry", start, entries, style.entry), ("exit", end, exits, style.exit)):
         marks.append(
             go.Scatter(
@@ -145,7 +147,7 @@ def _trade_marks(side: str, trades: Sequence[Trade], entries: list[float], exits
                 mode="markers",
                 legendgroup=side,
                 marker={"symbol": symbol, "size": 9, "color": style.colour, "line": {"color": INK, "width": 1}},
-                customdata=told,
+                customdata=hover,
                 hovertemplate=f"{side} {what} at %{{y:.6g}}<br>%{{customdata[0]:+.2f}} % net, closed by "
                 "%{customdata[1]}<extra></extra>",
             )
@@ -158,8 +160,8 @@ def drawn_trades(trades: Sequence[Trade], symbol: str) -> list[Trade]:
     own = [trade for trade in trades if trade.symbol == symbol]
     if len(own) <= MOST_TRADES:
         return own
-    told = {id(trade) for trade in sorted(own, key=lambda trade: -abs(trade.pnl))[:MOST_TRADES]}
-    return [trade for trade in own if id(trade) in told]
+    drawn = {id(trade) for trade in sorted(own, key=lambda trade: -abs(trade.pnl))[:MOST_TRADES]}
+    return [trade for trade in own if id(trade) in drawn]
 
 
 def excursions_chart(trades: Sequence[Trade]) -> go.Figure:

@@ -1,4 +1,4 @@
-"""Chapters about trading: what it cost, how the trades went, where they stand on the candles."""
+"""Sections about trading: what it cost, how the trades went, where they stand on the candles."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from pydantic import BaseModel
 from backend.config.schema import Config
 from backend.evaluation.guard_attribution import RISK_ANALYST
 from backend.reporting import labels, trade_charts
-from backend.reporting.blocks import Chapter, Missing, Picture, Row, Table
-from backend.reporting.inference_cost import THINKING, return_after_thinking, thinking_line
+from backend.reporting.blocks import Missing, Picture, ReportSection, Table, TableRow
 from backend.reporting.json_facts import TRADES_LISTED, withheld_of
 from backend.reporting.labels import COST_TITLES, Column, title_of
-from backend.reporting.market_reload import Recalled, candles
-from backend.reporting.result_stats import by_side, cost_summary, trade_summary, traded_notional, trades_of_result
-from backend.reporting.run_summary import Played
+from backend.reporting.market_reload import MarketReload, candles
+from backend.reporting.result_stats import by_side, cost_summary, inference_cost_line, trade_summary, traded_notional
+from backend.reporting.run_summary import WindowResult
 from cryptosentinel.agents.registry import role_title
 from simulator.backtest.trades import Trade
 from simulator.errors import DataError
@@ -33,18 +32,16 @@ _SIGNS = (
 )
 
 
-def costs_chapter(played: Played, settings: Mapping[str, Any]) -> Chapter:
+def costs_section(window: WindowResult, settings: Mapping[str, Any]) -> ReportSection:
     """What trading cost by kind, for each, and the settings behind it."""
-    quote = labels.quote_of(played.own["symbols"])
-    summaries = {name: cost_summary(result) for name, result in played.results.items()}
-    paid = {name: dict(result["costs"]) for name, result in played.results.items()}
-    start = {name: result["equity"][0] for name, result in played.results.items()}
-    unknown = [title for key, title in COST_TITLES.items() if key not in played.own["costs"]]
-    rows = {
-        name: {**one, "refused": len(played.results[name].get("rejections", []))} for name, one in summaries.items()
-    }
+    quote = labels.quote_of(window.main_result.symbols)
+    summaries = {name: cost_summary(result) for name, result in window.results.items()}
+    paid = {name: dict(result.costs) for name, result in window.results.items()}
+    start = {name: result.equity[0] for name, result in window.results.items()}
+    unknown = [title for key, title in COST_TITLES.items() if key not in window.main_result.costs]
+    rows = {name: {**one, "refused": len(window.results[name].rejections)} for name, one in summaries.items()}
     caption = (
-        f"Money in {quote}, from a start of {start[played.main]:,.0f}; a negative cost was received. "
+        f"Money in {quote}, from a start of {start[window.main]:,.0f}; a negative cost was received. "
         "Good: costs take a small share of the profit before them."
     )
     if unknown:
@@ -61,46 +58,48 @@ def costs_chapter(played: Played, settings: Mapping[str, Any]) -> Chapter:
         "Costs in money",
         caption,
         labels.COST_COLUMNS,
-        tuple(Row(title_of(name), one, main=name == played.main) for name, one in rows.items()),
+        tuple(TableRow(title_of(name), one, main=name == window.main) for name, one in rows.items()),
     )
-    thinking = thinking_part(played)
-    return Chapter("What trading cost", (picture, table, *([thinking] if thinking else []), settings_part(settings)))
+    inference = inference_block(window)
+    blocks = (picture, table, *([inference] if inference else []), settings_block(settings))
+    return ReportSection("What trading cost", blocks)
 
 
-_THINKING_COLUMNS = (
+_INFERENCE_COLUMNS = (
     Column("calls", "Requests", "count", "answers asked of the engine"),
     Column("tokens", "Tokens", "count", "read and sampled"),
     Column("seconds", "Seconds", "count", "waited for answers, those of a batch counted for each in it"),
     Column("money", "Money", "money", "by the price table of the configuration"),
     Column("share", "Of the start", "small_share", "money as a share of the equity at the start"),
-    Column("left", "Return after it", "change", "total return less the money for thinking"),
+    Column("left", "Return after it", "change", "total return less the money for inference"),
 )
 
 
-def thinking_part(played: Played) -> Table | None:
-    """What the main team's thinking took, by role; None for a team that thinks by rules."""
-    spent = played.own.get(THINKING)
+def inference_block(window: WindowResult) -> Table | None:
+    """What the main team's inference took, by role; None for a team of rules."""
+    spent = window.main_result.inference
     if spent is None:
         return None
-    start = played.own["equity"][0]
+    start = window.main_result.equity[0]
     rows = [
-        Row(role_title(role), {**one, "share": one["money"] / start, "left": None})
-        for role, one in spent["roles"].items()
+        TableRow(role_title(role), {**cost.model_dump(), "share": cost.money / start, "left": None})
+        for role, cost in spent.roles.items()
     ]
-    whole = {**spent, "share": spent["money"] / start, "left": return_after_thinking(played.own)}
-    line = thinking_line(played.own) or ""
+    left = window.main_result.return_after_inference
+    whole = {**spent.model_dump(), "share": spent.money / start, "left": left}
+    line = inference_cost_line(window.main_result) or ""
     caption = f"{line[:1].upper()}{line[1:]}. Good: it leaves most of what trading earned."
-    return Table("What thinking cost", caption, _THINKING_COLUMNS, (*rows, Row("All", whole, main=True)), "Role")
+    return Table("What inference cost", caption, _INFERENCE_COLUMNS, (*rows, TableRow("All", whole, main=True)), "Role")
 
 
-def settings_part(settings: Mapping[str, Any]) -> Table | Missing:
+def settings_block(settings: Mapping[str, Any]) -> Table | Missing:
     """The settings of costs and venue, and the limits, with what they mean."""
     rows = []
     for section in ("costs", "venue", "guard"):
         values = settings.get(section)
         for key, value in values.items() if isinstance(values, Mapping) else ():
             shown = value if isinstance(value, str) else json.dumps(value)
-            rows.append(Row(f"{section}.{key}", {"value": shown or "none", "meaning": _meaning(section, key)}))
+            rows.append(TableRow(f"{section}.{key}", {"value": shown or "none", "meaning": _meaning(section, key)}))
     title = "Costs, venue and limits as they were set"
     if not rows:
         return Missing(title, "the run's record holds no settings")
@@ -129,20 +128,20 @@ _WITHHELD_COLUMNS = (
 )
 
 
-def withheld_part(played: Played, settings: Mapping[str, Any], recalled: Recalled) -> Table | Missing:
+def withheld_block(window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> Table | Missing:
     """What the guard and RiskAnalyst withheld from the main team's orders and what that was worth, by rule.
 
     `settings` is the config of the run, whose costs the withheld orders are charged.
     """
     title = "What the guard and RiskAnalyst withheld, and what that was worth"
-    worths = withheld_of(played, settings, recalled)
+    worths = withheld_of(window, settings, reload)
     if isinstance(worths, str):
         return Missing(title, worths)
     if not worths:
         return Missing(title, "nothing was withheld: every order passed as it was decided")
-    start, quote = played.own["equity"][0], labels.quote_of(played.own["symbols"])
+    start, quote = window.main_result.equity[0], labels.quote_of(window.main_result.symbols)
     rows = tuple(
-        Row(
+        TableRow(
             f"{'RiskAnalyst' if one.by == RISK_ANALYST else 'Guard'}: {one.rule}",
             {**asdict(one), "share": one.saved / start},
         )
@@ -157,17 +156,17 @@ def withheld_part(played: Played, settings: Mapping[str, Any], recalled: Recalle
     return Table(title, caption, _WITHHELD_COLUMNS, rows, "Who, by which rule", tinted=True)
 
 
-def trades_chapter(played: Played) -> Chapter:
+def trades_section(window: WindowResult) -> ReportSection:
     """Statistics of the trades of all, and of the main team by side; how far they went; the list."""
-    trades = trades_of_result(played.own)
+    trades = window.main_result.trades
     rows = []
-    for name, result in played.results.items():
-        start = result["equity"][0]
-        of_it = trades if name == played.main else trades_of_result(result)
-        rows.append(Row(title_of(name), trade_summary(of_it, start), main=name == played.main))
-        if name == played.main:
+    for name, result in window.results.items():
+        start = result.equity[0]
+        of_it = trades if name == window.main else result.trades
+        rows.append(TableRow(title_of(name), trade_summary(of_it, start), main=name == window.main))
+        if name == window.main:
             for side, chosen in by_side(trades).items():
-                rows.append(Row(f"… {side} only", trade_summary(chosen, start)))
+                rows.append(TableRow(f"… {side} only", trade_summary(chosen, start)))
     table = Table(
         "Statistics",
         "From flat to flat, net of all costs; those still open count at their value at the end. Good: a profit factor "
@@ -176,7 +175,7 @@ def trades_chapter(played: Played) -> Chapter:
         tuple(rows),
     )
     if not trades:
-        return Chapter("Trades", (table, Missing("List", "there were no trades")))
+        return ReportSection("Trades", (table, Missing("List", "there were no trades")))
     excursions: Picture | Missing = Missing("Excursions", "the run's record does not hold them")
     if any(trade.mae is not None for trade in trades):
         most = trade_charts.MOST_TRADES
@@ -187,7 +186,7 @@ def trades_chapter(played: Played) -> Chapter:
             "Good: winners near the right edge, and no loser far to the left of all winners.",
             trade_charts.excursions_chart(trades),
         )
-    return Chapter("Trades", (table, excursions, _trade_list(trades)))
+    return ReportSection("Trades", (table, excursions, _trade_list(trades)))
 
 
 def _trade_list(trades: Sequence[Trade]) -> Table:
@@ -204,16 +203,16 @@ def _trade_list(trades: Sequence[Trade]) -> Table:
     )
 
 
-def _trade_row(trade: Trade) -> Row:
+def _trade_row(trade: Trade) -> TableRow:
     hours = None if trade.holding_ms is None else trade.holding_ms / 3_600_000
     values = asdict(trade) | {"side": "long" if trade.quantity > 0.0 else "short", "hours": hours}
-    return Row(trade.symbol, values)
+    return TableRow(trade.symbol, values)
 
 
-def candles_part(played: Played, market: Market, symbol: str) -> Picture | Missing:
+def candles_block(window: WindowResult, market: Market, symbol: str) -> Picture | Missing:
     """The candles of one symbol with the trades in it."""
-    times = played.own["times"]
-    trades = trades_of_result(played.own)
+    times = window.main_result.times
+    trades = window.main_result.trades
     try:
         bars = candles(market, symbol, times[0], times[-1])
     except DataError as error:
@@ -225,22 +224,22 @@ def candles_part(played: Played, market: Market, symbol: str) -> Picture | Missi
     cut = f", the {drawn} with the largest profits and losses drawn" if drawn < own else ""
     length = int(bars.open_time[1] - bars.open_time[0]) if len(bars) > 1 else market.interval
     caption = f"Bars of {_length(length)}; {own} trade{'' if own == 1 else 's'}{cut}. {_SIGNS}"
-    return Picture(symbol, caption, trade_charts.candles_chart(bars, trades, played.own.get("fills", [])))
+    return Picture(symbol, caption, trade_charts.candles_chart(bars, trades, window.main_result.fills))
 
 
-def candles_chapter(played: Played, recalled: Recalled) -> Chapter:
+def candles_section(window: WindowResult, reload: MarketReload) -> ReportSection:
     """The candles of the symbols that were traded most, or why there are none."""
     title = "Trades on the candles"
-    if recalled.market is None:
-        return Chapter(title, (Missing(title, f"the candles need the run's data again: {recalled.problem}"),))
-    traded = list(traded_notional(played.own))
+    if reload.market is None:
+        return ReportSection(title, (Missing(title, f"the candles need the run's data again: {reload.problem}"),))
+    traded = list(traded_notional(window.main_result))
     if not traded:
-        return Chapter(title, (Missing(title, "nothing was traded"),))
+        return ReportSection(title, (Missing(title, "nothing was traded"),))
     shown = traded[:CANDLES_SHOWN]
-    parts = [candles_part(played, recalled.market, symbol) for symbol in shown]
+    blocks = [candles_block(window, reload.market, symbol) for symbol in shown]
     rest = traded[len(shown) :]
     left_out = f"The {len(shown)} symbols that were traded most. Left out: {labels.listed(rest, 20)}." if rest else ""
-    return Chapter(title, tuple(parts), left_out)
+    return ReportSection(title, tuple(blocks), left_out)
 
 
 def _length(interval: int) -> str:

@@ -22,16 +22,16 @@ from backend.builders.teams import PROMPTED, SCRIPTED, UNMASKED, LoadedTeam, con
 from backend.config.base import suggestion
 from backend.config.load import load_config
 from backend.config.schema import Config
-from backend.decisions.document import episode_records, remarks
+from backend.decisions.backtest_document import InferenceCost, inference_cost, write_backtest
+from backend.decisions.document import write_decisions
+from backend.decisions.recording import episode_decisions, remarks
 from backend.evaluation.compare import baselines
 from backend.evaluation.memorisation import cutoff_note, masking_note
 from backend.models.manifest import MANIFEST, read_manifest
-from backend.reporting.inference_cost import thinking_of
 from backend.reporting.report import write_report
 from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import BacktestOutcome
 from backend.runs.requests import RUNS, SAMPLE, SILENT, STORE, BacktestRequest, Observer, RunStart, WindowRequest
-from backend.store.records import BacktestRecord
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.curriculum.queries import WARM_UP_BARS
@@ -220,23 +220,22 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
             def advanced(done: int, before: int = number * bars) -> None:
                 observer.progress("backtest", before + done, len(subjects) * bars)
 
+            cost: InferenceCost | None = None
             if isinstance(subject, NamedStrategy):
-                result, cost = _tested(subject, market, window, plan.account), {}
+                result = _tested(subject, market, window, plan.account)
                 advanced(bars)
             else:
                 throughput = Throughput()
                 episode = _episode(subject, plan, throughput, advanced, store, run)
-                result, cost = (
-                    episode.result,
-                    thinking_of(episode.ledger, throughput, isinstance(subject.engine, Cassette)),
-                )
+                result = episode.result
+                cost = inference_cost(episode.ledger, throughput, isinstance(subject.engine, Cassette))
                 later += remarks(subject.name, episode, market)
             results[subject.name] = result
-            store.add_backtest(BacktestRecord(run, subject.name, {**result.to_dict(), **cost}))
+            write_backtest(store, run, subject.name, result, cost)
         names = [name for name in config.evaluation.baselines if name not in results]
         matched = [next(iter(results.values()))]
         for name, [result] in baselines(names, market, [window], plan.account, matched, plan.seed).items():
-            store.add_backtest(BacktestRecord(run, name, result.to_dict()))
+            write_backtest(store, run, name, result)
         for name in results:
             if name + UNMASKED in results:
                 later.append(masking_note(name, results[name], results[name + UNMASKED], plan.seed))
@@ -266,13 +265,13 @@ def _episode(
         [episode] = run_all([task], team.engine, throughput=throughput)
     except BaseException:  # Ctrl-C, or an engine that died
         episode = EpisodeResult(game.result(), decisions)
-        store.add_decisions(episode_records(run, team.name, team.team.codec, episode))
-        store.add_backtest(BacktestRecord(run, team.name, episode.result.to_dict()))
+        write_decisions(store, episode_decisions(run, team.name, team.team.codec, episode))
+        write_backtest(store, run, team.name, episode.result)
         raise
     finally:
         if recorder is not None:
             recorder.close()
-    store.add_decisions(episode_records(run, team.name, team.team.codec, episode))
+    write_decisions(store, episode_decisions(run, team.name, team.team.codec, episode))
     return episode
 
 

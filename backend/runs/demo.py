@@ -9,12 +9,19 @@ from pathlib import Path
 from backend.builders.market import account_of, load_market
 from backend.builders.teams import LoadedTeam, load_team, scripted_team
 from backend.config.schema import Config
-from backend.evaluation.evaluate import TRAINED, WARM_STARTED, Measured, measure, most_telling, summary_record, verdict
+from backend.evaluation.evaluate import (
+    TRAINED,
+    WARM_STARTED,
+    Measurement,
+    measure,
+    summary_record,
+    verdict,
+    write_example,
+)
 from backend.policies.hardware import described
 from backend.reporting.report import write_report
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, RunStart
-from backend.store.records import EvaluationRecord
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
@@ -56,10 +63,7 @@ def run_demo(
             finally:
                 spent += time.monotonic() - started
                 _save(folder, config, run, spent, finished=False)
-            chosen = most_telling(held_out.decisions)
-            if chosen is not None:
-                document = {**chosen.story, "window": chosen.backtest, "time": chosen.time}
-                opened.add_evaluation(EvaluationRecord(run, "story", 0, document))
+            write_example(opened, run, held_out.decisions)
             sentence = verdict(held_out.result, no_edge.result)
             opened.add_evaluation(
                 summary_record(
@@ -78,7 +82,7 @@ def run_demo(
 
 def _train_and_measure(
     config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
-) -> tuple[TrainingState, Measured, Measured]:
+) -> tuple[TrainingState, Measurement, Measurement]:
     """The training, and the team's measurements on held-out windows and on the no-edge twin."""
     twin = load_market(config.market.model_copy(update={"edge": False}), config.costs)
     observer.message(

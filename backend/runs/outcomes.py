@@ -12,8 +12,7 @@ import plotly.graph_objects as go
 
 from backend.config.schema import Config
 from backend.reporting import charts
-from backend.reporting.result_stats import trades_of_result
-from backend.reporting.run_summary import Played, RunSummary
+from backend.reporting.run_summary import RunSummary, WindowResult
 from backend.training.checkpoints import TrainingState
 from backend.training.sft.datasets import DROP_REASONS
 
@@ -36,21 +35,19 @@ class BacktestOutcome:
     @property
     def metrics(self) -> pd.DataFrame:
         """A row for each team, strategy and baseline: return, Sharpe ratio, drawdown, costs and the other metrics."""
-        return _named(self._played.rows)
+        return _named(self._window.rows)
 
     @property
     def equity(self) -> pd.DataFrame:
         """Equity at each bar's close (UTC), a column for each team, strategy and baseline."""
-        curves = {name: result["equity"] for name, result in self._played.results.items()}
-        return pd.DataFrame(curves, index=_utc(self._played.own["times"]).rename("time"))
+        curves = {name: result.equity for name, result in self._window.results.items()}
+        return pd.DataFrame(curves, index=_utc(self._window.main_result.times).rename("time"))
 
     @property
     def trades(self) -> pd.DataFrame:
         """The round trips of everybody, in the order they were closed."""
         rows = [
-            {"team": name, **asdict(trade)}
-            for name, result in self._played.results.items()
-            for trade in trades_of_result(result)
+            {"team": name, **asdict(trade)} for name, result in self._window.results.items() for trade in result.trades
         ]
         table = pd.DataFrame(rows, columns=None if rows else ["team"])
         for column in table.columns.intersection(["entry_time", "exit_time"]):
@@ -60,26 +57,26 @@ class BacktestOutcome:
     @property
     def decisions(self) -> pd.DataFrame:
         """The decisions of the teams: when, how many conversations and orders, and the return until the next one."""
-        records = self.summary.decisions
+        decisions = self.summary.decisions
         return pd.DataFrame(
             {
-                "team": [record.backtest for record in records],
-                "number": [record.ordinal for record in records],
-                "time": _utc([record.time for record in records]),
-                "conversations": [len(record.story["conversations"]) for record in records],
-                "orders": [len(record.story["orders"]) for record in records],
-                "net_return": [record.story["net_return"] for record in records],
+                "team": [decision.backtest for decision in decisions],
+                "number": [decision.ordinal for decision in decisions],
+                "time": _utc([decision.time for decision in decisions]),
+                "conversations": [len(decision.document.conversations) for decision in decisions],
+                "orders": [len(decision.document.orders) for decision in decisions],
+                "net_return": [decision.document.net_return for decision in decisions],
             }
         )
 
     def figure(self) -> go.Figure:
         """Return since the start of each team, strategy and baseline."""
-        curves = {name: result["equity"] for name, result in self._played.results.items()}
-        return charts.equity_chart(curves, charts.moments(self._played.own["times"]), "", self._played.main)
+        curves = {name: result.equity for name, result in self._window.results.items()}
+        return charts.equity_chart(curves, charts.moments(self._window.main_result.times), "", self._window.main)
 
     @property
-    def _played(self) -> Played:
-        return self.summary.played()[0]
+    def _window(self) -> WindowResult:
+        return self.summary.windows()[0]
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import Any
 from backend.store.connection import Connection
 from backend.store.errors import StoreError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _FOLDER = Path(__file__).parent
-_MIGRATIONS = {1: "migrate_1.surql"}  # by the version that they start from
+_MIGRATIONS = {1: "migrate_1.surql", 2: "migrate_2.surql"}  # by the version that they start from
 _NEW_IDENTITY = "UPDATE store:schema SET identity = <string>rand::uuid::v4() WHERE identity IS NONE RETURN NONE"
 
 

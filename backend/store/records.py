@@ -219,7 +219,7 @@ class EvaluationRecord(Record):
 
 @dataclass(frozen=True)
 class BacktestRecord(Record):
-    """One strategy over one window. `result` is `BacktestResult.to_dict()`."""
+    """One strategy over one window. `result` is a `BacktestDocument`, see `backend.decisions.backtest_document`."""
 
     table = "backtest"
     identity = ("run", "name")
@@ -230,7 +230,8 @@ class BacktestRecord(Record):
 
 @dataclass(frozen=True)
 class DecisionRecord(Record):
-    """One decision told as a story: conversations, what the guard did, orders, outcome."""
+    """One decision: conversations, what the guard did, orders, outcome. `document` is a `DecisionDocument`, see
+    `backend.decisions.document`."""
 
     table = "decision"
     identity = ("run", "backtest", "ordinal")
@@ -238,7 +239,7 @@ class DecisionRecord(Record):
     backtest: str  # `BacktestRecord.name`
     ordinal: int
     time: int
-    story: dict[str, Any] = field(metadata=JSON)
+    document: dict[str, Any] = field(metadata=JSON)
 
 
 @dataclass(frozen=True)

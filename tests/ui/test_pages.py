@@ -10,17 +10,19 @@ from streamlit.testing.v1 import AppTest
 
 from backend.config.load import load_config
 from backend.config.schema import Config
+from backend.decisions.document import Message, StoredDecision, write_decisions
 from backend.reporting.run_summary import summarise
 from backend.runs import backtest
 from backend.runs.outcomes import BacktestOutcome
 from backend.runs.requests import BacktestRequest, Observer
-from backend.store.records import DecisionRecord, RunRecord
+from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from simulator.data.venue import write_rules
 from simulator.errors import UserError
+from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules
-from tests.stored_runs import add_backtest_run, add_demo_run, episode, full_story, small_market
+from tests.stored_runs import add_backtest_run, add_demo_run, episode, full_decision, small_market
 
 APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
 EVIL = "<script>alert(1)</script> ![x](https://evil.example/x) :red[no] $x$"
@@ -35,9 +37,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def open_page(page: str = "runs.py") -> AppTest:
+def open_page(page: str = "pages/runs.py") -> AppTest:
     app = AppTest.from_file(str(APP), default_timeout=30).run()
-    return app if page == "runs.py" else app.switch_page(page).run()
+    return app if page == "pages/runs.py" else app.switch_page(page).run()
 
 
 def words(app: AppTest) -> str:
@@ -110,12 +112,13 @@ def test_a_run_that_was_interrupted_can_be_opened(here: Path) -> None:
 
 
 def test_untrusted_words_are_never_markdown(here: Path) -> None:
-    story = full_story()
-    talk = {**story["conversations"][0], "messages": [{"role": "assistant", "content": EVIL}], "problem": EVIL}
+    document = full_decision().document
+    message = Message(role="assistant", content=EVIL)
+    conversation = document.conversations[0].model_copy(update={"messages": (message,), "problem": EVIL})
     with Store.open(here / "store") as store:
         add_backtest_run(store, "b")
-        evil = {**story, "conversations": [talk], "orders": [{"symbol": "A", "quantity": 1.0}]}
-        store.add_decisions([DecisionRecord("b", "scripted", 0, 0, evil)])
+        evil = document.model_copy(update={"conversations": (conversation,), "orders": (Order("A", 1.0),)})
+        write_decisions(store, [StoredDecision("b", "scripted", 0, 0, evil)])
         store.finish_run("b", "failed", EVIL)
     app = open_page()
     assert EVIL in [text.value for text in app.text]
@@ -151,7 +154,7 @@ def test_a_backtest_is_started_with_what_the_form_says(here: Path, monkeypatch: 
     (here / "runs" / "mine").mkdir(parents=True)
     (here / "runs" / "mine" / "team.json").write_text("{}")
     monkeypatch.setattr(backtest, "backtest_teams", job)
-    app = open_page("new_backtest.py")
+    app = open_page("pages/new_backtest.py")
     app.multiselect[0].set_value(["BBBUSDT"])
     app.selectbox[1].select("runs/mine")
     app.number_input[0].set_value(5)
@@ -170,12 +173,12 @@ def test_a_backtest_is_started_with_what_the_form_says(here: Path, monkeypatch: 
     assert "Scripted team made" in words(app)
     app.toggle(key="active ").set_value(False).run()
     assert "Scripted team made" in words(app), "the result stays when something in it is clicked"
-    app.switch_page("runs.py").run()
+    app.switch_page("pages/runs.py").run()
     assert app.selectbox(key="open").value == "backtest-9"
 
 
 def test_a_real_backtest_on_the_sample(here: Path) -> None:
-    app = open_page("new_backtest.py")
+    app = open_page("pages/new_backtest.py")
     assert app.text_input[0].value == "data/synthetic"
     app.button[0].click().run(timeout=60)
     assert not app.exception and not app.error
@@ -200,16 +203,16 @@ def test_the_form_begins_with_what_the_data_deserves(here: Path, monkeypatch: py
         assert not app.exception and not app.error
         return load_config("demo", asked[-1].overrides)
 
-    synthetic = sent(open_page("new_backtest.py"))
+    synthetic = sent(open_page("pages/new_backtest.py"))
     assert synthetic == load_config("demo"), "what is not touched is as the preset has it"
     folder = here / "data" / "synthetic"
     (folder / "market.json").unlink()  # now it looks recorded
     (folder / "truth.parquet").unlink()
     write_rules(folder / "rules.json", {"AAAUSDT": SymbolRules(lot=0.1)})
-    recorded = sent(open_page("new_backtest.py"))
+    recorded = sent(open_page("pages/new_backtest.py"))
     assert (recorded.costs, recorded.venue) == (load_config("recorded").costs, synthetic.venue)
     assert recorded.costs != synthetic.costs
-    app = open_page("new_backtest.py")
+    app = open_page("pages/new_backtest.py")
     [rules] = [one for one in app.toggle if "rules" in one.label]
     rules.set_value(False)
     [impact] = [one for one in app.toggle if "move" in one.label]
@@ -228,7 +231,7 @@ def test_the_form_begins_with_what_the_data_deserves(here: Path, monkeypatch: py
     ],
 )
 def test_mistakes_are_explained(here: Path, change: Callable[[AppTest], object], message: str) -> None:
-    app = open_page("new_backtest.py")
+    app = open_page("pages/new_backtest.py")
     change(app)
     if app.button:
         app.button[0].click()
@@ -242,7 +245,7 @@ def test_a_failing_backtest_is_explained(here: Path, monkeypatch: pytest.MonkeyP
         raise UserError("the window is too short: choose other dates")
 
     monkeypatch.setattr(backtest, "backtest_teams", job)
-    app = open_page("new_backtest.py")
+    app = open_page("pages/new_backtest.py")
     app.button[0].click().run()
     assert not app.exception
     assert "the window is too short" in app.error[0].value.replace("\\", "")

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from backend.reporting.backtest_sections import chapters, tiles
+from backend.decisions.backtest_document import write_backtest
+from backend.reporting.backtest_sections import sections, tiles
 from backend.reporting.blocks import Picture, Table
-from backend.reporting.market_reload import Recalled
+from backend.reporting.market_reload import MarketReload
 from backend.reporting.run_summary import RunSummary, summarise
 from backend.store.records import BacktestRecord
 from backend.store.store import Store
@@ -52,19 +53,20 @@ def words(app: AppTest) -> str:
 def test_the_page_shows_what_the_report_shows(here: Path) -> None:
     summary = stored(here)
     app = opened()
-    [played] = summary.played()
-    assert [(one.label, one.value) for one in app.metric] == [(one.label, one.value) for one in tiles(played)]
+    [window] = summary.windows()
+    assert [(one.label, one.value) for one in app.metric] == [(one.label, one.value) for one in tiles(window)]
     said = words(app)
-    parts = [part for one in chapters(played, summary.settings, Recalled(small_market())) for part in one.parts]
-    for part in parts:
-        assert part.title in said
-        if isinstance(part, Picture | Table):
-            assert part.caption in said
-    tables = [part for part in parts if isinstance(part, Table)]
+    market = MarketReload(small_market())
+    blocks = [block for one in sections(window, summary.settings, market) for block in one.blocks]
+    for block in blocks:
+        assert block.title in said
+        if isinstance(block, Picture | Table):
+            assert block.caption in said
+    tables = [block for block in blocks if isinstance(block, Table)]
     shown = [frame.value for frame in app.dataframe][-len(tables) :]
-    for part, frame in zip(tables, shown, strict=True):
-        assert list(frame.iloc[:, 0]) == [row.label for row in part.rows]
-        assert len(frame.columns) == 1 + len(part.columns)
+    for table, frame in zip(tables, shown, strict=True):
+        assert list(frame.iloc[:, 0]) == [row.label for row in table.rows]
+        assert len(frame.columns) == 1 + len(table.columns)
 
 
 def test_another_symbol_shows_its_candles(here: Path) -> None:
@@ -94,7 +96,7 @@ def test_windows_of_an_evaluation_stand_below_each_other(here: Path) -> None:
         add_demo_run(store, "demo")
         for window in ("held_out", "no_edge"):
             for name in ("scripted", "hold"):
-                store.add_backtest(BacktestRecord("demo", f"{window}/{name}", episode().result.to_dict()))
+                write_backtest(store, "demo", f"{window}/{name}", episode().result)
     app = opened()
     assert [one.value for one in app.metric][:5] == [one.value for one in app.metric][5:]
     said = words(app)

@@ -392,7 +392,7 @@ def test_a_backtest_of_the_sample_is_stored_and_reported(command: Run, tmp_path:
     assert len(decisions) == 2 * 10, "two coins, ten days"
     assert result["equity"][0] == 10_000.0
     change = result["equity"][-1] / result["equity"][0] - 1
-    assert np.prod([1 + one.story["net_return"] for one in decisions[::2]]) - 1 == pytest.approx(change)
+    assert np.prod([1 + one.document["net_return"] for one in decisions[::2]]) - 1 == pytest.approx(change)
     assert (tmp_path / "runs" / run.run / "report.html").is_file()
     shown = command("runs", run.run)
     assert shown.code == 0

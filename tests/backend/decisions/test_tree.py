@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import unicodedata
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from backend.decisions.document import decision_story, episode_records, remarks, usage
-from backend.decisions.tree import DecisionTree, decision_tree, decisions_told, manager_talk, tree_from, visible
-from backend.reporting.decision_narrative import conversation, headline, real_names, tell
-from backend.reporting.decision_views import page, text_tree
-from backend.store.records import BacktestRecord, DecisionRecord, RunRecord
+from backend.decisions.backtest_document import BacktestDocument, write_backtest
+from backend.decisions.document import DecisionDocument, StoredDecision, read_decisions, write_decisions
+from backend.decisions.recording import decision_document, episode_decisions, remarks, token_usage
+from backend.decisions.tree import DecisionTree, decision_tree, describe_decisions, find_decision, traced_tree, visible
+from backend.reporting.decision_narrative import conversation_lines, headline, narrate
+from backend.reporting.decision_views import decision_page, text_tree
+from backend.store.records import RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.manager import ASK_SEVERAL
 from cryptosentinel.conversation.transcript import Transcript
@@ -33,9 +36,11 @@ from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies
 from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import UserError
+from simulator.exchange.exchange_records import Fill, Rejection
+from simulator.exchange.orders import Order
 from tests.command_line import Run, program
 from tests.cryptosentinel.test_episode import always, with_bars
-from tests.stored_runs import add_backtest_run, add_demo_run, codec, episode, full_story, small_market
+from tests.stored_runs import add_backtest_run, add_demo_run, codec, episode, full_document, small_market
 from tests.team_scenes import SayingEngine, analysis, ask, decide, hold, make_team, submit, synthetic
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\u2066\x00\r<script>alert(1)</script><|im_end|>&amp;[red]x[/red]"
@@ -53,14 +58,23 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def tree_of(story: dict[str, Any], **more: Any) -> DecisionTree:
-    return DecisionTree(DecisionRecord("b", "scripted", 0, 0, story), manager_talk(story), None, None, **more)
+def stored(document: DecisionDocument) -> StoredDecision:
+    return StoredDecision("b", "scripted", 0, 0, document)
+
+
+def former(document: dict[str, Any]) -> DecisionTree:
+    """The tree of a document without a version."""
+    return decision_tree(DecisionDocument.from_json(document, "test"))
 
 
 def shown(tree: DecisionTree, width: int = 80) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(text_tree(tree), highlight=False)
+    Console(file=out, width=width, color_system=None).print(text_tree(stored(tree.document), tree), highlight=False)
     return out.getvalue()
+
+
+def page(tree: DecisionTree) -> str:
+    return decision_page(stored(tree.document), tree)
 
 
 def flat(text: str) -> str:
@@ -88,17 +102,16 @@ class Reader(HTMLParser):
 
 
 def test_consultations_hang_where_they_were_asked() -> None:
-    story = full_story()
-    talk = manager_talk(story)
-    assert talk is not None
-    asked = [other.role for turn in talk.turns for other in turn.consulted]
+    document = full_document()
+    manager = decision_tree(document).manager
+    assert manager is not None
+    asked = [other.role for turn in manager.turns for other in turn.consulted]
     assert asked == ["market_analyst", "risk_analyst", "trader"]
-    assert [one.role for one in talk.everyone()] == ["manager", *asked]
-    assert all(turn.result is not None for turn in talk.turns[:-1]) and talk.turns[-1].result is None
-    stored = [(one["role"], one["policy_version"], one["answer"]) for one in story["conversations"]]
-    assert [(one.role, one.version, one.answer) for one in talk.everyone()] == stored
-    contents = [m["content"] for one in story["conversations"] for m in one["messages"] if m["role"] == "assistant"]
-    assert sorted(contents) == sorted(turn.content for one in talk.everyone() for turn in one.turns)
+    assert [one.role for one in manager.everyone()] == ["manager", *asked]
+    assert all(turn.result is not None for turn in manager.turns[:-1]) and manager.turns[-1].result is None
+    assert [one.document for one in manager.everyone()] == list(document.conversations)
+    contents = [m.content for one in document.conversations for m in one.messages if m.role == "assistant"]
+    assert sorted(contents) == sorted(turn.content for one in manager.everyone() for turn in one.turns)
 
 
 def test_two_questions_to_one_role_keep_their_order() -> None:
@@ -106,14 +119,11 @@ def test_two_questions_to_one_role_keep_their_order() -> None:
         "manager": [ask("market_analyst"), ask("market_analyst", "C2"), submit()],
         "market_analyst": ["Well.", analysis(0.1, 0.1, 0.8)],
     }
-    decision = decide(SayingEngine(said))
-    talk = manager_talk(decision_story(codec(), decision))
-    assert talk is not None
-    [first], [second] = (turn.consulted for turn in talk.turns[:2])
-    assert first is not None and second is not None
+    tree = decision_tree(decision_document(codec(), decide(SayingEngine(said))))
+    assert tree.manager is not None
+    [first], [second] = ([other.document for other in turn.consulted] for turn in tree.manager.turns[:2])
     assert first.problem is not None and first.asked == {"symbol": "AAAUSDT"} and first.ordinal == 0
     assert second.answer is not None and second.asked == {"symbol": "BBBUSDT"} and second.ordinal == 1
-    tree = tree_of(decision_story(codec(), decision))
     text = flat(shown(tree))
     assert "no answer: no_call" in text and 'result: {"error": "no valid answer"}' in text
     assert "C1 is AAAUSDT, C2 is BBBUSDT" in text
@@ -125,14 +135,15 @@ def test_questions_asked_at_once_hang_side_by_side() -> None:
         "manager": [render_call(ASK_SEVERAL, {"questions": questions}), ask("market_analyst", "C3"), submit()],
         "market_analyst": ["Well.", analysis(), analysis(0.1, 0.1, 0.8)],
     }
-    story = decision_story(codec(), decide(SayingEngine(said)))
-    talk = manager_talk(story)
-    assert talk is not None
-    assert [[other.asked["symbol"][0] for other in turn.consulted] for turn in talk.turns] == [["A", "B"], ["C"], []]
-    assert real_names(story) == {"C1": "AAAUSDT", "C2": "BBBUSDT", "C3": "CCCUSDT"}
-    several = next(line for line in conversation(story) if line.speaker == "manager")
+    tree = decision_tree(decision_document(codec(), decide(SayingEngine(said))))
+    manager = tree.manager
+    assert manager is not None
+    symbols = [[str(other.document.asked["symbol"])[0] for other in turn.consulted] for turn in manager.turns]
+    assert symbols == [["A", "B"], ["C"], []]
+    assert tree.names == {"C1": "AAAUSDT", "C2": "BBBUSDT", "C3": "CCCUSDT"}
+    several = next(line for line in conversation_lines(tree) if line.speaker == "manager")
     assert several.text == "MarketAnalyst, where is AAAUSDT going?\nMarketAnalyst, where is BBBUSDT going?"
-    assert [one.ordinal for one in talk.everyone()] == [0, 0, 1, 2]
+    assert [one.document.ordinal for one in manager.everyone()] == [0, 0, 1, 2]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(-20.0, 0.0)), max_size=30))
@@ -140,105 +151,120 @@ def test_usage_counts_every_token_once_and_reads_it_at_every_turn(tokens: list[t
     mask = tuple(own for own, _ in tokens)
     logps = tuple(logp if own else 0.0 for own, logp in tokens)
     ids = tuple(range(len(tokens)))
-    found = usage(Transcript("manager", 0, ids, mask, logps, "v", {}, None, "x", False))
-    assert found["prompt"] + found["sampled"] == len(tokens) and found["sampled"] == sum(mask)
+    usage = token_usage(Transcript("manager", 0, ids, mask, logps, "v", {}, None, "x", False))
+    assert usage.prompt + usage.sampled == len(tokens) and usage.sampled == sum(mask)
     words = "".join("x" if own else "." for own in mask)
     turns = [match.start() for match in re.finditer("x+", words)]
-    assert found["turns"] == len(turns) and found["read"] == sum(turns)
-    assert found["logp"] == pytest.approx(sum(logps))
-    assert found["mean_logp"] == (pytest.approx(sum(logps) / sum(mask)) if any(mask) else None)
+    assert usage.turns == len(turns) and usage.read == sum(turns)
+    assert usage.logp == pytest.approx(sum(logps))
+    assert usage.mean_logp == (pytest.approx(sum(logps) / sum(mask)) if any(mask) else None)
 
 
 def test_every_fill_belongs_to_one_decision(store: Store) -> None:
     result = episode().result
-    fills: list[Any] = []
-    for record in store.decisions("b"):
-        tree = decision_tree(store, "b", record.ordinal, "scripted")
+    fills: list[Fill] = []
+    for decision in read_decisions(store, "b"):
+        _, tree = find_decision(store, "b", decision.ordinal, "scripted")
         assert tree.fills is not None
-        symbols = {order["symbol"] for order in record.story["orders"]}
-        assert {fill["symbol"] for fill in tree.fills} <= symbols
-        assert all(fill["time"] >= record.time for fill in tree.fills)
-        assert not record.story["orders"] or tree.fills or tree.rejections, "an order fills or says why not"
+        orders = decision.document.orders
+        assert {fill.symbol for fill in tree.fills} <= {order.symbol for order in orders}
+        assert all(fill.time >= decision.time for fill in tree.fills)
+        assert not orders or tree.fills or tree.rejections, "an order fills or says why not"
         fills += tree.fills
-    told = sorted((fill["time"], fill["symbol"], fill["quantity"]) for fill in fills)
-    assert told == sorted((fill.time, fill.symbol, fill.quantity) for fill in result.fills) and told
+    assert sorted(fills, key=repr) == sorted(result.fills, key=repr) and fills
 
 
 def test_a_fill_at_the_close_of_the_next_decision_still_belongs_to_the_one_before() -> None:
-    order = {"symbol": "A", "quantity": 1.0, "delay": 1}
-    later = {"symbol": "A", "quantity": -2.0, "delay": 0}
+    order, later = Order("A", 1.0, delay=1), Order("A", -2.0)
     own = [
-        DecisionRecord("r", "t", number, 100 + bar, {"orders": orders})
+        StoredDecision("r", "t", number, 100 + bar, DecisionDocument.from_json({"orders": orders}, "test"))
         for number, (bar, orders) in enumerate([(10, [order]), (11, []), (12, [later]), (12, [])])
     ]
-    fills = [{"symbol": "A", "bar": bar} for bar in (10, 11, 12, 13, 14)] + [{"symbol": "B", "bar": 11}]
-    gone = {"bar": 12, "order": order, "reason": "superseded", "detail": "by a decision at bar 12"}
-    result = {"start": 10, "times": [110, 111, 112, 113, 114], "fills": fills, "rejections": [gone]}
-    trees = [tree_from(record, own, result) for record in own]
-    assert [[fill["bar"] for fill in tree.fills or ()] for tree in trees] == [[11, 12], [], [13, 14], []]
-    assert [tree.rejections for tree in trees] == [(gone,), (), (), ()]
+    fills = [Fill(0, bar, "A", 1.0, 1.0, 0.0, 0.0, "order") for bar in (10, 11, 12, 13, 14)]
+    fills.append(Fill(0, 11, "B", 1.0, 1.0, 0.0, 0.0, "order"))
+    refused = Rejection(12, order, "superseded", "by a decision at bar 12")
+    result = replace(
+        episode().result,
+        start=10, times=np.arange(110, 115), fills=tuple(fills), rejections=(refused,),
+    )  # fmt: skip
+    trees = [traced_tree(decision, own, BacktestDocument.of(result)) for decision in own]
+    assert [[fill.bar for fill in tree.fills or ()] for tree in trees] == [[11, 12], [], [13, 14], []]
+    assert [[(one.bar, one.reason) for one in tree.rejections or ()] for tree in trees] == [
+        [(12, "superseded")], [], [], [],
+    ]  # fmt: skip
 
 
 def test_an_evaluation_finds_its_result_and_another_window_has_none(store: Store) -> None:
     store.add_run(RunRecord("e", "evaluate", 1, "h", 0, {}))
-    store.add_backtest(BacktestRecord("e", "held_out/trained", episode().result.to_dict()))
+    write_backtest(store, "e", "held_out/trained", episode().result)
     for number, shift in ((0, 0), (1, 10**12)):
-        records = episode_records("e", f"held_out/trained/{number}", codec(), episode())
-        store.add_decisions([replace(record, time=record.time + shift) for record in records])
-    first = decision_tree(store, "e", 0, "held_out/trained/0")
+        decisions = episode_decisions("e", f"held_out/trained/{number}", codec(), episode())
+        write_decisions(store, [replace(decision, time=decision.time + shift) for decision in decisions])
+    _, first = find_decision(store, "e", 0, "held_out/trained/0")
     assert first.fills
-    assert decision_tree(store, "e", 0, "held_out/trained/1").fills == ()
+    _, elsewhere = find_decision(store, "e", 0, "held_out/trained/1")
+    assert elsewhere.fills == ()
     with pytest.raises(UserError, match=r"several teams.*0 to 59 of held_out/trained/0, 0 to 59 of held_out/trained/1"):
-        decision_tree(store, "e", 0, None)
+        find_decision(store, "e", 0, None)
 
 
 # Text
 
 
 def test_the_text_is_whole_and_fits_80_columns(store: Store) -> None:
-    number = next(r.ordinal for r in store.decisions("b") if len(r.story["conversations"]) == 4)
-    tree = decision_tree(store, "b", number, None)
-    text = shown(tree)
+    number = next(one.ordinal for one in read_decisions(store, "b") if len(one.document.conversations) == 4)
+    decision, tree = find_decision(store, "b", number, None)
+    out = io.StringIO()
+    Console(file=out, width=80, color_system=None).print(text_tree(decision, tree), highlight=False)
+    text = out.getvalue()
     assert max(map(len, text.splitlines())) <= 80
     words = flat(text)
     for part in (
         f"b: decision {number} of scripted at ", "policy scripted", "all conversations: ", "MarketAnalyst 0",
         'get_trend {}', 'asked about {"symbol": ', "result: ", "answer: submit_decision", "log-probability",
-        "system: You are DeepTraderManager", "told: equity", "Guard: ", "Orders: ", "Fills: ", "Outcome: The account",
+        "system: You are DeepTraderManager", "prompt: equity", "Guard: ", "Orders: ", "Fills: ", "Outcome: The account",
     ):  # fmt: skip
         assert part in words, part
-    assert tree.manager is not None
+    usages = [conversation.usage for conversation in decision.document.conversations]
     for key in ("prompt", "sampled", "turns", "read"):
-        assert tree.total[key] == sum(talk.usage[key] for talk in tree.manager.everyone()) > 0
+        assert getattr(tree.total, key) == sum(getattr(usage, key) for usage in usages) > 0
+
+
+def without_version(document: DecisionDocument) -> dict[str, Any]:
+    """A document as the programs before wrote it."""
+    former: dict[str, Any] = json.loads(json.dumps(document.to_json()))
+    del former["version"]
+    return former
 
 
 def test_decisions_of_older_stores_can_be_shown() -> None:
-    story = deepcopy(full_story())
-    del story["symbols"]
-    for talk in story["conversations"]:
+    document = without_version(full_document())
+    del document["symbols"]
+    for conversation in document["conversations"]:
         for key in ("usage", "truncated"):
-            del talk[key]
-    words = flat(shown(tree_of(story)))
+            del conversation[key]
+    tree = former(document)
+    words = flat(shown(tree))
     assert "tokens and log-probabilities not available" in words and "tokens not available" in words
     assert "Fills: not available" in words
-    assert tell(story) and headline(story)
-    assert "not available" in page(tree_of(story))
-    assert "nothing was said" in shown(tree_of({})) and "nothing was said" in page(tree_of({}))
+    assert narrate(tree) and headline(tree)
+    assert "not available" in page(tree)
+    assert "nothing was said" in shown(former({})) and "nothing was said" in page(former({}))
 
 
-def hostile_story(text: str) -> dict[str, Any]:
-    """A story in which every text that a model or a source wrote is `text`."""
-    story = deepcopy(full_story())
-    for talk in story["conversations"]:
-        talk["problem"], talk["answer"] = text, None
-        talk["policy_version"] = text
-        talk["messages"][1]["content"] = text
-        for message in talk["messages"]:
+def hostile_tree(text: str) -> DecisionTree:
+    """A decision in which every text that a model or a source wrote is `text`."""
+    document = without_version(full_document())
+    for conversation in document["conversations"]:
+        conversation["problem"], conversation["answer"] = text, None
+        conversation["policy_version"] = text
+        conversation["messages"][1]["content"] = text
+        for message in conversation["messages"]:
             if message["role"] == "tool":
                 message["content"] = text
-        talk["messages"].append({"role": "assistant", "content": text})
-    story["clamps"] = [{"rule": text, "symbol": text, "asked": 1.0, "allowed": 0.0, "detail": text}]
-    return story
+        conversation["messages"].append({"role": "assistant", "content": text})
+    document["clamps"] = [{"rule": text, "symbol": text, "asked": 1.0, "allowed": 0.0, "detail": text}]
+    return former(document)
 
 
 def obeyed(text: str) -> set[str]:
@@ -246,25 +272,25 @@ def obeyed(text: str) -> set[str]:
 
 
 def test_no_escape_sequence_reaches_the_terminal() -> None:
-    text = shown(tree_of(hostile_story(HOSTILE)))
+    text = shown(hostile_tree(HOSTILE))
     assert not obeyed(text) and "\\u{1b}]0;owned" in text.replace("\n", "")
     assert "[red]x[/red]" in flat(text), "markup stays text"
     assert visible("a\tb\nc") == "a\\u{9}b\nc" and visible("é 日本 🙂") == "é 日本 🙂"
 
 
 def test_no_tag_of_a_model_gets_into_the_page() -> None:
-    calm, hostile = (Reader(page(tree_of(hostile_story(text)))) for text in ("calm", HOSTILE))
+    calm, hostile = (Reader(page(hostile_tree(text))) for text in ("calm", HOSTILE))
     assert calm.tags == hostile.tags and "script" not in hostile.tags
     assert "<script>alert(1)</script>" in "".join(hostile.words), "it is shown as what it is"
-    assert not obeyed(page(tree_of(hostile_story(HOSTILE))))
-    text = page(tree_of(full_story()))
+    assert not obeyed(page(hostile_tree(HOSTILE)))
+    text = page(decision_tree(full_document()))
     assert not re.search(r"(?:src|href|url)\s*[=(]", text) and "default-src 'none'" in text
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.text(max_size=60))
 def test_whatever_is_said_can_be_shown(text: str) -> None:
-    tree = tree_of(hostile_story(text))
+    tree = hostile_tree(text)
     out = shown(tree, 60)
     assert not obeyed(out)
     read = Reader(page(tree))
@@ -327,7 +353,7 @@ def remarks_of(played: EpisodeResult, market: Any) -> list[str]:
 
 def test_a_good_run_needs_no_remark() -> None:
     assert remarks_of(episode(), small_market()) == []
-    assert decisions_told([]) == ""
+    assert describe_decisions([]) == ""
 
 
 @pytest.mark.parametrize("role", ["manager", "market_analyst", "risk_analyst", "trader"])

@@ -15,10 +15,10 @@ from backend.builders.market import Account
 from backend.builders.strategies import named_strategies
 from backend.builders.teams import scripted_team
 from backend.config.schema import BASELINES, EvaluationConfig, TeamConfig
+from backend.decisions.document import DecisionDocument, StoredDecision
 from backend.evaluation.bootstrap import mean_interval
 from backend.evaluation.compare import baselines, difference, mean_equity, play_windows, split_windows, table
-from backend.evaluation.evaluate import most_telling, verdict
-from backend.store.records import DecisionRecord
+from backend.evaluation.evaluate import choose_example, verdict
 from cryptosentinel.guard.guard import GuardLimits
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
@@ -158,19 +158,24 @@ def test_the_verdict_tells_what_training_did_not_score() -> None:
     assert "Measured with" not in verdict({**measured, "unknown_to_training": []}, None)
 
 
-def story(orders: int, roles: list[str], clamps: int, earned: float) -> DecisionRecord:
-    talks = [{"role": role} for role in roles]
-    told = {"orders": [{}] * orders, "conversations": talks, "rulings": [], "clamps": [{}] * clamps}
-    return DecisionRecord("run", "b", 0, 0, {**told, "net_return": earned})
+def decision(orders: int, roles: list[str], clamps: int, earned: float) -> StoredDecision:
+    clamp = {"rule": "r", "symbol": "A", "asked": 1.0, "allowed": 0.0, "detail": ""}
+    former = {
+        "orders": [{"symbol": "A", "quantity": 1.0}] * orders,
+        "conversations": [{"role": role, "messages": []} for role in roles],
+        "clamps": [clamp] * clamps,
+        "net_return": earned,
+    }
+    return StoredDecision("run", "b", 0, 0, DecisionDocument.from_json(former, "test"))
 
 
-def test_the_most_telling_decision_has_orders_many_voices_and_consequences() -> None:
-    quiet = story(0, ["manager", "market_analyst", "risk_analyst", "trader"], 3, 0.5)
-    lone = story(1, ["manager", "manager"], 3, 0.5)
-    full = story(1, ["manager", "market_analyst", "trader"], 0, 0.01)
-    clamped = story(1, ["manager", "market_analyst", "trader"], 1, 0.0)
-    loss = story(1, ["manager", "market_analyst", "trader"], 1, -0.03)
+def test_the_example_has_orders_many_roles_and_consequences() -> None:
+    quiet = decision(0, ["manager", "market_analyst", "risk_analyst", "trader"], 3, 0.5)
+    lone = decision(1, ["manager", "manager"], 3, 0.5)
+    full = decision(1, ["manager", "market_analyst", "trader"], 0, 0.01)
+    clamped = decision(1, ["manager", "market_analyst", "trader"], 1, 0.0)
+    loss = decision(1, ["manager", "market_analyst", "trader"], 1, -0.03)
     ranked = [quiet, lone, full, clamped, loss]
     for best in range(len(ranked), 0, -1):
-        assert most_telling(ranked[:best]) is ranked[best - 1]
-    assert most_telling([]) is None
+        assert choose_example(ranked[:best]) is ranked[best - 1]
+    assert choose_example([]) is None

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.decisions.backtest_document import BacktestDocument
+from backend.decisions.document import DecisionDocument, StoredDecision
 from backend.evaluation.guard_attribution import GUARD, RISK_ANALYST, Intervention, by_rule, interventions
-from backend.reporting.backtest_sections import chapters
+from backend.reporting.backtest_sections import sections
 from backend.reporting.blocks import Missing, Table
 from backend.reporting.json_facts import withheld_of
-from backend.reporting.market_reload import Recalled
-from backend.reporting.run_summary import Played
-from backend.reporting.trade_sections import withheld_part
-from backend.store.records import DecisionRecord
+from backend.reporting.market_reload import MarketReload
+from backend.reporting.run_summary import WindowResult
+from backend.reporting.trade_sections import withheld_block
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Order
@@ -48,13 +49,13 @@ def time_of(bar: int) -> int:
     return int(small_market().open_time[bar]) + small_market().interval
 
 
-def record(number: int, bar: int, clamps: list[Any] | None = None, rulings: list[Any] | None = None) -> DecisionRecord:
-    story = {"clamps": clamps or [], "rulings": rulings or [], "equity_before": 10_000.0, "orders": []}
-    return DecisionRecord("run", "scripted", number, time_of(bar), story)
+def record(number: int, bar: int, clamps: list[Any] | None = None, rulings: list[Any] | None = None) -> StoredDecision:
+    former = {"clamps": clamps or [], "rulings": rulings or [], "equity_before": 10_000.0}
+    return StoredDecision("run", "scripted", number, time_of(bar), DecisionDocument.from_json(former, "test"))
 
 
 def clamp(symbol: str, asked: float | None, allowed: float, rule: str = "max_exposure") -> dict[str, Any]:
-    return {"rule": rule, "symbol": symbol, "asked": asked, "allowed": allowed, "detail": "told"}
+    return {"rule": rule, "symbol": symbol, "asked": asked, "allowed": allowed, "detail": "why"}
 
 
 @pytest.mark.parametrize(
@@ -168,8 +169,9 @@ def test_rules_add_up(found: list[Intervention]) -> None:
     assert [one.by for one in worths] == sorted((one.by for one in worths), key=lambda by: by != RISK_ANALYST)
 
 
-def scene(records: list[DecisionRecord]) -> Played:
-    return Played("", "scripted", ("scripted",), {"scripted": episode().result.to_dict()}, {"scripted": records})
+def scene(decisions: list[StoredDecision]) -> WindowResult:
+    results = {"scripted": BacktestDocument.of(episode().result)}
+    return WindowResult("", "scripted", ("scripted",), results, {"scripted": decisions})
 
 
 RECORDS = [
@@ -179,8 +181,8 @@ RECORDS = [
 
 
 def test_the_report_says_what_each_rule_was_worth() -> None:
-    played, here = scene(RECORDS), Recalled(small_market())
-    part = withheld_part(played, {"costs": {"taker_fee": 0.0}}, here)
+    window, here = scene(RECORDS), MarketReload(small_market())
+    part = withheld_block(window, {"costs": {"taker_fee": 0.0}}, here)
     assert isinstance(part, Table) and "counterfactual of each order alone" in part.caption
     assert [row.label for row in part.rows] == ["RiskAnalyst: veto", "Guard: max_exposure", "Guard: daily_loss"]
     assert [row.values["count"] for row in part.rows] == [1, 2, 1]
@@ -188,12 +190,12 @@ def test_the_report_says_what_each_rule_was_worth() -> None:
         assert all(row.values[column.key] is not None for column in part.columns)
         assert row.values["share"] == pytest.approx(row.values["saved"] / 10_000.0)
         assert row.values["saved"] == pytest.approx(row.values["losses_avoided"] - row.values["gains_missed"])
-    dearer = withheld_part(played, {"costs": {"taker_fee": 0.01}}, here)
+    dearer = withheld_block(window, {"costs": {"taker_fee": 0.01}}, here)
     assert isinstance(dearer, Table)
     assert all(one.values["saved"] > other.values["saved"] for one, other in zip(dearer.rows, part.rows, strict=True))
-    facts = withheld_of(played, {"costs": {"taker_fee": 0.0}}, here)
+    facts = withheld_of(window, {"costs": {"taker_fee": 0.0}}, here)
     assert not isinstance(facts, str) and [one.saved for one in facts] == [row.values["saved"] for row in part.rows]
-    assert part in [one for chapter in chapters(played, {"costs": {"taker_fee": 0.0}}, here) for one in chapter.parts]
+    assert part in [one for section in sections(window, {"costs": {"taker_fee": 0.0}}, here) for one in section.blocks]
     json.dumps([vars(one) for one in facts], allow_nan=False)
 
 
@@ -206,8 +208,8 @@ def test_the_report_says_what_each_rule_was_worth() -> None:
         (RECORDS, {"costs": {"tribute": 1}}, small_market(), "no costs that this version can read"),
     ],
 )
-def test_where_it_cannot_be_told_it_is_said(
-    records: list[DecisionRecord], config: dict[str, Any], market: Market | None, said: str
+def test_where_it_is_not_known_it_is_said(
+    records: list[StoredDecision], config: dict[str, Any], market: Market | None, said: str
 ) -> None:
-    part = withheld_part(scene(records), config, Recalled(market, "it is gone"))
+    part = withheld_block(scene(records), config, MarketReload(market, "it is gone"))
     assert isinstance(part, Missing) and said in part.reason

@@ -1,4 +1,4 @@
-"""The chapters of a backtest: what they show, what they say where data or records lack it, that nothing breaks out."""
+"""The sections of a backtest: what they show, what they say where data or records lack it, that nothing breaks out."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from hypothesis import strategies as st
 from plotly.offline import get_plotlyjs
 
 from backend.config import load, schema
+from backend.decisions.backtest_document import StoredBacktest
+from backend.decisions.document import GuardClamp
 from backend.reporting import labels, trade_charts
-from backend.reporting.backtest_sections import chapters, tiles
+from backend.reporting.backtest_sections import sections, tiles
 from backend.reporting.blocks import Missing, Picture, Table
-from backend.reporting.market_reload import Recalled, candles, market_of, recall
+from backend.reporting.market_reload import MarketReload, candles, market_of, reload_market
 from backend.reporting.report import all_facts, render, write_report
-from backend.reporting.result_stats import rolling_sharpe, trades_of_result
-from backend.reporting.run_summary import Played, RunSummary, summarise
-from backend.reporting.trade_sections import candles_chapter, settings_part, trades_chapter
-from backend.store.records import BacktestRecord
+from backend.reporting.result_stats import rolling_sharpe
+from backend.reporting.run_summary import RunSummary, WindowResult, summarise
+from backend.reporting.trade_sections import candles_section, settings_block, trades_section
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from simulator.errors import UserError
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.backend.reporting.test_report import EVIL, Page
-from tests.stored_runs import add_backtest_run, episode, small_market
+from tests.stored_runs import add_backtest_run, altered, episode, small_market
 
-HERE = Recalled(small_market())
-GONE = Recalled(None, "the data is gone")
+HERE = MarketReload(small_market())
+GONE = MarketReload(None, "the data is gone")
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +46,13 @@ def summary() -> Iterator[RunSummary]:
 
 
 @pytest.fixture(scope="module")
-def played(summary: RunSummary) -> Played:
-    return summary.played()[0]
+def window(summary: RunSummary) -> WindowResult:
+    return summary.windows()[0]
 
 
-def test_the_first_screen_answers(played: Played) -> None:
-    found = {tile.label: tile for tile in tiles(played)}
-    own, hold = (played.results[name]["metrics"] for name in ("scripted", "hold"))
+def test_the_first_screen_answers(window: WindowResult) -> None:
+    found = {tile.label: tile for tile in tiles(window)}
+    own, hold = (window.results[name].metrics for name in ("scripted", "hold"))
     made = found["Did it make money?"]
     assert made.value == f"{100 * own['total_return']:+.2f} %"
     assert made.note.startswith("Yes: " if own["total_return"] > 0 else "No: ") and "USDT, after all costs" in made.note
@@ -61,82 +62,82 @@ def test_the_first_screen_answers(played: Played) -> None:
     )
     assert f"holding made {100 * hold['total_return']:+.2f} %" in against.note
     assert found["Largest drawdown"].value == f"{100 * own['max_drawdown']:.1f} %"
-    costs = played.own["costs"]
+    costs = window.main_result.costs
     assert found["Costs paid"].value == f"{sum(costs.values()) / 100:.2f} %"  # of 10,000
     assert f"fees {costs['fees'] / 100:.2f} %" in found["Costs paid"].note
 
 
-def test_the_page_has_every_part(summary: RunSummary, played: Played) -> None:
+def test_the_page_has_every_part(summary: RunSummary, window: WindowResult) -> None:
     page = Page(render(summary, HERE))
     labels = [attributes["aria-label"] for tag, attributes in page.tags if attributes.get("role") == "img"]
     assert labels == [
         "Equity", "Drawdown", "Rolling Sharpe ratio", "Exposure of Scripted team", "Costs by kind",
-        "How far trades went against it", *trades_first(played),
+        "How far trades went against it", *trades_first(window),
     ]  # fmt: skip
     for heading in ("Results", "Risk", "Months", "Costs in money", "Statistics", "By kind of market", "Trend: bear",
                     "What the guard and RiskAnalyst withheld"):  # fmt: skip
         assert heading in page.text
     assert f"{len(episode().result.trades)} from flat to flat" in page.text
-    for picture in pictures(played):
+    for picture in pictures(window):
         assert "Good: " in picture.caption
     assert not [word for word in ("nan", "inf", "None", "Undefined") if word in page.text.split()]
 
 
-def trades_first(played: Played) -> list[str]:
+def trades_first(window: WindowResult) -> list[str]:
     """The traded symbols by the value of their fills."""
     value: dict[str, float] = {}
-    for fill in played.own["fills"]:
-        value[fill["symbol"]] = value.get(fill["symbol"], 0.0) + abs(fill["quantity"] * fill["price"])
+    for fill in window.main_result.fills:
+        value[fill.symbol] = value.get(fill.symbol, 0.0) + abs(fill.quantity * fill.price)
     return sorted(value, key=lambda symbol: -value[symbol])
 
 
-def pictures(played: Played) -> list[Picture]:
-    every = [*chapters(played, {}, HERE), candles_chapter(played, HERE)]
-    return [part for chapter in every for part in chapter.parts if isinstance(part, Picture)]
+def pictures(window: WindowResult) -> list[Picture]:
+    every = [*sections(window, {}, HERE), candles_section(window, HERE)]
+    return [block for section in every for block in section.blocks if isinstance(block, Picture)]
 
 
-def test_every_column_has_numbers(played: Played) -> None:
-    for chapter in chapters(played, {"costs": {"taker_fee": 0.0005}}, HERE):
-        for part in chapter.parts:
-            if isinstance(part, Table) and part.title != "Months":
-                empty = [one.key for one in part.columns if all(row.values.get(one.key) is None for row in part.rows)]
+def test_every_column_has_numbers(window: WindowResult) -> None:
+    for section in sections(window, {"costs": {"taker_fee": 0.0005}}, HERE):
+        for block in section.blocks:
+            if isinstance(block, Table) and block.title != "Months":
+                empty = [one.key for one in block.columns if all(row.values.get(one.key) is None for row in block.rows)]
                 # In this scene nobody earned anything before costs, so they are no share of it.
-                assert empty in ([], ["total_of_gross"]), f"{part.title}: {empty}"
+                assert empty in ([], ["total_of_gross"]), f"{block.title}: {empty}"
 
 
-def test_the_months_of_the_page_multiply_up(played: Played) -> None:
-    [months] = [part for chapter in chapters(played, {}, GONE) for part in chapter.parts if part.title == "Months"]
+def test_the_months_of_the_page_multiply_up(window: WindowResult) -> None:
+    [months] = [block for one in sections(window, {}, GONE) for block in one.blocks if block.title == "Months"]
     assert isinstance(months, Table)
     for key, name in (("total", "scripted"), ("hold", "hold")):
         total = math.prod(1.0 + row.values[key] for row in months.rows)
-        assert total - 1.0 == pytest.approx(played.results[name]["metrics"]["total_return"])
+        assert total - 1.0 == pytest.approx(window.results[name].total_return)
     assert "Only in part: " in months.caption
 
 
-def test_trades_stand_on_the_candles(played: Played) -> None:
-    times, symbol = played.own["times"], "BBBUSDT"
-    bars = candles(small_market(), symbol, times[0], times[-1])
-    figure = trade_charts.candles_chart(bars, trades_of_result(played.own), played.own["fills"])
+def test_trades_stand_on_the_candles(window: WindowResult) -> None:
+    own, symbol = window.main_result, "BBBUSDT"
+    bars = candles(small_market(), symbol, own.times[0], own.times[-1])
+    figure = trade_charts.candles_chart(bars, own.trades, own.fills)
     traces = {trace.name: trace for trace in figure.data}
-    own = [one for one in played.own["trades"] if one["symbol"] == symbol]
-    fills = {(one["time"], one["symbol"], round(one["price"], 3)) for one in played.own["fills"]}
+    trades = [trade for trade in own.trades if trade.symbol == symbol]
+    fills = {(fill.time, fill.symbol, round(fill.price, 3)) for fill in own.fills}
     for side, sign in (("long", 1), ("short", -1)):
-        chosen = [one for one in own if one["quantity"] * sign > 0]
+        chosen = [trade for trade in trades if trade.quantity * sign > 0]
         assert chosen, "the scene has both sides"
         for what, key in (("entry", "entry_time"), ("exit", "exit_time")):
             marks = traces[f"{side}, {what}"]
             assert len(marks.x) == len(chosen)
             for one, price in zip(chosen, marks.y, strict=True):
-                filled = {value for time, name, value in fills if (time, name) == (one[key], symbol)}
-                still_open = one["reason"] == "open" and what == "exit"
+                filled = {value for time, name, value in fills if (time, name) == (getattr(one, key), symbol)}
+                still_open = one.reason == "open" and what == "exit"
                 assert still_open or any(abs(price - value) < 0.01 for value in filled)
     looks = [(traces[f"{side}, {what}"].marker.symbol) for side in ("long", "short") for what in ("entry", "exit")]
     assert len(set(looks)) == 4
     assert len({trace.line.dash for trace in figure.data[1:] if trace.mode == "lines"}) == 2
 
 
-def test_many_trades_are_cut_to_the_telling_ones(played: Played) -> None:
-    one = trades_of_result(played.own)[0]
+def test_many_trades_are_cut_to_the_largest(window: WindowResult) -> None:
+    one = window.main_result.trades[0]
     many = [replace(one, pnl=float(number)) for number in range(-700, 700)]
     drawn = trade_charts.drawn_trades(many, one.symbol)
     assert len(drawn) == trade_charts.MOST_TRADES
@@ -189,14 +190,14 @@ def test_the_market_of_a_run_is_the_one_that_was_traded(tmp_path: Path) -> None:
     write_market(generate(SyntheticConfig(bars=360, seed=4, symbols=("AAAUSDT", "BBBUSDT"))), tmp_path / "data")
     with pytest.raises(UserError, match="has changed since run b"):
         market_of(run)
-    assert "has changed since run b" in recall(run).problem
+    assert "has changed since run b" in reload_market(run).problem
 
 
 def test_the_document_holds_the_same_numbers(summary: RunSummary) -> None:
     found = json.loads(json.dumps(all_facts(summary, HERE), allow_nan=False))["backtest"]
     assert (found["main"], found["trades_in_all"]) == ("scripted", len(episode().result.trades))
     for name, facts in found["by_name"].items():
-        total = summary.played()[0].results[name]["metrics"]["total_return"]
+        total = summary.windows()[0].results[name].total_return
         assert math.prod(1.0 + one["total_return"] for one in facts["monthly"]) - 1.0 == pytest.approx(total)
         assert math.fsum(row["total_return"] for row in facts["regimes"] if row["kind"] == "trend") == pytest.approx(
             total
@@ -213,8 +214,10 @@ def test_the_document_holds_the_same_numbers(summary: RunSummary) -> None:
 
 
 def test_what_was_withheld_stands_in_page_and_document(summary: RunSummary) -> None:
-    clamp = {"rule": EVIL, "symbol": "AAAUSDT", "asked": 2.0, "allowed": 0.5, "detail": ""}
-    decisions = [replace(one, story={**one.story, "clamps": [clamp]}) for one in summary.decisions[:4]]
+    clamp = GuardClamp(rule=EVIL, symbol="AAAUSDT", asked=2.0, allowed=0.5, detail="")
+    decisions = [
+        replace(one, document=one.document.model_copy(update={"clamps": (clamp,)})) for one in summary.decisions[:4]
+    ]
     clamped = replace(summary, decisions=decisions)
     page = Page(render(clamped, HERE))
     assert "A counterfactual of each order alone" in page.text and f"Guard: {EVIL}" in page.text
@@ -226,17 +229,17 @@ def test_what_was_withheld_stands_in_page_and_document(summary: RunSummary) -> N
 
 
 def test_untrusted_names_stay_text(summary: RunSummary) -> None:
-    def evil(result: dict[str, Any]) -> dict[str, Any]:
-        renamed = {"AAAUSDT": EVIL}
-        return {
-            **result,
-            "symbols": [renamed.get(one, one) for one in result["symbols"]],
-            "trades": [{**one, "symbol": EVIL, "reason": EVIL} for one in result["trades"]],
-            "fills": [{**one, "symbol": EVIL} for one in result["fills"]],
+    def evil(backtest: StoredBacktest) -> StoredBacktest:
+        document = backtest.document
+        changes = {
+            "symbols": tuple(EVIL if symbol == "AAAUSDT" else symbol for symbol in document.symbols),
+            "trades": tuple(replace(trade, symbol=EVIL) for trade in document.trades),
+            "fills": tuple(replace(fill, symbol=EVIL) for fill in document.fills),
         }
+        name = backtest.name if backtest.name != "scripted" else EVIL.replace("/", "")
+        return replace(backtest, name=name, document=document.model_copy(update=changes))
 
-    records = [replace(one, name=one.name if one.name != "scripted" else EVIL.replace("/", ""), result=evil(one.result))
-               for one in summary.backtests]  # fmt: skip
+    backtests = [evil(backtest) for backtest in summary.backtests]
     inside = {
         "config": {"costs": {EVIL: EVIL}},
         "teams": [EVIL.replace("/", "")],
@@ -245,7 +248,7 @@ def test_untrusted_names_stay_text(summary: RunSummary) -> None:
     }
     run = replace(summary.run, config=inside)
     market = replace(small_market(), symbols=(EVIL, "BBBUSDT"))
-    html = render(replace(summary, run=run, backtests=records, decisions=[]), Recalled(market))
+    html = render(replace(summary, run=run, backtests=backtests, decisions=[]), MarketReload(market))
     page = Page(html)
     assert page.count("img") == 0
     assert page.count("script") == 2 + len(page.figures)
@@ -265,15 +268,16 @@ def test_any_key_of_an_older_record_may_be_missing(data: st.DataObject) -> None:
     late = data.draw(st.sets(st.sampled_from(["mae", "mfe", "holding_ms", "bars_held", "closing_price", "impact"])))
     trades = [{key: value for key, value in one.items() if key not in late} for one in result["trades"]]
     trades = trades[: data.draw(st.integers(0, len(trades)))]
-    older = {**result, "metrics": metrics, "costs": costs, "trades": trades}
     names = data.draw(st.sampled_from([("scripted",), ("scripted", "hold"), ("hold",)]))
     with Store.open("mem://") as store:
         add_backtest_run(store, "b")
         full = summarise(store, "b")
-    summary = replace(full, backtests=[BacktestRecord("b", name, older) for name in names])
-    recalled = data.draw(st.sampled_from([HERE, GONE]))
-    page = Page(render(summary, recalled))
-    json.dumps(all_facts(summary, recalled), allow_nan=False)
+    scripted = next(backtest.document for backtest in full.backtests if backtest.name == "scripted")
+    older = altered(scripted, metrics=metrics, costs=costs, trades=trades)
+    summary = replace(full, backtests=[StoredBacktest("b", name, older) for name in names])
+    reload = data.draw(st.sampled_from([HERE, GONE]))
+    page = Page(render(summary, reload))
+    json.dumps(all_facts(summary, reload), allow_nan=False)
     assert "Did it make money?" in page.text
     if "impact" not in costs:
         assert "told apart" in page.text
@@ -281,45 +285,48 @@ def test_any_key_of_an_older_record_may_be_missing(data: st.DataObject) -> None:
 
 def test_a_run_without_trades_or_too_short_is_said_to_be_so(summary: RunSummary) -> None:
     flat = next(record for record in summary.backtests if record.name == "flat")
-    short = {key: flat.result[key][:9] for key in ("times", "equity", "exposure")}
-    alone = replace(summary, backtests=[replace(flat, result={**flat.result, **short})], decisions=[])
+    short = {key: getattr(flat.document, key)[:9] for key in ("times", "equity", "exposure")}
+    alone = replace(summary, backtests=[replace(flat, document=altered(flat.document, **short))], decisions=[])
     page = Page(render(alone, HERE))
     for said in ("No: +0 on 10,000", "there were no trades", "the run is too short", "nothing was traded",
                  "nobody paid anything", "no baseline that holds"):  # fmt: skip
         assert said in page.text
 
 
-def test_settings_are_told_with_their_meaning() -> None:
+def test_settings_are_shown_with_their_meaning() -> None:
     document = load.load_config("demo", []).model_dump(mode="json")
-    table = settings_part(document)
+    table = settings_block(document)
     assert isinstance(table, Table)
     by_name = {row.label: row.values for row in table.rows}
     assert by_name["costs.taker_fee"]["value"] == "0.0005"
     assert all(values["meaning"] for values in by_name.values())
     assert {name.partition(".")[0] for name in by_name} >= {"costs", "guard"}
-    assert isinstance(settings_part({}), Missing)
-    unknown = settings_part({"costs": {"tribute": [1, 2]}})
+    assert isinstance(settings_block({}), Missing)
+    unknown = settings_block({"costs": {"tribute": [1, 2]}})
     assert isinstance(unknown, Table) and unknown.rows[0].values == {"value": "[1, 2]", "meaning": ""}
 
 
-def test_long_lists_are_cut_and_say_so(played: Played) -> None:
-    trades = (played.own["trades"] * 300)[:1_000]
-    long = replace(played, results={**played.results, "scripted": {**played.own, "trades": trades}})
-    listed = trades_chapter(long).parts[-1]
+def test_long_lists_are_cut_and_say_so(window: WindowResult) -> None:
+    own = window.main_result
+    many = own.model_copy(update={"trades": (own.trades * 300)[:1_000]})
+    listed = trades_section(replace(window, results={**window.results, "scripted": many})).blocks[-1]
     assert isinstance(listed, Table) and len(listed.rows) == 200
     assert "1000 from flat to flat; the first 200 are shown" in listed.caption
 
 
-def test_symbols_beyond_the_figures_are_named(played: Played) -> None:
+def test_symbols_beyond_the_figures_are_named(window: WindowResult) -> None:
     names = tuple(f"{letter}USDT" for letter in "ABCDEFGH")
     market = generate(SyntheticConfig(bars=360, seed=3, symbols=names))
-    fills = [{**played.own["fills"][0], "symbol": name, "quantity": 9.0 - number} for number, name in enumerate(names)]
-    own = {**played.own, "symbols": list(names), "fills": fills, "exposure": [[0.1] * 8] * len(played.own["times"])}
-    wide = replace(played, results={"scripted": own})
-    chapter = candles_chapter(wide, Recalled(market))
-    assert [part.title for part in chapter.parts] == list(names[:6])
-    assert chapter.caption.endswith("Left out: GUSDT, HUSDT.")
-    [exposure] = [part for one in chapters(wide, {}, GONE) for part in one.parts if part.title.startswith("Exposure")]
+    own = window.main_result
+    fills = tuple(replace(own.fills[0], symbol=name, quantity=9.0 - number) for number, name in enumerate(names))
+    changes = {"symbols": names, "fills": fills, "exposure": [[0.1] * 8] * len(own.times)}
+    wide = replace(window, results={"scripted": own.model_copy(update=changes)})
+    section = candles_section(wide, MarketReload(market))
+    assert [block.title for block in section.blocks] == list(names[:6])
+    assert section.caption.endswith("Left out: GUSDT, HUSDT.")
+    [exposure] = [
+        block for one in sections(wide, {}, GONE) for block in one.blocks if block.title.startswith("Exposure")
+    ]
     assert isinstance(exposure, Picture)
     assert [(line.name, line.y[0]) for line in exposure.figure.data] == [("long", pytest.approx(80.0))]
 
@@ -331,8 +338,9 @@ def test_a_year_of_hours_makes_a_page_of_sensible_size(summary: RunSummary) -> N
     times = (base.open_time[:-1] + base.interval).tolist()
     exposure = [[math.sin(number / 9), math.cos(number / 9)] for number in range(bars - 1)]
     long = {"start": 0, "times": times, "equity": equity, "exposure": exposure}
-    results = [BacktestRecord("b", name, {**summary.backtests[0].result, **long}) for name in schema.BASELINES]
-    html = render(replace(summary, backtests=results, decisions=[]), Recalled(base))
+    document = summary.backtests[0].document.model_copy(update=long)
+    backtests = [StoredBacktest("b", name, document) for name in schema.BASELINES]
+    html = render(replace(summary, backtests=backtests, decisions=[]), MarketReload(base))
     assert len(html) - len(get_plotlyjs()) < 4_000_000
 
 
@@ -366,7 +374,7 @@ def test_a_number_is_never_a_ruin_of_a_table(value: float, column: labels.Column
         (2.5, "count", "2.5"),
     ],
 )
-def test_numbers_have_their_units(value: Any, kind: labels.Kind, text: str) -> None:
+def test_numbers_have_their_units(value: Any, kind: labels.NumberKind, text: str) -> None:
     assert labels.number_text(value, kind) == text
 
 

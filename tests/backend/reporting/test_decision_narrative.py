@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import json
-from copy import deepcopy
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.reporting.decision_narrative import consequences, conversation, headline, tell
+from backend.decisions.document import DecisionDocument
+from backend.decisions.tree import DecisionTree, decision_tree
+from backend.reporting.decision_narrative import consequences, conversation_lines, headline, narrate
 from cryptosentinel.protocol.tool_calls import render_call
-from tests.stored_runs import full_story
+from tests.stored_runs import full_document
 
 
-def manager_story(*messages: str, **more: Any) -> dict[str, Any]:
-    """A story in which the manager says `messages`, each answered by a tool but the last."""
+def tree_of(document: dict[str, Any]) -> DecisionTree:
+    return decision_tree(DecisionDocument.from_json(document, "test"))
+
+
+def manager_says(*messages: str, problem: str | None = None) -> DecisionTree:
+    """A decision in which the manager says `messages`, each answered by a tool but the last."""
     turns: list[dict[str, str]] = [{"role": "system", "content": "s"}, {"role": "user", "content": "equity 1.00"}]
     for message in messages:
         turns += [{"role": "assistant", "content": message}, {"role": "tool", "content": "{}"}]
-    talk: dict[str, Any] = {"role": "manager", "messages": turns[:-1], "asked": {}, "answer": None, "problem": None}
-    return {"conversations": [talk], **more}
+    return tree_of({"conversations": [{"role": "manager", "messages": turns[:-1], "problem": problem}]})
 
 
 def test_consultations_stand_between_question_and_decision() -> None:
-    lines = conversation(full_story())
+    lines = conversation_lines(decision_tree(full_document()))
     speakers = [line.speaker for line in lines if line.speaker != "tool"]
     assert speakers == [
         "desk", "manager", "market_analyst", "manager", "risk_analyst", "manager", "trader", "manager",
@@ -36,34 +40,33 @@ def test_consultations_stand_between_question_and_decision() -> None:
 
 
 def test_neutral_names_are_resolved() -> None:
-    story = full_story()
-    symbol = story["conversations"][1]["asked"]["symbol"]
-    lines = conversation(story)
+    document = full_document()
+    symbol = str(document.conversations[1].asked["symbol"])
+    lines = conversation_lines(decision_tree(document))
     assert f"{symbol} (shown to the team as C" in lines[0].text
     assert all("C1" not in line.text and "C2" not in line.text for line in lines[1:])
-    assert symbol in headline(story)
+    assert symbol in headline(decision_tree(document))
 
 
 def test_exact_words_are_kept() -> None:
-    story = full_story()
-    raw = "\n".join(line.raw for line in conversation(story))
-    for talk in story["conversations"]:
-        for message in talk["messages"]:
-            if message["role"] == "assistant":
-                assert message["content"] in raw
+    document = full_document()
+    raw = "\n".join(line.raw for line in conversation_lines(decision_tree(document)))
+    for conversation in document.conversations:
+        for message in conversation.messages:
+            if message.role == "assistant":
+                assert message.content in raw
 
 
 def test_an_answer_that_cannot_be_used_is_said_to_be_none() -> None:
-    story = manager_story("I would rather buy")
-    story["conversations"][0]["problem"] = "no_call: the turn is not exactly one <tool_call>"
-    *_, said, problem = conversation(story)
+    tree = manager_says("I would rather buy", problem="no_call: the turn is not exactly one <tool_call>")
+    *_, said, problem = conversation_lines(tree)
     assert said.text == "I would rather buy" and said.problem
     assert problem.problem and "no_call" in problem.text
-    assert headline(story) == "no valid answer, so no change"
+    assert headline(tree) == "no valid answer, so no change"
 
 
-def test_what_the_others_changed_is_told() -> None:
-    story = {
+def test_what_the_others_changed_is_said() -> None:
+    document = {
         "conversations": [],
         "rulings": [{"symbol": "AAAUSDT", "side": "long", "asked": 1.0, "allowed": 0.5}],
         "clamps": [
@@ -82,7 +85,7 @@ def test_what_the_others_changed_is_told() -> None:
         "equity_before": 10_000.0,
         "equity_after": 9_880.0,
     }
-    ruling, clamp, order, result = consequences(story)
+    ruling, clamp, order, result = consequences(tree_of(document))
     assert ruling.text == "My verdict binds: long AAAUSDT goes from 100 % to 50 %."
     assert "exposure +2.000 asked" in clamp.text and "max_exposure" in clamp.text
     assert order.text == "Sell 5 AAAUSDT after 2 bars of waiting, stop 90, only to reduce."
@@ -91,29 +94,29 @@ def test_what_the_others_changed_is_told() -> None:
 
 def test_every_kind_of_answer_has_its_sentence() -> None:
     position = {"symbol": "C1", "side": "long", "exposure": 0.5, "stop": 3.0, "reason": "trend"}
-    story = manager_story(render_call("submit_decision", {"positions": [position]}))
-    assert conversation(story)[-1].text == "My decision:\nlong C1 50 % (stop 3 % away): trend"
-    assert conversation(manager_story(render_call("submit_decision", {"positions": []})))[-1].text.endswith(
-        "no change."
-    )
+    tree = manager_says(render_call("submit_decision", {"positions": [position]}))
+    assert conversation_lines(tree)[-1].text == "My decision:\nlong C1 50 % (stop 3 % away): trend"
+    nothing = manager_says(render_call("submit_decision", {"positions": []}))
+    assert conversation_lines(nothing)[-1].text.endswith("no change.")
     for role, name, arguments, sentence in (
         ("risk_analyst", "submit_verdict", {"verdict": "reduce", "to": 0.5, "loss": 8}, "Reduce to 50 %. In one case"),
         ("trader", "submit_orders", {"type": "market", "wait": 1, "slices": 2}, "after 1 bar, in 2 equal orders"),
         ("market_analyst", "submit_analysis", {"up": 1, "flat": 0, "down": 1}, "Up 50 %, flat 0 %, down 50 %."),
     ):
-        talk = {"role": role, "messages": [{"role": "assistant", "content": render_call(name, arguments)}]}
-        assert sentence in conversation({"conversations": [talk]})[0].text
+        conversation = {"role": role, "messages": [{"role": "assistant", "content": render_call(name, arguments)}]}
+        assert sentence in conversation_lines(tree_of({"conversations": [conversation]}))[0].text
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.data())
-def test_any_words_can_be_told(data: st.DataObject) -> None:
-    story = deepcopy(full_story())
-    for talk in story["conversations"]:
-        for message in talk["messages"]:
+def test_any_words_can_be_narrated(data: st.DataObject) -> None:
+    document = json.loads(json.dumps(full_document().to_json()))
+    for conversation in document["conversations"]:
+        for message in conversation["messages"]:
             if message["role"] in ("assistant", "tool") and data.draw(st.booleans()):
                 message["content"] = data.draw(
                     st.one_of(st.text(max_size=40), st.just("{}"), st.just("[1]"), st.just(json.dumps({"news": [{}]})))
                 )
-    assert tell(story)
-    assert headline(story)
+    tree = tree_of(document)
+    assert narrate(tree)
+    assert headline(tree)

@@ -1,4 +1,4 @@
-"""What a team thinks with, and what that costs: engines and budgets from the configuration, to the report's lines."""
+"""A team's engine, and what its inference costs: engines and budgets from the configuration, to the report's lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from backend.builders.teams import LoadedTeam, configured_team, scripted_team
 from backend.config.engine import BudgetConfig
 from backend.config.load import config_from_dict, load_config
 from backend.config.schema import ConfigError
-from backend.reporting.inference_cost import return_after_thinking, thinking_line, thinking_of
+from backend.decisions.backtest_document import BacktestDocument, inference_cost, read_backtests
+from backend.reporting.result_stats import inference_cost_line
 from backend.runs import backtest
 from backend.runs.backtest import subject_of
 from backend.store.store import Store
@@ -26,6 +27,7 @@ from simulator.errors import RunFailed, UserError
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.command_line import Run, program
+from tests.stored_runs import episode
 
 MARKET = generate(SyntheticConfig(bars=260, seed=5, symbols=("AAAUSDT", "BBBUSDT")))
 SHORT = ("--data", "made", "--baselines", "hold", "--start", "2020-02-01", "--end", "2020-02-05")
@@ -37,14 +39,14 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return program(tmp_path, monkeypatch, capsys)
 
 
-def only_run(folder: Path) -> tuple[Any, dict[str, dict[str, Any]], int]:
+def only_run(folder: Path) -> tuple[Any, dict[str, BacktestDocument], int]:
     """The run in the store, the results by name, and how many decisions it stores."""
     with Store.open(str(folder / "runs" / "store")) as store:
         [run] = [one.run for one in store.runs()]
-        return store.run(run), {one.name: one.result for one in store.backtests(run)}, len(store.decisions(run))
+        return store.run(run), {one.name: one.document for one in read_backtests(store, run)}, len(store.decisions(run))
 
 
-def test_a_model_that_was_not_trained_plays_and_its_thinking_is_a_line_of_the_result(
+def test_a_model_that_was_not_trained_trades_and_its_inference_is_a_line_of_the_result(
     command: Run, nano: Path, tmp_path: Path
 ) -> None:
     prices = f"budget.prices.{nano.name}=[1000.0, 100.0, 5000.0]"
@@ -52,24 +54,26 @@ def test_a_model_that_was_not_trained_plays_and_its_thinking_is_a_line_of_the_re
     assert played.code == 0, played.err
     _, results, _ = only_run(tmp_path)
     own = results[f"model {nano.name}"]
-    spent = own["thinking"]
-    assert spent["calls"] == sum(role["calls"] for role in spent["roles"].values()) > 0
-    assert spent["money"] > 0 and spent["engine"]["prefix_reuse"] > 0
-    left = return_after_thinking(own)
-    assert left == pytest.approx(own["metrics"]["total_return"] - spent["money"] / own["equity"][0])
+    spent = own.inference
+    assert spent is not None
+    assert spent.calls == sum(role.calls for role in spent.roles.values()) > 0
+    assert spent.money > 0 and spent.engine["prefix_reuse"] > 0
+    left = own.return_after_inference
+    assert left == pytest.approx(own.total_return - spent.money / own.equity[0])
     assert f"leaves a return of {100 * left:+.2f} %" in played.out
     [report] = (tmp_path / "runs").glob("backtest-*/report.html")
     page = report.read_text()
-    assert "What thinking cost" in page and "Thinking took another" in page and "less what thinking cost" in page
+    assert "What inference cost" in page and "Inference took another" in page and "less what inference cost" in page
 
 
-def test_a_budget_ends_thinking_and_the_report_says_so(command: Run, nano: Path, tmp_path: Path) -> None:
+def test_a_budget_ends_inference_and_the_report_says_so(command: Run, nano: Path, tmp_path: Path) -> None:
     options = ("-s", f"engine.model={nano}", "-s", "budget.day.calls=3")
     played = command("backtest", "--team", "model", *options, *SHORT)
     assert played.code == 0, played.err
     _, results, decisions = only_run(tmp_path)
-    spent = results[f"model {nano.name}"]["thinking"]
-    assert decisions == 2 * 4 and spent["calls"] <= 3 * 5 and spent["exhausted"] > 0  # two coins, four days
+    spent = results[f"model {nano.name}"].inference
+    assert spent is not None
+    assert decisions == 2 * 4 and spent.calls <= 3 * 5 and spent.exhausted > 0  # two coins, four days
     assert "conversations ended because the budget was spent" in played.out
 
 
@@ -110,10 +114,11 @@ def test_a_limit_on_money_needs_a_price() -> None:
         config_from_dict({"budget": {"prices": {"a": [1, 2, -3]}}})
 
 
-def test_rules_think_for_nothing() -> None:
+def test_rules_cost_no_inference() -> None:
     ledger = Ledger()
     ledger.open(0).book("manager", Usage())
-    assert thinking_of(ledger, Throughput()) == {} and thinking_line({"metrics": {}}) is None
+    assert inference_cost(ledger, Throughput()) is None
+    assert inference_cost_line(BacktestDocument.of(episode().result)) is None
 
 
 class Dying:
@@ -142,7 +147,7 @@ def test_what_was_decided_before_an_engine_died_is_stored(
     assert whole.code == 0
     with Store.open(str(tmp_path / "runs" / "store")) as store:
         [run] = [one.run for one in store.runs()]
-        told = [one.story for one in store.decisions(run)]
+        told = [one.document for one in store.decisions(run)]
 
     def dying(name: str, config: Any) -> Any:
         loaded = subject_of(name, config)
@@ -154,11 +159,11 @@ def test_what_was_decided_before_an_engine_died_is_stored(
     assert failed.code == code
     with Store.open(str(tmp_path / "other")) as store:
         [record] = store.runs()
-        stories = [one.story for one in store.decisions(record.run)]
+        documents = [one.document for one in store.decisions(record.run)]
         [result] = [one.result for one in store.backtests(record.run)]
     assert record.status == ("failed" if code == 1 else "interrupted")
-    assert 0 < len(stories) < len(told)
-    for early, late in zip(stories, told, strict=False):
+    assert 0 < len(documents) < len(told)
+    for early, late in zip(documents, told, strict=False):
         for key in ("conversations", "orders", "symbols"):
             assert json.dumps(early[key]) == json.dumps(late[key])
     assert 1 < len(result["equity"]) < len(MARKET)
@@ -174,7 +179,7 @@ def results_of(folder: Path) -> str:
     with Store.open(str(folder)) as store:
         [run] = [one.run for one in store.runs()]
         results = {one.name: one.result for one in store.backtests(run)}
-        return json.dumps([results, [one.story for one in store.decisions(run)]], sort_keys=True)
+        return json.dumps([results, [one.document for one in store.decisions(run)]], sort_keys=True)
 
 
 def test_a_recorded_run_is_played_again_without_its_model(command: Run, nano: Path, tmp_path: Path) -> None:
@@ -188,7 +193,7 @@ def test_a_recorded_run_is_played_again_without_its_model(command: Run, nano: Pa
     for results, _ in (first, second):
         for result in results.values():
             # How busy the engine was is the machine's affair; all else is the run's.
-            result.get("thinking", {}).pop("engine", None)
+            (result["inference"] or {}).pop("engine", None)
     assert json.dumps(first) == json.dumps(second)
     other = command("backtest", "--team", "tape", "--seed", "2", *SHORT)
     assert other.code == 2 and "has no answer to call 1 of manager" in other.err

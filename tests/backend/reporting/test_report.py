@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.evaluation.evaluate import EXAMPLE_DECISION
 from backend.reporting import charts
 from backend.reporting.labels import ABSENT
-from backend.reporting.market_reload import Recalled
+from backend.reporting.market_reload import MarketReload
 from backend.reporting.report import render, write_report
-from backend.reporting.run_summary import RunSummary, facts, summarise
+from backend.reporting.run_summary import RunSummary, run_facts, summarise
 from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.store import Store
 from simulator.errors import UserError
-from tests.stored_runs import add_backtest_run, add_demo_run, comparison, episode, full_story, small_market
+from tests.stored_runs import add_backtest_run, add_demo_run, altered, comparison, episode, full_document, small_market
 
 EVIL = '</script><script>alert(1)</script><img src="https://evil.example/x" onerror="alert(1)">'
 
@@ -62,7 +63,7 @@ class Page(HTMLParser):
 
 def shown(summary: RunSummary) -> str:
     """The page of a run whose data is gone."""
-    return render(summary, Recalled(None, "the data is gone"))
+    return render(summary, MarketReload(None, "the data is gone"))
 
 
 @pytest.fixture(scope="module")
@@ -130,12 +131,14 @@ def test_the_page_works_offline(store: Store, run: str) -> None:
 
 
 def test_untrusted_text_stays_text() -> None:
-    story = full_story()
-    talk = {**story["conversations"][0], "messages": [{"role": "assistant", "content": EVIL}], "problem": EVIL}
+    document = full_document().to_json()
+    message = {"role": "assistant", "content": EVIL}
+    conversation = {**document["conversations"][0], "messages": [message], "problem": EVIL}
+    evil = {**document, "conversations": [conversation], "symbols": [EVIL]}
     rows = {EVIL: {"total_return": 0.0}}
     with Store.open("mem://") as store:
         store.add_run(RunRecord("r", "demo", 1, "hash", 1_700_000_000_000, {"config": {"market": {"data": EVIL}}}))
-        store.add_evaluation(EvaluationRecord("r", "story", 0, {**story, "conversations": [talk], "symbol": EVIL}))
+        store.add_evaluation(EvaluationRecord("r", EXAMPLE_DECISION, 0, evil))
         held_out = {**comparison(0.1), "rows": rows, "equity": {EVIL: [1.0, 1.1]}, "equity_days": [0, 1]}
         store.add_evaluation(EvaluationRecord("r", "held_out", 0, held_out))
         store.add_evaluation(EvaluationRecord("r", "summary", 0, {"verdict": EVIL}))
@@ -151,7 +154,7 @@ def test_an_interrupted_run_says_what_is_missing(store: Store) -> None:
     page = Page(shown(summary))
     assert "No verdict: this run is interrupted (stopped by the user)." in page.text
     assert page.text.count(ABSENT) >= 8
-    found = facts(summary)
+    found = run_facts(summary)
     assert found["verdict"] is None and found["held_out"]["difference"] is None and found["calls_per_rollout"] == {}
 
 
@@ -163,12 +166,12 @@ def test_a_run_without_a_verdict_opens_with_how_it_ended(demo: RunSummary) -> No
     assert [(event.step, event.label) for event in training.events] == [(11, "stage 2")]
 
 
-PARTS = ("held_out", "no_edge", "story", "summary", "metrics", "calls", "config")
+SHOWN = ("held_out", "no_edge", EXAMPLE_DECISION, "summary", "metrics", "calls", "config")
 
 
 def test_any_part_may_be_missing(demo: RunSummary) -> None:
     @settings(deadline=None, max_examples=25)
-    @given(kept=st.sets(st.sampled_from(PARTS)), bare=st.booleans())
+    @given(kept=st.sets(st.sampled_from(SHOWN)), bare=st.booleans())
     def holds(kept: set[str], bare: bool) -> None:
         evaluations = {name: result for name, result in demo.evaluations.items() if name in kept}
         if bare and "held_out" in kept:
@@ -181,8 +184,8 @@ def test_any_part_may_be_missing(demo: RunSummary) -> None:
             run=demo.run if "config" in kept else replace(demo.run, config={}),
         )
         text = Page(shown(summary)).text
-        assert (ABSENT in text) == ((bare and "held_out" in kept) or not kept >= set(PARTS))
-        json.dumps(facts(summary), allow_nan=False)
+        assert (ABSENT in text) == ((bare and "held_out" in kept) or not kept >= set(SHOWN))
+        json.dumps(run_facts(summary), allow_nan=False)
 
     holds()
 
@@ -200,7 +203,7 @@ def test_the_backtest_page(store: Store) -> None:
     assert "lacks" not in page.text
     [holed] = [record for record in summary.backtests if record.name == "scripted"]
     others = [record for record in summary.backtests if record.name != "scripted"]
-    with_gaps = replace(holed, result={**holed.result, "absent_bars": 17})
+    with_gaps = replace(holed, document=altered(holed.document, absent_bars=17))
     assert "The data lacks 17 bars" in Page(shown(replace(summary, backtests=[*others, with_gaps]))).text
 
 
@@ -213,11 +216,11 @@ def test_a_folder_that_cannot_be_written_is_the_users_to_mend(store: Store, tmp_
 def test_windows_of_an_evaluation_are_told_apart(demo: RunSummary, store: Store) -> None:
     records = summarise(store, "backtest")
     named = [replace(record, name=f"held_out/{record.name}") for record in records.backtests]
-    told = [replace(record, backtest="held_out/scripted/0") for record in records.decisions]
-    [played] = replace(demo, backtests=named, decisions=told).played()
-    assert (played.window, played.main) == ("held_out", "scripted")
-    assert list(played.results) == ["scripted", "flat", "hold"]
-    assert len(played.decisions["scripted"]) == len(told)
+    decisions = [replace(record, backtest="held_out/scripted/0") for record in records.decisions]
+    [window] = replace(demo, backtests=named, decisions=decisions).windows()
+    assert (window.name, window.main) == ("held_out", "scripted")
+    assert list(window.results) == ["scripted", "flat", "hold"]
+    assert len(window.decisions["scripted"]) == len(decisions)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4000))

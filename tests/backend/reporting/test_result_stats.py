@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.decisions.backtest_document import BacktestDocument
 from backend.reporting import result_stats
 from backend.reporting.market_reload import MOST_CANDLES, candles
 from simulator.backtest import metrics
@@ -21,9 +22,10 @@ from simulator.backtest.trade_stats import COST_KEYS
 from simulator.backtest.trades import Trade
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
+from simulator.exchange.exchange_records import Fill
 from simulator.market.timeframes import TIMEFRAMES
 from simulator.strategies import AlwaysShort, Hold, SmaCross
-from tests.stored_runs import WINDOW, small_market
+from tests.stored_runs import WINDOW, altered, small_market
 
 HOUR, DAY = TIMEFRAMES["1h"], TIMEFRAMES["1d"]
 
@@ -33,9 +35,9 @@ def at(text: str) -> int:
 
 
 @cache
-def stored(name: str = "sma_cross") -> dict[str, Any]:
+def stored(name: str = "sma_cross") -> BacktestDocument:
     strategy = {"sma_cross": SmaCross, "hold": Hold, "always_short": AlwaysShort}[name]()
-    return run_backtest(small_market(), strategy, WINDOW, costs=Costs()).to_dict()
+    return BacktestDocument.of(run_backtest(small_market(), strategy, WINDOW, costs=Costs()))
 
 
 def trade(pnl: float, quantity: float = 1.0, **changes: Any) -> Trade:
@@ -156,7 +158,7 @@ def test_costs_lie_between_profit_before_and_after(name: str) -> None:
     result = stored(name)
     found = result_stats.cost_summary(result)
     kinds = [found[key] or 0.0 for key in COST_KEYS]
-    assert found["gross"] == pytest.approx(result["equity"][-1] - result["equity"][0] + math.fsum(kinds))
+    assert found["gross"] == pytest.approx(result.equity[-1] - result.equity[0] + math.fsum(kinds))
     assert found["total_share"] == pytest.approx(math.fsum(kinds) / 10_000.0)
     gross = found["gross"] or 0.0
     assert (found["total_of_gross"] is None) == (gross <= 0.0)
@@ -164,21 +166,19 @@ def test_costs_lie_between_profit_before_and_after(name: str) -> None:
 
 def test_records_of_other_versions_are_read() -> None:
     result = stored()
-    older = {
-        **result,
-        "costs": {key: result["costs"][key] for key in ("fees", "spread", "funding")},
-        "trades": [
-            {key: value for key, value in one.items() if key not in ("mae", "mfe", "holding_ms", "bars_held", "impact")}
-            for one in result["trades"]
-        ],
-    }
+    late = ("mae", "mfe", "holding_ms", "bars_held", "impact")
+    older = altered(
+        result,
+        costs={key: result.costs[key] for key in ("fees", "spread", "funding")},
+        trades=[{key: value for key, value in asdict(one).items() if key not in late} for one in result.trades],
+    )
     costs = result_stats.cost_summary(older)
     assert costs["impact"] is None and costs["borrow"] is None and costs["fees"] is not None
-    trades = result_stats.trades_of_result(older)
-    assert [one.pnl for one in trades] == [one["pnl"] for one in result["trades"]]
-    assert result_stats.trade_summary(trades, 1e4)["mae"] is None
-    newer = {**result, **{key: [{**one, "aura": 1.0} for one in result[key]] for key in ("trades", "fills")}}
-    assert result_stats.trades_of_result(newer) == result_stats.trades_of_result(result)
+    assert [one.pnl for one in older.trades] == [one.pnl for one in result.trades]
+    assert result_stats.trade_summary(older.trades, 1e4)["mae"] is None
+    lists = {key: [{**asdict(one), "aura": 1.0} for one in getattr(result, key)] for key in ("trades", "fills")}
+    newer = altered(result, **lists)
+    assert newer == result
     assert result_stats.regime_rows(newer, small_market(), None) == result_stats.regime_rows(
         result, small_market(), None
     )
@@ -191,8 +191,8 @@ def test_regimes_add_up_and_stand_beside_holding() -> None:
     for kind in ("trend", "volatility", "truth"):
         own = [row for row in rows if row["kind"] == kind]
         for key, of in (("total_return", result), ("against", hold)):
-            assert math.fsum(row[key] for row in own) == pytest.approx(of["metrics"]["total_return"])
-        assert sum(row["trades"] for row in own) == len(result["trades"])
+            assert math.fsum(row[key] for row in own) == pytest.approx(of.total_return)
+        assert sum(row["trades"] for row in own) == len(result.trades)
     assert {row["against"] for row in result_stats.regime_rows(result, small_market(), None)} == {None}
     with pytest.raises(DataError, match="not the market of the result"):
         result_stats.regime_rows(result, small_market().select(["AAAUSDT"]), hold)
@@ -200,7 +200,8 @@ def test_regimes_add_up_and_stand_beside_holding() -> None:
 
 def test_traded_symbols_come_most_traded_first() -> None:
     fills = [("A", 1.0, 10.0), ("B", -3.0, 10.0), ("A", -1.0, 15.0), ("C", 2.5, 10.0)]
-    result = {"fills": [{"symbol": one, "quantity": size, "price": price} for one, size, price in fills]}
+    made = tuple(Fill(0, 0, symbol, size, price, 0.0, 0.0, "order") for symbol, size, price in fills)
+    result = stored().model_copy(update={"fills": made})
     assert list(result_stats.traded_notional(result).items()) == [("B", 30.0), ("A", 25.0), ("C", 25.0)]
 
 

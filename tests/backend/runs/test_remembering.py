@@ -26,7 +26,7 @@ from tests.small_world import HORIZON, TRAIN, rollout_settings, small_config, sm
 
 
 def backtested(folder: Path, subject: LoadedTeam, *notes: str) -> tuple[list[Any], list[str], str]:
-    """The stories, the notes and the report of a backtest of `subject` on a small market."""
+    """The documents, the notes and the report of a backtest of `subject` on a small market."""
     config = config_from_dict({"evaluation": {"baselines": ["hold"]}}, "test")
     market = small_market()
     with Store.open(folder / "store") as store:
@@ -35,18 +35,18 @@ def backtested(folder: Path, subject: LoadedTeam, *notes: str) -> tuple[list[Any
         path = play_backtest(plan, store, "b", folder / "b")
         record = store.run("b")
         assert record.status == "finished" and record.config["teams"] == [subject.name]
-        return [one.story for one in store.decisions("b")], record.config["notes"], path.read_text()
+        return [one.document for one in store.decisions("b")], record.config["notes"], path.read_text()
 
 
-def briefs(stories: list[Any]) -> list[str]:
-    return [story["conversations"][0]["messages"][1]["content"] for story in stories]
+def briefs(documents: list[Any]) -> list[str]:
+    return [document["conversations"][0]["messages"][1]["content"] for document in documents]
 
 
 @pytest.mark.parametrize("lessons", [0, 2])
 def test_a_backtest_shows_as_many_lessons_as_are_set(tmp_path: Path, lessons: int) -> None:
     subject = scripted_team(TeamConfig(memory=lessons, horizon_bars=6))
-    stories, notes, _ = backtested(tmp_path, subject)
-    assert [brief.count("lesson, ") for brief in briefs(stories)] == [min(lessons, n) for n in range(10)]
+    documents, notes, _ = backtested(tmp_path, subject)
+    assert [brief.count("lesson, ") for brief in briefs(documents)] == [min(lessons, n) for n in range(10)]
     assert notes == []
 
 
@@ -79,9 +79,9 @@ def test_the_report_names_a_role_that_never_answered(tmp_path: Path) -> None:
     scripted = scripted_team(TeamConfig())
     engine = ScriptedEngine(make_byte_codec(), {**expert_policies(), "manager": lambda messages, seed: "<b>Well."})
     team = Team(scripted.team.codec, engine.policy_version, scripted.team.settings)
-    stories, notes, report = backtested(tmp_path, LoadedTeam("mute", team, engine), "as it was asked")
-    assert len(stories) == 10 and all(story["events"] for story in stories)
+    documents, notes, report = backtested(tmp_path, LoadedTeam("mute", team, engine), "as it was asked")
+    assert len(documents) == 10 and all(document["events"] for document in documents)
     assert notes[0] == "as it was asked"
     assert "DeepTraderManager gave no valid answer in any of 10 conversations" in notes[1]
     assert all(f'<p class="warning">{note}.</p>' in report for note in notes)
-    assert not any(story["orders"] for story in stories)
+    assert not any(document["orders"] for document in documents)

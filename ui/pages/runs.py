@@ -6,14 +6,15 @@ import pandas as pd
 import streamlit as st
 
 from backend.store.records import RunRecord
-from ui.access import mistakes_explained, open_store, plain, read_run, store_name
-from ui.run_view import MOMENT, show_run
+from ui.access import escape_markdown, mistakes_explained, open_store, read_run, store_name
+from ui.pages.run import show_run
+from ui.parts.blocks import MOMENT
 
 
-def page() -> None:
+def _page() -> None:
     """List the runs of the store and show the chosen one."""
     st.title("Runs")
-    st.caption(plain(f"Store: {store_name()}"))
+    st.caption(escape_markdown(f"Store: {store_name()}"))
     with mistakes_explained():
         with open_store() as store:
             runs = store.runs()
@@ -45,4 +46,4 @@ def _table(runs: list[RunRecord]) -> pd.DataFrame:
     )
 
 
-page()
+_page()

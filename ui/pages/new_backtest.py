@@ -19,13 +19,13 @@ from simulator.data.catalog import Catalog, SeriesInfo
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import UserError
 from simulator.market.timeframes import TIMEFRAMES
-from ui.access import mistakes_explained, open_store, plain, read_run
-from ui.run_view import show_run
+from ui.access import escape_markdown, mistakes_explained, open_store, read_run
+from ui.pages.run import show_run
 
 _DAYS = 60  # a window that is done in seconds
 
 
-def page() -> None:
+def _page() -> None:
     """Ask what to run, run it, show the result; it stays until the next one."""
     st.title("New backtest")
     st.caption("A team trades recorded or synthetic bars, with costs and without a look ahead, beside plain baselines.")
@@ -35,7 +35,7 @@ def page() -> None:
     done = st.session_state.get("last_backtest")
     if done is not None:
         st.divider()
-        st.success(plain(f"Stored as run {done}; its report is {RUNS / done / 'report.html'}"))
+        st.success(escape_markdown(f"Stored as run {done}; its report is {RUNS / done / 'report.html'}"))
         with mistakes_explained():
             show_run(read_run(done))
 
@@ -162,4 +162,4 @@ def _trained_teams() -> list[str]:
     return [str(path.parent) for path in found]
 
 
-page()
+_page()

@@ -1,0 +1,130 @@
+"""What a team decided, as documents for the store and as remarks for its reader."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import asdict
+
+from backend.decisions.document import (
+    ConversationDocument,
+    DecisionDocument,
+    GuardClamp,
+    Message,
+    RiskRuling,
+    StoredDecision,
+    TokenUsage,
+)
+from cryptosentinel.agents.registry import ROLES, role_title
+from cryptosentinel.conversation.transcript import Transcript
+from cryptosentinel.episode import EpisodeResult
+from cryptosentinel.llm.chat_codec import ChatCodec, parse_conversation
+from cryptosentinel.team import TeamDecision
+from simulator.market.market import Market
+from simulator.market.timeframes import format_time
+
+
+def decision_document(
+    codec: ChatCodec,
+    decision: TeamDecision,
+    equity_before: float | None = None,
+    equity_after: float | None = None,
+) -> DecisionDocument:
+    """A decision as a document; its return follows from the equity before it and at the next decision."""
+    net_return = None
+    if equity_before is not None and equity_after is not None:
+        net_return = equity_after / equity_before - 1.0 if equity_before > 0 else 0.0
+    return DecisionDocument(
+        symbols=tuple(decision.symbols),
+        conversations=tuple(_conversation(codec, transcript) for transcript in decision.transcripts),
+        rulings=tuple(RiskRuling(**asdict(ruling)) for ruling in decision.rulings),
+        clamps=tuple(GuardClamp(**asdict(clamp)) for clamp in decision.clamps),
+        orders=tuple(decision.orders),
+        events=tuple(decision.events),
+        equity_before=equity_before,
+        equity_after=equity_after,
+        net_return=net_return,
+    )
+
+
+def episode_decisions(run: str, backtest: str, codec: ChatCodec, episode: EpisodeResult) -> list[StoredDecision]:
+    """The decisions of an episode with what the account made of each: the change of equity up to the next decision."""
+    times, equity = episode.result.times, episode.result.equity
+    by_bar: dict[int, list[int]] = {}
+    for number, (bar, _) in enumerate(episode.decisions):
+        by_bar.setdefault(bar, []).append(number)
+    bars = sorted(by_bar)
+    decisions: list[StoredDecision] = []
+    for position, bar in enumerate(bars):
+        begin = bar - bars[0]
+        end = bars[position + 1] - bars[0] if position + 1 < len(bars) else len(equity) - 1
+        before, after = float(equity[begin]), float(equity[end])
+        for number in by_bar[bar]:
+            document = decision_document(codec, episode.decisions[number][1], before, after)
+            decisions.append(StoredDecision(run, backtest, number, int(times[begin]), document))
+    return decisions
+
+
+def token_usage(transcript: Transcript) -> TokenUsage:
+    """What a conversation took; a log-probability that is not finite is not known."""
+    mask = transcript.mask
+    begins = [place for place, own in enumerate(mask) if own and (place == 0 or not mask[place - 1])]
+    sampled = sum(mask)
+    total = math.fsum(logp for logp, own in zip(transcript.logps, mask, strict=True) if own)
+    return TokenUsage(
+        prompt=len(mask) - sampled,
+        sampled=sampled,
+        turns=len(begins),
+        read=sum(begins),
+        logp=total if math.isfinite(total) else None,
+        mean_logp=total / sampled if sampled and math.isfinite(total) else None,
+        cost=transcript.cost,
+        dropped=transcript.dropped,
+    )
+
+
+def remarks(name: str, episode: EpisodeResult, market: Market) -> list[str]:
+    """What a reader must know of the episode of team `name` before its numbers, a sentence each without its full stop:
+    a liquidation, roles that never gave a valid answer, coins without a price."""
+    sentences = []
+    result = episode.result
+    if episode.liquidated_at is not None:
+        # A bar before the first decision has no row: `times[0]` is the close of bar `start`.
+        when = format_time(int(result.times[episode.liquidated_at - result.start]))
+        sentences.append(
+            f"{name}: the account was liquidated, which was found at {when} UTC; nothing was decided from then on"
+        )
+    transcripts = [transcript for _, decision in episode.decisions for transcript in decision.transcripts]
+    for role in ROLES:
+        of_role = [transcript for transcript in transcripts if transcript.role == role]
+        if of_role and not any(transcript.valid for transcript in of_role):
+            reasons = Counter((transcript.reason or "").partition(":")[0] for transcript in of_role)
+            [(reason, _)] = reasons.most_common(1)
+            meant = ", so it never changed a position" if role == "manager" else ""
+            sentences.append(
+                f"{name}: {role_title(role)} gave no valid answer in any of {len(of_role)} conversations, mostly "
+                f"{reason}{meant}"
+            )
+    last = result.start + len(result.times) - 1
+    view = market.view(last)
+    untraded = [symbol for symbol in market.symbols if math.isnan(view.last_close(symbol))]
+    if untraded:
+        sentences.append(
+            f"{', '.join(untraded)}: no price up to the end of the window, so nothing could be traded there"
+        )
+    return sentences
+
+
+def _conversation(codec: ChatCodec, transcript: Transcript) -> ConversationDocument:
+    return ConversationDocument(
+        role=transcript.role,
+        title=ROLES[transcript.role].title,
+        ordinal=transcript.ordinal,
+        policy_version=transcript.policy_version,
+        asked=transcript.brief,
+        messages=tuple(Message(**message) for message in parse_conversation(codec, transcript.ids)),
+        answer=transcript.answer,
+        problem=transcript.reason,
+        truncated=transcript.truncated,
+        usage=token_usage(transcript),
+    )

@@ -1,0 +1,167 @@
+"""What a page shows of a run: its sections, lines and words, so that the page only draws them.
+
+`RunPage` is the one door from the pages to the report's parts. What it gives is made of `backend.reporting.blocks` and
+of the narrative's lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from backend.decisions.document import StoredDecision
+from backend.decisions.tree import decision_tree, traced_tree
+from backend.reporting import charts
+from backend.reporting.backtest_sections import sections, tiles
+from backend.reporting.blocks import Block, Missing, Picture, ReportSection, Table, TableRow, Tile
+from backend.reporting.decision_narrative import Line, headline, narrate
+from backend.reporting.decision_views import decision_page
+from backend.reporting.labels import COLUMNS, duration_text, title_of
+from backend.reporting.market_reload import MarketReload, reload_market
+from backend.reporting.result_stats import traded_notional
+from backend.reporting.run_summary import RunSummary, WindowResult, how_it_was_run, summarise
+from backend.reporting.trade_sections import candles_block
+from backend.store.records import RunRecord
+from backend.store.store import Store
+from simulator.market.market import Market
+from simulator.market.timeframes import format_time
+
+_EVALUATIONS = (("held_out", "Held-out windows"), ("no_edge", "No-edge twin"))
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """A run of any kind; what it did not get to is left out or said to be not available."""
+
+    summary: RunSummary
+
+    @classmethod
+    def read(cls, store: Store, run_id: str) -> RunPage:
+        """Read a run. Raises `StoreError` where there is none or a document of it cannot be read."""
+        return cls(summarise(store, run_id))
+
+    @property
+    def run(self) -> RunRecord:
+        return self.summary.run
+
+    @property
+    def warnings(self) -> list[str]:
+        """How it ended, if not well, and what a reader must know before the numbers."""
+        run = self.run
+        ending = f"This run is {run.status}" + (f": {run.message}" if run.message else ".")
+        return [*([ending] if run.status != "finished" else []), *self.summary.notes]
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Label and value of what one needs to run it again and to judge it."""
+        return [*how_it_was_run(self.summary), ("Wall time", duration_text(self.summary.wall_seconds))]
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The config of the run."""
+        return self.summary.settings
+
+    @property
+    def windows(self) -> list[WindowPage]:
+        """The windows whose results are stored: that of a backtest, or the first one of each evaluation."""
+        return [WindowPage(window, self.run, self.settings) for window in self.summary.windows()]
+
+    def comparison(self) -> ReportSection:
+        """What training changed, on held-out windows and on the no-edge twin."""
+        results = {label: self.summary.evaluations.get(name) for name, label in _EVALUATIONS}
+        differences = {label: one["difference"] for label, one in results.items() if one and one.get("difference")}
+        blocks: list[Block] = []
+        if differences:
+            caption = (
+                "On the same windows. A bar wholly right of 0 says that training helped; on the no-edge twin, where "
+                "there is nothing to learn, it should touch 0."
+            )
+            blocks.append(Picture("Trained minus warm-started", caption, charts.difference_chart(differences)))
+        for label, result in results.items():
+            if result:
+                rows = tuple(TableRow(title_of(name), row) for name, row in result["rows"].items())
+                blocks.append(Table(label, "", COLUMNS, rows))
+            else:
+                blocks.append(Missing(label, "it was not measured"))
+        held_out = results["Held-out windows"]
+        if held_out and held_out.get("equity"):
+            days = held_out["equity_days"]
+            chart = charts.equity_chart(held_out["equity"], days, "days into the window", "trained")
+            caption = "Mean return over the held-out windows, net of all costs."
+            blocks.append(Picture("Equity on held-out windows", caption, chart))
+        return ReportSection("Did it help?", tuple(blocks))
+
+    def learning(self) -> ReportSection:
+        """The curves of training, and whom the manager asked."""
+        events = self.summary.events
+        curves = [
+            Picture(curve.title, curve.caption, charts.step_chart(curve.series, events))
+            for curve in self.summary.curves()
+        ]
+        if self.summary.calls:
+            curves.append(Picture("Whom the manager asked", "", charts.calls_chart(self.summary.calls)))
+        blocks = tuple(curves) or (Missing("Curves", "the run stored no metrics"),)
+        return ReportSection("How it learned", blocks)
+
+    def example(self) -> list[Line]:
+        """The decision that the run chose to be shown; empty where there is none."""
+        document = self.summary.example
+        return [] if document is None else narrate(decision_tree(document))
+
+
+@dataclass(frozen=True)
+class WindowPage:
+    """One window of a run: `sections` and `candles` need its market, as `market` gives it."""
+
+    result: WindowResult
+    run: RunRecord
+    settings: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The evaluation that the window belongs to, empty for a backtest."""
+        return self.result.name
+
+    @property
+    def tiles(self) -> list[Tile]:
+        return tiles(self.result)
+
+    @property
+    def absent_bars(self) -> int:
+        return self.result.main_result.absent_bars
+
+    @property
+    def symbols(self) -> list[str]:
+        """The coins, those that were traded most first."""
+        traded = list(traded_notional(self.result.main_result))
+        return [*traded, *(symbol for symbol in self.result.main_result.symbols if symbol not in traded)]
+
+    def market(self, load: Callable[[RunRecord], Market]) -> MarketReload:
+        """The market of the run as `load` gives it, or why there is none."""
+        if self.name == "no_edge":
+            return MarketReload(None, "the twin's bars are not kept, since it is made anew for each evaluation")
+        return reload_market(self.run, load)
+
+    def sections(self, market: MarketReload) -> list[ReportSection]:
+        """Equity, numbers, costs, trades and regimes."""
+        return sections(self.result, self.settings, market)
+
+    def candles(self, market: MarketReload, symbol: str) -> Block:
+        """The candles of one coin with the trades in it."""
+        if market.market is None:
+            return Missing(symbol, market.problem)
+        return candles_block(self.result, market.market, symbol)
+
+    def label(self, decision: StoredDecision) -> str:
+        """When it was made, what was decided and what the account made."""
+        return f"{format_time(decision.time)} · {headline(decision_tree(decision.document))}"
+
+    def lines(self, decision: StoredDecision) -> list[Line]:
+        """A decision in sentences."""
+        return narrate(decision_tree(decision.document))
+
+    def transcript(self, team: str, decision: StoredDecision) -> str:
+        """All of a decision as one HTML page."""
+        tree = traced_tree(decision, self.result.decisions[team], self.result.results.get(team))
+        return decision_page(decision, tree)

@@ -1,0 +1,1 @@
+"""The pages of the menu, a file each, and the view of a run that they share."""

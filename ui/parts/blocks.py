@@ -1,0 +1,72 @@
+"""A report's blocks as Streamlit draws them: pictures, tables, and words where something is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from backend.reporting.blocks import Block, Missing, Picture, Table
+from backend.reporting.charts import CONFIG
+from backend.reporting.labels import ABSENT, NumberKind
+from ui.access import escape_markdown
+
+MOMENT = st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm")
+
+_NUMBER_FORMATS: dict[NumberKind, tuple[float, str]] = {
+    "change": (100, "%+.2f %%"),
+    "month": (100, "%+.1f %%"),
+    "share": (100, "%.1f %%"),
+    "small_share": (100, "%.2f %%"),
+    "ratio": (1, "%.2f"),
+    "count": (1, "%.4g"),
+    "money": (1, "%+.2f"),
+    "hours": (1, "%.1f h"),
+    "days": (1, "%.1f d"),
+    "price": (1, "%.6g"),
+}
+
+
+def draw_blocks(blocks: Sequence[Block], key: str = "") -> None:
+    """The blocks one below the other; `key` tells their figures from others of the same title."""
+    for block in blocks:
+        if block.title:
+            st.markdown(f"**{escape_markdown(block.title)}**")
+        if isinstance(block, Missing):
+            st.caption(escape_markdown(f"{ABSENT}: {block.reason}"))
+            continue
+        if block.caption:
+            st.caption(escape_markdown(block.caption))
+        if isinstance(block, Picture):
+            _draw_figure(block.figure, f"{key} {block.title}".strip())
+        elif block.folded:
+            with st.expander(f"Show {len(block.rows)} rows"):
+                _draw_table(block)
+        else:
+            _draw_table(block)
+
+
+def _draw_table(table: Table) -> None:
+    """A table that can be sorted, its numbers as in the report."""
+    frame = pd.DataFrame({table.first: [row.label for row in table.rows]})
+    config: dict[str, Any] = {}
+    for number, column in enumerate(table.columns):
+        values = [row.values.get(column.key) for row in table.rows]
+        title = column.title if column.title not in frame else f"{column.title} {number}"
+        if column.kind == "text":
+            frame[title] = values
+        elif column.kind == "moment":
+            frame[title] = pd.to_datetime(pd.Series(values), unit="ms")
+            config[title] = MOMENT
+        else:
+            scale, form = _NUMBER_FORMATS[column.kind]
+            frame[title] = [None if value is None else scale * value for value in values]
+            config[title] = st.column_config.NumberColumn(format=form, help=column.meaning)
+    st.dataframe(frame, hide_index=True, column_config=config, placeholder="–")
+
+
+def _draw_figure(figure: go.Figure, label: str) -> None:
+    st.plotly_chart(figure, theme=None, config=CONFIG, alt=label, key=label)
