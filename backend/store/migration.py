@@ -7,6 +7,7 @@ finds the work done.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ SCHEMA_VERSION = 3
 
 _FOLDER = Path(__file__).parent
 _MIGRATIONS = {1: "migrate_1.surql", 2: "migrate_2.surql"}  # by the version that they start from
+# Fields of exported records that a migration renamed: version that they are of -> table -> former and present name.
+_RENAMED_FIELDS = {2: {"decision": {"story": "document"}}}
 _NEW_IDENTITY = "UPDATE store:schema SET identity = <string>rand::uuid::v4() WHERE identity IS NONE RETURN NONE"
 
 
@@ -55,6 +58,15 @@ def transaction(found: int | None) -> str:
         )
     written = f"UPSERT store:schema SET version = {reached} RETURN NONE;\n{_NEW_IDENTITY};"
     return f"BEGIN;\n{check}\n{statements}\n{written}\nCOMMIT"
+
+
+def upgraded_row(table: str, row: Mapping[str, Any], version: int) -> dict[str, Any]:
+    """A record of `table` as this program knows it, from an export of `version` of the schema."""
+    names: dict[str, str] = {}
+    for renamed_in, tables in _RENAMED_FIELDS.items():
+        if version <= renamed_in:
+            names |= tables.get(table, {})
+    return {names.get(name, name): value for name, value in row.items()}
 
 
 def _version(connection: Connection) -> Any:

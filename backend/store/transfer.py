@@ -16,14 +16,14 @@ import os
 import secrets
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from backend.store.errors import StoreError
-from backend.store.migration import SCHEMA_VERSION
+from backend.store.migration import SCHEMA_VERSION, upgraded_row
 from backend.store.records import (
     AdapterRecord,
     BacktestRecord,
@@ -42,8 +42,8 @@ from backend.store.records import (
 )
 from backend.store.store import Store
 
-FORMAT = "cryptosentinel-run"
-FORMAT_VERSION = 1
+_FORMAT = "cryptosentinel-run"
+_FORMAT_VERSION = 1
 
 # In an order in which they can be written: an edge after both its ends, and last the run, which makes all else visible.
 _KINDS: tuple[type[Record], ...] = (
@@ -96,13 +96,13 @@ def import_run(store: Store, path: Path) -> tuple[str, int]:
     that is damaged, cut short or no exported run, for one of a newer program, and if the store has another run of this
     id.
     """
-    run_id, digest = _verified(path)
+    run_id, schema = _verified(path)
     if any(record.run == run_id for record in store.runs()):
-        if _digest(store, run_id) == digest:
+        if _digest(_stored(store, run_id)) == _digest(_records(path, run_id, schema)):
             return run_id, 0
         raise StoreError(f"{path} holds run {run_id}, and the store has another run of this id: nothing was changed")
     written = 0
-    for _, records in groupby(_records(path, run_id), key=lambda record: record.table):
+    for _, records in groupby(_records(path, run_id, schema), key=lambda record: record.table):
         for portion in _portions(records):
             store.put(portion)
             written += len(portion)
@@ -124,10 +124,19 @@ def _lines(store: Store, run_id: str) -> Iterator[bytes]:
 
 
 def _documents(store: Store, run_id: str) -> Iterator[Any]:
-    yield {"format": FORMAT, "version": FORMAT_VERSION, "schema": SCHEMA_VERSION, "run": run_id}
+    yield {"format": _FORMAT, "version": _FORMAT_VERSION, "schema": SCHEMA_VERSION, "run": run_id}
+    for record in _stored(store, run_id):
+        yield _listed(record)
+
+
+def _stored(store: Store, run_id: str) -> Iterator[Record]:
+    """All records of a run, in the order of a file."""
     for kind in _KINDS:
-        for record in store.each(kind, run_id):
-            yield [kind.table, {name: _plain(value) for name, value in record.row().items()}]
+        yield from store.each(kind, run_id)
+
+
+def _listed(record: Record) -> list[Any]:
+    return [record.table, {name: _plain(value) for name, value in record.row().items()}]
 
 
 def _line(document: Any) -> bytes:
@@ -138,29 +147,29 @@ def _plain(value: Any) -> Any:
     return {_BYTES: base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
 
-def _digest(store: Store, run_id: str) -> str:
+def _digest(records: Iterable[Record]) -> str:
     digest = hashlib.sha256()
-    for document in _documents(store, run_id):
-        digest.update(_line(document))
+    for record in records:
+        digest.update(_line(_listed(record)))
     return digest.hexdigest()
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _verified(path: Path) -> tuple[str, str]:
-    """The id of the run in a file and the digest of its lines, once all of it has been read and checked."""
+def _verified(path: Path) -> tuple[str, int]:
+    """The id of the run in a file and the version of its schema, once all of it has been read and checked."""
     digest, counts = hashlib.sha256(), Counter[str]()
     lines = _read_lines(path)
     first = next(lines, b"")
-    run_id = _header(path, first)
+    run_id, schema = _header(path, first)
     digest.update(first)
     held = next(lines, None)
     for line in lines:
         # `held` is not the last line, so it is a record.
         assert held is not None
         digest.update(held)
-        counts[_record(path, held, run_id).table] += 1
+        counts[_record(path, held, run_id, schema).table] += 1
         held = line
     try:
         end = json.loads(held or b"null")
@@ -171,34 +180,34 @@ def _verified(path: Path) -> tuple[str, str]:
         raise _damaged(path)
     if counts[RunRecord.table] != 1:
         raise _foreign(path)
-    return run_id, digest.hexdigest()
+    return run_id, schema
 
 
-def _header(path: Path, line: bytes) -> str:
+def _header(path: Path, line: bytes) -> tuple[str, int]:
     try:
         header = json.loads(line)
-        known, run_id = header["format"] == FORMAT, header["run"]
-        newer = header["version"] > FORMAT_VERSION or header["schema"] > SCHEMA_VERSION
+        known, run_id, schema = header["format"] == _FORMAT, header["run"], header["schema"]
+        newer = header["version"] > _FORMAT_VERSION or schema > SCHEMA_VERSION
     except (ValueError, TypeError, KeyError) as error:
         raise _foreign(path) from error
     if not known or not isinstance(run_id, str):
         raise _foreign(path)
     if newer:
         raise StoreError(f"{path} was exported by a newer program: import it with that one, or update this one")
-    return run_id
+    return run_id, int(schema)
 
 
-def _records(path: Path, run_id: str) -> Iterator[Record]:
+def _records(path: Path, run_id: str, schema: int) -> Iterator[Record]:
     """The records of a file that was verified."""
     lines = _read_lines(path)
     next(lines)
     held = next(lines)
     for line in lines:
-        yield _record(path, held, run_id)
+        yield _record(path, held, run_id, schema)
         held = line
 
 
-def _record(path: Path, line: bytes, run_id: str) -> Record:
+def _record(path: Path, line: bytes, run_id: str, schema: int) -> Record:
     try:
         table, values = json.loads(line)
         kind = _BY_TABLE[table]
@@ -206,7 +215,7 @@ def _record(path: Path, line: bytes, run_id: str) -> Record:
             name: base64.b64decode(value[_BYTES], validate=True) if _is_bytes(value) else value
             for name, value in values.items()
         }
-        record = kind.from_row(row)
+        record = kind.from_row(upgraded_row(table, row, schema))
         record.row()  # what it refuses would be stored wrongly
     except (ValueError, TypeError, KeyError, AttributeError, StoreError) as error:
         raise StoreError(
