@@ -1,4 +1,4 @@
-"""Stores as the first version of the schema wrote them."""
+"""Stores as former versions of the schema wrote them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from surrealdb import BlockingEmbeddedSurrealConnection, RecordID
 from backend.store.connection import DATABASE, NAMESPACE
 from backend.store.store import folder_url
 
-_SCHEMA = Path(__file__).with_name("schema_1.surql")
+STORY = '{"net_return":-0.1,"conversations":[]}'  # what `DecisionRecord.document` was called up to version 2
 
 
-def write_version_1(folder: Path, steps: int = 2) -> None:
-    """A run with `steps` steps of two conversations, one delegating the other, as version 1 left it."""
+def write_old_store(folder: Path, version: int, steps: int = 2) -> None:
+    """A run with `steps` steps of two conversations, one delegating the other, and two decisions, as `version` left
+    it."""
+    schema = Path(__file__).with_name(f"schema_{version}.surql").read_text(encoding="utf-8")
     folder.mkdir(parents=True, exist_ok=True)
     with BlockingEmbeddedSurrealConnection(folder_url(folder)) as database:
         database.use(NAMESPACE, DATABASE)
@@ -24,9 +26,13 @@ def write_version_1(folder: Path, steps: int = 2) -> None:
             answer = database.query_raw(text, parameters)
             assert all(statement["status"] == "OK" for statement in answer["result"]), answer
 
-        run(f"BEGIN; {_SCHEMA.read_text(encoding='utf-8')} UPSERT store:schema SET version = 1; COMMIT")
+        run(f"BEGIN; {schema} UPSERT store:schema SET version = {version}, identity = $identity; COMMIT",
+            {"identity": "the store" if version > 1 else None})  # fmt: skip
         record = {"run": "old", "kind": "train", "seed": 1, "data_hash": "hash", "started_at": 5, "config": "{}"}
         run("UPSERT $id CONTENT $row", {"id": RecordID("run", ["old"]), "row": {**record, "status": "finished"}})
+        for ordinal in range(2):
+            row = {"run": "old", "backtest": "team", "ordinal": ordinal, "time": 7 + ordinal, "story": STORY}
+            run("UPSERT $id CONTENT $row", {"id": RecordID("decision", ["old", "team", ordinal]), "row": row})
         for step in range(steps):
             ends = []
             for role, caller in (("manager", None), ("trader", ["manager", 0])):

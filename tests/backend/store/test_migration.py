@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -10,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from backend.store import PublishedRecord, ShardRecord, Store, StoreError, TrajectoryRecord
+from backend.store import DecisionRecord, PublishedRecord, ShardRecord, Store, StoreError, TrajectoryRecord
 from backend.store.connection import Connection
 from backend.store.migration import SCHEMA_VERSION, migrate, transaction
 from backend.store.store import folder_url
 from tests.backend.store.gateways import GatewayThread, environment
-from tests.backend.store.old_stores import write_version_1
+from tests.backend.store.old_stores import STORY, write_old_store
 
 # Opens a store with a pause after statement number N of the migration, in which it is killed.
 PAUSED = """
@@ -34,6 +35,9 @@ def told(self, text, parameters=None):
 connection.Connection.query = told
 Store.open(sys.argv[1])
 """
+
+
+OLD = range(1, SCHEMA_VERSION)
 
 
 def shape(store: Store) -> dict[str, Any]:
@@ -57,6 +61,9 @@ def check(store: Store) -> None:
         assert store.trajectories("old", step) == [old(step, "manager"), old(step, "trader")]
         assert store.trajectories("old", step)[0].format_score is None
         assert [edge.caller for edge in store.delegations("old", step)] == [("manager", 0)]
+    assert store.decisions("old") == [
+        DecisionRecord("old", "team", ordinal, 7 + ordinal, json.loads(STORY)) for ordinal in range(2)
+    ]
     shard = ShardRecord("old", 0, 0, 1, 1, 2)
     published = PublishedRecord("old", "trader", 0, "v2", "p", "c", {})
     store.add_shard(shard)
@@ -64,26 +71,34 @@ def check(store: Store) -> None:
     assert (store.shards("old"), store.published("old")) == ([shard], [published])
 
 
-def test_an_old_store_is_upgraded_when_it_is_opened(tmp_path: Path) -> None:
-    write_version_1(tmp_path)
+@pytest.mark.parametrize("version", OLD)
+def test_an_old_store_is_upgraded_when_it_is_opened(tmp_path: Path, version: int) -> None:
+    write_old_store(tmp_path, version)
     for _ in range(2):
         with Store.open(tmp_path) as store:
             check(store)
             assert store._connection.query("SELECT VALUE version FROM store:schema") == [SCHEMA_VERSION]
 
 
-def test_an_upgraded_store_has_the_shape_of_a_new_one(tmp_path: Path) -> None:
-    write_version_1(tmp_path)
+@pytest.mark.parametrize("version", OLD)
+def test_an_upgraded_store_has_the_shape_of_a_new_one(tmp_path: Path, version: int) -> None:
+    write_old_store(tmp_path, version)
     with Store.open(tmp_path) as upgraded, Store.open("mem://") as new:
         assert shape(upgraded) == shape(new)
 
 
-STATEMENTS = transaction(1).count(";\n")
+STATEMENTS = {version: transaction(version).count(";\n") for version in OLD}
+CUTS = [
+    *((1, at) for at in (1, 3, STATEMENTS[1] // 2, STATEMENTS[1] - 1)),
+    *((2, at) for at in (3, STATEMENTS[2] - 1)),
+]
 
 
-@pytest.mark.parametrize("at", [1, 3, STATEMENTS // 2, STATEMENTS - 1])
-def test_killed_between_two_statements_it_is_as_before_and_upgrades_again(tmp_path: Path, at: int) -> None:
-    write_version_1(tmp_path)
+@pytest.mark.parametrize(("version", "at"), CUTS)
+def test_killed_between_two_statements_it_is_as_before_and_upgrades_again(
+    tmp_path: Path, version: int, at: int
+) -> None:
+    write_old_store(tmp_path, version)
     arguments = [sys.executable, "-c", PAUSED, str(tmp_path), str(at)]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment())
     assert process.stdout is not None and process.stdout.readline() == "migrating\n"
@@ -92,8 +107,9 @@ def test_killed_between_two_statements_it_is_as_before_and_upgrades_again(tmp_pa
     process.kill()
     process.wait()
     connection = Connection(folder_url(tmp_path), "before")
-    assert connection.query("SELECT VALUE version FROM store:schema") == [1]
-    assert "shard" not in connection.query("INFO FOR DB")["tables"]
+    assert connection.query("SELECT VALUE version FROM store:schema") == [version]
+    assert ("shard" in connection.query("INFO FOR DB")["tables"]) == (version > 1)
+    assert [row["story"] for row in connection.query("SELECT * FROM decision")] == [STORY, STORY]
     connection.close()
     with Store.open(tmp_path) as store:
         check(store)
@@ -101,13 +117,13 @@ def test_killed_between_two_statements_it_is_as_before_and_upgrades_again(tmp_pa
 
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, 99])
 def test_a_version_that_cannot_be_upgraded_is_refused_and_let_go(tmp_path: Path, version: int) -> None:
-    write_version_1(tmp_path)
+    write_old_store(tmp_path, 1)
     connection = Connection(folder_url(tmp_path), "before")
     connection.query("UPDATE store:schema SET version = $version", {"version": version})
     connection.close()
     advice = "newer program" if version > SCHEMA_VERSION else "program that wrote it"
     for _ in range(2):  # the second time shows that the first let the folder go
-        with pytest.raises(StoreError, match=f"version {version} of the schema, .* version 2: open it with .*{advice}"):
+        with pytest.raises(StoreError, match=f"version {version} of the schema, .* version 3: open it with .*{advice}"):
             Store.open(tmp_path)
 
 
@@ -119,10 +135,10 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
         Store.open(tmp_path)
 
 
-@pytest.mark.parametrize("old_one", [True, False])
-def test_of_processes_that_migrate_at_once_all_succeed(tmp_path: Path, old_one: bool) -> None:
-    if old_one:
-        write_version_1(tmp_path)
+@pytest.mark.parametrize("version", [*OLD, None])
+def test_of_processes_that_migrate_at_once_all_succeed(tmp_path: Path, version: int | None) -> None:
+    if version is not None:
+        write_old_store(tmp_path, version)
     running = GatewayThread(url=folder_url(tmp_path))
     identities: list[str] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -96,6 +97,26 @@ def test_a_run_that_is_there_must_be_the_very_same(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="the store has another run of this id: nothing was changed"):
             import_run(store, tmp_path / "f")
         assert everything(store) == before
+
+
+def of_schema_2(lines: list[bytes]) -> list[bytes]:
+    """The lines of an export as the program before wrote them: `story` in a decision, and a digest that fits."""
+    former = [json.dumps({**json.loads(lines[0]), "schema": 2}).encode() + b"\n"]
+    former += [line.replace(b'"document":', b'"story":') for line in lines[1:-1]]
+    end = {**json.loads(lines[-1]), "sha256": hashlib.sha256(b"".join(former)).hexdigest()}
+    return [*former, json.dumps(end).encode() + b"\n"]
+
+
+def test_an_export_of_the_former_schema_is_imported(tmp_path: Path) -> None:
+    with Store.open("mem://") as one, Store.open("mem://") as other:
+        count = fill(one)
+        export_run(one, "r", tmp_path / "f")
+        former = _relined(of_schema_2)((tmp_path / "f").read_bytes())
+        assert b'"story"' in gzip.decompress(former) and b'"document"' not in gzip.decompress(former)
+        (tmp_path / "g").write_bytes(former)
+        assert import_run(other, tmp_path / "g") == ("r", count)
+        assert everything(other) == everything(one)
+        assert import_run(other, tmp_path / "g") == ("r", 0)
 
 
 def test_many_records_go_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
