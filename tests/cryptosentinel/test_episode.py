@@ -165,8 +165,8 @@ def test_a_coin_without_bars_is_left_alone(memory: int, each_symbol: bool) -> No
     [episode] = run_all([task], always(text))
     assert {fill.symbol for fill in episode.result.fills} == {"AAAUSDT", "CCCUSDT"}
     assert len(episode.decisions) == (30 if each_symbol else 10) and not any(d.events for _, d in episode.decisions)
-    told = codec().decode(episode.decisions[1 if each_symbol else 0][1].manager.ids)
-    assert "held 0.0, day not available, volatility not available" in told
+    output = codec().decode(episode.decisions[1 if each_symbol else 0][1].manager.ids)
+    assert "held 0.0, day not available, volatility not available" in output
 
 
 def test_a_price_of_zero_is_refused_in_one_sentence() -> None:

@@ -207,7 +207,7 @@ def test_the_other_future_differs_in_everything_after_t_and_in_nothing_before() 
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_no_tool_and_no_brief_of_any_role_tells_the_future(seed: int) -> None:
+def test_no_tool_and_no_brief_of_any_role_looks_ahead(seed: int) -> None:
     prove_tools(surrounded(synthetic(seed=3 + seed)), BARS, ROLES.values(), seed)
 
 

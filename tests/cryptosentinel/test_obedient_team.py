@@ -129,7 +129,7 @@ def test_a_team_that_obeys_an_attacker_stays_within_the_limits(
 
 @pytest.mark.parametrize(("said", "most"), [(verdict("reduce", 1.0), 0.2), (verdict("approve"), 0.2), ("?", 10.0)])
 def test_no_verdict_raises_what_was_proposed(said: str, most: float) -> None:
-    """Request about a fifth, told a whole, held ten: a fifth. Without a valid verdict the guard alone binds."""
+    """Asked about a fifth, allowed a whole, held ten: a fifth. Without a valid verdict the guard alone binds."""
     manager = [ask("risk_analyst", side="long", exposure=0.2), submit(hold("C1", "long", 10.0))]
     decision = decide(SayingEngine({"manager": manager, "risk_analyst": [said]}))
     view = synthetic().view(200)

@@ -134,7 +134,7 @@ def test_one_coin_at_a_time_the_expert_always_reaches_a_decision() -> None:
     assert 0.2 * len(states) < len(acted) < 0.95 * len(states)
 
 
-def test_the_expert_asks_before_it_acts_and_tells_why() -> None:
+def test_the_expert_asks_before_it_acts_and_gives_its_reason() -> None:
     market = synthetic()
     states = [(bar, symbol) for bar in range(130, 310, 15) for symbol in market.symbols]
     for decision in decisions(market, states, expert_policies()):

@@ -1,4 +1,4 @@
-"""Several questions at once: they go out together, are heeded in their order, and bind as single ones do."""
+"""Several questions at once: they go out together, are applied in their order, and bind as single ones do."""
 
 from __future__ import annotations
 

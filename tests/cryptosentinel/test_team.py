@@ -99,7 +99,7 @@ def test_unmasked_the_real_names_are_spoken() -> None:
 
 
 @pytest.mark.parametrize("role", sorted(role.key for role in SUB_AGENTS.values()))
-def test_after_a_malformed_sub_agent_the_manager_is_told_and_goes_on(role: str) -> None:
+def test_after_a_malformed_sub_agent_the_manager_gets_an_error_and_goes_on(role: str) -> None:
     question: dict[str, Any] = {} if role == "market_analyst" else QUESTION
     engine = SayingEngine({"manager": [ask(role, **question), submit(hold("C1", "long", 0.5))], role: ["Hm."]})
     decision = decide(engine)
@@ -357,15 +357,15 @@ def test_orders_that_rest_end_with_the_next_decision() -> None:
 
 @pytest.mark.parametrize("retries", [0, 1, 2])
 @pytest.mark.parametrize("wrong", ["I would buy.", render_call("rm_rf", {}), analysis()])
-def test_a_malformed_turn_is_told_and_tried_again_a_bounded_number_of_times(wrong: str, retries: int) -> None:
+def test_a_malformed_turn_is_answered_and_tried_again_a_bounded_number_of_times(wrong: str, retries: int) -> None:
     engine = SayingEngine({"manager": [wrong, wrong, submit(hold("C1", "long", 0.5))]})
     decision = decide(engine, retries=retries)
     if retries < 2:
         assert not decision.orders and not decision.manager.valid and decision.retries == retries
         return
     assert decision.manager.valid and decision.retries == 2 and len(decision.orders) == 1
-    told = [turn["content"] for turn in turns(decision.manager) if turn["role"] == "tool"]
-    assert len(told) == 2 and all("error" in json.loads(one) for one in told)
+    output = [turn["content"] for turn in turns(decision.manager) if turn["role"] == "tool"]
+    assert len(output) == 2 and all("error" in json.loads(one) for one in output)
 
 
 def test_what_was_cut_off_is_not_tried_again() -> None:

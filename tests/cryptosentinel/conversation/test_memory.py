@@ -66,7 +66,7 @@ def played(
 
 
 def briefs(episode: EpisodeResult) -> list[str]:
-    """What the manager was told at each decision."""
+    """The manager's brief at each decision."""
     words = [codec().decode(decision.manager.ids) for _, decision in episode.decisions]
     return [one.split("user\n", 1)[1].split("<|im_end|>")[0] for one in words]
 
@@ -189,7 +189,7 @@ def test_the_lean_is_the_direction_of_the_reply(word: str, lean: str) -> None:
 # Masking
 
 
-def test_open_theses_are_told_with_how_they_stand_and_only_while_they_are_open() -> None:
+def test_open_decisions_are_described_with_their_move_and_only_while_they_are_open() -> None:
     memory = Memory()
     decided, due = 1_600_000_000_000, 1_600_000_000_000 + 2 * DAY_MS
     decisions: list[tuple[str, DecidedSide, Direction | None]] = [
@@ -198,11 +198,11 @@ def test_open_theses_are_told_with_how_they_stand_and_only_while_they_are_open()
     for symbol, side, lean in decisions:
         memory.note(OpenDecision(symbol, decided, due, side, 0.5, lean, 100.0, 1000.0, 0.0))
     mask = Mask(("BBBUSDT", "AAAUSDT"), True)
-    told = [
+    output = [
         memory.describe(now, ("BBBUSDT", "AAAUSDT"), 5, mask, {"BBBUSDT": 102.0, "AAAUSDT": 90.0})
         for now in (decided, decided + DAY_MS, due)
     ]
-    assert told == ["", "open, 1.0 of 2.0 days: C1 long 0.5, lean up; moved +2.0", ""]
+    assert output == ["", "open, 1.0 of 2.0 days: C1 long 0.5, lean up; moved +2.0", ""]
     unknown = memory.describe(decided + DAY_MS, ("BBBUSDT",), 5, mask, {"BBBUSDT": float("nan")})
     assert unknown.endswith("moved not available")
     assert "open" not in memory.describe(decided + DAY_MS, ("BBBUSDT",), 0, mask, {"BBBUSDT": 102.0})
@@ -281,9 +281,11 @@ def test_lessons_are_what_the_account_made_and_come_when_they_are_known() -> Non
         said = [(one.side, one.exposure)] if one.side != "unchanged" else []
         assert said == [(position["side"], position["exposure"]) for position in answer["positions"]]
     assert {"unchanged"} < {one.side for one in found} and any(one.lean == "down" for one in found)
-    told = briefs(episode)
-    assert [brief.count("lesson, ") for brief in told] == [min(2, max(0, number - 1)) for number in range(len(told))]
-    for number, brief in enumerate(told[2:], start=2):
+    output = briefs(episode)
+    assert [brief.count("lesson, ") for brief in output] == [
+        min(2, max(0, number - 1)) for number in range(len(output))
+    ]
+    for number, brief in enumerate(output[2:], start=2):
         assert found[number - 2].sentence("C1") in brief
     assert brief.splitlines()[-1].startswith("MarketAnalyst's leans: ")
 
@@ -314,7 +316,7 @@ def test_a_memory_goes_on_in_another_backtest_without_what_was_open() -> None:
     assert "lesson, " in briefs(again)[0]
     later = [one for one in lessons(again.memory) if one not in before]
     assert later and all(one.decided_at >= synthetic().view(240).now for one in later)
-    # An earlier window is told nothing of a later one.
+    # An earlier window gets no lesson of a later one.
     earlier = played(window=Window(120, 180, 6), remembered=Memory.from_dict(first.memory.to_dict()), memory=2)
     assert "lesson, " not in briefs(earlier)[0] and "leans" not in briefs(earlier)[0]
 
@@ -334,7 +336,7 @@ def test_another_future_never_changes_what_memory_says(bar: int, seed: int, mask
     known = [[one for one in lessons(episode.memory) if one.known_at <= now] for episode in both]
     assert known[0] == known[1]
     after = [[one for one in lessons(episode.memory) if one.known_at > now] for episode in both]
-    assert after[0] != after[1], "the other future matters where it may"
+    assert after[0] != after[1], "the perturbed market matters where it may"
 
 
 def test_a_coin_without_bars_teaches_nothing() -> None:

@@ -303,7 +303,7 @@ def tool_of(schema: dict[str, Any]) -> dict[str, Any]:
         {"type": "nothing"},
     ],
 )
-def test_a_schema_that_no_grammar_can_hold_is_told(codec: ChatCodec, schema: dict[str, Any]) -> None:
+def test_a_schema_that_no_grammar_can_hold_is_refused(codec: ChatCodec, schema: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"the tool odd_one cannot be held to.*turn constrained decoding off"):
         grammar([TOOLS[0], tool_of(schema)], codec)
 

@@ -171,11 +171,11 @@ def test_a_spoilt_folder_is_refused_in_one_sentence(folder: Path, what: str) -> 
     spoil(folder)
     with pytest.raises(UserError, match=message) as refused:
         load_model(folder)
-    told = str(refused.value)
-    assert str(folder) in told and "\n" not in told.replace("\\n", "") and len(told) < 1200
+    output = str(refused.value)
+    assert str(folder) in output and "\n" not in output.replace("\\n", "") and len(output) < 1200
 
 
-def test_a_folder_without_permission_is_told(folder: Path) -> None:
+def test_a_folder_without_permission_is_refused(folder: Path) -> None:
     folder.parent.chmod(0o755)
     for name in (".", CONFIG, WEIGHTS, TOKENIZER):
         for path in folder.iterdir():

@@ -126,9 +126,9 @@ def test_hidden_signs_hide_no_name_from_the_mask() -> None:
 @each_payload
 def test_a_result_is_clean_in_every_string(payload: str) -> None:
     numbers = [math.nan, math.inf, 10**5000, 1.5, True, None]
-    told = json.loads(render_result({"text": payload, payload[:2000]: [{"deep": [payload]}], "numbers": numbers}))
-    assert told["numbers"] == [None, None, None, 1.5, True, None]
-    for text in strings(told):
+    output = json.loads(render_result({"text": payload, payload[:2000]: [{"deep": [payload]}], "numbers": numbers}))
+    assert output["numbers"] == [None, None, None, 1.5, True, None]
+    for text in strings(output):
         check_clean(text)
 
 
@@ -261,7 +261,7 @@ def test_a_coin_may_have_any_name(payload: str, masked: bool) -> None:
 
 
 @each_payload
-def test_every_tool_tells_clean_things(payload: str) -> None:
+def test_every_tool_returns_clean_text(payload: str) -> None:
     """All tools of all roles, in a market in which everything that has a name or a text is an attack."""
     market = with_headline(payload, COINS[0], BAR)
     known_at = np.array([market.view(BAR).now - (20 - row) * HOUR_MS for row in range(20)])
@@ -280,9 +280,9 @@ def test_every_tool_tells_clean_things(payload: str) -> None:
         for tool in (tool for role in ROLES.values() for tool in role.tools):
             if tool.run is None:
                 continue
-            told = render_result(tool.run(context, tool.arguments()))
-            assert len(told) <= MAX_RESULT_CHARS and told != TOO_LARGE
-            for text in strings(json.loads(told)):
+            output = render_result(tool.run(context, tool.arguments()))
+            assert len(output) <= MAX_RESULT_CHARS and output != TOO_LARGE
+            for text in strings(json.loads(output)):
                 check_clean(text)
 
 
@@ -301,7 +301,7 @@ def test_a_fooled_analyst_passes_no_tag_on(payload: str) -> None:
 
 
 @each_payload
-def test_a_poisoned_memory_tells_clean_things(payload: str) -> None:
+def test_a_poisoned_memory_gives_clean_text(payload: str) -> None:
     market = renamed(payload[:2000] + "USDT")
     now = market.view(BAR).now
     lesson = {
@@ -315,9 +315,9 @@ def test_a_poisoned_memory_tells_clean_things(payload: str) -> None:
     memory = Memory.from_dict({"open": [thesis] * 50, "lessons": [lesson] * 50})
     closes = dict.fromkeys(market.symbols, 1000.0)
     for masked in (True, False):
-        told = memory.describe(now, market.symbols, 5, Mask(market.symbols, masked), closes)
-        assert 0 < len(told.splitlines()) <= 11
-        for line in told.splitlines():
+        output = memory.describe(now, market.symbols, 5, Mask(market.symbols, masked), closes)
+        assert 0 < len(output.splitlines()) <= 11
+        for line in output.splitlines():
             check_clean(line)
             assert len(line) <= 250
 

@@ -108,24 +108,24 @@ def test_without_data_it_is_not_available() -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1), slope=st.sampled_from([-0.02, 0.0, 0.02]))
-def test_a_trend_and_its_mirror_image_are_told_alike(seed: int, slope: float) -> None:
+def test_a_trend_and_its_mirror_image_give_mirrored_results(seed: int, slope: float) -> None:
     close = walk(200, 1, seed) * np.exp(slope * np.arange(200))[:, None]
-    told, mirrored = (trends.trend(context_at(market_of(one)), NONE) for one in (close, 1.0 / close))
+    output, mirrored = (trends.trend(context_at(market_of(one)), NONE) for one in (close, 1.0 / close))
     swapped = {"up": "down", "down": "up"}
-    assert mirrored["trend"] == " ".join(swapped.get(word, word) for word in told["trend"].split())
-    assert mirrored["drift"] == -told["drift"]
-    assert ("up" in told["trend"]) == (told["drift"] >= 0.15) or abs(told["drift"]) in (0.1, 0.2)  # it is rounded
+    assert mirrored["trend"] == " ".join(swapped.get(word, word) for word in output["trend"].split())
+    assert mirrored["drift"] == -output["drift"]
+    assert ("up" in output["trend"]) == (output["drift"] >= 0.15) or abs(output["drift"]) in (0.1, 0.2)  # it is rounded
     if slope:
-        assert told["trend"].endswith("up" if slope > 0 else "down")
+        assert output["trend"].endswith("up" if slope > 0 else "down")
 
 
 def test_bars_are_rescaled_and_coarser_ones_are_complete() -> None:
     close = walk(50, 1)
     context = context_at(market_of(close))
-    told = technical.recent_bars(context, BarsOf(count=3))
+    output = technical.recent_bars(context, BarsOf(count=3))
     scale = 100.0 / close[-1, 0]
-    assert [row[3] for row in told["ohlc"]] == pytest.approx((close[-3:, 0] * scale).tolist(), abs=0.01)
-    assert told["ohlc"][-1][3] == 100.0 and told["age_h"] == 0.0 and told["volume"] == [1.0, 1.0, 1.0]
+    assert [row[3] for row in output["ohlc"]] == pytest.approx((close[-3:, 0] * scale).tolist(), abs=0.01)
+    assert output["ohlc"][-1][3] == 100.0 and output["age_h"] == 0.0 and output["volume"] == [1.0, 1.0, 1.0]
     coarse = technical.recent_bars(context, BarsOf(timeframe="4h", count=2))
     # 50 hours hold twelve whole bars of four hours; the last of them ended two hours ago.
     assert coarse["age_h"] == 2.0 and coarse["ohlc"][-1][3] == 100.0
@@ -137,9 +137,9 @@ def test_bars_are_rescaled_and_coarser_ones_are_complete() -> None:
 def test_beta_is_the_slope(beta: float, seed: int) -> None:
     other = np.random.default_rng(seed).normal(0.0, 0.01, 200)
     close = 100.0 * np.exp(np.cumsum(np.column_stack([beta * other, other]), axis=0))
-    told = cross_market.other_coins(context_at(market_of(close)), NONE)
-    assert told["others"]["C2"]["beta"] == pytest.approx(beta, abs=0.006)
-    assert told["others"]["C2"]["correlation"] == math.copysign(1.0, beta)
+    output = cross_market.other_coins(context_at(market_of(close)), NONE)
+    assert output["others"]["C2"]["beta"] == pytest.approx(beta, abs=0.006)
+    assert output["others"]["C2"]["correlation"] == math.copysign(1.0, beta)
 
 
 def test_funding_carry_series_and_books_by_hand() -> None:
@@ -158,8 +158,8 @@ def test_funding_carry_series_and_books_by_hand() -> None:
     books = {"AAAUSDT": OrderBooks(np.array([30 * HOUR]), **{name: np.array(value) for name, value in sides.items()})}
     market = market_of(np.full((84, 2), 100.0), funding=funding, series=series, books=books)
     context = context_at(market)
-    told = cross_market.funding_history(context, NONE)
-    assert told == {
+    output = cross_market.funding_history(context, NONE)
+    assert output == {
         "funding_bps": 10.0, "age_h": 4.0, "percentile": 95, "long_carry_bps": pytest.approx(-6.0 * 6 / 8, abs=0.01),
         "basis": MISSING, "open_interest": MISSING,
     }  # fmt: skip
@@ -194,22 +194,22 @@ def test_similar_pasts_find_a_shape_that_repeats() -> None:
     shape = np.sin(np.arange(40) / 40 * 2 * np.pi) * 0.05
     logs = np.tile(np.concatenate([shape, np.zeros(8)]), 12)
     close = 100.0 * np.exp(logs[:-28])[:, None]  # ends in the middle of the wave
-    told = technical.similar_pasts(context_at(market_of(close)), NONE)
+    output = technical.similar_pasts(context_at(market_of(close)), NONE)
     following = 100.0 * math.expm1(logs[19 + 6] - logs[19])
-    assert told["pasts"] == 8 and told["rose"] == 0.0
-    assert told["median"] == pytest.approx(following, abs=0.01)
+    assert output["pasts"] == 8 and output["rose"] == 0.0
+    assert output["median"] == pytest.approx(following, abs=0.01)
 
 
 def test_loss_quantiles_of_one_coin_are_those_of_its_moves() -> None:
     close = walk(300, 1, seed=4)
     context = context_at(market_of(close), side="short", exposure=2.0, share=0.5, horizon_bars=1)
-    told = portfolio.loss_quantiles(context, portfolio.WhatIf())
+    output = portfolio.loss_quantiles(context, portfolio.WhatIf())
     losses = np.sort(np.diff(close[-241:, 0]) / close[-241:-1, 0])  # a short of one loses what the coin gains
-    assert told["exposure"] == -2.0 and told["share_of_risk"] == 1.0
-    assert told["var"] == pytest.approx(100.0 * losses[227], abs=0.01)
-    assert told["shortfall"] == pytest.approx(100.0 * losses[227:].mean(), abs=0.01)
+    assert output["exposure"] == -2.0 and output["share_of_risk"] == 1.0
+    assert output["var"] == pytest.approx(100.0 * losses[227], abs=0.01)
+    assert output["shortfall"] == pytest.approx(100.0 * losses[227:].mean(), abs=0.01)
     other = portfolio.loss_quantiles(context, portfolio.WhatIf(exposure=-4.0))
-    assert other["var"] == pytest.approx(2.0 * told["var"], abs=0.02)
+    assert other["var"] == pytest.approx(2.0 * output["var"], abs=0.02)
 
 
 def test_stress_by_hand() -> None:
@@ -224,7 +224,7 @@ def test_stress_by_hand() -> None:
 
 @given(exposure=st.sampled_from([-4.0, -2.0, 1.5, 3.0, 4.5]), rate=st.sampled_from([0.005, 0.02, 0.1]))
 @settings(max_examples=15, deadline=None)
-def test_the_exchange_liquidates_at_the_distance_that_is_told(exposure: float, rate: float) -> None:
+def test_the_exchange_liquidates_at_the_distance_that_the_tool_gives(exposure: float, rate: float) -> None:
     rules = {"AAAUSDT": SymbolRules(tiers=(MarginTier(0.0, rate, 50.0),))}
     context = context_at(
         market_of(np.full((200, 1), 100.0)), side="long" if exposure > 0 else "short", exposure=abs(exposure)
@@ -243,30 +243,30 @@ def test_the_exchange_liquidates_at_the_distance_that_is_told(exposure: float, r
 
 def test_more_slices_cost_less_and_risk_more() -> None:
     context = context_at(market_of(walk(200)), side="long", exposure=1.0)
-    told = execution.compare_orders(context, NONE)
-    costs, risks = ([told[f"slices_{n}"][key] for n in (1, 2, 3)] for key in ("cost_bps", "risk_bps"))
+    output = execution.compare_orders(context, NONE)
+    costs, risks = ([output[f"slices_{n}"][key] for n in (1, 2, 3)] for key in ("cost_bps", "risk_bps"))
     assert costs[0] > costs[1] > costs[2] > 5.0 and risks[0] == 0.0 < risks[1] < risks[2]
-    assert told["change"] == 1.0 and told["of_a_bar"] == pytest.approx(10_000 / (10 * 100), rel=0.5)
+    assert output["change"] == 1.0 and output["of_a_bar"] == pytest.approx(10_000 / (10 * 100), rel=0.5)
 
 
-def test_the_account_is_told_as_the_exchange_holds_it() -> None:
+def test_the_account_tool_agrees_with_the_exchange() -> None:
     market = synthetic()
     state = account_in(market, 200, {"AAAUSDT": 0.5, "BBBUSDT": -0.25})
     context = replace(context_at(market, 200), account=state, share=0.5)
-    told = portfolio.account(context, NONE)
-    assert told["held"]["C1"]["exposure"] == pytest.approx(state.exposure["AAAUSDT"] / 0.5, abs=1e-3)
-    assert told["gross"] == pytest.approx(sum(map(abs, state.exposure.values())) / 0.5, abs=2e-3)
-    assert told["net"] == pytest.approx(sum(state.exposure.values()) / 0.5, abs=2e-3)
+    output = portfolio.account(context, NONE)
+    assert output["held"]["C1"]["exposure"] == pytest.approx(state.exposure["AAAUSDT"] / 0.5, abs=1e-3)
+    assert output["gross"] == pytest.approx(sum(map(abs, state.exposure.values())) / 0.5, abs=2e-3)
+    assert output["net"] == pytest.approx(sum(state.exposure.values()) / 0.5, abs=2e-3)
     gone = replace(context, account=replace(state, liquidated=True))
     assert portfolio.account(gone, NONE) == {"account": "liquidated"}
 
 
-def test_the_manager_is_told_its_limits_and_the_room_they_leave() -> None:
+def test_the_limits_tool_gives_the_limits_and_the_room_they_leave() -> None:
     context = context_at(market_of(walk(50)), exposures={"AAAUSDT": 0.5, "BBBUSDT": -0.25}, share=0.5)
     given_limits = {"max_exposure": 0.6, "max_gross_exposure": 1.0, "max_drawdown": 0.5, "price_band": math.inf}
-    told = portfolio.limits(replace(context, limits=given_limits), NONE)
-    assert told["limits"] == {"max_exposure": 0.6, "max_gross_exposure": 1.0, "max_drawdown": 0.5}
-    assert told["left"] == {"exposure": {"C1": 1.2, "C2": 1.0}, "gross": 0.5, "drawdown": 50.0}
+    output = portfolio.limits(replace(context, limits=given_limits), NONE)
+    assert output["limits"] == {"max_exposure": 0.6, "max_gross_exposure": 1.0, "max_drawdown": 0.5}
+    assert output["left"] == {"exposure": {"C1": 1.2, "C2": 1.0}, "gross": 0.5, "drawdown": 50.0}
     assert portfolio.limits(context, NONE)["left"] == {"exposure": "any"}
 
 

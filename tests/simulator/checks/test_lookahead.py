@@ -102,7 +102,7 @@ def test_the_other_bars_are_bars(index: int, seed: int) -> None:
     assert ((part["half_spread"] > 0.0) & (part["half_spread"] <= 0.5))[there].all()
 
 
-def test_a_symbol_that_is_listed_later_and_a_market_of_bars_alone_have_other_futures_too() -> None:
+def test_a_symbol_that_is_listed_later_and_a_market_of_bars_alone_are_perturbed_too() -> None:
     market = rich_market()
     arrays: dict[str, Any] = {name: getattr(market, name).copy() for name in BAR_COLUMNS}
     for values in arrays.values():
@@ -189,7 +189,7 @@ def test_a_peek_is_found_by_the_cut_and_by_the_other_future(name: str) -> None:
     report = checked(lambda market: Follows(peeks(market)[name]))
     kinds = {finding.kind for finding in report.findings}
     assert "perturbation" in kinds and not report.clean and report.with_orders > 0
-    if name != "by_event_time":  # a headline that is about to come is rare; the other futures always have some
+    if name != "by_event_time":  # a headline that is about to come is rare; the perturbed markets always have some
         assert kinds & {"truncation", "failure"}
         assert not checked(lambda market: Follows(peeks(market)[name]), draws=0).clean
 
@@ -281,7 +281,7 @@ def test_the_baselines_are_honest(strategy: type[Any]) -> None:
     report = checked(lambda market: strategy(), times=6, draws=1)
     assert report.findings == () and report.clean and len(report.times) == 6
     assert report.times[0] == WINDOW.start and report.times[-1] == BARS - 2
-    # The run that is repeated, and for each time one cut and one other future.
+    # The run that is repeated, and for each time one truncated and one perturbed market.
     assert report.comparisons == WINDOW.decisions + 2 * sum((bar - WINDOW.start) // 2 + 1 for bar in report.times)
 
 
@@ -313,7 +313,7 @@ def test_orders_that_wait_are_there_at_the_last_decision_too() -> None:
     assert report.clean and report.with_orders == 8
 
 
-def test_what_cannot_be_repeated_is_told_so() -> None:
+def test_what_cannot_be_repeated_is_reported_so() -> None:
     report = checked(lambda market: Diced(None))
     assert [finding.kind for finding in report.findings] == ["not_repeatable"] and report.times == ()
 
@@ -396,6 +396,6 @@ def test_the_times_are_spread_and_prefer_orders(decided: dict[int, Any], times: 
 def test_the_report_is_json_and_repeats_with_its_seed() -> None:
     one, same, other = (checked(lambda market: Diced(4), seed=seed) for seed in (1, 1, 2))
     assert one == same and one.times != other.times
-    told = json.loads(json.dumps(one.to_dict(), allow_nan=False))
-    assert told["data_hash"] == rich_market().content_hash and told["times"] == list(one.times)
-    assert (told["seed"], told["draws"], told["findings"]) == (1, 2, [])
+    output = json.loads(json.dumps(one.to_dict(), allow_nan=False))
+    assert output["data_hash"] == rich_market().content_hash and output["times"] == list(one.times)
+    assert (output["seed"], output["draws"], output["findings"]) == (1, 2, [])

@@ -150,7 +150,7 @@ def test_the_window_is_half_open_and_keeps_what_was_known_before(tmp_path: Path)
     np.testing.assert_array_equal(truth_of(part).drift, truth_of(market).drift[offset : offset + len(part)])
 
 
-def test_listing_tells_what_each_file_holds(tmp_path: Path) -> None:
+def test_listing_says_what_each_file_holds(tmp_path: Path) -> None:
     write(tmp_path / "B_2-1h.parquet", without(hourly(10), [3, 4]))
     write(tmp_path / "A-X-4h.parquet", without(hourly(9), [1, 2, 3, 5, 6, 7]))
     (tmp_path / "notes.txt").write_text("not data")
@@ -399,8 +399,8 @@ def test_one_flash_wick_is_found_wherever_it_is(
     columns["high" if up else "low"][row] *= 2.0 if up else 0.5
     when = format_time(int(columns["timestamp"][row]))
     found = notes(folder, columns)
-    told = f"the longest at {when} (high {columns['high'][row]:g}, low {columns['low'][row]:g})"
-    words = f"1 bars have a wick far beyond the ranges of the bars around them, the first at {when}, {told}"
+    output = f"the longest at {when} (high {columns['high'][row]:g}, low {columns['low'][row]:g})"
+    words = f"1 bars have a wick far beyond the ranges of the bars around them, the first at {when}, {output}"
     assert found == ({"flash_wick": (1, words)} if bars >= 9 else {}), "too few bars say nothing of what is usual"
 
 
@@ -414,7 +414,7 @@ def test_a_volatile_spell_is_not_a_row_of_flash_wicks(tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(start=st.integers(1, 60), length=st.integers(1, 20))
-def test_equal_bars_in_a_row_are_told_from_three_on(
+def test_equal_bars_in_a_row_are_reported_from_three_on(
     tmp_path_factory: pytest.TempPathFactory, start: int, length: int
 ) -> None:
     columns = hourly(90)
@@ -427,7 +427,7 @@ def test_equal_bars_in_a_row_are_told_from_three_on(
 
 
 @pytest.mark.parametrize("hole", [False, True])
-def test_a_jump_between_two_bars_is_told_and_one_across_a_hole_is_not(tmp_path: Path, hole: bool) -> None:
+def test_a_jump_between_two_bars_is_reported_and_one_across_a_hole_is_not(tmp_path: Path, hole: bool) -> None:
     columns = hourly(90)
     for name in ("open", "high", "low", "close"):
         columns[name][50:] *= 1.5

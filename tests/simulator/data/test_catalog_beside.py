@@ -76,7 +76,7 @@ def test_what_is_absent_stays_absent(tmp_path_factory: pytest.TempPathFactory, h
         ("2h", "unknown timeframe '2h'"),
     ],
 )
-def test_what_cannot_be_made_is_told(timeframe: str, message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_made_is_refused(timeframe: str, message: str, tmp_path: Path) -> None:
     write(FINE, tmp_path, "A")
     with pytest.raises(DataError) as caught:
         Catalog(tmp_path).beside(FINE.resample("1h"), timeframe)

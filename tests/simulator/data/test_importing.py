@@ -156,7 +156,7 @@ def test_what_was_imported_is_known_when_it_was(tree: Path, tmp_path: Path) -> N
     assert book is not None and book.ask_price.tolist() == [101.0]
 
 
-def test_importing_again_changes_nothing_and_other_content_is_told(tree: Path, tmp_path: Path) -> None:
+def test_importing_again_changes_nothing_and_other_content_is_reported(tree: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = import_tree(tree, out)
     before = snapshot(out)
@@ -223,7 +223,7 @@ def test_a_written_market_is_never_mixed_with_imported_files(tree: Path, tmp_pat
     assert before.items() <= snapshot(tmp_path / "out").items()
 
 
-def test_the_command_tells_every_file_and_fails_only_if_nothing_could_be_used(tree: Path, tmp_path: Path) -> None:
+def test_the_command_reports_every_file_and_fails_only_if_nothing_could_be_used(tree: Path, tmp_path: Path) -> None:
     runner = CliRunner()
     out = str(tmp_path / "out")
     done = runner.invoke(data_app, ["import", str(tree), "--out", out])
@@ -271,13 +271,13 @@ def test_the_recorded_tree_is_taken_whole(recorded: tuple[Path, ImportReport]) -
     assert perp.funding["BTCUSDT"][0].time == parse_time("2019-09-10T08:00") and not spot.funding
 
 
-def test_known_flash_wicks_are_told(recorded: tuple[Path, ImportReport]) -> None:
+def test_known_flash_wicks_are_reported(recorded: tuple[Path, ImportReport]) -> None:
     out, _ = recorded
-    for venue, symbol, told in (
+    for venue, symbol, reply in (
         ("binance", "LINKUSDT", "2020-03-12 10:00"),
         ("binance-usdm", "ETHUSDT", "2020-03-13 02:00"),
         ("binance-usdm", "ADAUSDT", "2020-02-28 17:00"),
     ):
         wicks = [i for i in Catalog(out / venue).check([symbol], "1h") if i.kind == "flash_wick"]
         assert len(wicks) == 1 and not wicks[0].fatal and wicks[0].count < 20
-        assert f"the longest at {told}" in wicks[0].detail
+        assert f"the longest at {reply}" in wicks[0].detail

@@ -375,7 +375,7 @@ def test_whatever_the_market_rows_are_finite_and_in_the_space(seed: int, step: f
         assert np.isfinite(rewards).all()
 
 
-def test_the_account_is_seen_as_the_exchange_tells_it() -> None:
+def test_observations_of_the_account_agree_with_the_exchange() -> None:
     market, config = walk(6), EnvConfig(length=8, starts=(80,), levels=(-1.0, 0.0, 0.5, 1.0))
     env = TradingEnv(market, config)
     row, _ = env.reset()

@@ -88,7 +88,7 @@ def test_too_little_is_nan() -> None:
     assert math.isnan(drift_belief(np.full(50, np.nan)))
 
 
-def test_tells_a_hidden_regime() -> None:
+def test_the_filter_follows_a_hidden_regime() -> None:
     market = generate(SyntheticConfig(bars=4000, seed=5, drift_ratio=0.45))
     returns = np.diff(np.log(market.close), axis=0, prepend=np.nan)
     bars = range(drift_filter.FILTER_BARS, 4000, 5)

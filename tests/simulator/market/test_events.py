@@ -95,7 +95,7 @@ def bars_file(path: Path, hours: list[int]) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(kept=st.sets(st.integers(0, 29), min_size=1), hours=st.sets(st.integers(-5, 35), min_size=1))
-def test_settlements_without_a_bar_at_their_time_are_told(
+def test_settlements_without_a_bar_at_their_time_are_reported(
     tmp_path_factory: pytest.TempPathFactory, kept: set[int], hours: set[int]
 ) -> None:
     folder = tmp_path_factory.mktemp("funding")
@@ -111,7 +111,7 @@ def test_settlements_without_a_bar_at_their_time_are_told(
         assert found[0].detail.endswith(f"the first at {format_time(START + HOUR * bare[0])}")
 
 
-def test_funding_of_a_symbol_without_bars_is_told(tmp_path: Path) -> None:
+def test_funding_of_a_symbol_without_bars_is_reported(tmp_path: Path) -> None:
     bars_file(tmp_path / "A-1h.parquet", [0, 1])
     write(tmp_path / "B-funding.parquet", {"timestamp": [START, START + HOUR], "funding_rate": [0.1, 0.1]})
     assert [str(issue).partition(": ")[2] for issue in Catalog(tmp_path).check()] == [

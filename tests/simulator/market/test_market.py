@@ -33,15 +33,15 @@ def market_with_gaps() -> Market:
 
 def everything_seen(view: MarketView) -> bytes:
     """All that the methods of a view tell, as bytes."""
-    told: list[object] = [view.symbols, view.timeframe, view.interval, view.now]
+    output: list[object] = [view.symbols, view.timeframe, view.interval, view.now]
     for symbol in view.symbols:
-        told.append(repr(view.last_close(symbol)))
+        output.append(repr(view.last_close(symbol)))
         for count in (0, 1, 7, 1000):
-            told += [view.funding(symbol, count), view.news(symbol, count), view.news(symbol, count, 86_400_000)]
-            told.append([np.asarray(value).tobytes() for value in astuple(view.bars(symbol, count))])
+            output += [view.funding(symbol, count), view.news(symbol, count), view.news(symbol, count, 86_400_000)]
+            output.append([np.asarray(value).tobytes() for value in astuple(view.bars(symbol, count))])
         for index in range(view.index + 1):
-            told.append([np.asarray(value).tobytes() for value in astuple(view.bar(symbol, index))])
-    return repr(told).encode()
+            output.append([np.asarray(value).tobytes() for value in astuple(view.bar(symbol, index))])
+    return repr(output).encode()
 
 
 def changed_after(market: Market, index: int, rng: np.random.Generator) -> Market:
@@ -68,7 +68,7 @@ def changed_after(market: Market, index: int, rng: np.random.Generator) -> Marke
 
 @settings(deadline=None)
 @given(index=st.integers(0, BARS - 1), seed=st.integers(0, 2**32 - 1))
-def test_nothing_after_the_clock_changes_what_a_view_tells(index: int, seed: int) -> None:
+def test_nothing_after_the_clock_changes_what_a_view_shows(index: int, seed: int) -> None:
     market = market_with_gaps()
     other = changed_after(market, index, np.random.default_rng(seed))
     assert other.content_hash != market.content_hash

@@ -71,7 +71,7 @@ def shown_by(view: MarketView) -> list[object]:
 
 
 def perturbed_market(index: int, seed: int) -> Market:
-    """Another future: what becomes known after the close of bar `index` is changed, some of it there and some not."""
+    """The market with other data after the close of bar `index`, some of them present and some not."""
     rng, now = np.random.default_rng(seed), market().view(index).now
     shape = (BARS - index - 1, 2)
     arrays: dict[str, Any] = {name: getattr(market(), name).copy() for name in BAR_COLUMNS}
@@ -107,7 +107,7 @@ def cut_off(index: int) -> Market:
 
 @settings(deadline=None, max_examples=150)
 @given(index=st.integers(0, BARS - 1), seed=st.integers(0, 2**32 - 1))
-def test_nothing_that_becomes_known_later_changes_what_a_view_tells(index: int, seed: int) -> None:
+def test_nothing_that_becomes_known_later_changes_what_a_view_shows(index: int, seed: int) -> None:
     seen = shown_by(market().view(index))
     assert shown_by(perturbed_market(index, seed).view(index)) == seen
     assert shown_by(cut_off(index).view(index)) == seen
@@ -169,7 +169,7 @@ def test_known_at_the_clock_is_seen_and_a_millisecond_later_is_not() -> None:
         view.book("X")
 
 
-def test_writing_into_what_a_view_tells_does_not_change_history() -> None:
+def test_writing_into_what_a_view_shows_does_not_change_history() -> None:
     seen, view = shown_by(market().view(60)), market().view(60)
     view.bars("AAAUSDT", 3, "4h").close[:] = -1.0
     view.series("onchain/AAA", 3).columns["flow"][:] = -1.0

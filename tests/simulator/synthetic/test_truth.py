@@ -75,7 +75,7 @@ def test_all_settlements_of_a_daily_bar_count() -> None:
 
 @pytest.mark.parametrize("index", [100, 1234, 2999])
 @pytest.mark.parametrize("edge", [True, False])
-def test_the_next_bar_has_the_drift_and_volatility_that_the_truth_tells(index: int, edge: bool) -> None:
+def test_the_next_bar_has_the_drift_and_volatility_of_the_truth(index: int, edge: bool) -> None:
     paths = scenarios(index, 20_000, 1, edge=edge)
     simple = paths.close[:, 0] / paths.open[:, 0] - 1
     logs = np.log1p(simple)

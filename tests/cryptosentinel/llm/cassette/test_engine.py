@@ -206,7 +206,7 @@ def test_equal_requests_under_way_are_asked_once(data: st.DataObject) -> None:
         assert Path(temporary, "c", CALLS).read_bytes().count(b"\n") == len(wanted | {numbers[0]})
 
 
-def test_an_engine_that_fails_altogether_is_heard_by_all_who_wait(tmp_path: Path) -> None:
+def test_an_engine_that_fails_altogether_fails_all_waiting_requests(tmp_path: Path) -> None:
     engine = StreamingOracle()
     engine.held, engine.stops_at = [], 0
     with recording(engine, tmp_path / "c") as recorder:

@@ -108,11 +108,11 @@ def test_the_usage_is_the_endpoint_s(make: Make) -> None:
     usage = {"prompt_tokens": 40, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 32}}
     with serve(numbered([chat({"content": "a"}, usage=usage), chat({"content": "a"})])) as endpoint:
         engine = make(endpoint)
-        told, untold = engine.generate([request("0"), request("1")])
-    assert (told.usage.prompt, told.usage.cached, told.usage.sampled) == (40, 32, 9)
+        output, without_usage = engine.generate([request("0"), request("1")])
+    assert (output.usage.prompt, output.usage.cached, output.usage.sampled) == (40, 32, 9)
     # Without a count the budget must not think it was for nothing.
-    assert (untold.usage.prompt, untold.usage.sampled) == (len(request("1").ids), 2)
-    assert 0.0 < told.usage.seconds < 20.0
+    assert (without_usage.usage.prompt, without_usage.usage.sampled) == (len(request("1").ids), 2)
+    assert 0.0 < output.usage.seconds < 20.0
 
 
 @pytest.mark.parametrize(("finish", "finished"), [("stop", True), ("tool_calls", True), ("length", False)])

@@ -257,12 +257,12 @@ def test_another_model_or_tokenizer_is_refused(change: dict[str, Any]) -> None:
         engine_for(server)
 
 
-def test_a_name_that_is_not_served_is_told_with_those_that_are(mock: MockVllm) -> None:
+def test_a_name_that_is_not_served_is_refused_and_the_served_names_are_listed(mock: MockVllm) -> None:
     with pytest.raises(UserError, match=f"serves {MODEL}, not 'qwen'"):
         VllmEngine(CODEC, mock.url, "qwen", CODEC.vocab_size)
 
 
-def test_nobody_there_is_told_at_once() -> None:
+def test_a_missing_server_is_reported_at_once() -> None:
     with serving(CODEC) as server:
         url = server.url
     with pytest.raises(UserError, match="no vLLM server in health answers"):

@@ -1,5 +1,5 @@
-"""The server process: how it is started, and that it ends with us, told in its own words. What is started is a stand-in
-that takes vLLM's command line, answers /health and fails as a test says."""
+"""The server process: how it is started, that it ends with us, and how its end is reported. The process is a stand-in that
+takes vLLM's command line, answers /health and fails as a test says."""
 
 import json
 import os
@@ -94,7 +94,7 @@ def test_it_serves_the_folder_as_the_engine_needs_it(
     heard: list[tuple[str, int, int]] = []
     settings = ServerSettings("float32", 5, 2048, 3, 8, True, 2, ("--tensor-parallel-size", "2"))
     server = VllmServer(
-        folder, tmp_path / "logs" / "vllm.log", settings=settings, report=lambda *told: heard.append(told)
+        folder, tmp_path / "logs" / "vllm.log", settings=settings, report=lambda *output: heard.append(output)
     )
     assert server.trouble() is None and server.url.startswith("http://127.0.0.1:")
     said = json.loads(out.read_text())
@@ -137,7 +137,7 @@ def test_a_cpu_build_reads_prompts_in_one_piece(
     assert [one for one in json.loads(out.read_text())["argv"] if "chunked" in one] == flags
 
 
-def test_its_end_is_told_in_its_own_words(
+def test_the_end_of_the_server_is_reported_in_its_own_words(
     out: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN", "refuses")
@@ -151,7 +151,7 @@ def test_its_end_is_told_in_its_own_words(
     )
 
 
-def test_an_end_without_errors_is_told_too(
+def test_an_end_without_errors_is_reported_too(
     out: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN", "silent")
