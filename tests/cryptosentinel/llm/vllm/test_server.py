@@ -1,5 +1,5 @@
-"""The server process: how it is started, that it ends with us, and how its end is reported. The process is a stand-in that
-takes vLLM's command line, answers /health and fails as a test says."""
+"""The server process: how it is started, that it ends with us, and how its end is reported. The process is a
+stand-in that takes vLLM's command line, answers /health and fails as a test says."""
 
 import json
 import os
