@@ -90,6 +90,8 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
     config = request.at_venue(market_settings(request))
     market = load_market(config.market, config.costs)
     window = requested_window(market, request)
+    if not request.teams:
+        raise UserError("no team is named: give at least one, such as 'scripted'")
     subjects = [subject_of(name, config) for name in request.teams]
     if len({subject.name for subject in subjects}) < len(subjects):
         raise UserError("the same team is named twice: give each --team once")
@@ -130,6 +132,8 @@ def settings_for(config: str, overrides: Sequence[str], data: str | Path | None)
 def requested_window(market: Market, request: WindowRequest) -> Window:
     """The window of a request; its dates are UTC. Raises `UserError`."""
     start, end = (parse_time(text) if text else None for text in (request.start, request.end))
+    if request.decide_every < 0:
+        raise UserError(f"decide_every is {request.decide_every}: give a number of bars, or 0 for once a day")
     every = request.decide_every or max(1, DAY_MS // market.interval)
     return window_of(market, start, end, every)
 

@@ -15,6 +15,7 @@ from backend.reporting import charts
 from backend.reporting.run_summary import RunSummary, WindowResult
 from backend.training.checkpoints import TrainingState
 from backend.training.sft.datasets import DROP_REASONS
+from simulator.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class BacktestOutcome:
 
     @property
     def trades(self) -> pd.DataFrame:
-        """The round trips of everybody, in the order they were closed."""
+        """All round trips, by team, strategy and baseline."""
         rows = [
             {"team": name, **asdict(trade)} for name, result in self._window.results.items() for trade in result.trades
         ]
@@ -96,8 +97,13 @@ class TrainOutcome:
         return _stepwise(self.summary)
 
     def figure(self, title: str = "Reward") -> go.Figure:
-        """The curves of one picture of the report: Reward, Format, Expert score, Calls in a decision or Validation."""
+        """One picture of the report: Reward, Format, Expert score, Calls in a decision, or Validation.
+
+        Raises `UserError` for any other title.
+        """
         curves = {picture.title: picture.series for picture in self.summary.curves()}
+        if title not in curves:
+            raise UserError(f"no picture '{title}'; there are {', '.join(curves) or 'none, as no step was recorded'}")
         return charts.step_chart(curves[title], self.summary.events)
 
 

@@ -1,0 +1,133 @@
+"""The Python API: the page `docs/python.md` runs as it is written, and every function does what its command does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from backend import api as cs
+from backend.config.load import load_config
+from backend.store.store import Store
+from simulator.errors import UserError
+from tests.small_world import HORIZON
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "python.md"
+TRAINING = "## Train a team and measure it"
+SMALL = (
+    f"team.horizon_bars={HORIZON}", "market.coins=1", "market.bars=900", "training.stage1_steps=1",
+    "training.stage1_max_steps=1", "training.stage2_steps=2", "training.queries_per_step=2",
+    "training.rollouts_per_query=4", "training.scenario_paths=4", "training.lora_rank=2", "training.validation_every=1",
+    "training.validation_queries=2", "training.gate_format=0", "training.rollback_format=0", "evaluation.windows=2",
+    "evaluation.decisions_per_window=3", "evaluation.bootstrap_samples=200",
+)  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the shipped data."""
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def executed(text: str, names: dict[str, Any]) -> dict[str, Any]:
+    """The names that the blocks of code in `text` define."""
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+    return names
+
+
+def test_the_page_s_backtests_run_as_they_are_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = executed(PAGE.read_text(encoding="utf-8").split(TRAINING)[0], {})
+    result, cheap = names["result"], names["cheap"]
+    assert list(result.metrics.index[:2]) == ["scripted", "ema_cross"] and "hold" in result.metrics.index
+    returns = result.equity.iloc[-1] / result.equity.iloc[0] - 1
+    pd.testing.assert_series_equal(returns, result.metrics["total_return"], check_names=False)
+    assert result.equity.index[0] == pd.Timestamp("2021-06-01", tz="UTC")
+    change = result.equity["scripted"].iloc[-1] - result.equity["scripted"].iloc[0]
+    assert names["profit"]["scripted"] == pytest.approx(change)
+    assert set(result.decisions["team"]) == {"scripted"} and len(result.decisions) == 30
+    assert 0 < len(names["active"]) <= 30 and names["drawdown"].max().max() == 0.0
+    assert [trace.name for trace in result.figure().data][:2] == ["Scripted team", "EMA cross"]
+    assert result.report.is_file() and result.report.parent == here / result.folder
+    assert cheap.config.costs.taker_fee == 0.0 and list(cheap.metrics.index) == ["sma_cross", "hold"]
+    assert cheap.trades["fees"].sum() == 0.0
+    assert "no team 'ema_cros' (did you mean 'ema_cross'?)" in capsys.readouterr().out
+    with Store.open("runs/store") as store:
+        assert [run.run for run in store.runs()] == [result.run], "what is refused or in memory is not in this store"
+
+
+@pytest.mark.slow
+def test_the_whole_page_runs_as_it_is_written(here: Path) -> None:
+    names = executed(PAGE.read_text(encoding="utf-8"), {})
+    assert "On held-out windows" in names["measured"].verdict
+    assert (names["started"].folder / "team.json").is_file()
+    assert names["demo"].no_edge is not None
+
+
+def test_a_training_and_its_evaluation(here: Path, nano: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    overrides = [*SMALL, f"training.base_model={str(nano)!r}"]
+    training = cs.train(overrides=overrides, on_progress=lambda *news: seen.append(news))
+    assert ("M-GRPO", 3, 3) in seen
+    assert list(training.metrics.index) == [0, 1, 2, 3] and "manager/reward/mean" in training.metrics
+    assert training.state.step == 3 and training.figure("Validation").data
+    with pytest.raises(UserError, match=r"no picture 'Loss'; there are .*Validation"):
+        training.figure("Loss")
+    measured = cs.evaluate(training.folder, baselines=["hold"])
+    assert set(measured.metrics.index) == {"trained", "warm_started", "scripted", "hold"}
+    assert list(measured.differences.index) == ["Held-out windows", "No-edge twin"]
+    assert (measured.differences["low"] <= measured.differences["mean"]).all()
+    assert measured.equity.iloc[0].tolist() == [1.0] * 4 and measured.report.is_file()
+    with pytest.raises(UserError, match="no training run"):
+        cs.train(resume=measured.run)
+
+
+def test_a_fine_tuning(here: Path, nano: Path) -> None:
+    few = ("states=8", "rollouts=2", "steps=2", "batch_tokens=512", "score_states=2", "score_samples=2")
+    overrides = [*(f"sft.{one}" for one in few), f"training.base_model={nano}", "market.bars=900", "market.coins=1"]
+    tuned = cs.sft(config="quick", folder="team", overrides=overrides)
+    assert tuned.folder == Path("team") and (here / "team" / "team.json").is_file()
+    table = tuned.metrics
+    assert (table["collected"] == table["kept"] + table["dropped"]).all()
+    assert (table["kept"] == table["train"] + table["validation"]).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"data": "nowhere"}, "no such folder"),
+        ({"start": "soon"}, "'soon' is not a date"),
+        ({"symbols": ["XYZUSDT"]}, "no symbol 'XYZUSDT'"),
+        ({"baselines": "holt"}, "no baseline 'holt'"),
+        ({"overrides": ["costs.taker=1"]}, "unknown key 'costs.taker'"),
+        ({"config": "dema"}, "no preset 'dema'"),
+        ({"teams": ["hold", "hold"]}, "named twice"),
+        ({"teams": []}, "no team"),
+        ({"decide_every": -1}, "decide_every"),
+    ],
+)
+def test_a_mistake_is_a_user_error_and_leaves_nothing(here: Path, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        cs.backtest(**{"data": "data/synthetic", **wrong})
+    assert not (here / "runs").exists()
+
+
+def test_a_configuration_object_is_used_as_it_is(here: Path) -> None:
+    config = load_config("demo", ["costs.taker_fee=0.01"])
+    request: dict[str, Any] = {
+        "data": "data/synthetic",
+        "symbols": "AAAUSDT",
+        "start": "2021-06-20",
+        "baselines": (),
+        "store": "mem://",
+    }
+    result = cs.backtest("hold", config=config, **request)
+    assert result.config.costs == config.costs and list(result.metrics.index) == ["hold"]
