@@ -56,7 +56,7 @@ def test_the_page_s_backtests_run_as_they_are_written(here: Path, capsys: pytest
     assert set(result.decisions["team"]) == {"scripted"} and len(result.decisions) == 30
     assert 0 < len(names["active"]) <= 30 and names["drawdown"].max().max() == 0.0
     assert [trace.name for trace in result.figure().data][:2] == ["Scripted team", "EMA cross"]
-    assert result.report.is_file() and result.report.parent == here / result.folder
+    assert result.report.is_file() and result.report.parent == result.folder
     assert cheap.config.costs.taker_fee == 0.0 and list(cheap.metrics.index) == ["sma_cross", "hold"]
     assert cheap.trades["fees"].sum() == 0.0
     assert "no team 'ema_cros' (did you mean 'ema_cross'?)" in capsys.readouterr().out
