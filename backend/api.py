@@ -30,15 +30,15 @@ from backend.runs.requests import (
 from backend.runs.train import fine_tune_roles, train_team
 from backend.store.store import Store
 
-Names = str | Sequence[str]  # one name, several with commas, or a list of them
+NameList = str | Sequence[str]  # one name, several with commas, or a list of them
 OnProgress = Callable[[str, int, int], None]  # what is done, how many parts of it, of how many
 
 
 def backtest(
-    teams: Names = "scripted",
+    teams: NameList = "scripted",
     *,
     data: str | Path | None = None,
-    symbols: Names = (),
+    symbols: NameList = (),
     timeframe: str = "",
     resample: str = "",
     funding: str | Path | None = None,
@@ -48,7 +48,7 @@ def backtest(
     decide_every: int = 0,
     finer: str = "",
     rules: str = "",
-    baselines: Names | None = None,
+    baselines: NameList | None = None,
     seed: int = 1,
     unmasked: bool = False,
     record: str | Path | None = None,
@@ -89,7 +89,7 @@ def train(
     config: Config | str = "demo",
     *,
     data: str | Path | None = None,
-    symbols: Names = (),
+    symbols: NameList = (),
     timeframe: str = "",
     resample: str = "",
     funding: str | Path | None = None,
@@ -122,12 +122,12 @@ def evaluate(
     folder: str | Path,
     *,
     data: str | Path | None = None,
-    symbols: Names = (),
+    symbols: NameList = (),
     timeframe: str = "",
     resample: str = "",
     funding: str | Path | None = None,
     news: str | Path | None = None,
-    baselines: Names | None = None,
+    baselines: NameList | None = None,
     config: Config | str = "",
     overrides: Sequence[str] = (),
     store: Store | str | Path = STORE,
@@ -151,11 +151,11 @@ def evaluate(
 
 
 def sft(
-    sources: Names = "scripted",
+    sources: NameList = "scripted",
     *,
     folder: str | Path = RUNS / "sft",
     data: str | Path | None = None,
-    symbols: Names = (),
+    symbols: NameList = (),
     timeframe: str = "",
     resample: str = "",
     funding: str | Path | None = None,
@@ -207,6 +207,6 @@ class _Callback(Observer):
             self._on_progress(what, done, total)
 
 
-def _names(given: Names) -> tuple[str, ...]:
+def _names(given: NameList) -> tuple[str, ...]:
     parts = given.split(",") if isinstance(given, str) else given
     return tuple(part.strip() for part in parts if part.strip())

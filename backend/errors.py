@@ -1,4 +1,4 @@
-"""How an error is told to the user, and with which exit code a command ends after it."""
+"""The message of an error for the user, and the exit code of a command that ends with it."""
 
 from __future__ import annotations
 

@@ -127,11 +127,11 @@ def train(
     if dry_run_step:
         show_dry_run(request.settings())
         return
-    from backend.runs.train import InProcess, train_team
+    from backend.runs.train import ThisProcess, train_team
 
     with ExitStack() as stack:
         where, options = recorded.store, ""
-        process: InProcess | SeveralProcesses = InProcess()
+        process: ThisProcess | SeveralProcesses = ThisProcess()
         if launch is not None:
             process = SeveralProcesses(launch, workers, where, recorded.runs, ray_address)
             if not resume:

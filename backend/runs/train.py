@@ -22,7 +22,7 @@ from simulator.market.market import Market
 
 
 class TrainingProcess(Protocol):
-    """How a training runs. `InProcess` is the way in this process; `backend.cli.serve` has others."""
+    """How a training runs. `ThisProcess` is the way in this process; `backend.cli.serve` has others."""
 
     @property
     def resume_options(self) -> str:
@@ -40,7 +40,7 @@ class TrainingProcess(Protocol):
         """Train, going on from the newest checkpoint in `folder` if there is one. Raises `RunFailed`."""
 
 
-class InProcess:
+class ThisProcess:
     """A training in this process."""
 
     resume_options = ""
@@ -75,7 +75,7 @@ def train_team(
     Raises `UserError` for a request that cannot be met; then nothing is recorded. Raises `RunFailed` where the training
     cannot go on, and `Interrupted` after Ctrl-C; both can be resumed.
     """
-    process = process or InProcess()
+    process = process or ThisProcess()
     config = request.settings()
     if not request.resume:
         process.check(config)

@@ -21,7 +21,7 @@ from backend.cli.train import Launch, SeveralProcesses
 from backend.distributed import local_launcher
 from backend.distributed.coordinator import coordinator_state
 from backend.distributed.local_launcher import gateway, run_processes
-from backend.runs.train import InProcess
+from backend.runs.train import ThisProcess
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
@@ -106,8 +106,8 @@ def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="was trained in one process: go on without --launch"):
         apart.check_resumed(tmp_path / "a")
     with pytest.raises(UserError, match="in several processes: go on with --launch processes"):
-        InProcess().check_resumed(tmp_path / "b")
-    InProcess().check_resumed(tmp_path / "a")
+        ThisProcess().check_resumed(tmp_path / "b")
+    ThisProcess().check_resumed(tmp_path / "a")
     apart.check_resumed(tmp_path / "b")
 
 
