@@ -129,7 +129,7 @@ def _complete_conversation(conversation: dict[str, Any]) -> dict[str, Any]:
 class DecisionDocument(VersionedDocument):
     """A decision. `conversations[0]` is the manager's, the others stand in the order of the calls.
 
-    `symbols` are the coins that it was about, in the order in which the manager was told of them. `net_return` is the
+    `symbols` are the coins that it was about, in the order of the manager's brief. `net_return` is the
     change of the account's equity up to the next decision. The last three are None where they are not known.
     """
 

@@ -163,7 +163,7 @@ def traced_tree(
     where it is stored.
 
     An order of a later decision on the same coin replaces what still waits of it, so up to there the coin's fills are
-    this decision's, those of its stop and target included. Bars are found by their closing times.
+    this decision's, those of its stop and target included. Bars are identified by their closing times.
     """
     if result is None:
         return decision_tree(decision.document)
@@ -236,7 +236,7 @@ def _questions(call: ToolCall | MalformedCall) -> int:
 
 
 def _node(conversation: ConversationDocument, others: Iterator[ConversationDocument]) -> ConversationNode:
-    """One conversation; `others` are the consulted ones that have not found their place yet."""
+    """One conversation; `others` are the consulted ones that have no place yet."""
     role = conversation.role
     types = SPEAKERS[role].argument_types() if role in SPEAKERS else {}
     system = prompt = ""

@@ -27,8 +27,8 @@ from simulator.strategies import MatchedRandom, Oracle
 from simulator.synthetic.oracle import OraclePolicy, solve
 from simulator.synthetic.truth import truth_of
 
-Report = Callable[[str, int, int], None]  # what is being played, windows done, of how many
-METRICS = ("total_return", "sharpe", "max_drawdown", "exposure", "trades", "long_share", "turnover", "hit_rate")
+ReportProgress = Callable[[str, int, int], None]  # what is being played, windows done, of how many
+_METRICS = ("total_return", "sharpe", "max_drawdown", "exposure", "trades", "long_share", "turnover", "hit_rate")
 ORACLE_LEVELS = 5
 
 
@@ -54,7 +54,7 @@ def play_windows(
     account: Account,
     limits: GuardLimits,
     seed: int,
-    report: Report,
+    report: ReportProgress,
 ) -> list[EpisodeResult]:
     """The team's backtests of all windows, side by side."""
     tasks = [
@@ -114,7 +114,7 @@ def table(
     changed nothing) is known for teams only."""
     rows: dict[str, Any] = {}
     for name, runs in results.items():
-        row: dict[str, Any] = {key: float(np.mean([run.metrics[key] for run in runs])) for key in METRICS}
+        row: dict[str, Any] = {key: float(np.mean([run.metrics[key] for run in runs])) for key in _METRICS}
         row["costs"] = float(np.mean([sum(run.costs.values()) / run.equity[0] for run in runs]))
         row["per_window"] = [run.metrics["total_return"] for run in runs]
         row["hold_rate"] = None

@@ -15,7 +15,7 @@ from backend.decisions.backtest_document import write_backtest
 from backend.decisions.document import StoredDecision, write_decisions
 from backend.decisions.recording import episode_decisions
 from backend.evaluation.compare import (
-    Report,
+    ReportProgress,
     baselines,
     difference,
     mean_equity,
@@ -41,7 +41,13 @@ class Measurement:
 
 
 def measure(
-    config: Config, market: Market, teams: Sequence[LoadedTeam], name: str, store: Store, run: str, report: Report
+    config: Config,
+    market: Market,
+    teams: Sequence[LoadedTeam],
+    name: str,
+    store: Store,
+    run: str,
+    report: ReportProgress,
 ) -> Measurement:
     """Play `teams` (named `trained` and `warm_started`, and any others) and the baselines on the held-out windows.
 
@@ -57,7 +63,7 @@ def measure(
         for one in teams
     }
     results: dict[str, list[BacktestResult]] = {
-        team: [episode.result for episode in played] for team, played in episodes.items()
+        team: [episode.result for episode in of_team] for team, of_team in episodes.items()
     }
     results |= baselines(evaluation.baselines, market, windows, account, results[TRAINED], evaluation.seed)
     document = {
@@ -116,7 +122,7 @@ def _describe_difference(held_out: dict[str, Any], no_edge: dict[str, Any] | Non
 
 
 def summary_record(run: str, sentence: str, wall_seconds: float, **more: Any) -> EvaluationRecord:
-    """The record that closes a run: its verdict, what it took, and whatever else its report should tell."""
+    """The record that closes a run: its verdict, what it took, and whatever else its report should show."""
     # Linux gives the peak in KiB, macOS in bytes.
     unit = 2**20 if sys.platform == "darwin" else 2**10
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

@@ -34,7 +34,7 @@ class Intervention:
     Attributes:
         time: close at which was decided, ms UTC.
         by: "guard" or "risk_analyst". rule: the guard's rule; "veto" or "reduce" of RiskAnalyst.
-        saved: money that the intervention saved, negative where it cost some; None where it cannot be told, because a
+        saved: money that the intervention saved, negative where it cost some; None where it is not known, because a
             number of the order or a price is missing, or no bar came after.
     """
 
@@ -49,8 +49,8 @@ class Intervention:
 
 @dataclass(frozen=True)
 class RuleWorth:
-    """What the interventions of one rule came to, in money. `valued` of the `count` could be told; `losses_avoided` and
-    `gains_missed` are both from 0 up, and `saved` is their difference."""
+    """What the interventions of one rule came to, in money. `valued` of the `count` have a known worth;
+    `losses_avoided` and `gains_missed` are both from 0 up, and `saved` is their difference."""
 
     by: str
     rule: str

@@ -52,7 +52,7 @@ class Missing:
     reason: str
 
 
-Block = Picture | Table | Missing
+ReportBlock = Picture | Table | Missing
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ReportSection:
     """Blocks under one heading, with a caption where there is something to say about all of them."""
 
     title: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[ReportBlock, ...]
     caption: str = ""
 
 

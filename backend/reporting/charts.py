@@ -104,7 +104,7 @@ def drawdown_chart(
 def exposure_chart(times: Sequence[int], exposure: Sequence[Sequence[float]], symbols: Sequence[str]) -> go.Figure:
     """Signed exposure of each symbol, in percent of the equity: above 0 long, below 0 short.
 
-    More symbols than lines can be told apart are summed: all that is long, all that is short, and the two together.
+    More symbols than can be distinguished are summed: all that is long, all that is short, and the two together.
     """
     figure = blank_figure("", "exposure", "%")
     x = moments(times)

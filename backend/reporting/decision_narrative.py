@@ -25,8 +25,8 @@ from simulator.exchange.orders import Order
 class Line:
     """One thing that was said or done.
 
-    `speaker` is a role's key, or "desk" (what the team is told), "tool" (what code answered), "guard", "orders" or
-    "result". `depth` is 1 inside a consultation. `raw` is the exact text behind `text`, empty where there is none.
+    `speaker` is a role's key, or "desk" (the situation that the team is given), "tool" (what code answered), "guard",
+    "orders" or "result". `depth` is 1 inside a consultation. `raw` is the exact text behind `text`, empty where there is none.
     """
 
     speaker: str
@@ -55,7 +55,7 @@ def headline(tree: DecisionTree) -> str:
 
 
 def conversation_lines(tree: DecisionTree) -> list[Line]:
-    """What the manager was told, asked and decided; what it asked for is answered in between, one level deeper."""
+    """The manager's situation, questions and decision; each answer stands behind its question, one level deeper."""
     return [] if tree.manager is None else list(_conversation(tree.manager, tree.names, 0))
 
 

@@ -64,7 +64,7 @@ NumberKind = Literal[
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table of results. `kind` says how its numbers are written, `meaning` what they tell."""
+    """A column of a table of results. `kind` says how its numbers are written, `meaning` what they are."""
 
     key: str
     title: str

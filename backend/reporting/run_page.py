@@ -14,7 +14,7 @@ from backend.decisions.document import StoredDecision
 from backend.decisions.tree import decision_tree, traced_tree
 from backend.reporting import charts
 from backend.reporting.backtest_sections import sections, tiles
-from backend.reporting.blocks import Block, Missing, Picture, ReportSection, Table, TableRow, Tile
+from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow, Tile
 from backend.reporting.decision_narrative import Line, headline, narrate
 from backend.reporting.decision_views import decision_page
 from backend.reporting.labels import COLUMNS, duration_text, title_of
@@ -71,7 +71,7 @@ class RunPage:
         """What training changed, on held-out windows and on the no-edge twin."""
         results = {label: self.summary.evaluations.get(name) for name, label in _EVALUATIONS}
         differences = {label: one["difference"] for label, one in results.items() if one and one.get("difference")}
-        blocks: list[Block] = []
+        blocks: list[ReportBlock] = []
         if differences:
             caption = (
                 "On the same windows. A bar wholly right of 0 says that training helped; on the no-edge twin, where "
@@ -147,7 +147,7 @@ class WindowPage:
         """Equity, numbers, costs, trades and regimes."""
         return sections(self.result, self.settings, market)
 
-    def candles(self, market: MarketReload, symbol: str) -> Block:
+    def candles(self, market: MarketReload, symbol: str) -> ReportBlock:
         """The candles of one coin with the trades in it."""
         if market.market is None:
             return Missing(symbol, market.problem)

@@ -76,7 +76,7 @@ TEXT = {"codec": Codec(_clean, lambda value: value)}
 MASK = {"codec": _array_codec("?", bool)}
 
 
-def plain(value: Any, where: str, allow_nan: bool) -> Any:
+def database_value(value: Any, where: str, allow_nan: bool) -> Any:
     """`value` as the database takes it, numpy scalars made plain; `StoreError` for what would be stored wrongly."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -95,9 +95,12 @@ def plain(value: Any, where: str, allow_nan: bool) -> Any:
             raise StoreError(f"{where} holds a NUL character or half a surrogate pair: {value[:60]!r}")
         return value
     if isinstance(value, dict):
-        return {plain(str(k), where, allow_nan): plain(v, f"{where}[{k!r}]", allow_nan) for k, v in value.items()}
+        return {
+            database_value(str(k), where, allow_nan): database_value(v, f"{where}[{k!r}]", allow_nan)
+            for k, v in value.items()
+        }
     if isinstance(value, tuple):
-        return [plain(item, where, allow_nan) for item in value]
+        return [database_value(item, where, allow_nan) for item in value]
     raise StoreError(f"{where} has type {type(value).__name__}, which the store does not take")
 
 

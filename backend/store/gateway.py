@@ -33,7 +33,7 @@ from websockets.typing import Subprotocol
 from backend.store.connection import PASSWORD_VARIABLE, USER_VARIABLE, environment_credentials
 from backend.store.errors import StoreError
 from backend.store.lock import FolderLock
-from backend.store.messages import Malformed, engine_failed, failure, parsed, request, success, where_to
+from backend.store.rpc_messages import Malformed, engine_failed, failure, parsed, request, success, where_to
 from backend.store.store import Store, folder_url
 from simulator.errors import RunFailed
 

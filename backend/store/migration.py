@@ -28,33 +28,33 @@ def migrate(connection: Connection) -> str:
 
     Raises `StoreError` for a version that is newer than this program or unknown to it.
     """
-    while (found := _version(connection)) != SCHEMA_VERSION:
-        if found is not None and found not in _MIGRATIONS:
-            newer = isinstance(found, int) and found > SCHEMA_VERSION
+    while (current := _version(connection)) != SCHEMA_VERSION:
+        if current is not None and current not in _MIGRATIONS:
+            newer = isinstance(current, int) and current > SCHEMA_VERSION
             advice = "open it with a newer program" if newer else "open it with the program that wrote it"
             raise StoreError(
-                f"store {connection.name} has version {found} of the schema, this program writes version "
+                f"store {connection.name} has version {current} of the schema, this program writes version "
                 f"{SCHEMA_VERSION}: {advice}, or give another folder"
             )
         try:
-            connection.query(transaction(found))
+            connection.query(transaction(current))
         except StoreError:
-            if _version(connection) == found:
+            if _version(connection) == current:
                 raise
             # Another process did it first.
     (identity,) = connection.query("SELECT VALUE identity FROM store:schema")
     return str(identity)
 
 
-def transaction(found: int | None) -> str:
-    """The statements from version `found` to the next one; from None, an empty database, to the newest."""
-    if found is None:
+def transaction(current: int | None) -> str:
+    """The statements from version `current` to the next one; from None, an empty database, to the newest."""
+    if current is None:
         statements, reached = (_FOLDER / "schema.surql").read_text(encoding="utf-8"), SCHEMA_VERSION
         check = ""  # DEFINE fails where something is defined already
     else:
-        statements, reached = (_FOLDER / _MIGRATIONS[found]).read_text(encoding="utf-8"), found + 1
+        statements, reached = (_FOLDER / _MIGRATIONS[current]).read_text(encoding="utf-8"), current + 1
         check = (
-            f"IF (SELECT VALUE version FROM ONLY store:schema) != {found} {{ THROW 'migrated by another process' }};"
+            f"IF (SELECT VALUE version FROM ONLY store:schema) != {current} {{ THROW 'migrated by another process' }};"
         )
     written = f"UPSERT store:schema SET version = {reached} RETURN NONE;\n{_NEW_IDENTITY};"
     return f"BEGIN;\n{check}\n{statements}\n{written}\nCOMMIT"

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self
 
-from backend.store.encoding import FLOAT32, INT32, JSON, MASK, TEXT, plain
+from backend.store.encoding import FLOAT32, INT32, JSON, MASK, TEXT, database_value
 from backend.store.errors import StoreError
 
 RunStatus = Literal["running", "finished", "failed", "interrupted"]
@@ -41,7 +41,7 @@ class Record:
         for item in fields(self):
             value, where = getattr(self, item.name), f"{who}: {item.name}"
             codec = item.metadata.get("codec")
-            row[item.name] = codec.encode(value, where) if codec else plain(value, where, self.allow_nan)
+            row[item.name] = codec.encode(value, where) if codec else database_value(value, where, self.allow_nan)
         return row
 
     def __str__(self) -> str:

@@ -10,8 +10,8 @@ from backend.reporting.run_page import RunPage, WindowPage
 from backend.store.records import RunRecord
 from simulator.market.market import Market
 from ui.access import escape_markdown, store_name
-from ui.parts.blocks import draw_blocks
 from ui.parts.decision import choose_decision, draw_lines
+from ui.parts.drawing import draw_blocks
 
 
 def show_run(page: RunPage) -> None:

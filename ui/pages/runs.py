@@ -8,7 +8,7 @@ import streamlit as st
 from backend.store.records import RunRecord
 from ui.access import escape_markdown, mistakes_explained, open_store, read_run, store_name
 from ui.pages.run import show_run
-from ui.parts.blocks import MOMENT
+from ui.parts.drawing import MOMENT
 
 
 def _page() -> None:

@@ -25,7 +25,7 @@ from websockets.typing import Subprotocol
 
 from backend.store import RunRecord, Store, StoreError, gateway
 from backend.store.gateway import serve_store
-from backend.store.messages import Malformed, engine_failed, parsed, request, where_to
+from backend.store.rpc_messages import Malformed, engine_failed, parsed, request, where_to
 from tests.backend.store.gateways import GatewayProcess, GatewayThread, environment, free_port, gateway_thread
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {}, status="finished")

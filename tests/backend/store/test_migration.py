@@ -23,8 +23,8 @@ PAUSED = """
 import sys
 from backend.store import Store, connection, migration
 whole, at = migration.transaction, int(sys.argv[2])
-def slow(found):
-    statements = [part for part in whole(found).split(";\\n")]
+def slow(current):
+    statements = [part for part in whole(current).split(";\\n")]
     return ";\\n".join([*statements[:at], "SLEEP 30s", *statements[at:]])
 migration.transaction = slow
 query = connection.Connection.query

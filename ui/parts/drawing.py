@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from backend.reporting.blocks import Block, Missing, Picture, Table
+from backend.reporting.blocks import Missing, Picture, ReportBlock, Table
 from backend.reporting.charts import CONFIG
 from backend.reporting.labels import ABSENT, NumberKind
 from ui.access import escape_markdown
@@ -30,8 +30,8 @@ _NUMBER_FORMATS: dict[NumberKind, tuple[float, str]] = {
 }
 
 
-def draw_blocks(blocks: Sequence[Block], key: str = "") -> None:
-    """The blocks one below the other; `key` tells their figures from others of the same title."""
+def draw_blocks(blocks: Sequence[ReportBlock], key: str = "") -> None:
+    """The blocks one below the other; `key` is added to the keys of their figures, which must be unique on the page."""
     for block in blocks:
         if block.title:
             st.markdown(f"**{escape_markdown(block.title)}**")
