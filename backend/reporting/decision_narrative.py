@@ -26,7 +26,8 @@ class Line:
     """One thing that was said or done.
 
     `speaker` is a role's key, or "desk" (the situation that the team is given), "tool" (what code answered), "guard",
-    "orders" or "result". `depth` is 1 inside a consultation. `raw` is the exact text behind `text`, empty where there is none.
+    "orders" or "result". `depth` is 1 inside a consultation. `raw` is the exact text behind `text`, empty where
+    there is none.
     """
 
     speaker: str
