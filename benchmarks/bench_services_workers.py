@@ -2,7 +2,7 @@
 processes` starts them: one thread each, around a gateway, every record written.
 
 What is measured is rolling out. The trainers are played by this process: as soon as a step is complete it publishes the
-same weights for the next one, so that no optimiser competes for the cores and none is waited for. A step's time is from
+same weights for the next one, so that no optimizer competes for the cores and none is waited for. A step's time is from
 one completion to the next: it holds the loading of the weights, generation, scoring, all writes, the wait of the
 faster worker for the slower one, and the wait until everybody has noticed. It holds no validation, which is the
 leader's alone and has no second worker. Both numbers of workers do the same steps with the same seeds, turn by turn.

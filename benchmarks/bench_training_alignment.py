@@ -1,4 +1,4 @@
-"""What the alignment costs in training: weights against copies, the optimiser steps of the sub-agents, one thread.
+"""What the alignment costs in training: weights against copies, the optimizer steps of the sub-agents, one thread.
 
 The peer is the paper's duplicate-drop taken literally (arXiv 2511.13288): each rollout that called a sub-agent is
 brought to d items, of which copies are trajectories like others, each with its own forward and backward pass; d is the
@@ -56,7 +56,7 @@ SETTINGS = RoleTrainerSettings(learning_rate=1e-4, warmup_steps=1)
 
 @dataclass(frozen=True)
 class _Batch:
-    """What a role's optimiser is given."""
+    """What a role's optimizer is given."""
 
     trajectories: list[Trajectory]
     advantages: list[float]

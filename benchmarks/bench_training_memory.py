@@ -2,7 +2,7 @@
 
 `training.memory`: how far memory rises in a step of a role with 16 calls a rollout, against one call, and in the same
 way `training.memory.4` with 4 calls. Each is the peak of a process of its own during the step over what it held before:
-model, optimiser and trajectories are there already, so what the trajectories themselves take is not in it. All calls
+model, optimizer and trajectories are there already, so what the trajectories themselves take is not in it. All calls
 are equally long and have nothing in common, so that no pass is made smaller by what is shared, and one call a rollout
 fills a micro-batch already: with fewer tokens than that a step takes less.
 

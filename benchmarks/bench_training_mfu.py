@@ -1,6 +1,6 @@
 """Model FLOP utilisation of the training step for Qwen3-0.6B's architecture on a GPU.
 
-Random weights, a LoRA adapter, bfloat16, one optimiser step on full micro-batches, with gradient checkpointing off and
+Random weights, a LoRA adapter, bfloat16, one optimizer step on full micro-batches, with gradient checkpointing off and
 on. FLOPs are those of the model (`backend/training/planning/flops.py`), so what checkpointing computes again does not
 count as work. The peak is that of the data sheet for dense bfloat16. Without a GPU there is nothing to measure, and
 the rows say so.

@@ -1,7 +1,7 @@
 """A whole GRPO step, ours against TRL's `GRPOTrainer`: generate, score, train and have the new weights answer.
 
 The same nano with a LoRA adapter of the same shape, the same prompts, K, lengths, reward and number of threads, one
-optimiser step on the whole batch, no KL, no clipping to speak of since the step is on-policy. TRL's steps and ours
+optimizer step on the whole batch, no KL, no clipping to speak of since the step is on-policy. TRL's steps and ours
 alternate in one run: ours follow each of TRL's from a callback of its own loop. TRL generates with transformers'
 `generate`, as it does without vLLM.
 

@@ -116,10 +116,12 @@ _GOOD = ("ok", "no checksum")
 def _conclude(findings: Findings, path: Path) -> None:
     """Show every finding. Raises `UserError` where one is wrong."""
     styles = {"ok": "green", "note": "", "wrong": "red"}
-    for one in findings.found:
-        console.print(f"{one.state:<6} {one.what}: {one.told}", style=styles[one.state], markup=False, highlight=False)
+    for one in findings.entries:
+        console.print(
+            f"{one.state:<6} {one.what}: {one.detail}", style=styles[one.state], markup=False, highlight=False
+        )
     if findings.wrong:
-        raise UserError(f"{path}: {findings.wrong} of {len(findings.found)} checks failed; mend what is said above")
+        raise UserError(f"{path}: {findings.wrong} of {len(findings.entries)} checks failed; mend what is said above")
 
 
 def _base_table(bases: Sequence[BaseInfo]) -> Table:

@@ -47,34 +47,34 @@ class ModelFinding:
 
     what: str
     state: _State
-    told: str
+    detail: str
 
 
 @dataclass
 class Findings:
     """The checks so far. `fingerprint` is that of the base's weights, once all of them were read."""
 
-    found: list[ModelFinding] = field(default_factory=list)
+    entries: list[ModelFinding] = field(default_factory=list)
     fingerprint: str | None = None
 
     @property
     def wrong(self) -> int:
         """How many checks failed."""
-        return sum(one.state == "wrong" for one in self.found)
+        return sum(one.state == "wrong" for one in self.entries)
 
     def look(self, what: str, check: Callable[[], tuple[_T, str]]) -> _T | None:
         """Run a check that gives a value and words for it, or raises `UserError`; None when it failed."""
         try:
-            value, told = check()
+            value, detail = check()
         except UserError as error:
-            self.found.append(ModelFinding(what, "wrong", str(error)))
+            self.entries.append(ModelFinding(what, "wrong", str(error)))
             return None
-        self.found.append(ModelFinding(what, "ok", told))
+        self.entries.append(ModelFinding(what, "ok", detail))
         return value
 
-    def note(self, what: str, told: str) -> None:
+    def note(self, what: str, detail: str) -> None:
         """Something to know that is no fault."""
-        self.found.append(ModelFinding(what, "note", told))
+        self.entries.append(ModelFinding(what, "note", detail))
 
 
 def check_path(path: Path, base: Path | None = None) -> Findings:
@@ -154,10 +154,12 @@ def check_run(folder: Path) -> Findings:
     if base is not None and base.is_dir():
         of_base = check_base(base)
         findings.fingerprint = of_base.fingerprint
-        findings.found += [ModelFinding(f"base: {one.what}", one.state, one.told) for one in of_base.found]
+        findings.entries += [ModelFinding(f"base: {one.what}", one.state, one.detail) for one in of_base.entries]
     elif base is not None:
         state: _State = "note" if manifest is None else "wrong"
-        findings.found.append(ModelFinding("base", state, f"there is no model folder {base}: put it back where it was"))
+        findings.entries.append(
+            ModelFinding("base", state, f"there is no model folder {base}: put it back where it was")
+        )
     kept = adapters_of(folder)
     for one in kept:
         where = str(one.folder.relative_to(folder))
@@ -168,8 +170,8 @@ def check_run(folder: Path) -> Findings:
         missing = sorted(set(roles_of(manifest.config.team.roles)) - {one.role for one in kept if one.in_team})
         if missing:
             kept_in = folder / (manifest.weights() or "")
-            told = f"{kept_in} holds nothing of {', '.join(missing)}: copy it from the run anew"
-            findings.found.append(ModelFinding("roles", "wrong", told))
+            detail = f"{kept_in} holds nothing of {', '.join(missing)}: copy it from the run anew"
+            findings.entries.append(ModelFinding("roles", "wrong", detail))
     return findings
 
 
@@ -232,18 +234,18 @@ def _config(folder: Path) -> tuple[Qwen3Config, str]:
 def _weights(folder: Path, config: Qwen3Config | None) -> tuple[WeightFiles, str]:
     weights = weight_files(folder)
     files = len(set(weights.files.values()))
-    told = f"{len(weights):,} tensors in {files} safetensors file{'s' if files > 1 else ''}"
+    detail = f"{len(weights):,} tensors in {files} safetensors file{'s' if files > 1 else ''}"
     if config is None:
-        return weights, f"{told}; without a config their shapes cannot be checked"
+        return weights, f"{detail}; without a config their shapes cannot be checked"
     check_weights(config, weights)
     parameters = parameters_of(weights, bool(config.tie_word_embeddings))
-    return weights, f"{told}, of the config's shapes, {parameters:,} parameters"
+    return weights, f"{detail}, of the config's shapes, {parameters:,} parameters"
 
 
 def _values(config: Qwen3Config, weights: WeightFiles) -> tuple[str, str]:
     """The fingerprint, for which every weight is read once."""
     read = _Read(weights, expected_shapes(config, weights))
-    found = fingerprint(read)
+    digest = fingerprint(read)
     if read.not_finite:
         more = f" and {len(read.not_finite) - 3} more" if len(read.not_finite) > 3 else ""
         raise UserError(
@@ -255,7 +257,7 @@ def _values(config: Qwen3Config, weights: WeightFiles) -> tuple[str, str]:
             f"{CONFIG} in {weights.folder} says that embedding and output layer are one, but its weights differ: set "
             "tie_word_embeddings to false there, or copy the model anew"
         )
-    return found, f"all finite; fingerprint {found[:12]}"
+    return digest, f"all finite; fingerprint {digest[:12]}"
 
 
 def _tokenizer(folder: Path, config: Qwen3Config | None) -> tuple[PreTrainedTokenizerFast, str]:
@@ -320,17 +322,17 @@ def _version(path: Path, given: str | None, base: Path | None) -> tuple[bool, st
     """A kept version of a role's weights, exported or in one file; against the base where its fingerprint is known."""
     if path.is_dir():
         one = read_adapter(path)
-        trained_on, told = one.base, f"{one.version}, rank {one.shape.lora_rank}, step {one.step}, checksum ok"
+        trained_on, detail = one.base, f"{one.version}, rank {one.shape.lora_rank}, step {one.step}, checksum ok"
     else:
         header = role_header(path)
         tensors, _ = read_tensors(path)
         if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
             raise UserError(f"{path} holds values that are not finite: its training has diverged; use another version")
-        trained_on, told = str(header["base"]), f"{header['role']}, {header['mode']}, without a checksum"
+        trained_on, detail = str(header["base"]), f"{header['role']}, {header['mode']}, without a checksum"
     if given is None or base is None:
-        return True, f"{told}; its base is not at hand"
+        return True, f"{detail}; its base is not at hand"
     _of_base(path, trained_on, given, base)
-    return True, f"{told}, of this base"
+    return True, f"{detail}, of this base"
 
 
 def _base_of_run(adapter: Path) -> Path | None:

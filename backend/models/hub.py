@@ -77,7 +77,7 @@ def pull_model(name: str, revision: str = "main", to: Path | None = None, models
         raise UserError(f"{name!r} is no name of a model on the hub: give owner/model, such as Qwen/Qwen3-0.6B")
     endpoint, token = _endpoint(), _token()
     target = Path(os.path.abspath(to or hub_folder(name, models)))
-    with _told(name, revision, endpoint):
+    with _explained(name, revision, endpoint):
         info = HfApi(endpoint=endpoint, token=token).model_info(
             name, revision=revision, timeout=_TIMEOUT, files_metadata=True
         )
@@ -94,7 +94,7 @@ def pull_model(name: str, revision: str = "main", to: Path | None = None, models
     _make_room(partial, files)
 
     def fetch(patterns: list[str]) -> None:
-        with _told(name, revision, endpoint):
+        with _explained(name, revision, endpoint):
             snapshot_download(
                 name,
                 revision=commit,
@@ -110,7 +110,7 @@ def pull_model(name: str, revision: str = "main", to: Path | None = None, models
     fetch([file.name for file in files])
     for file in files:
         _check_file(partial / file.name, file)
-    with _told(name, revision, endpoint):
+    with _explained(name, revision, endpoint):
         shutil.rmtree(partial / ".cache", ignore_errors=True)  # the library's notes of what it has fetched
         record = {"name": name, "revision": commit, "files": {file.name: file.size for file in files}}
         (partial / SOURCE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -144,8 +144,10 @@ def _wanted(name: str, siblings: list[Any]) -> list[HubFile]:
         )
     if not names & {WEIGHTS, INDEX}:
         unsafe = sorted(path for path in listed if path.endswith((".bin", ".pt", ".pth", ".ckpt", ".gguf")))
-        found = f" ({', '.join(unsafe[:3])} there may hold code or another format and is not fetched)" if unsafe else ""
-        raise UserError(f"{name} has no safetensors weights on the hub{found}: choose a model that has them")
+        others = (
+            f" ({', '.join(unsafe[:3])} there may hold code or another format and is not fetched)" if unsafe else ""
+        )
+        raise UserError(f"{name} has no safetensors weights on the hub{others}: choose a model that has them")
     return files
 
 
@@ -195,8 +197,8 @@ def _make_room(partial: Path, files: list[HubFile]) -> None:
 
 def _check_file(path: Path, file: HubFile) -> None:
     """Raise `UserError`, and remove the file, unless it is the one that the hub lists."""
-    found = path.stat().st_size if path.is_file() else 0
-    problem = f"has {found:,} of {file.size:,} bytes" if found != file.size else ""
+    size = path.stat().st_size if path.is_file() else 0
+    problem = f"has {size:,} of {file.size:,} bytes" if size != file.size else ""
     if not problem and file.sha256 is not None:
         with path.open("rb") as stream:
             if hashlib.file_digest(stream, "sha256").hexdigest() != file.sha256:
@@ -207,7 +209,7 @@ def _check_file(path: Path, file: HubFile) -> None:
 
 
 @contextmanager
-def _told(name: str, revision: str, endpoint: str) -> Iterator[None]:
+def _explained(name: str, revision: str, endpoint: str) -> Iterator[None]:
     """What goes wrong with the hub, as one sentence. The library's own texts are left out: they quote what a server
     sent."""
     hub = _host(endpoint)

@@ -101,24 +101,24 @@ def list_bases(models: Path, runs: Path) -> list[BaseInfo]:
 def describe_base(folder: Path) -> BaseInfo:
     """What a folder says of its model, as far as it can be read; no weight is."""
     name = hub_name(folder.name) if hub_name(folder.name) != folder.name else str(folder)
-    found: dict[str, Any] = {"name": name, "folder": folder, "size": size_on_disk(folder)}
+    facts: dict[str, Any] = {"name": name, "folder": folder, "size": size_on_disk(folder)}
     try:
         check_folder(folder)
         config = read_config(folder)
-        found |= {
+        facts |= {
             "architecture": f"Qwen3, {config.num_hidden_layers} x {config.hidden_size}",
             "vocabulary": config.vocab_size,
             "context": config.max_position_embeddings,
         }
         weights = weight_files(folder)
-        found["parameters"] = parameters_of(weights, bool(config.tie_word_embeddings))
+        facts["parameters"] = parameters_of(weights, bool(config.tie_word_embeddings))
         check_weights(config, weights)
         tokenizer = read_tokenizer(folder)
         check_vocabulary(config, tokenizer, folder)
         check_chat_format(tokenizer, str(folder))
     except UserError as error:
-        found["problem"] = str(error)
-    return BaseInfo(**found)
+        facts["problem"] = str(error)
+    return BaseInfo(**facts)
 
 
 def parameters_of(weights: WeightFiles, tied: bool) -> int:
@@ -137,7 +137,7 @@ def size_on_disk(folder: Path) -> int:
 
 def list_adapters(runs: Path) -> list[AdapterInfo]:
     """Every version of a role's weights that the runs below `runs` kept, by run, step and role."""
-    return [found for run in _folders(runs) for found in adapters_of(run)]
+    return [adapter for run in _folders(runs) for adapter in adapters_of(run)]
 
 
 def adapters_of(run: Path) -> list[AdapterInfo]:
@@ -146,16 +146,16 @@ def adapters_of(run: Path) -> list[AdapterInfo]:
     kept = run / ADAPTERS
     if not kept.is_dir():
         return []
-    found = []
+    adapters = []
     for place in (kept, *(path for path in _folders(kept) if path == run / START or path.name.startswith("step-"))):
         step = step_of(place)
         in_team = team is not None and (run / team).resolve() == place.resolve()
         for path in sorted(path for path in place.iterdir() if path.suffix != _UNFINISHED):
             if path.is_dir() and any((path / name).is_file() for name in (ADAPTER_CONFIG, VERSION)):
-                found.append(_exported(run.name, path, step, in_team))
+                adapters.append(_exported(run.name, path, step, in_team))
             elif path.suffix == ".safetensors":
-                found.append(_plain(run.name, path, step, in_team))
-    return found
+                adapters.append(_plain(run.name, path, step, in_team))
+    return adapters
 
 
 def step_of(kept: Path) -> int | None:

@@ -74,7 +74,7 @@ def export_adapter(
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     write_tensors(unfinished / WEIGHTS, policies.role_state(role), policies.header(role))
-    found = AdapterFile(
+    adapter = AdapterFile(
         folder,
         role,
         policies.version(role),
@@ -87,15 +87,15 @@ def export_adapter(
     )
     config = lora_config(shape, name).to_dict()
     # Sets have no order, and what is loaded to answer is not trained further unless the reader says so.
-    config |= {"target_modules": list(found.shape.lora_targets), "inference_mode": True}
+    config |= {"target_modules": list(adapter.shape.lora_targets), "inference_mode": True}
     _write_json(unfinished / CONFIG, config)
     record = {
         "format": _FORMAT,
         "role": role,
-        "version": found.version,
-        "base": found.base,
+        "version": adapter.version,
+        "base": adapter.base,
         "base_name": name,
-        "sha256": found.sha256,
+        "sha256": adapter.sha256,
         "step": step,
         "run": run,
     }
@@ -103,7 +103,7 @@ def export_adapter(
     if folder.exists():
         shutil.rmtree(folder)
     os.replace(unfinished, folder)
-    return found
+    return adapter
 
 
 def read_adapter(folder: Path, base: str | None = None) -> AdapterFile:
@@ -119,7 +119,7 @@ def read_adapter(folder: Path, base: str | None = None) -> AdapterFile:
         raise UserError(f"there is no adapter folder {folder}: give one that holds {CONFIG}, {WEIGHTS} and {VERSION}")
     config, record = _read_json(folder / CONFIG), _read_json(folder / VERSION)
     try:
-        found = AdapterFile(
+        adapter = AdapterFile(
             folder,
             role=_text(record["role"]),
             version=_text(record["version"]),
@@ -139,13 +139,13 @@ def read_adapter(folder: Path, base: str | None = None) -> AdapterFile:
             f"{folder} holds a {config.get('peft_type')} adapter of format {record.get('format')}; what is read are "
             f"LORA adapters of format {_FORMAT}: {_EXPORT}"
         )
-    _check_tensors(found, _read_weights(found))
-    if base is not None and found.base != base:
+    _check_tensors(adapter, _read_weights(adapter))
+    if base is not None and adapter.base != base:
         raise UserError(
-            f"the adapter in {folder} was trained on another base, {found.base_name or 'without a name'} "
-            f"({found.base[:12]}), not on the one given ({base[:12]}): give the base that it was trained on"
+            f"the adapter in {folder} was trained on another base, {adapter.base_name or 'without a name'} "
+            f"({adapter.base[:12]}), not on the one given ({base[:12]}): give the base that it was trained on"
         )
-    return found
+    return adapter
 
 
 def save_versions(policies: RolePolicies, folder: Path, run: str, step: int) -> dict[str, tuple[Path, str]]:
@@ -171,9 +171,9 @@ def load_versions(policies: RolePolicies, folder: Path) -> None:
         exported = folder / role
         files[role] = exported / WEIGHTS if exported.is_dir() else folder / f"{role}.safetensors"
         if exported.is_dir():
-            found = read_adapter(exported, policies.base_fingerprint)
-            if found.role != role:
-                raise UserError(f"{exported} holds the adapter of {found.role}, not of {role}: {_EXPORT}")
+            adapter = read_adapter(exported, policies.base_fingerprint)
+            if adapter.role != role:
+                raise UserError(f"{exported} holds the adapter of {adapter.role}, not of {role}: {_EXPORT}")
     policies.load_files(files)
 
 

@@ -1,7 +1,7 @@
 """Where a role's policy is trained, and in which numbers: device, bfloat16, gradient checkpointing, four-bit base.
 
 **bfloat16.** The frozen base is held in it, and matrix products are done in it (torch's autocast). What is trained
-stays float32 with its gradient and its optimiser: an adapter, or in the mode `full` the whole copy. Losses, log-softmax
+stays float32 with its gradient and its optimizer: an adapter, or in the mode `full` the whole copy. Losses, log-softmax
 and norms are float32: autocast leaves them so, and `token_logps` takes the logits there.
 
 **Checkpointing** (arXiv 1604.06174). A block keeps its input alone and is computed again in the backward pass. The
@@ -193,14 +193,14 @@ def _device(training: TrainingConfig, rank: int) -> str:
     return f"cuda:{rank}"
 
 
-def described(training: TrainingConfig) -> dict[str, Any]:
+def describe_hardware(training: TrainingConfig) -> dict[str, Any]:
     """What a run records of the hardware that it is trained on. Raises as `hardware_of` does."""
-    found = hardware_of(training)
-    name = torch.cuda.get_device_name(found.device) if found.kind == "cuda" else "cpu"
-    return {"device": name, "precision": found.precision, "processes": training.data_parallel}
+    hardware = hardware_of(training)
+    name = torch.cuda.get_device_name(hardware.device) if hardware.kind == "cuda" else "cpu"
+    return {"device": name, "precision": hardware.precision, "processes": training.data_parallel}
 
 
-def moved(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """What to tell of a run that goes on with other hardware than it began with; both as `described`."""
+def hardware_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """What to tell of a run that goes on with other hardware than it began with; both as `describe_hardware`."""
     changed = [f"{key} was {before[key]}, now {now[key]}" for key in now if before.get(key, now[key]) != now[key]]
     return f"the hardware is another ({'; '.join(changed)}): the run goes on, but not bit for bit" if changed else None

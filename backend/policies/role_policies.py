@@ -154,7 +154,7 @@ class RolePolicies:
         return {name: parameter.detach().clone() for name, parameter in self._parameters[role].items()}
 
     def load_role_state(self, role: str, state: Mapping[str, Tensor]) -> None:
-        """Copy parameters from `role_state` back in place; optimisers keep pointing at them. Raises ValueError."""
+        """Copy parameters from `role_state` back in place; optimizers keep pointing at them. Raises ValueError."""
         own = self._parameters[role]
         wanted, given = _shapes(own), _shapes(state)
         if wanted != given:

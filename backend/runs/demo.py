@@ -18,7 +18,7 @@ from backend.evaluation.evaluate import (
     verdict,
     write_example,
 )
-from backend.policies.hardware import described
+from backend.policies.hardware import describe_hardware
 from backend.reporting.report import write_report
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, RunStart
@@ -56,7 +56,7 @@ def run_demo(
     with store_at(store) as opened:
         run, spent = _begin(config, folder)
         observer.started(RunStart(run, folder, config, market, account))
-        hardware = described(config.training)
+        hardware = describe_hardware(config.training)
         with recorded_run(opened, run, "demo", config.training.seed, market.content_hash, config, hardware=hardware):
             try:
                 trained, held_out, no_edge = _train_and_measure(config, market, opened, run, folder, observer)

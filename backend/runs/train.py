@@ -8,7 +8,7 @@ from typing import Protocol
 from backend.builders.market import account_of, load_market, unknown_to_training
 from backend.config.load import config_from_dict
 from backend.config.schema import Config
-from backend.policies.hardware import described, moved
+from backend.policies.hardware import describe_hardware, hardware_change
 from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import SftOutcome, TrainOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunStart, SftRequest, TrainRequest
@@ -90,11 +90,13 @@ def train_team(
                 f"run {run} was trained on other data (its hash differs from that of {market.source} now): resume "
                 "with the same files, or start a new run"
             )
-        account, hardware, notes = account_of(config, market), described(config.training), []
+        account, hardware, notes = account_of(config, market), describe_hardware(config.training), []
         not_scored = unknown_to_training(account)
         if not_scored:
             notes.append(f"training does not score {', '.join(not_scored)}; `evaluate` and `backtest` do")
-        other_hardware = moved(opened.run(run).config.get("hardware", {}), hardware) if request.resume else None
+        other_hardware = (
+            hardware_change(opened.run(run).config.get("hardware", {}), hardware) if request.resume else None
+        )
         if other_hardware:
             notes.append(other_hardware)
         observer.started(RunStart(run, folder, config, market, account, notes=tuple(notes)))

@@ -44,7 +44,7 @@ def save_checkpoint(
     policies: RolePolicies,
     learners: Mapping[str, Learner],
 ) -> Path:
-    """Write `step-N` into `folder` and drop all but the newest two: the policies, and of each role the optimiser, the
+    """Write `step-N` into `folder` and drop all but the newest two: the policies, and of each role the optimizer, the
     parameters to roll it back to and what else it remembers.
 
     Raises `RunFailed` where the disk is full: the former checkpoints are as they were, and what was begun is removed.

@@ -31,7 +31,7 @@ from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.store.run_record import versions
 from backend.training.curriculum.queries import QueryPool, pools_of
 from backend.training.rollout.collect import RolloutSettings
-from backend.training.sft.collection import ScoredConversation, listen, sources_of
+from backend.training.sft.collection import ScoredConversation, collect_conversations, sources_of
 from backend.training.sft.conversations import encode
 from backend.training.sft.datasets import (
     DATA_MANIFEST,
@@ -116,8 +116,8 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
 def _finished(folder: Path) -> SftResult:
     """What a run came to that was finished before."""
     try:
-        found = json.loads((folder / SCORES).read_text(encoding="utf-8"))
-        return SftResult(folder, read_data_manifest(folder / DATA), found["roles"], found["losses"])
+        saved = json.loads((folder / SCORES).read_text(encoding="utf-8"))
+        return SftResult(folder, read_data_manifest(folder / DATA), saved["roles"], saved["losses"])
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder / SCORES} cannot be read ({error}): remove it to score anew") from error
 
@@ -202,7 +202,9 @@ def _collect(
         path = folder / COLLECTED / f"{start:07d}.json"
         if not path.is_file():
             chunk = queries[start : start + _CHUNK]
-            heard = [one for team in teams for one in listen(team, chunk, _rollouts(config), settings.seed)]
+            heard = [
+                one for team in teams for one in collect_conversations(team, chunk, _rollouts(config), settings.seed)
+            ]
             _write(path, [asdict(one) for one in heard])
         said += _read_collected(path)
         report("collection", min(start + _CHUNK, len(queries)), len(queries))
@@ -254,11 +256,11 @@ def _fit(
     data = read_data_manifest(folder / DATA)["sha256"][f"{role}.parquet"]
     header = {"kind": "sft", "role": role, "base": policies.base_fingerprint, "data": data}
     if path.is_file():
-        tensors, found = read_tensors(path)
-        if any(found.get(key) != value for key, value in header.items()):
+        tensors, saved = read_tensors(path)
+        if any(saved.get(key) != value for key, value in header.items()):
             raise UserError(f"{path} belongs to another role, base model or data set: remove it to train {role} anew")
         policies.load_role_state(role, _section(tensors, "policy/"))
-        trainer.resume(int(found["done"]), _section(tensors, "optimizer/"))
+        trainer.resume(int(saved["done"]), _section(tensors, "optimizer/"))
     what = f"sft {role}"
     report(what, trainer.done, settings.steps)
     while trainer.done < settings.steps:
@@ -325,12 +327,12 @@ def _scores(
         "scripted": lambda: scripted_team(config.team),
     }
     asked = replace(_rollouts(config), rollouts_per_query=settings.score_samples)
-    found = {
+    saved = {
         name: score_roles(make(), queries, asked, seed, partial(report, f"score {name}"))
         for name, make in teams.items()
     }
     samples = config.evaluation.bootstrap_samples
-    return compare_roles(found["before"], found["after"], found["scripted"], samples, settings.seed)
+    return compare_roles(saved["before"], saved["after"], saved["scripted"], samples, settings.seed)
 
 
 def _rollouts(config: Config) -> RolloutSettings:

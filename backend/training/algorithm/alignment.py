@@ -1,7 +1,7 @@
 """Trajectory alignment of M-GRPO (arXiv 2511.13288): rollouts call a sub-agent different numbers of times.
 
 Every method is one weight per call, and the weights of a group (one query, one role) sum to 1: the objective's
-denominator counts rollouts, never calls, so neither the number nor the size of optimiser steps depends on how often a
+denominator counts rollouts, never calls, so neither the number nor the size of optimizer steps depends on how often a
 sub-agent was called. K rollouts with counts (d_1, ..., d_K); K_eff of them called at least once; d is the target.
 
     duplicate_drop  (the paper) m / (d K_eff): d - d_k uniform random copies are added, or d_k - d random calls

@@ -14,14 +14,14 @@ above and below, so that the number of calls d_k drops out of all of them:
     grpo     sum_i w_i (1/n_i) sum_t v_it / sum_i w_i
     dr_grpo  sum_i w_i sum_t v_it / (L sum_i w_i)
     dapo     sum_i w_i sum_t v_it / sum_i w_i n_i      over all calls of the batch
-    bnpo     the same                                  over the calls of one optimiser step
+    bnpo     the same                                  over the calls of one optimizer step
 
 grpo is the mean over rollouts of the mean over tokens (arXiv 2402.03300). dr_grpo is the mean over rollouts of the sum
 over tokens by a constant L, so that a token weighs no less in a longer call (Dr. GRPO, arXiv 2503.20783). dapo is the
 mean over all tokens (DAPO, arXiv 2503.14476): the d_k calls of a rollout share its weight, so their tokens count as
 those of one call of their mean length. bnpo is the mean over the tokens at hand, as TRL calls it. TRL takes it over a
 micro-batch, so that there the accumulation of gradients changes the result; here the normalizer is that of the whole
-optimiser step, and it does not. With one optimiser step a batch it is dapo.
+optimizer step, and it does not. With one optimizer step a batch it is dapo.
 
 The policy loss is either PPO's clipped ratio as above (`clip`) or CISPO (`cispo`, MiniMax-M1, arXiv 2506.13585): v_it =
 sg(clip(rho, 1 - clip_low, 1 + clip_high)) A_i log pi_new, with sg the stop of the gradient. No token loses its gradient

@@ -67,7 +67,7 @@ def cells_of(markets: Sequence[Market], bars: IntArray) -> IntArray:
     return np.where(known, cells, -1).astype(np.int64)
 
 
-def gaps(heard: Iterable[tuple[int, Sequence[RolloutRecord]]]) -> tuple[float, ...]:
+def cell_gaps(heard: Iterable[tuple[int, Sequence[RolloutRecord]]]) -> tuple[float, ...]:
     """gap(c) of every cell, (CELLS,), of groups of rollouts given with their cell; where a cell was not met it is the
     mean of those that were, and () where none was."""
     worth: dict[tuple[int, int], list[float]] = defaultdict(list)
@@ -81,12 +81,12 @@ def gaps(heard: Iterable[tuple[int, Sequence[RolloutRecord]]]) -> tuple[float, .
             worth[cell, choice].append(one.outcome - mean)
     if not met:
         return ()
-    found = {
+    by_cell = {
         cell: max(0.0, *(sum(row) / (len(row) + SHRUNK) for (place, _), row in worth.items() if place == cell))
         for cell in met
     }
-    usual = sum(found.values()) / len(found)
-    return tuple(found.get(cell, usual) for cell in range(CELLS))
+    usual = sum(by_cell.values()) / len(by_cell)
+    return tuple(by_cell.get(cell, usual) for cell in range(CELLS))
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Gaps:
         heard = [
             (self._cell_of(query.symbols[0], query.bar), group) for one in past for query, group in self._steps[one]
         ]
-        return gaps((cell, group) for cell, group in heard if cell >= 0)
+        return cell_gaps((cell, group) for cell, group in heard if cell >= 0)
 
     def _groups(self, step: int) -> list[tuple[QueryRecord, list[RolloutRecord]]]:
         if step in self._steps:

@@ -62,11 +62,11 @@ class Query:
         """Simulated scenarios of the state where the market's truth is known, the recorded one (a single path)
         otherwise."""
         if self.market.truth is None:
-            found = recorded_path(self.market, self.bar, bars)
+            scenarios = recorded_path(self.market, self.bar, bars)
         else:
             belief = None if self.belief is None else [self.belief]
-            found = truth_of(self.market).scenarios(self.market, self.bar, paths, bars, self.seed, belief)
-        return found.without_drift(self.drift) if self.drift else found
+            scenarios = truth_of(self.market).scenarios(self.market, self.bar, paths, bars, self.seed, belief)
+        return scenarios.without_drift(self.drift) if self.drift else scenarios
 
 
 class QueryPool:

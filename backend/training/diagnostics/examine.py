@@ -38,7 +38,7 @@ from backend.store.store import Store
 from backend.training.algorithm.alignment import align
 from backend.training.curriculum.curriculum import Curriculum
 from backend.training.diagnostics.catalogue import RULES
-from backend.training.diagnostics.rules import DiagnosticFinding, History, diagnose, judged
+from backend.training.diagnostics.rules import DiagnosticFinding, History, can_judge, diagnose
 from cryptosentinel.agents.registry import MANAGER, ROLES
 from simulator.errors import UserError
 
@@ -125,15 +125,15 @@ def examine(
     """The examination of a run's metrics by step. Raises `UserError` where there is no training step among them."""
     if not any(step > 0 for step in steps):
         raise UserError(f"{run} has no metrics of a training step yet: give a run of `train` or `demo` that has begun")
-    history = History([(step, with_shares(steps[step])) for step in sorted(steps)])
+    history = History([(step, with_derived_metrics(steps[step])) for step in sorted(steps)])
     names = {name for _, values in history.steps for name in values}
     return Examination(
         run,
         max(steps),
         tuple(diagnose(history, RULES)),
-        {name: found for name in sorted(names) if (found := summary(history, name)) is not None},
+        {name: of_run for name in sorted(names) if (of_run := summary(history, name)) is not None},
         failures,
-        {rule.name: rule.needs for rule in RULES if not judged(history, rule)},
+        {rule.name: rule.needs for rule in RULES if not can_judge(history, rule)},
     )
 
 
@@ -191,20 +191,20 @@ def summary(history: History, name: str) -> Summary | None:
 # -- derived metrics ------------------------------------------------------------------------------------------------
 
 
-def with_shares(values: Mapping[str, float]) -> dict[str, float]:
+def with_derived_metrics(values: Mapping[str, float]) -> dict[str, float]:
     """The metrics of a step with those that follow from them: gradient masses, lengths, the gap to validation."""
-    found = dict(values)
+    metrics = dict(values)
     norms = {role: values.get(f"{role}/grad_norm", math.nan) for role in ROLES}
     known = {role: norm for role, norm in norms.items() if math.isfinite(norm)}
     total = sum(known.values())
     if len(known) > 1 and total > 0.0:
-        found |= {f"{role}/gradient_mass": norm / total for role, norm in known.items()}
+        metrics |= {f"{role}/gradient_mass": norm / total for role, norm in known.items()}
     for role in ROLES:
         if values.get(f"{role}/trained", 0.0) > 0.0:
-            found.setdefault(f"{role}/length", values.get(f"{role}/tokens", math.nan) / values[f"{role}/trained"])
+            metrics.setdefault(f"{role}/length", values.get(f"{role}/tokens", math.nan) / values[f"{role}/trained"])
     if "team/outcome" in values and "validation/outcome" in values:
-        found["team/train_gap"] = values["team/outcome"] - values["validation/outcome"]
-    return found
+        metrics["team/train_gap"] = values["team/outcome"] - values["validation/outcome"]
+    return metrics
 
 
 def reward_metrics(
@@ -216,7 +216,7 @@ def reward_metrics(
     by_role: dict[tuple[int, str], list[RewardRecord]] = defaultdict(list)
     for one in rewards:
         by_role[one.step + 1, one.role].append(one)
-    found: Steps = defaultdict(dict)
+    metrics: Steps = defaultdict(dict)
     for (step, role), records in by_role.items():
         valid = [one for one in records if one.parts["format"] > 0.0 and one.total > 0.0]
         if stages is not None and valid:
@@ -224,11 +224,11 @@ def reward_metrics(
             weights = stage.alpha if role == MANAGER.key else stage.beta
             paid = sum(one.total for one in valid)
             for part, weight in zip(("format", "outcome"), weights, strict=False):  # the third is the expert score's
-                found[step][f"{role}/reward/{part}_share"] = weight * sum(one.parts[part] for one in valid) / paid
+                metrics[step][f"{role}/reward/{part}_share"] = weight * sum(one.parts[part] for one in valid) / paid
         share = validity_share(records)
         if share is not None:
-            found[step][f"{role}/reward/validity_share"] = share
-    return found
+            metrics[step][f"{role}/reward/validity_share"] = share
+    return metrics
 
 
 def validity_share(records: Sequence[RewardRecord]) -> float | None:
@@ -255,7 +255,7 @@ def call_metrics(rollouts: Iterable[RolloutRecord]) -> Steps:
     for one in rollouts:
         for role, calls in one.calls.items():
             counts[one.step + 1, role][one.query].append(calls)
-    found: Steps = defaultdict(dict)
+    metrics: Steps = defaultdict(dict)
     for (step, role), groups in counts.items():
         made = sum(sum(group) for group in groups.values())
         if made == 0:
@@ -265,9 +265,9 @@ def call_metrics(rollouts: Iterable[RolloutRecord]) -> Steps:
             weights = align(group, "fractional", 1, np.random.default_rng(0))
             if len(weights):
                 effective += float(weights.sum() ** 2 / (weights**2).sum())
-        found[step][f"{role}/calls/max"] = float(max(max(group) for group in groups.values()))
-        found[step][f"{role}/calls/efficiency"] = effective / made
-    return found
+        metrics[step][f"{role}/calls/max"] = float(max(max(group) for group in groups.values()))
+        metrics[step][f"{role}/calls/efficiency"] = effective / made
+    return metrics
 
 
 def conversation_metrics(spoken: Iterable[TrajectoryRecord]) -> Steps:
@@ -275,18 +275,18 @@ def conversation_metrics(spoken: Iterable[TrajectoryRecord]) -> Steps:
     by_role: dict[tuple[int, str], list[TrajectoryRecord]] = defaultdict(list)
     for one in spoken:
         by_role[one.step + 1, one.role].append(one)
-    found: Steps = defaultdict(dict)
+    metrics: Steps = defaultdict(dict)
     for (step, role), records in by_role.items():
         newest = max(Counter(one.policy_version for one in records).values())
-        found[step][f"{role}/length"] = fmean(sum(one.mask) for one in records)
-        found[step][f"{role}/truncated"] = fmean(one.truncated for one in records)
-        found[step][f"{role}/stale"] = 1.0 - newest / len(records)
-    return found
+        metrics[step][f"{role}/length"] = fmean(sum(one.mask) for one in records)
+        metrics[step][f"{role}/truncated"] = fmean(one.truncated for one in records)
+        metrics[step][f"{role}/stale"] = 1.0 - newest / len(records)
+    return metrics
 
 
-def _merge(steps: Steps, found: Mapping[int, Mapping[str, float]]) -> None:
+def _merge(steps: Steps, metrics: Mapping[int, Mapping[str, float]]) -> None:
     """Add metrics to steps that have some; what a run stored of a step that it did not finish is left out. What the run
     itself has measured stays: it knows the weights that its schedules had."""
-    for step, values in found.items():
+    for step, values in metrics.items():
         if step in steps:
             steps[step] = {**values, **steps[step]}

@@ -132,11 +132,11 @@ class DiagnosticFinding:
 def diagnose(history: History, rules: Iterable[Rule]) -> list[DiagnosticFinding]:
     """What the rules find, the gravest first, then the earliest."""
     order = {"fatal": 0, "warning": 1, "note": 2}
-    found = [finding for rule in rules for role in rule.roles() if (finding := _finding(rule, role, history))]
-    return sorted(found, key=lambda one: (order[one.severity], one.step, one.rule, one.role))
+    findings = [finding for rule in rules for role in rule.roles() if (finding := _finding(rule, role, history))]
+    return sorted(findings, key=lambda one: (order[one.severity], one.step, one.rule, one.role))
 
 
-def judged(history: History, rule: Rule) -> bool:
+def can_judge(history: History, rule: Rule) -> bool:
     """Whether the metrics that the rule needs are there, for at least one of its roles."""
     names = {name for _, values in history.steps for name in values}
     return any({need.format(role=role) for need in rule.needs} <= names for role in rule.roles())
@@ -175,13 +175,13 @@ def validity_noise(history: History, role: str) -> list[Hit]:
 def low_format_weight(history: History, role: str) -> list[Hit]:
     """Malformed answers stay, and little is paid for the format."""
     rows = history.together(f"{role}/reward/format_share", f"{role}/valid")
-    found = []
+    hits = []
     for end in range(2 * RUN, len(rows) + 1):
         before, after = rows[end - 2 * RUN : end - RUN], rows[end - RUN : end]
         gain = fmean(row[1] for _, row in after) - fmean(row[1] for _, row in before)
         if gain < LOSS and all(row[0] < LOW_FORMAT_PAY and row[1] < GATE for _, row in after):
-            found.append(Hit(after[-1][0], after[-1][1][0]))
-    return found
+            hits.append(Hit(after[-1][0], after[-1][1][0]))
+    return hits
 
 
 def format_only(history: History, role: str) -> list[Hit]:
@@ -219,13 +219,13 @@ def collapse_to_hold(history: History, role: str) -> list[Hit]:
 def copies_drift(history: History, role: str) -> list[Hit]:
     """Always on the side to which the market drifts, whatever the state."""
     rows = history.together("team/net_exposure", "team/exposure", "team/market_move", "team/timing")
-    found = []
+    hits = []
     for end in range(LONG_RUN, len(rows) + 1):
         window = [row for _, row in rows[end - LONG_RUN : end]]
         net, gross, move, timing = (fmean(row[column] for row in window) for column in range(4))
         if gross > 0.0 and abs(net) / gross >= ONE_SIDED and net * move > 0.0 and timing < TIMING:
-            found.append(Hit(rows[end - 1][0], net / gross))
-    return found
+            hits.append(Hit(rows[end - 1][0], net / gross))
+    return hits
 
 
 def uneven_calls(history: History, role: str) -> list[Hit]:
@@ -266,7 +266,7 @@ def overfits(history: History, role: str) -> list[Hit]:
     """Training windows go on getting better while validation falls from its best."""
     points = history.series("validation/outcome")
     training = history.series("team/outcome")
-    found = []
+    hits = []
     for end in range(SHORT_RUN + 1, len(points) + 1):
         earlier, latest = points[: end - SHORT_RUN], points[end - SHORT_RUN : end]
         best_step, best = max(earlier, key=lambda point: point[1])
@@ -276,11 +276,11 @@ def overfits(history: History, role: str) -> list[Hit]:
         floor = best - max(LOSS, 2.0 * _noise(points[:end]))
         fallen = all(value < floor for _, value in latest)
         if fallen and before and after and fmean(after) > fmean(before) + GAIN:
-            found.append(Hit(latest[-1][0], latest[-1][1] - best))
-    return found
+            hits.append(Hit(latest[-1][0], latest[-1][1] - best))
+    return hits
 
 
-# -- the optimiser --------------------------------------------------------------------------------------------------
+# -- the optimizer --------------------------------------------------------------------------------------------------
 
 
 def entropy_collapse(history: History, role: str) -> list[Hit]:
@@ -351,12 +351,12 @@ def sustained(
     rows: Sequence[tuple[int, tuple[float, ...]]], length: int, holds: Callable[[tuple[float, ...]], bool]
 ) -> list[Hit]:
     """The steps at which the condition has held for `length` points in a row; the value is the row's first."""
-    found, held = [], 0
+    hits, held = [], 0
     for step, row in rows:
         held = held + 1 if holds(row) else 0
         if held >= length:
-            found.append(Hit(step, row[0]))
-    return found
+            hits.append(Hit(step, row[0]))
+    return hits
 
 
 def _single(points: Sequence[Point]) -> list[tuple[int, tuple[float, ...]]]:

@@ -1,1 +1,1 @@
-"""One role's optimiser step."""
+"""One role's optimizer step."""

@@ -1,4 +1,4 @@
-"""The optimisers that a role may be trained with, and their states as tensors and plain numbers for a checkpoint.
+"""The optimizers that a role may be trained with, and their states as tensors and plain numbers for a checkpoint.
 
 adamw      AdamW (arXiv 1711.05101): two moments a parameter, its decay apart from the gradient
 adafactor  Adafactor (arXiv 1804.04235) as transformers has it, with the rate that is given and no momentum: a row
@@ -23,7 +23,7 @@ MOMENTUM = 0.9
 def make_optimizer(
     parameters: Sequence[nn.Parameter], name: OptimizerName, lr: float, betas: tuple[float, float], weight_decay: float
 ) -> torch.optim.Optimizer:
-    """An optimiser over `parameters` in their order; `betas` are AdamW's."""
+    """An optimizer over `parameters` in their order; `betas` are AdamW's."""
     if name == "adamw":
         return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=True)
     if name == "sgd":
@@ -33,11 +33,11 @@ def make_optimizer(
     )
 
 
-def optimizer_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """What the optimiser remembers, by `{parameter}.{name}`: tensors, and numbers that are none."""
+def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """What the optimizer remembers, by `{parameter}.{name}`: tensors, and numbers that are none."""
     entries = {
         f"{index}.{name}": value
-        for index, entry in optimiser.state_dict()["state"].items()
+        for index, entry in optimizer.state_dict()["state"].items()
         for name, value in entry.items()
     }
     tensors = {key: value for key, value in entries.items() if isinstance(value, Tensor)}
@@ -45,12 +45,12 @@ def optimizer_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor]
 
 
 def restore_optimizer(
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     parameters: Sequence[nn.Parameter],
     tensors: Mapping[str, Tensor],
     numbers: Mapping[str, float],
 ) -> None:
-    """Make the optimiser go on from `optimizer_state`. Raises ValueError, and changes nothing, where that belongs to
+    """Make the optimizer go on from `optimizer_state`. Raises ValueError, and changes nothing, where that belongs to
     other parameters."""
     state: dict[int, dict[str, Any]] = {}
     for key, value in [*tensors.items(), *numbers.items()]:
@@ -65,5 +65,5 @@ def restore_optimizer(
         odd = [name for name, value in entry.items() if isinstance(value, Tensor) and value.shape not in allowed]
         if odd:
             raise ValueError(f"{odd[0]} of parameter {number} is {tuple(entry[odd[0]].shape)}, it {tuple(shape)}")
-    groups = optimiser.state_dict()["param_groups"]
-    optimiser.load_state_dict({"state": state, "param_groups": groups})
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

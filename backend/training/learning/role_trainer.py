@@ -1,4 +1,4 @@
-"""The trainer of one role: a batch of its trajectories in, optimiser steps on its own parameters, metrics out.
+"""The trainer of one role: a batch of its trajectories in, optimizer steps on its own parameters, metrics out.
 
 Groups, rewards and alignment were decided before and arrive as an advantage and a weight per trajectory. What is added
 here is speed that changes no gradient: micro-batches of similar length under a token budget, and no pass at all over
@@ -41,10 +41,10 @@ from simulator.errors import UserError
 
 @dataclass(frozen=True)
 class RoleTrainerSettings:
-    """How one role is trained. One call of `step` makes `epochs * minibatches` optimiser steps."""
+    """How one role is trained. One call of `step` makes `epochs * minibatches` optimizer steps."""
 
     learning_rate: float = 2e-4
-    warmup_steps: int = 10  # optimiser steps until the learning rate is reached, linearly; `step` has what comes then
+    warmup_steps: int = 10  # optimizer steps until the learning rate is reached, linearly; `step` has what comes then
     optimizer: OptimizerName = "adamw"
     weight_decay: float = 0.0
     adam_betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
@@ -93,7 +93,7 @@ class RoleTrainer:
         self.settings = settings
         self._gradients = gradients or LocalGradients()
         self._policy = PolicyGradient(policies, role, settings)
-        self.updates = 0  # optimiser steps taken
+        self.updates = 0  # optimizer steps taken
         self.batches = 0  # calls of `step`
         self._parameters = policies.trainable(role)
         self._optimizer = make_optimizer(
@@ -114,7 +114,7 @@ class RoleTrainer:
         the aggregation grpo, its denominator (`objective.normalizer` has the others'). Calls without a gradient are in
         it. One of several updates a batch has its share of the batch's denominator; with bnpo it has that of its own
         calls. `temperature` is the one the engine sampled at, `rate` the factor of a schedule on the learning rate. A
-        batch without any signal (all advantages 0, no KL and no entropy term) takes no optimiser step: momentum alone
+        batch without any signal (all advantages 0, no KL and no entropy term) takes no optimizer step: momentum alone
         is no reason to move. An update whose loss or gradient is not finite is skipped and counted. Raises ValueError
         for another role's trajectory or bad lengths.
 
@@ -180,19 +180,19 @@ class RoleTrainer:
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """The metrics of a batch whose updates are made, as `step` names them."""
-        found = batch.stats.metrics(batch.rows)
+        metrics = batch.stats.metrics(batch.rows)
         if self.settings.mask_truncated:
-            found["masked"] = float(batch.truncated)
-        return {f"{self.role}/{name}": value for name, value in found.items()}
+            metrics["masked"] = float(batch.truncated)
+        return {f"{self.role}/{name}": value for name, value in metrics.items()}
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors of the optimiser and a JSON-safe header with the counters (which are also the scheduler's state)."""
+        """Tensors of the optimizer and a JSON-safe header with the counters (which are also the scheduler's state)."""
         tensors, numbers = optimizer_state(self._optimizer)
         header = {"kind": "trainer", "role": self.role, "updates": self.updates, "batches": self.batches}
         return tensors, {**header, "optimiser": self.settings.optimizer, "numbers": numbers}
 
     def load_state_dict(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Continue from `state_dict`. Raises UserError for the state of another role, optimiser or model."""
+        """Continue from `state_dict`. Raises UserError for the state of another role, optimizer or model."""
         if header.get("kind") != "trainer" or header.get("role") != self.role:
             raise UserError(
                 f"this is the state of {header.get('role')}'s {header.get('kind')}, not {self.role}'s trainer"
@@ -264,7 +264,7 @@ class RoleTrainer:
         return self._gradients.accumulate(self._policy, self._batches(rows), total, batch.temperature, batch.stats)
 
     def optimizer_step(self, losses: Sequence[tuple[float, StepStats]], rate: float = 1.0) -> None:
-        """One optimiser step along the gradients that were added, by `gradient` of this trainer or of others over the
+        """One optimizer step along the gradients that were added, by `gradient` of this trainer or of others over the
         same parameters; `losses` are theirs. Nothing moves where one of them, or the gradient, is not finite."""
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_grad_norm).item()
         finite = math.isfinite(norm) and all(math.isfinite(loss) for loss, _ in losses)
@@ -302,13 +302,13 @@ class PolicyGradient:
 
     def logps(self, batches: Sequence[MicroBatch], temperature: float) -> list[list[Tensor]]:
         """Log-probs (length,) of each row of each micro-batch, without gradient."""
-        found = []
+        lines = []
         with torch.no_grad():
             for members in batches:
                 batch = pad_trajectories([row.trajectory for row in members]).to(self.policies.device)
                 logps, _ = self.policies.logps(self.role, batch.ids, batch.mask, temperature)
-                found.append([line[: row.length] for row, line in zip(members, logps, strict=True)])
-        return found
+                lines.append([line[: row.length] for row, line in zip(members, logps, strict=True)])
+        return lines
 
     def _loss(self, members: Sequence[TrainingRow], total: float, temperature: float, stats: StepStats) -> Tensor:
         """-(J - kl KL + entropy H) of a micro-batch, a scalar with gradient."""

@@ -3,9 +3,9 @@ much memory. Nothing is downloaded and nothing is stored.
 
 The parts are those of a real step, each timed, with the most memory that it took: the model is built, the policies are
 made, the engine gets their weights, one query is rolled out twice and its sub-agents are asked, all is credited, each
-role makes one optimiser step, and its new weights go to the engine. The tokenizer is that of bytes and the prompts are
+role makes one optimizer step, and its new weights go to the engine. The tokenizer is that of bytes and the prompts are
 without the tools' schemas, so that a step is short; the projection puts the schemas in. Random weights say nothing
-valid: the manager asks nobody, all rewards tie, and so the advantages of the optimiser step are made up, +1 and -1 in
+valid: the manager asks nobody, all rewards tie, and so the advantages of the optimizer step are made up, +1 and -1 in
 turn.
 
 A model that is too large for the machine is cut to its first blocks, and the report says to how many.
@@ -282,7 +282,7 @@ def _request(ids: list[int], tokens: int, seed: int) -> Request:
 
 
 def _update(policies: RolePolicies, role: str, spoken: Sequence[Trajectory], config: Config) -> None:
-    """One optimiser step of a role on its conversations, one in a micro-batch, with advantages that are made up."""
+    """One optimizer step of a role on its conversations, one in a micro-batch, with advantages that are made up."""
     training = config.training.of_role(role)
     settings = RoleTrainerSettings(
         learning_rate=getattr(training.learning_rate, role),
@@ -315,7 +315,7 @@ class Projection:
         return self.rollouts + self.updates + self.publishing
 
 
-def project(found: DryRun, config: Config) -> Projection:
+def project(run: DryRun, config: Config) -> Projection:
     """From the dry run's rates, scaled by the number of blocks, to the configuration's batch.
 
     Assumed: each role speaks once a rollout, in `SPOKEN_TURNS` turns of `team.max_tokens` tokens; a prompt with schemas
@@ -323,18 +323,18 @@ def project(found: DryRun, config: Config) -> Projection:
     """
     training = config.training
     conversations = training.queries_per_step * training.rollouts_per_query * len(roles_of(config.team.roles))
-    bytes_each = found.trained / found.conversations
+    bytes_each = run.trained / run.conversations
     prompt = PROMPT_TOKENS if config.team.schemas_in_prompt else bytes_each / TOKEN_BYTES
     read = prompt + SPOKEN_TURNS * RESULT_TOKENS
     sampled = SPOKEN_TURNS * config.team.max_tokens
-    deeper = found.shape.layers / found.layers
-    reading = found.seconds("read prompts again") / found.prompts
-    sampling = found.seconds("sample again") / found.sampled
-    training_rate = found.seconds("optimiser steps") / found.trained
+    deeper = run.shape.layers / run.layers
+    reading = run.seconds("read prompts again") / run.prompts
+    sampling = run.seconds("sample again") / run.sampled
+    training_rate = run.seconds("optimiser steps") / run.trained
     return Projection(
         conversations=conversations,
         tokens=round(conversations * (read + sampled)),
         rollouts=deeper * conversations * (read * reading + sampled * sampling),
         updates=deeper * conversations * (read + sampled) * training_rate,
-        publishing=deeper * found.seconds("new weights to the engine"),
+        publishing=deeper * run.seconds("new weights to the engine"),
     )

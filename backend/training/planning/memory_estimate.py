@@ -1,7 +1,7 @@
 """How much memory a training takes, before it is started: a table of what is held, by part, and what is the most of it
 at a time.
 
-Weights, adapters and optimiser states are counted exactly. Activations are what autograd keeps for the backward pass,
+Weights, adapters and optimizer states are counted exactly. Activations are what autograd keeps for the backward pass,
 counted tensor by tensor as in section 4.1 of Korthikanti et al. (arXiv 2205.05198), for Qwen3's blocks: hidden size H,
 query width Q, key width K, MLP width I, adapter rank r, N tokens of a micro-batch, per block
 
@@ -72,7 +72,7 @@ class MemoryPlan:
     micro_sampled     sampled ones among them, S
     rows, context     conversations that are decoded at once, and tokens of the longest
     entropy           whether the entropy has a gradient
-    moments           numbers that the optimiser keeps for each that is trained
+    moments           numbers that the optimizer keeps for each that is trained
     checkpointing     whether blocks are computed again in the backward pass
     anchored          whether the weights that the run began with are kept for the KL, which is else to the base
     device            whose allocator it is
@@ -192,7 +192,7 @@ def estimate(shape: Shape, plan: MemoryPlan) -> Estimate:
 
 
 def updates(shape: Shape, plan: MemoryPlan) -> list[Need]:
-    """What one role's optimiser step takes beside weights and optimiser."""
+    """What one role's optimizer step takes beside weights and optimizer."""
     own = _own(shape, plan)
     heap = HEAP_SLACK_AGAIN if plan.checkpointing else HEAP_SLACK
     slack = heap[plan.weights] if plan.device == "cpu" else DEVICE_SLACK
@@ -299,11 +299,11 @@ def _container_room() -> list[int]:
         return []
 
 
-def memory_verdict(found: Estimate, memory: int) -> str:
+def memory_verdict(needed: Estimate, memory: int) -> str:
     """Whether it fits, in a sentence; `memory` in bytes."""
-    share, largest = found.total / memory, found.largest
+    share, largest = needed.total / memory, needed.largest
     said = (
-        f"{gib(found.total)} at the peak ({found.peak_phase}), {gib(memory)} are free; the most of it is "
+        f"{gib(needed.total)} at the peak ({needed.peak_phase}), {gib(memory)} are free; the most of it is "
         f"{largest.part} with {gib(largest.size)}"
     )
     if share > 1.0:
@@ -311,10 +311,10 @@ def memory_verdict(found: Estimate, memory: int) -> str:
     return f"tight: {said}" if share > TIGHT else f"fits: {said}"
 
 
-def require(found: Estimate, memory: int) -> None:
+def require(needed: Estimate, memory: int) -> None:
     """Raise `UserError`, with what to do, where a training cannot fit."""
-    if found.total > memory:
-        raise UserError(f"{memory_verdict(found, memory)}. {_advice(found.largest.part)}")
+    if needed.total > memory:
+        raise UserError(f"{memory_verdict(needed, memory)}. {_advice(needed.largest.part)}")
 
 
 def _advice(part: str) -> str:
@@ -338,8 +338,8 @@ def gib(size: float) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.0f} MiB"
 
 
-def rows(found: Estimate) -> Sequence[tuple[str, str, str]]:
+def rows(needed: Estimate) -> Sequence[tuple[str, str, str]]:
     """(part, when, size), the largest first within a phase."""
     order = ("always", "loading", "rollouts", "updates", "publishing")
-    ranked = sorted(found.needs, key=lambda need: (order.index(need.phase), -need.size))
+    ranked = sorted(needed.needs, key=lambda need: (order.index(need.phase), -need.size))
     return [(need.part, need.phase, gib(need.size)) for need in ranked]

@@ -64,24 +64,24 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
     `config`. Raises `UserError` for a folder that holds no team.
     """
     settings, rollouts = config.sft, config.sft.rollouts
-    found: list[Source] = []
+    sources: list[Source] = []
     for name in names:
         if name == SCRIPTED:
-            found.append(Source(_scripted(SCRIPTED, expert_policies(), codec, config), 1))
+            sources.append(Source(_scripted(SCRIPTED, expert_policies(), codec, config), 1))
             if rollouts > 1 and settings.random_share > 0.0:
                 wavering = _scripted(WAVERING, wavering_policies(settings.random_share), codec, config)
-                found.append(Source(wavering, rollouts - 1))
+                sources.append(Source(wavering, rollouts - 1))
         elif name == WARM_START:
             loaded = model_team(WARM_START, policies, codec, config.team, config.training.temperature)
-            found.append(Source(loaded, rollouts))
+            sources.append(Source(loaded, rollouts))
         else:
             loaded = load_team(name, config.team)
             asked = replace(
                 loaded.team.settings, horizon_bars=config.team.horizon_bars, mask_symbols=config.team.mask_symbols
             )
             team = Team(loaded.team.codec, loaded.team.version_of, asked)
-            found.append(Source(replace(loaded, name=name, team=team), rollouts))
-    return found
+            sources.append(Source(replace(loaded, name=name, team=team), rollouts))
+    return sources
 
 
 def wavering_policies(share: float) -> dict[str, ScriptedPolicy]:
@@ -98,7 +98,9 @@ def wavering_policies(share: float) -> dict[str, ScriptedPolicy]:
     return {role: wavering(role) for role in experts}
 
 
-def listen(source: Source, queries: Sequence[Query], settings: RolloutSettings, seed: int) -> list[ScoredConversation]:
+def collect_conversations(
+    source: Source, queries: Sequence[Query], settings: RolloutSettings, seed: int
+) -> list[ScoredConversation]:
     """Everything that the roles of a source say about `queries`: the manager in rollouts, the others in practice."""
     loaded = source.loaded
     asked = replace(settings, rollouts_per_query=source.rollouts)
@@ -108,11 +110,13 @@ def listen(source: Source, queries: Sequence[Query], settings: RolloutSettings, 
         for rollout in group:
             manager = rollout.decision.manager
             score = rollout.outcome.score if rollout.main.valid else None
-            said.append(_said(loaded.name, codec, rollout.query, rollout.number, manager, score))
+            said.append(_scored_conversation(loaded.name, codec, rollout.query, rollout.number, manager, score))
     for practices in practise(loaded.team, loaded.engine, queries, asked, derive_seed(seed, loaded.name)):
         for practice in practices:
             for transcript, sub in zip(practice.transcripts, practice.subs, strict=True):
-                said.append(_said(loaded.name, codec, practice.query, practice.number, transcript, _expert(sub)))
+                said.append(
+                    _scored_conversation(loaded.name, codec, practice.query, practice.number, transcript, _expert(sub))
+                )
     return said
 
 
@@ -126,7 +130,7 @@ def _scripted(name: str, policies: dict[str, ScriptedPolicy], codec: ChatCodec, 
     return LoadedTeam(name, Team(codec, engine.policy_version, team_settings(config.team, 1.0)), engine)
 
 
-def _said(
+def _scored_conversation(
     source: str, codec: ChatCodec, query: Query, number: int, transcript: Transcript, score: float | None
 ) -> ScoredConversation:
     brief = transcript.brief

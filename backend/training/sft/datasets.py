@@ -138,14 +138,18 @@ def read_data_manifest(folder: Path) -> dict[str, Any]:
     """The manifest in `folder`. Raises `DataError` where it is missing, damaged or of another format."""
     path = folder / DATA_MANIFEST
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{folder} holds no {DATA_MANIFEST}: give the folder of a finished data set") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}): remove {folder} and collect anew") from error
-    if not isinstance(found, dict) or found.get("format") != _FORMAT or not isinstance(found.get("sha256"), dict):
+    if (
+        not isinstance(manifest, dict)
+        or manifest.get("format") != _FORMAT
+        or not isinstance(manifest.get("sha256"), dict)
+    ):
         raise DataError(f"{path} is no manifest of format {_FORMAT}: remove {folder} and collect anew")
-    return found
+    return manifest
 
 
 def read_rows(folder: Path, role: str) -> list[SftRow]:

@@ -87,14 +87,14 @@ def compare_roles(
 
     A difference is None where fewer than two states can be compared.
     """
-    found: dict[str, dict[str, Any]] = {}
+    comparison: dict[str, dict[str, Any]] = {}
     for role in ROLES:
         rows = np.stack([one[role].of_states() for one in (before, after, reference)])  # (3, states)
         rows = rows[:, np.isfinite(rows).all(axis=0)]
         valid_rows = np.stack([one[role].of_states_if_valid() for one in (before, after)])
         valid_rows = valid_rows[:, np.isfinite(valid_rows).all(axis=0)]
         means = [_mean(row) for row in rows]
-        found[role] = {
+        comparison[role] = {
             "scored_by": SCORED_BY.get(role, "expert score"),
             "states": rows.shape[1],
             "before": means[0],
@@ -109,7 +109,7 @@ def compare_roles(
             "valid_before": float(before[role].valid.mean()),
             "valid_after": float(after[role].valid.mean()),
         }
-    return found
+    return comparison
 
 
 def _difference(row: npt.NDArray[np.float64], samples: int, seed: int) -> dict[str, Any] | None:

@@ -69,7 +69,7 @@ class SupervisedTrainer:
         self._batches = self._new_batches()
 
     def step(self) -> float:
-        """One optimiser step; returns its loss, nats per token. Raises ValueError where that is not finite."""
+        """One optimizer step; returns its loss, nats per token. Raises ValueError where that is not finite."""
         ids, mask = pad_examples([self._examples[i] for i in next(self._batches)])
         loss = -self._logps(ids, mask).sum() / mask.sum()
         if not math.isfinite(loss.item()):
@@ -86,7 +86,7 @@ class SupervisedTrainer:
         return loss.item()
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """The optimiser's tensors by name; with the parameters and `done` they are all that `resume` needs."""
+        """The optimizer's tensors by name; with the parameters and `done` they are all that `resume` needs."""
         state = self._optimizer.state_dict()["state"]
         return {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
 

@@ -192,13 +192,13 @@ def test_adapters_are_listed_with_what_they_are(run: Path, nano: Path) -> None:
 
 
 def wrong(findings: Findings) -> dict[str, str]:
-    return {one.what: one.told for one in findings.found if one.state == "wrong"}
+    return {one.what: one.detail for one in findings.entries if one.state == "wrong"}
 
 
 def test_a_good_base_passes_every_check(nano: Path) -> None:
     findings = check_path(nano)
     assert wrong(findings) == {}
-    assert [one.what for one in findings.found] == [
+    assert [one.what for one in findings.entries] == [
         "folder", "config", "weights", "values", "tokenizer", "special tokens", "chat format", "engines", "memory",
     ]  # fmt: skip
     assert findings.fingerprint == RolePolicies(nano, ["manager"]).base_fingerprint
@@ -277,8 +277,8 @@ def test_a_model_that_only_a_server_computes_is_a_note(nano: Path, tmp_path: Pat
     shutil.copytree(nano, tmp_path / "base")
     rope = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 10_000.0, "original_max_position_embeddings": 2048}
     edit("config.json", rope_parameters=rope)(tmp_path / "base")
-    engines = next(one for one in check_path(tmp_path / "base").found if one.what == "engines")
-    assert engines.state == "note" and engines.told.startswith("vllm; not transformers") and "yarn" in engines.told
+    engines = next(one for one in check_path(tmp_path / "base").entries if one.what == "engines")
+    assert engines.state == "note" and engines.detail.startswith("vllm; not transformers") and "yarn" in engines.detail
 
 
 def test_what_may_hold_code_is_named(nano: Path, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_what_may_hold_code_is_named(nano: Path, tmp_path: Path) -> None:
     (tmp_path / "base" / "old.pt").write_bytes(b"\x80\x04.")
     findings = check_path(tmp_path / "base")
     assert not findings.wrong
-    assert [one.told for one in findings.found if one.what == "formats"] == ["old.pt may hold code and is not read"]
+    assert [one.detail for one in findings.entries if one.what == "formats"] == ["old.pt may hold code and is not read"]
 
 
 @given(layers=st.integers(1, 3), groups=st.sampled_from([1, 2, 4]), width=st.sampled_from([16, 32]))
@@ -317,12 +317,12 @@ def test_the_estimate_of_memory_is_what_decoding_takes(layers: int, groups: int,
 def test_a_good_run_and_its_adapters_pass(run: Path, nano: Path, tmp_path: Path) -> None:
     findings = check_path(run)
     assert wrong(findings) == {}
-    assert sum(one.what.startswith("adapters/step-") for one in findings.found) == 2 * len(ROLES)
+    assert sum(one.what.startswith("adapters/step-") for one in findings.entries) == 2 * len(ROLES)
     adapter = run / "adapters" / "step-000003" / "manager"
-    assert [one.what for one in check_path(adapter).found] == ["adapter", "base"]
+    assert [one.what for one in check_path(adapter).entries] == ["adapter", "base"]
     assert wrong(check_path(adapter)) == wrong(check_path(adapter, nano)) == {}
     alone = shutil.copytree(adapter, tmp_path / "alone")
-    assert [one.state for one in check_path(alone).found] == ["ok", "note"]
+    assert [one.state for one in check_path(alone).entries] == ["ok", "note"]
     load_team(str(run), small_config().team)
 
 
@@ -368,7 +368,7 @@ def test_each_fault_of_a_run_is_found(run: Path, what: str) -> None:
 def test_runs_as_they_were_kept_before_and_unfinished_ones_are_checked(run: Path) -> None:
     (run / "team.json").unlink()
     findings = check_path(run)
-    assert not findings.wrong and findings.found[0].told == "no team.json: the run is not finished"
+    assert not findings.wrong and findings.entries[0].detail == "no team.json: the run is not finished"
     shutil.rmtree(run / "adapters")
     policies = disturbed(run / "nano")
     policies.save(run / "adapters")
@@ -378,7 +378,7 @@ def test_runs_as_they_were_kept_before_and_unfinished_ones_are_checked(run: Path
     assert set(wrong(check_path(run))) == {"adapters/manager.safetensors"}
     write_manifest(run, TeamManifest(base="nano", adapters=None, config=small_config()))
     shutil.rmtree(run / "adapters")
-    assert [one.what for one in check_path(run).found][-1] == "adapters"
+    assert [one.what for one in check_path(run).entries][-1] == "adapters"
 
 
 def test_what_is_none_of_them_is_told(tmp_path: Path) -> None:

@@ -18,7 +18,14 @@ from backend.config.training import TrainingConfig
 from backend.policies import hardware as module
 from backend.policies.adapter_shapes import adapter_shape, adapter_shapes, largest_rank
 from backend.policies.adapters import load_versions, save_versions
-from backend.policies.hardware import Hardware, answering_device, described, hardware_of, moved, precision_on
+from backend.policies.hardware import (
+    Hardware,
+    answering_device,
+    describe_hardware,
+    hardware_change,
+    hardware_of,
+    precision_on,
+)
 from backend.policies.logprobs import token_logps
 from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
@@ -275,9 +282,9 @@ def test_what_the_machine_does_not_have_is_refused(
 
 def test_a_run_knows_what_it_was_trained_on(gpus: Callable[[int], None]) -> None:
     gpus(0)
-    before = described(training())
+    before = describe_hardware(training())
     assert before == {"device": "cpu", "precision": "float32", "processes": 1}
-    assert moved(before, before) is None and moved({}, before) is None
+    assert hardware_change(before, before) is None and hardware_change({}, before) is None
     gpus(1)
-    told = moved(before, described(training()))
+    told = hardware_change(before, describe_hardware(training()))
     assert told is not None and "device was cpu, now card cuda:0" in told and "not bit for bit" in told

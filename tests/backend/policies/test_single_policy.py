@@ -125,7 +125,7 @@ def test_a_role_alone_learns_as_it_does_apart_to_the_bit(
         assert all(torch.equal(shared.role_state(role)[n], t) for n, t in apart.role_state("trader").items())
 
 
-def test_the_optimiser_is_the_first_role_s_also_where_that_one_is_silent(tiny: Qwen3ForCausalLM, make: Make) -> None:
+def test_the_optimizer_is_the_first_role_s_also_where_that_one_is_silent(tiny: Qwen3ForCausalLM, make: Make) -> None:
     policies = SinglePolicy(tiny, ROLES, lora=LORA)
     trainers = {role: RoleTrainer(policies, role, FREE) for role in ROLES}
     before = policies.version("manager")

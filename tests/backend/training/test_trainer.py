@@ -262,7 +262,7 @@ def test_seeds_decide(undisturbed: tuple[dict[str, bytes], list[Any]], nano: Pat
         assert everything(opened) != undisturbed[1]
 
 
-def test_the_trainer_has_one_optimiser_a_role_over_disjoint_parameters(
+def test_the_trainer_has_one_optimizer_a_role_over_disjoint_parameters(
     nano: Path, tmp_path: Path, store: Store
 ) -> None:
     trainer = open_trainer(small_config(), nano, tmp_path, store)

@@ -7,7 +7,7 @@ on purpose, and is bridged here by matching the settings:
   1 + clip_high, as for the other losses. The same settings are clip_low = 1 and clip_high = epsilon_high - 1.
 * TRL divides by the sample's sigma plus 1e-4; here it is the population's, and equality decides that a group is
   degenerate.
-* TRL's `bnpo` is the mean over a micro-batch; here it is the mean over an optimiser step. They agree without
+* TRL's `bnpo` is the mean over a micro-batch; here it is the mean over an optimizer step. They agree without
   accumulation.
 * TRL does not multiply the KL by the importance weights of the sampler; here it is multiplied by them. With the ratio
   of a sequence TRL corrects the KL by that; here it is always the token's, which is what makes it unbiased.

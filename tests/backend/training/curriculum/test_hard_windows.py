@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from backend.store.records import QueryRecord, RolloutRecord
 from backend.store.store import Store
 from backend.training.curriculum import hard_windows
-from backend.training.curriculum.hard_windows import CELLS, SHRUNK, VOLATILITIES, Hard, cells_of, gaps
+from backend.training.curriculum.hard_windows import CELLS, SHRUNK, VOLATILITIES, Hard, cell_gaps, cells_of
 from backend.training.curriculum.queries import QueryPool
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -37,19 +37,19 @@ def group(*rollouts: tuple[float, float]) -> list[RolloutRecord]:
 
 def test_a_choice_that_is_better_and_not_always_made_leaves_a_gap() -> None:
     torn = group((1.0, 0.7), (1.0, 0.7), (-1.0, 0.3), (-1.0, 0.3))
-    left = gaps([(2, torn), (2, torn), (4, group((1.0, 0.9), (0.5, 0.9)))])
+    left = cell_gaps([(2, torn), (2, torn), (4, group((1.0, 0.9), (0.5, 0.9)))])
     assert left[2] == pytest.approx(4 * 0.2 / (4 + SHRUNK))
     assert left[4] == 0.0, "all choose alike: however it went, nothing is left that they know of"
     assert left[0] == pytest.approx((left[2] + left[4]) / 2), "not met: as the others on average"
     assert len(left) == CELLS
-    assert gaps([]) == ()
+    assert cell_gaps([]) == ()
 
 
 def test_luck_of_single_windows_is_no_gap() -> None:
     """Long is right in one window of a cell and as wrong in the next: what is better cannot be known there."""
     right = group((1.0, 0.7), (-1.0, 0.3), (0.0, 0.5))
     wrong = group((1.0, 0.3), (-1.0, 0.7), (0.0, 0.5))
-    assert gaps([(1, right), (1, wrong)] * 5)[1] == pytest.approx(0.0, abs=1e-12)
+    assert cell_gaps([(1, right), (1, wrong)] * 5)[1] == pytest.approx(0.0, abs=1e-12)
 
 
 @given(

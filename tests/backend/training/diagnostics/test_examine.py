@@ -30,7 +30,7 @@ from backend.training.diagnostics.examine import (
     read_metrics,
     reward_metrics,
     validity_share,
-    with_shares,
+    with_derived_metrics,
 )
 from backend.training.learning.training_metrics import market_move, ordered_exposure
 from backend.training.rollout.collect import collect
@@ -97,14 +97,16 @@ def test_without_a_training_step_there_is_nothing_to_examine() -> None:
 @given(st.lists(st.floats(0.01, 100.0), min_size=2, max_size=4))
 def test_gradient_masses_sum_to_one(norms: list[float]) -> None:
     values = {f"{role}/grad_norm": norm for role, norm in zip(ROLES, norms, strict=False)}
-    found = with_shares(values)
+    found = with_derived_metrics(values)
     masses = [value for name, value in found.items() if name.endswith("/gradient_mass")]
     assert sum(masses) == pytest.approx(1.0) and len(masses) == len(norms)
-    assert with_shares(found) == found
+    assert with_derived_metrics(found) == found
 
 
 def test_lengths_and_the_gap_follow_from_metrics() -> None:
-    found = with_shares({"trader/tokens": 90.0, "trader/trained": 3.0, "team/outcome": 0.6, "validation/outcome": 0.5})
+    found = with_derived_metrics(
+        {"trader/tokens": 90.0, "trader/trained": 3.0, "team/outcome": 0.6, "validation/outcome": 0.5}
+    )
     assert found["trader/length"] == 30.0
     assert found["team/train_gap"] == pytest.approx(0.1)
 
@@ -248,7 +250,7 @@ def test_the_command_shows_tables_findings_and_writes_json(
         result = CliRunner().invoke(program(), [str(ruined[1]), "--json", str(target)], catch_exceptions=False)
     shown = captured.get()
     assert result.exit_code == 0
-    assert "fatal: terminal collapse" in shown and "market_analyst" in shown and "not judged" in shown
+    assert "fatal: terminal collapse" in shown and "market_analyst" in shown and "not can_judge" in shown
     assert json.loads(target.read_text())["findings"][0]["severity"] == "fatal"
 
 

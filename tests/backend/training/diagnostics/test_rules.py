@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from backend.training.diagnostics import rules
 from backend.training.diagnostics.catalogue import FATAL, RULES, should_stop
-from backend.training.diagnostics.rules import History, Rule, diagnose, judged, sustained
+from backend.training.diagnostics.rules import History, Rule, can_judge, diagnose, sustained
 from cryptosentinel.agents.registry import ROLES
 
 STEPS, STAGE_2 = 40, 11
@@ -139,7 +139,7 @@ SICKNESS: dict[str, Sicken] = {
     "answers cut off": setting(truncated=0.5),
     "lopsided gradients": setting(gradient_mass=0.97),
 }
-WHOLE_RUN = ("sub-agent is not learning", "learns the format only")  # judged by first and last third
+WHOLE_RUN = ("sub-agent is not learning", "learns the format only")  # can_judge by first and last third
 
 
 def sick(rule: Rule, role: str, seed: int, onset: int) -> Run:
@@ -161,7 +161,7 @@ def test_a_healthy_training_has_no_finding(seed: int) -> None:
 def test_every_rule_is_judged_and_has_its_sickness() -> None:
     assert set(SICKNESS) == set(BY_NAME)
     assert len(BY_NAME) == len(RULES)
-    assert all(judged(History(healthy(0)), rule) for rule in RULES)
+    assert all(can_judge(History(healthy(0)), rule) for rule in RULES)
 
 
 @pytest.mark.parametrize("name", SICKNESS)
@@ -217,7 +217,7 @@ def test_absent_and_nan_metrics_are_no_points(seed: int) -> None:
             if name not in ("stage",) and not name.endswith("/trained") and rng.random() < 0.3:
                 values[name] = math.nan
     assert diagnose(History(run), RULES) == []
-    assert all(not judged(History([(1, {"stage": 1.0})]), rule) for rule in RULES if rule.needs)
+    assert all(not can_judge(History([(1, {"stage": 1.0})]), rule) for rule in RULES if rule.needs)
 
 
 def test_every_rule_is_in_the_documentation() -> None:

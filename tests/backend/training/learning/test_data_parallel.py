@@ -1,4 +1,4 @@
-"""Several processes compute one optimiser step: gloo processes on the CPU stand for GPUs."""
+"""Several processes compute one optimizer step: gloo processes on the CPU stand for GPUs."""
 
 from __future__ import annotations
 

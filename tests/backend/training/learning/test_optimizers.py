@@ -78,7 +78,7 @@ def test_two_steps_and_two_more_are_four(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_state_of_another_optimiser_or_model_is_refused(
+def test_the_state_of_another_optimizer_or_model_is_refused(
     name: OptimizerName, tiny: Qwen3ForCausalLM, make: Make
 ) -> None:
     policies = RolePolicies(tiny, ["manager"])

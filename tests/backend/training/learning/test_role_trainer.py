@@ -28,7 +28,7 @@ ROLES = ("manager", "trader")
 
 @pytest.fixture
 def gradients() -> Iterator[list[list[Tensor]]]:
-    """The gradients that each optimiser step was given, in order."""
+    """The gradients that each optimizer step was given, in order."""
     seen: list[list[Tensor]] = []
 
     def note(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

@@ -30,7 +30,7 @@ WEIGHTS = [0.3, 0.2, 0.4, 0.1, 0.35, 0.15]
 
 @pytest.fixture
 def gradients() -> Iterator[list[Tensor]]:
-    """The gradient that each optimiser step was given, as one row."""
+    """The gradient that each optimizer step was given, as one row."""
     seen: list[Tensor] = []
 
     def note(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

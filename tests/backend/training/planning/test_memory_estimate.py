@@ -193,7 +193,7 @@ def test_the_cache_is_counted_exactly() -> None:
 
 
 def measured(*arguments: Any) -> tuple[float, float]:
-    """Bytes at the peak of building the policies, and of two optimiser steps, in a process of its own."""
+    """Bytes at the peak of building the policies, and of two optimizer steps, in a process of its own."""
     root = Path(__file__).resolve().parents[4]
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, *map(str, arguments)],
