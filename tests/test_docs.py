@@ -164,6 +164,14 @@ def test_every_setting_that_a_page_names_is_one(path: Path) -> None:
     assert [name for name in names if not files.fullmatch(name) and not is_a_key(name)] == []
 
 
+def test_every_key_in_the_table_of_variants_is_one() -> None:
+    table = prose(ROOT / "docs" / "training.md").split("## Variants of the objective")[1].split("**Aggregations.**")[0]
+    cells = re.findall(r"^\| [^|\n]* \| ([^|\n]*) \| ", table, re.MULTILINE)
+    names = {name for cell in cells for name in re.findall(r"`([a-z_]+)(?: = [^`]*)?`", cell)}
+    assert len(names) > 20
+    assert names - {key.rpartition(".")[2] for key in KEYS if key.startswith("training.")} == set()
+
+
 @pytest.mark.parametrize("path", PRESENT, ids=label)
 def test_every_block_of_toml_has_settings_that_exist(path: Path) -> None:
     for block in re.findall(r"^```toml\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
