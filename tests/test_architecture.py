@@ -4,7 +4,8 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,13 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("simulator", "cryptosentinel", "backend", "ui")  # lowest first
 CODE = (*LAYERS, "benchmarks", "scripts", "tests")
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".surql", ".txt", ".html", ".yml", ".yaml", ".json"}
-LONGEST = 600
+LONGEST = 600  # lines of a file
+SHORT = 40  # below it a file has to be used by two others, or it belongs into the one that uses it
+MOST_FILES, MOST_LEVELS = 15, 3  # Python files of a folder; folders below a layer's own
+# Short files that nothing in the product imports: what is started by name.
+STARTED = {"backend/cli/__main__.py", "ui/app.py"}
+# Public names that several modules have on purpose: each role's file says who it is and what it is told first.
+REPEATED = {"ROLE", "brief"}
 
 # Written in halves, so that this file does not contain what it looks for.
 FORBIDDEN = {
@@ -60,6 +67,77 @@ def test_a_layer_imports_only_layers_below_it(layer: str) -> None:
     assert not wrong
 
 
+def test_a_folder_is_small_and_not_deep() -> None:
+    counted = Counter(path.parent.relative_to(ROOT) for path in sources(*LAYERS))
+    assert {str(folder): count for folder, count in counted.items() if count > MOST_FILES} == {}
+    assert [str(folder) for folder in counted if len(folder.parts) - 1 > MOST_LEVELS] == []
+
+
+def modules() -> dict[str, ast.Module]:
+    """The syntax tree of every module of the product, by dotted name; a package goes by its own name."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text())
+        for path in sources(*LAYERS)
+    }
+
+
+def import_graph(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+    """Which modules each module imports, wherever it does: at the top, in functions, under TYPE_CHECKING."""
+    graph: dict[str, set[str]] = {}
+    for module, tree in trees.items():
+        named = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                inside = {f"{node.module}.{alias.name}" for alias in node.names}
+                named |= {name if name in trees else node.module for name in inside}
+        graph[module] = {name for name in named if name in trees and name != module}
+    return graph
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """The groups of modules that import each other, by taking away all that is in none."""
+    left = {module: set(imports) for module, imports in graph.items()}
+    while True:
+        ends = {module for module, imports in left.items() if not imports & left.keys()}
+        used = set().union(*left.values()) if left else set()
+        gone = ends | (left.keys() - used)
+        if not gone:
+            return [{module, *(imports & left.keys())} for module, imports in left.items()]
+        left = {module: imports for module, imports in left.items() if module not in gone}
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert {"b", "c"} in circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}})
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert circles(import_graph(modules())) == []
+
+
+def public_names(tree: ast.Module) -> Iterator[str]:
+    """What a module defines at its top without an underscore: functions, classes, constants."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def test_a_public_name_is_defined_once() -> None:
+    # A command and a page are named after what they call, and nothing imports them.
+    named_after = ("backend.cli.", "ui.", "backend.api")
+    where = defaultdict(list)
+    for module, tree in modules().items():
+        if not module.startswith(named_after):
+            for name in public_names(tree):
+                if not name.startswith("_") and name not in REPEATED:
+                    where[name].append(module)
+    assert {name: found for name, found in where.items() if len(found) > 1} == {}
+
+
 def test_the_simulator_knows_no_model_and_no_database() -> None:
     for path in sources("simulator"):
         assert not {"torch", "transformers", "peft", "tokenizers", "surrealdb"} & set(
@@ -86,6 +164,14 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None
 def test_no_module_is_too_long() -> None:
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources(*CODE)}
     assert {path: length for path, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_a_short_module_has_two_that_use_it() -> None:
+    users = Counter(imported for imports in import_graph(modules()).values() for imported in imports)
+    for path in sources(*LAYERS):
+        name, length = str(path.relative_to(ROOT)), len(path.read_text().splitlines())
+        if length < SHORT and path.name != "__init__.py" and name not in STARTED:
+            assert users[name.removesuffix(".py").replace("/", ".")] > 1, f"{name} has {length} lines"
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)

@@ -27,7 +27,7 @@ from simulator.strategies import MatchedRandom, Oracle
 from simulator.synthetic.oracle import OraclePolicy, solve
 from simulator.synthetic.truth import truth_of
 
-ReportProgress = Callable[[str, int, int], None]  # what is being played, windows done, of how many
+ReportProgress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 _METRICS = ("total_return", "sharpe", "max_drawdown", "exposure", "trades", "long_share", "turnover", "hit_rate")
 ORACLE_LEVELS = 5
 

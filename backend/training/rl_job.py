@@ -11,6 +11,7 @@ from backend.builders.engines import served_engine
 from backend.builders.market import costs_of, limits_of, split
 from backend.builders.teams import model_team, team_over
 from backend.config.schema import Config, ConfigError
+from backend.evaluation.compare import ReportProgress
 from backend.models.architectures import Shape
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.models.registry import START
@@ -26,7 +27,6 @@ from backend.training.learning.data_parallel import gradient_pool
 from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
 from backend.training.recorder import Recorder
 from backend.training.rollout.collect import RolloutSettings
-from backend.training.sft.warm_start import ReportProgress
 from backend.training.start import NANO, begin, start_of
 from backend.training.trainer import Progress, Trainer
 from backend.training.wandb_logger import require_wandb

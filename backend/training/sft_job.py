@@ -22,6 +22,7 @@ from backend.builders.market import costs_of, limits_of, split
 from backend.builders.teams import LoadedTeam, model_team, scripted_team
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
+from backend.evaluation.compare import ReportProgress
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.policies.adapters import save_versions
 from backend.policies.build import role_policies
@@ -46,7 +47,6 @@ from backend.training.sft.datasets import (
 )
 from backend.training.sft.role_scores import compare_roles, score_roles
 from backend.training.sft.sft_trainer import Example, SftSettings, SupervisedTrainer, pad_examples
-from backend.training.sft.warm_start import ReportProgress
 from backend.training.start import NANO, begin
 from cryptosentinel.agents.registry import ROLES, STANDARD
 from cryptosentinel.llm.chat_codec import ChatCodec

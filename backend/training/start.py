@@ -15,10 +15,11 @@ from backend.builders.teams import team_settings
 from backend.config.market import MarketConfig
 from backend.config.schema import Config, ConfigError
 from backend.config.training import TrainingConfig
+from backend.evaluation.compare import ReportProgress
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, write_manifest
 from backend.models.registry import START, resolve_base
 from backend.training.curriculum.queries import QueryPool
-from backend.training.sft.warm_start import ReportProgress, make_nano
+from backend.training.sft.warm_start import make_nano
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
 from simulator.market.market import Market

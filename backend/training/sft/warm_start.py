@@ -6,12 +6,12 @@ and the skill only a little; what M-GRPO adds to it can be seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from backend.config.schema import NanoConfig
+from backend.evaluation.compare import ReportProgress
 from backend.training.curriculum.queries import QueryPool
 from backend.training.sft.sft_trainer import SftSettings, warm_start
 from cryptosentinel.conversation.transcript import Transcript
@@ -23,7 +23,6 @@ from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.team import Team, TeamDecision, TeamSettings, derive_seed
 
-ReportProgress = Callable[[str, int, int], None]  # what is being done, done so far, of how much
 TOKENIZER_DECISIONS = 400
 _WARMUP_STEPS = 30
 _WEIGHT_DECAY = 0.01

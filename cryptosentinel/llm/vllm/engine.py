@@ -24,7 +24,7 @@ from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, f
 from cryptosentinel.llm.grammar import grammar
 from cryptosentinel.llm.vllm.adapters import Adapters
 from cryptosentinel.llm.vllm.client import KEY_VARIABLE, Refused, Unanswered, VllmClient
-from cryptosentinel.llm.vllm.probe import PLAIN_SAMPLING, connect
+from cryptosentinel.llm.vllm.probe import PLAIN_SAMPLING, check_server
 from simulator.errors import RunFailed, UserError
 
 # What vLLM samples at without changing it, 0 (greedy) apart.
@@ -76,7 +76,7 @@ class VllmEngine:
         self._grammars: dict[str, str] = {}
         self._client = VllmClient(url, timeout_s=timeout_s, retries=retries, pause_s=pause_s, trouble=trouble)
         try:
-            self.positions = self._client.wait(connect(self._client, codec, model, vocab_size, log_probs))
+            self.positions = self._client.wait(check_server(self._client, codec, model, vocab_size, log_probs))
         except BaseException:
             self._client.close()
             raise

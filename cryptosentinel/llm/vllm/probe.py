@@ -26,7 +26,7 @@ PLAIN_SAMPLING: dict[str, Any] = {
 }
 
 
-async def connect(client: VllmClient, codec: ChatCodec, model: str, vocab_size: int, log_probs: bool) -> int:
+async def check_server(client: VllmClient, codec: ChatCodec, model: str, vocab_size: int, log_probs: bool) -> int:
     """Check that the server is there, serves `model` with `codec`'s tokens and `vocab_size` embeddings, and, with
     `log_probs`, gives those of the distribution that it samples from. Returns how many tokens a conversation may have.
 
