@@ -30,7 +30,7 @@ from backend.config.schema import Config
 from backend.evaluation.compare import baselines, play_windows, split_windows
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.training.rl_job import train
+from backend.training.rl_job import run_rl
 from backend.training.sft_job import run_sft
 from backend.training.start import begin
 from benchmarks.run import Result
@@ -110,7 +110,7 @@ def measured(seed: int, variant: str) -> dict[str, Any]:
         Store.open(str(folder / "store")) as store,
         recorded_run(store, name, "train", seed, market.content_hash, based),
     ):
-        state = train(based, market, store, name, folder, _silent, lambda _: None).state
+        state = run_rl(based, market, store, name, folder, _silent, lambda _: None).state
         learnt_from = sum(len(store.rollouts(name, step)) for step in range(state.best_step or 0))
     document = {
         "config": config.to_dict(),

@@ -20,7 +20,7 @@ from backend.training.components import TrainingParts
 from backend.training.curriculum.queries import QueryPool
 from backend.training.in_process import local_learners, local_trainer
 from backend.training.learning.learner import Learner
-from backend.training.recorder import Recorder
+from backend.training.recorder import TrainingRecorder
 from backend.training.rl_job import training_parts
 from backend.training.rollout.collect import RolloutSettings
 from backend.training.sft.warm_start import make_nano
@@ -112,7 +112,7 @@ class SmallTraining:
         return self.parts.engine
 
     @property
-    def recorder(self) -> Recorder:
+    def recorder(self) -> TrainingRecorder:
         return self.parts.recorder
 
     def run(self) -> TrainingState:
@@ -135,7 +135,7 @@ def open_trainer(config: Config, nano: Path, folder: Path, store: Store, stage: 
     loaded = model_team(RUN, policies, codec, config.team, config.training.temperature)
     assert isinstance(loaded.engine, LocalEngine)
     pool, validation = (QueryPool(small_market(), *part, HORIZON) for part in (TRAIN, VALIDATION))
-    recorder = Recorder(store, RUN, folder, HORIZON)
+    recorder = TrainingRecorder(store, RUN, folder, HORIZON)
     parts = TrainingParts(
         config.training,
         rollout_settings(config),

@@ -132,11 +132,11 @@ def serve_status(
         table = narrow_table(
             f"run {one.run}, {one.status}: at step {step}, {one.complete} steps rolled out, weights of step {newest}"
         )
-        for heading in ("state", "step", "lag", "queue", "heard", "weights", "code", "process", "does"):
+        for heading in ("state", "step", "lag", "queue", "heartbeat", "weights", "code", "process", "message"):
             table.add_column(heading, no_wrap=heading == "state")
         for process in one.processes:
-            cells = (process.step, process.lag, process.queue, f"{process.heard:.0f} s ago", process.weights,
-                     process.code, process.process, process.does)  # fmt: skip
+            cells = (process.step, process.lag, process.queue, f"{process.heartbeat_age:.0f} s ago", process.weights,
+                     process.code, process.process, process.message)  # fmt: skip
             # What a process says of itself is text, not markup.
             table.add_row(process.name, process.state, *(Text("" if cell is None else str(cell)) for cell in cells))
         console.print(table)

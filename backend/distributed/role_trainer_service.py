@@ -22,7 +22,7 @@ from backend.training.curriculum.curriculum import curriculum_of
 from backend.training.learning.learner import Learner
 from backend.training.learning.role_trainer import GradientPool
 from backend.training.learning.step_data import LearningResult, StepData
-from backend.training.recorder import Recorder
+from backend.training.recorder import TrainingRecorder
 from backend.training.start import start_of
 from simulator.errors import RunFailed
 
@@ -62,7 +62,7 @@ class RoleTrainerService:
         start = start_of(config.training, folder)
         self.policies, _ = role_policies(base, config.training, roles=(role,), hardware=held, start=start)
         self.learner = Learner(config.training, self.policies, role, gradients)
-        self.recorder = Recorder(store, run, folder / SERVICES / role, config.team.horizon_bars)
+        self.recorder = TrainingRecorder(store, run, folder / SERVICES / role, config.team.horizon_bars)
         self.state = TrainingState()
 
     def run(self) -> None:

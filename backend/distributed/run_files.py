@@ -1,7 +1,7 @@
 """Where a process of a run finds the run's files: in a folder that all share, or with the one machine that keeps them.
 
 Files that travel go in pieces of bounded size, arrive under another name and take their own one when their SHA-256 is
-the one told, so that neither a death nor a broken wire leaves half a file.
+the expected one, so that neither a killed process nor a broken connection leaves half a file.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class CarriedFiles(RunFiles):
         return self.folder / BASE
 
     def fetch(self, path: str, checksum: str) -> Path:
-        """A copy of the file; those beside it, of other steps, go. Raises `RunFailed` if it is not what was told."""
+        """A copy of the file; those beside it, of other steps, go. Raises `RunFailed` if its checksum is another."""
         target = self.folder / path
         if not (target.is_file() and sha256(target) == checksum):
             self._get(path, checksum)
@@ -186,7 +186,9 @@ class CarriedFiles(RunFiles):
             while piece := self._call("read", name, file.tell()):
                 file.write(piece)
         if sha256(arriving) != checksum:
-            raise RunFailed(f"{name} of the run was cut short or changed on its way: its checksum is not the one told")
+            raise RunFailed(
+                f"{name} of the run was cut short or changed on its way: its checksum is not the one in its record"
+            )
         os.replace(arriving, path)
 
     def _put(self, name: str, checksum: str) -> None:

@@ -27,7 +27,8 @@ class ProcessStatus:
     queue    rollout: shards of its step that are not complete, whoever rolls them out; trainer: complete steps that it
              has not learnt yet
     weights  the version that a trainer published last, None for others
-    heard    seconds since its last heartbeat
+    heartbeat_age  seconds since its last heartbeat
+    message  what it reports that it does
     """
 
     name: str
@@ -38,10 +39,10 @@ class ProcessStatus:
     lag: int | None
     queue: int | None
     weights: str | None
-    heard: float
+    heartbeat_age: float
     code: str
     process: str
-    does: str | None
+    message: str | None
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,10 @@ def processes_of(store: Store, run: str) -> RunProcesses:
             lag=lag,
             queue=queue,
             weights=newest[service.role].version if service.role is not None and service.role in newest else None,
-            heard=age,
+            heartbeat_age=age,
             code=service.code_version,
             process=service.process,
-            does=service.message,
+            message=service.message,
         )
 
     return RunProcesses(run, record.status, coordinator, complete, everywhere, tuple(map(status_of, services)))

@@ -25,7 +25,7 @@ from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, Run
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
-from backend.training.rl_job import check_ready, train
+from backend.training.rl_job import check_ready, run_rl
 from simulator.errors import UserError
 from simulator.market.market import Market
 
@@ -91,7 +91,7 @@ def _train_and_measure(
     )
     observer.message("2. Warm start: a small model learns the format of the answers from transcripts.")
     observer.message("3. M-GRPO: stage 1, format and expert rewards; after the gate stage 2, the team's outcome.")
-    trained = train(config, market, store, run, folder, observer.progress, observer.trained)
+    trained = run_rl(config, market, store, run, folder, observer.progress, observer.trained)
     observer.message("4. Measuring on held-out windows that no step has seen, and on the twin.")
     teams = _teams(config, folder)
     held_out = measure(config, market, teams, "held_out", store, run, observer.progress)

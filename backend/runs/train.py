@@ -60,7 +60,7 @@ class ThisProcess:
         self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
     ) -> TrainingState:
         """See `TrainingProcess`."""
-        return rl_job.train(config, market, store, run, folder, observer.progress, observer.trained).state
+        return rl_job.run_rl(config, market, store, run, folder, observer.progress, observer.trained).state
 
 
 def train_team(

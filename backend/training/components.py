@@ -25,7 +25,7 @@ from backend.training.curriculum.curriculum import StepPlan, StepPlanner
 from backend.training.curriculum.hard_windows import Gaps
 from backend.training.curriculum.queries import QueryPool
 from backend.training.learning.step_data import StepData
-from backend.training.recorder import Recorder
+from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.collect import RolloutSettings
 from backend.training.rollout.sharding import ShardCollector
 from cryptosentinel.llm.engine import Engine
@@ -44,7 +44,7 @@ class TrainingParts:
     policies: RolePolicies
     pool: QueryPool
     validation_pool: QueryPool
-    recorder: Recorder
+    recorder: TrainingRecorder
     folder: Path
 
     @cached_property

@@ -1,4 +1,5 @@
-"""Writes what happened in a training step: rollouts, trajectories and rewards to the store, metrics to three places."""
+"""Records a training step: rollouts, trajectories and rewards to the store; metrics to the store, a file of JSON lines,
+TensorBoard and, if wanted, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
 from cryptosentinel.conversation.transcript import Transcript
 
 
-class Recorder:
+class TrainingRecorder:
     """The records of one run, whose decisions are judged over `horizon` bars. Writing a step twice, as after a crash,
     leaves it once in the store. Metrics go to the project `wandb_project` of Weights & Biases too, if there is one."""
 
@@ -49,7 +50,7 @@ class Recorder:
             self._wandb.close()
 
     def drop_metrics_after(self, step: int) -> None:
-        """Forget the lines of steps that will be done again, before a run resumes with `step` steps done."""
+        """Remove the lines of steps that will be done again, before a run resumes with `step` steps done."""
         if not self._jsonl.is_file():
             return
         kept = [line for line in self._jsonl.read_text().splitlines() if _step_of(line) <= step]
@@ -69,7 +70,7 @@ class Recorder:
             self._wandb.log(step, values)
 
     def speed(self, step: int, values: Mapping[str, float]) -> None:
-        """Show how fast a step was, to TensorBoard alone: what is stored of a run is the same whenever it is done."""
+        """Write how fast a step was, to TensorBoard alone: what is stored of a run does not depend on the machine."""
         for name, value in values.items():
             self._tensorboard.add_scalar(name, value, step)
 
@@ -102,21 +103,23 @@ class Recorder:
                 shared = {role: rows[place][position] for role, rows in role_outcomes.items()}
                 trajectories.append(self._trajectory(step, one, one.main, one.decision.manager, None, None))
                 trajectories += [
-                    self._trajectory(step, one, call, said, (MANAGER.key, 0), shared.get(call.role, one.shared_outcome))
-                    for call, said in zip(one.subs, one.decision.transcripts[1:], strict=True)
+                    self._trajectory(
+                        step, one, call, transcript, (MANAGER.key, 0), shared.get(call.role, one.shared_outcome)
+                    )
+                    for call, transcript in zip(one.subs, one.decision.transcripts[1:], strict=True)
                 ]
-        for rehearsed in practice:
-            for attempt in rehearsed:
+        for attempts in practice:
+            for attempt in attempts:
                 trajectories += [
-                    self._trajectory(step, attempt, call, said, None, attempt.shared_outcome)
-                    for call, said in zip(attempt.subs, attempt.transcripts, strict=True)
+                    self._trajectory(step, attempt, call, transcript, None, attempt.shared_outcome)
+                    for call, transcript in zip(attempt.subs, attempt.transcripts, strict=True)
                 ]
         self.store.add_rollouts(records)
         self.store.add_trajectories(trajectories)
         return records
 
     def rewards(self, step: int, credits: Mapping[str, RoleCredit]) -> None:
-        """Write what the roles were paid."""
+        """Write the rewards and advantages of the roles."""
         for credit in credits.values():
             paid = [item for item in credit.items if item.reward is not None]
             self.store.add_rewards([self._reward(step, item) for item in paid])
@@ -140,7 +143,7 @@ class Recorder:
         step: int,
         attempt: Rollout | Practice,
         call: Trajectory,
-        said: Transcript,
+        transcript: Transcript,
         caller: tuple[str, int] | None,
         shared: float | None,
     ) -> TrajectoryRecord:
@@ -152,12 +155,12 @@ class Recorder:
             role=call.role,
             ordinal=call.ordinal,
             policy_version=call.policy_version,
-            ids=said.ids,
-            mask=said.mask,
-            sampled_logps=said.logps,
+            ids=transcript.ids,
+            mask=transcript.mask,
+            sampled_logps=transcript.logps,
             valid=call.valid,
             truncated=call.truncated,
-            reason=said.reason,
+            reason=transcript.reason,
             caller=caller,
             format_score=call.format_score,
             expert=call.expert,

@@ -25,7 +25,7 @@ from backend.training.curriculum.queries import pools_of
 from backend.training.in_process import local_learners, local_trainer
 from backend.training.learning.data_parallel import gradient_pool
 from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
-from backend.training.recorder import Recorder
+from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.collect import RolloutSettings
 from backend.training.start import NANO, begin, start_of
 from backend.training.trainer import Progress, Trainer
@@ -44,7 +44,7 @@ class TrainingResult:
     state: TrainingState
 
 
-def train(
+def run_rl(
     config: Config,
     market: Market,
     store: Store,
@@ -107,7 +107,7 @@ def training_parts(
         limits=limits_of(config.guard),
         outcome_scale=training.experimental.outcome_scale,
     )
-    recorder = Recorder(store, run, metrics_folder, horizon, training.wandb_project)
+    recorder = TrainingRecorder(store, run, metrics_folder, horizon, training.wandb_project)
     return TrainingParts(
         training, settings, loaded.team, loaded.engine, policies, pool, validation_pool, recorder, folder
     )

@@ -1,4 +1,9 @@
-"""Validation: what the team as it is now does on states that it never trains on."""
+"""Validation: how the present team does on states of the validation part, which it never trains on.
+
+The same states and sampling seeds are used every time, so two validations of a run differ by the team alone. The
+trainer keeps the version with the best outcome, opens the gate of stage 1 by the shares of valid answers, and takes a
+fall of the outcome for a collapse.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,11 @@ from cryptosentinel.team import Team
 
 @dataclass(frozen=True)
 class Validation:
-    """Means over all rollouts. `valid` and `expert` are by role; a role that was never called is absent."""
+    """Means over all rollouts: outcome score, net return, and the share of decisions without an order.
+
+    `valid` and `expert` are the share of valid answers and the expert score by role, without roles that were never
+    called.
+    """
 
     outcome: float
     net_return: float
@@ -43,13 +52,14 @@ def validate(team: Team, engine: Engine, queries: Sequence[Query], settings: Rol
     rollouts = [rollout for group in groups for rollout in group]
     expert: dict[str, float] = {}
     for role in ROLES:
-        scores = [call.expert for one in rollouts for call in one.subs if call.role == role and call.expert is not None]
+        calls = [call for rollout in rollouts for call in rollout.subs if call.role == role]
+        scores = [call.expert for call in calls if call.expert is not None]
         if scores:
             expert[role] = float(np.mean(scores))
     return Validation(
-        outcome=float(np.mean([one.outcome.score for one in rollouts])),
-        net_return=float(np.mean([one.outcome.net_return for one in rollouts])),
-        hold_share=float(np.mean([not one.decision.orders for one in rollouts])),
+        outcome=float(np.mean([rollout.outcome.score for rollout in rollouts])),
+        net_return=float(np.mean([rollout.outcome.net_return for rollout in rollouts])),
+        hold_share=float(np.mean([not rollout.decision.orders for rollout in rollouts])),
         valid={role: valid / calls for role, (valid, calls) in format_counts(groups).items()},
         expert=expert,
     )

@@ -2,8 +2,8 @@
 
 What goes there is the name of the run and its metrics, and nothing else: no configuration, code, console output or
 facts about the machine. The key is that of the environment (`WANDB_API_KEY`), which wandb reads itself; with
-`WANDB_MODE=offline` the files stay in the run's folder. A mirror that fails says so once and is silent from then on:
-the run's own record is complete without it.
+`WANDB_MODE=offline` the files stay in the run's folder. After a failure it logs one warning and sends nothing more: the
+run's own record is complete without it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class WandbLogger:
         self._run.define_metric("*", step_metric="step")
 
     def _try(self, act: Callable[[], object]) -> None:
-        """Do `act`; the first failure is said and ends the mirror."""
+        """Do `act`; the first failure is logged and ends the logging to Weights & Biases."""
         if self._failed:
             return
         try:
@@ -83,12 +83,12 @@ class WandbLogger:
         except Exception as error:  # noqa: BLE001 - wandb's errors share no base, and none of them may end a training
             self._failed = True
             # Its text is from outside: a line of it, without what a terminal would obey.
-            said = ascii(str(error)[:200])
+            reason = ascii(str(error)[:200])
             _log.warning(
                 "Weights & Biases failed (%s: %s). The run goes on; metrics.jsonl, TensorBoard and the store have all "
                 "its metrics",
                 type(error).__name__,
-                said,
+                reason,
             )
 
 

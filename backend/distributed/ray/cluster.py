@@ -130,8 +130,10 @@ def _require_answer(address: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise UserError(f"what listens at {address} has not answered as a Ray cluster for {_ANSWER:.0f} s") from error
     if asked.returncode:
-        said = (asked.stderr or asked.stdout).strip().splitlines()
-        raise UserError(f"the Ray cluster at {address} is not well: {said[-1][:300] if said else 'it said nothing'}")
+        lines = (asked.stderr or asked.stdout).strip().splitlines()
+        raise UserError(
+            f"the Ray cluster at {address} is not well: {lines[-1][:300] if lines else 'it gave no reason'}"
+        )
 
 
 def _short_folder() -> str:

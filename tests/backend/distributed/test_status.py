@@ -77,7 +77,7 @@ def test_who_was_not_heard_of_is_silent_unless_it_said_that_it_ends(store: Store
     store._connection.query("UPDATE service SET updated_at -= 60000 WHERE kind = 'rollout'")
     found = {one.name: one for one in processes_of(store, RUN).processes}
     assert (found["rollout-0"].state, found["rollout-1"].state) == ("silent", "stopped")
-    assert 59 < found["rollout-0"].heard < 120 and found["trainer-trader"].state == "working"
+    assert 59 < found["rollout-0"].heartbeat_age < 120 and found["trainer-trader"].state == "working"
 
 
 def test_a_run_without_processes_is_no_trouble() -> None:
@@ -99,7 +99,7 @@ def test_the_command_shows_it_to_people_and_programs(monkeypatch: pytest.MonkeyP
         (told,) = json.loads(CliRunner().invoke(serve_app, ["status", "--json", "--store", running.url]).output)
         expected = json.loads(json.dumps(asdict(processes_of(store, RUN))))
         for one in (*told["processes"], *expected["processes"]):
-            assert one.pop("heard") >= 0
+            assert one.pop("heartbeat_age") >= 0
         assert told == expected
         only = CliRunner().invoke(serve_app, ["status", "--run", RUN, "--store", running.url]).output
         assert only.count("trainer-") == 2

@@ -14,7 +14,7 @@ from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training.algorithm.credit import RoleCredit, assign_credit, score_main, score_sub
 from backend.training.curriculum.queries import QueryPool
-from backend.training.recorder import Recorder
+from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.collect import Rollout, RolloutSettings, collect
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import make_byte_codec
@@ -33,8 +33,8 @@ def store() -> Iterator[Store]:
 
 
 @pytest.fixture
-def recorder(store: Store, tmp_path: Path) -> Iterator[Recorder]:
-    opened = Recorder(store, RUN, tmp_path, HORIZON)
+def recorder(store: Store, tmp_path: Path) -> Iterator[TrainingRecorder]:
+    opened = TrainingRecorder(store, RUN, tmp_path, HORIZON)
     yield opened
     opened.close()
 
@@ -56,7 +56,7 @@ def credits_of(groups: list[list[Rollout]]) -> dict[str, RoleCredit]:
 
 
 def test_a_step_is_stored_whole_and_twice_is_once(
-    recorder: Recorder, store: Store, groups: list[list[Rollout]]
+    recorder: TrainingRecorder, store: Store, groups: list[list[Rollout]]
 ) -> None:
     for _ in range(2):
         recorder.rollouts(3, 2, groups, [], {})
@@ -88,7 +88,9 @@ def test_a_step_is_stored_whole_and_twice_is_once(
         assert record.total == pytest.approx(np.dot(weights, parts)), "the parts make up the total again"
 
 
-def test_metrics_are_lines_with_null_for_what_is_no_number(recorder: Recorder, store: Store, tmp_path: Path) -> None:
+def test_metrics_are_lines_with_null_for_what_is_no_number(
+    recorder: TrainingRecorder, store: Store, tmp_path: Path
+) -> None:
     recorder.metrics(1, {"a": 0.5, "b": math.nan})
     recorder.metrics(2, {"a": math.inf})
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -96,7 +98,7 @@ def test_metrics_are_lines_with_null_for_what_is_no_number(recorder: Recorder, s
     assert store.metrics(RUN)[0].values["a"] == 0.5
 
 
-def test_lines_of_steps_to_be_done_again_are_forgotten(recorder: Recorder, tmp_path: Path) -> None:
+def test_lines_of_steps_to_be_done_again_are_forgotten(recorder: TrainingRecorder, tmp_path: Path) -> None:
     recorder.drop_metrics_after(3)  # there is no file yet
     for step in range(5):
         recorder.metrics(step, {"a": float(step)})

@@ -19,7 +19,7 @@ from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.curriculum.queries import QueryPool
 from backend.training.planning.memory_estimate import plan_of
-from backend.training.rl_job import check_trainable, train
+from backend.training.rl_job import check_trainable, run_rl
 from backend.training.rollout.collect import collect
 from backend.training.sft.warm_start import transcribe
 from backend.training.trainer import Progress
@@ -46,7 +46,7 @@ def run(config: Config, folder: Path, store: Store, stop_after: int | None = Non
             raise KeyboardInterrupt
 
     with recorded_run(store, RUN, "train", 1, small_market().content_hash, config):
-        train(config, small_market(), store, RUN, folder, lambda what, done, total: None, stop)
+        run_rl(config, small_market(), store, RUN, folder, lambda what, done, total: None, stop)
 
 
 @pytest.mark.parametrize(

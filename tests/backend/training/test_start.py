@@ -25,7 +25,7 @@ from backend.policies.role_policies import RolePolicies
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.planning.memory_estimate import estimate, plan_of
-from backend.training.rl_job import train
+from backend.training.rl_job import run_rl
 from backend.training.sft_job import run_sft
 from backend.training.start import begin, start_of
 from backend.training.trainer import Progress
@@ -79,7 +79,7 @@ def run(config: Config, folder: Path, store: Store, stop_after: int | None = Non
             raise KeyboardInterrupt
 
     with recorded_run(store, RUN, "train", 1, small_market().content_hash, config):
-        train(config, small_market(), store, RUN, folder, silent, stop)
+        run_rl(config, small_market(), store, RUN, folder, silent, stop)
 
 
 def versions(team: Path, *, trained: bool = True) -> dict[str, str]:

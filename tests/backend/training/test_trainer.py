@@ -20,7 +20,7 @@ from backend.store.store import Store
 from backend.training import trainer as trainer_module
 from backend.training.algorithm.credit import RoleCredit
 from backend.training.checkpoints import checkpoints
-from backend.training.rl_job import train
+from backend.training.rl_job import run_rl
 from backend.training.trainer import Progress
 from backend.training.validation import Validation
 from cryptosentinel.agents.registry import ROLES
@@ -44,7 +44,7 @@ def run(config: Config, folder: Path, store: Store, stop_after: int | None = Non
             raise KeyboardInterrupt
 
     with recorded_run(store, RUN, "train", 1, small_market().content_hash, config):
-        train(config, small_market(), store, RUN, folder, lambda what, done, total: None, stop)
+        run_rl(config, small_market(), store, RUN, folder, lambda what, done, total: None, stop)
 
 
 def everything(store: Store) -> list[Any]:

@@ -16,7 +16,7 @@ from backend.config.schema import ConfigError
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training import wandb_logger
-from backend.training.recorder import Recorder
+from backend.training.recorder import TrainingRecorder
 from backend.training.wandb_logger import WandbLogger, require_wandb
 from simulator.errors import UserError
 
@@ -80,7 +80,7 @@ def store() -> Iterator[Store]:
 def test_metrics_go_there_as_they_are_in_the_journal_and_nothing_else_does(
     fake: FakeWandb, store: Store, tmp_path: Path
 ) -> None:
-    recorder = Recorder(store, "train-1", tmp_path, 6, "mine")
+    recorder = TrainingRecorder(store, "train-1", tmp_path, 6, "mine")
     recorder.metrics(1, {"manager/reward/mean": 0.5, "odd name\n<b>": 1.0})
     recorder.metrics(2, {"manager/reward/mean": 0.75})
     recorder.close()
@@ -99,7 +99,7 @@ def test_metrics_go_there_as_they_are_in_the_journal_and_nothing_else_does(
 
 
 def test_without_a_project_nothing_of_it_is_imported(fake: FakeWandb, store: Store, tmp_path: Path) -> None:
-    recorder = Recorder(store, "train-1", tmp_path, 6)
+    recorder = TrainingRecorder(store, "train-1", tmp_path, 6)
     recorder.metrics(1, {"a": 1.0})
     recorder.close()
     assert fake.begun == []
@@ -109,7 +109,7 @@ def test_without_a_project_nothing_of_it_is_imported(fake: FakeWandb, store: Sto
 def test_a_failure_is_said_once_and_ends_nothing(
     fake: FakeWandb, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorder = Recorder(store, "train-1", tmp_path, 6, "mine")
+    recorder = TrainingRecorder(store, "train-1", tmp_path, 6, "mine")
     with caplog.at_level(logging.WARNING):
         for step in (1, 2, 3):
             recorder.metrics(step, {"a": 1.0})

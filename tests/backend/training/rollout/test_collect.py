@@ -17,7 +17,7 @@ from backend.training.learning.training_metrics import (
     spoken_metrics,
     team_metrics,
 )
-from backend.training.recorder import Recorder
+from backend.training.recorder import TrainingRecorder
 from backend.training.rollout import collect as rollouts_module
 from backend.training.rollout.collect import Practice, Rollout, RolloutSettings, collect, practise
 from backend.training.rollout.scoring import RolloutScorer
@@ -106,7 +106,7 @@ def test_trajectories_tell_what_was_said() -> None:
 def test_metrics_are_means_over_the_rollouts(store: Store, tmp_path: Path) -> None:
     groups = rolled(POOL.draw(1, 2, 6, easy=False))
     every = [one for group in groups for one in group]
-    recorder = Recorder(store, RUN, tmp_path, HORIZON)
+    recorder = TrainingRecorder(store, RUN, tmp_path, HORIZON)
     metrics = team_metrics(recorder.rollouts(2, 2, groups, [], {}))
     recorder.close()
     spoken = {role: [c for one in every for c in (one.main, *one.subs) if c.role == role] for role in ROLES}
