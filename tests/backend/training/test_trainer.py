@@ -6,6 +6,7 @@ import errno
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from backend.policies.role_policies import RolePolicies
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
-from backend.training.algorithm.credit import RoleCredit
 from backend.training.checkpoints import checkpoints
 from backend.training.rl_job import run_rl
 from backend.training.trainer import Progress
@@ -163,7 +163,10 @@ def test_a_role_without_credit_keeps_its_parameters(
     trainer = open_trainer(small_config(queries_per_step=4), nano, tmp_path, store, stage=2)
     for role, learner in trainer.learners.items():
         if role != "manager":
-            monkeypatch.setattr(learner, "_credit", lambda *args: RoleCredit())
+            whole = learner.credit_input
+            monkeypatch.setattr(
+                learner, "credit_input", lambda step, data, whole=whole: replace(whole(step, data), groups=())
+            )
     before = {role: trainer.policies.role_state(role) for role in ROLES}
     trainer.step()
     moved = {
