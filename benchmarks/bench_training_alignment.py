@@ -29,7 +29,7 @@ from backend.training.algorithm.alignment import target_count
 from backend.training.algorithm.credit import assign_credit, calls_histogram, score_sub
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.queries import QueryPool
-from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.rollout.collect import Rollout, RolloutSettings, collect
 from backend.training.sft.warm_start import transcribe
 from benchmarks.run import Result
@@ -43,6 +43,7 @@ from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.trainer_settings import trainer_settings
 
 REPETITIONS = 5
 STEPS = 4
@@ -51,7 +52,7 @@ MOST = 0.5
 QUERIES, ROLLOUTS, HORIZON, PATHS = 16, 8, 18, 4
 VOCABULARY = 512
 BETA = (0.1, 0.4, 0.5)
-SETTINGS = RoleTrainerSettings(learning_rate=1e-4, warmup_steps=1)
+SETTINGS = trainer_settings(learning_rate=1e-4, warmup_steps=1)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from backend.policies.role_policies import RolePolicies
-from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.learning.role_trainer import RoleTrainer
+from tests.trainer_settings import trainer_settings
 from backend.training.algorithm.trajectory import Trajectory
 from cryptosentinel.llm.nano import nano_config, new_nano
 
@@ -55,7 +56,7 @@ batch = [
     for rollout in range(rollouts) for call in range(calls)
 ]
 advantages, weights = rng.normal(size=len(batch)), np.full(len(batch), 1.0 / (8 * calls))
-settings = RoleTrainerSettings(minibatches=2, micro_batch_tokens=1280)
+settings = trainer_settings(minibatches=2, micro_batch_tokens=1280)
 trainer = RoleTrainer(RolePolicies(new_nano(0, nano_config(1024)), ["trader"]), "trader", settings)
 before = field("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew

@@ -19,10 +19,11 @@ from backend.policies.hardware import Hardware
 from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.planning.flops import PEAKS, training_flops
 from benchmarks.run import Result
 from cryptosentinel.llm.nano import new_nano
+from tests.trainer_settings import trainer_settings
 
 MODEL = "Qwen3-0.6B"
 ROLE = "manager"
@@ -75,7 +76,7 @@ def _seconds(checkpointing: bool) -> float:
     """Median seconds of a step."""
     hardware = Hardware("cuda", "bfloat16", checkpointing)
     policies = RolePolicies(new_nano(0, qwen3_config(MODEL)), [ROLE], "lora", LoraSettings(), hardware=hardware)
-    trainer = RoleTrainer(policies, ROLE, RoleTrainerSettings(micro_batch_tokens=MICRO_TOKENS))
+    trainer = RoleTrainer(policies, ROLE, trainer_settings(micro_batch_tokens=MICRO_TOKENS))
     rng = np.random.default_rng(0)
     mask = np.arange(LENGTH) >= LENGTH - SAMPLED
     talks = [

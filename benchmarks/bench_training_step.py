@@ -29,12 +29,13 @@ from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.advantages import group_advantages
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.learning.role_trainer import RoleTrainer
 from benchmarks.run import Result
 from cryptosentinel.llm.chat_codec import PADDING, TURN_END, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import nano_config, new_nano
+from tests.trainer_settings import trainer_settings
 
 STEPS = 8  # the first two warm up
 WARM_UP = 2
@@ -81,7 +82,7 @@ class _Ours:
         self.prompts = [tuple(self.codec.encode_data(prompt)) for prompt in prompts]
         self.policies = RolePolicies(new_nano(0, nano_config(1024)), [ROLE], "lora", LoraSettings(16, 32))
         self.engine = LocalEngine(self.codec, self.policies.base_config, {})
-        self.trainer = RoleTrainer(self.policies, ROLE, RoleTrainerSettings(learning_rate=1e-5))
+        self.trainer = RoleTrainer(self.policies, ROLE, trainer_settings(learning_rate=1e-5))
         self.number = 0
 
     def step(self) -> float:

@@ -43,27 +43,27 @@ from simulator.errors import UserError
 class RoleTrainerSettings:
     """How one role is trained. One call of `step` makes `epochs * minibatches` optimizer steps."""
 
-    learning_rate: float = 2e-4
-    warmup_steps: int = 10  # optimizer steps until the learning rate is reached, linearly; `step` has what comes then
-    optimizer: OptimizerName = "adamw"
-    weight_decay: float = 0.0
-    adam_betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    ratio: RatioKind = "token"
-    policy_loss: PolicyLoss = "clip"
-    aggregation: Aggregation = "grpo"  # of the policy loss, the KL and the entropy alike
-    constant_length: int = 0  # of the aggregation dr_grpo
-    kl: float = 0.0  # anchor to the base model; costs one more forward pass
-    entropy: float = 0.0
-    importance: ImportanceKind = "truncate"
-    importance_cap: float = 2.0  # on pi_trainer / pi_engine of each sampled token
-    mask_truncated: bool = False  # conversations cut off at the token limit have no token that is learnt from
-    max_grad_norm: float = 1.0
+    learning_rate: float
+    warmup_steps: int  # optimizer steps until the learning rate is reached, linearly; `step` has what comes then
+    optimizer: OptimizerName
+    weight_decay: float
+    adam_betas: tuple[float, float]  # of AdamW
+    clip_low: float
+    clip_high: float
+    ratio: RatioKind
+    policy_loss: PolicyLoss
+    aggregation: Aggregation  # of the policy loss, the KL and the entropy alike
+    constant_length: int  # of the aggregation dr_grpo
+    kl: float  # anchor to the base model; costs one more forward pass
+    entropy: float
+    importance: ImportanceKind
+    importance_cap: float  # on pi_trainer / pi_engine of each sampled token
+    mask_truncated: bool  # conversations cut off at the token limit have no token that is learnt from
+    max_grad_norm: float
+    minibatches: int
+    micro_batch_tokens: int  # padded; memory only, no gradient depends on it
+    seed: int  # of the minibatches
     epochs: int = 1
-    minibatches: int = 1
-    micro_batch_tokens: int = 8192  # padded; memory only, no gradient depends on it
-    seed: int = 0  # of the minibatches
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class RoleTrainer:
         """Tensors of the optimizer and a JSON-safe header with the counters (which are also the scheduler's state)."""
         tensors, numbers = optimizer_state(self._optimizer)
         header = {"kind": "trainer", "role": self.role, "updates": self.updates, "batches": self.batches}
-        return tensors, {**header, "optimiser": self.settings.optimizer, "numbers": numbers}
+        return tensors, {**header, "optimizer": self.settings.optimizer, "numbers": numbers}
 
     def load_state_dict(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
         """Continue from `state_dict`. Raises UserError for the state of another role, optimizer or model."""
@@ -198,7 +198,7 @@ class RoleTrainer:
                 f"this is the state of {header.get('role')}'s {header.get('kind')}, not {self.role}'s trainer"
             )
         # Written before there was a choice, it is AdamW's.
-        kind, numbers = header.get("optimiser", "adamw"), header.get("numbers", {})
+        kind, numbers = header.get("optimizer", "adamw"), header.get("numbers", {})
         if kind != self.settings.optimizer:
             raise UserError(
                 f"the trainer state of {self.role} is that of {kind}: resume with training.optimizer = {kind}, not "

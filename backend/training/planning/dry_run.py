@@ -36,7 +36,8 @@ from backend.training.algorithm.credit import assign_credit, score_main, score_s
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import Curriculum
 from backend.training.curriculum.queries import Query, QueryPool
-from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.learning.learner import role_settings
+from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.planning.memory_estimate import (
     PROMPT_TOKENS,
     RESULT_TOKENS,
@@ -284,13 +285,7 @@ def _request(ids: list[int], tokens: int, seed: int) -> Request:
 def _update(policies: RolePolicies, role: str, spoken: Sequence[Trajectory], config: Config) -> None:
     """One optimizer step of a role on its conversations, one in a micro-batch, with advantages that are made up."""
     training = config.training.of_role(role)
-    settings = RoleTrainerSettings(
-        learning_rate=getattr(training.learning_rate, role),
-        optimizer=training.optimizer,
-        kl=training.kl,
-        entropy=training.entropy,
-        micro_batch_tokens=1,
-    )
+    settings = replace(role_settings(training, role), minibatches=1, warmup_steps=10, micro_batch_tokens=1)
     signs = [(-1.0) ** number for number in range(len(spoken))]
     RoleTrainer(policies, role, settings).step(spoken, signs, [1.0 / len(spoken)] * len(spoken))
 

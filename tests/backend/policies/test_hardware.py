@@ -30,7 +30,8 @@ from backend.policies.logprobs import token_logps
 from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.learning.role_trainer import RoleTrainer
+from tests.trainer_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
 ROLES = ("manager", "trader")
@@ -134,7 +135,7 @@ def test_small_steps_are_not_lost_in_bfloat16(tiny: Qwen3ForCausalLM, make: Make
     for mode in ("lora", "full"):
         policies = RolePolicies(tiny, ROLES, mode, hardware=BF16)
         before = policies.role_state("manager")
-        trainer = RoleTrainer(policies, "manager", RoleTrainerSettings(learning_rate=1e-4, warmup_steps=1))
+        trainer = RoleTrainer(policies, "manager", trainer_settings(learning_rate=1e-4, warmup_steps=1))
         found = trainer.step([make(i) for i in range(4)], [1.0, -1.0, 0.5, -0.5], [0.25] * 4)
         assert found["manager/updates"] == 1.0
         change = flat([policies.role_state("manager")[name] - before[name] for name in before]).abs()

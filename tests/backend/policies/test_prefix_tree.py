@@ -19,7 +19,8 @@ from backend.policies.prefix_tree import prefix_tree
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.batches import TrainingRow, micro_batches
-from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.learning.role_trainer import RoleTrainer
+from tests.trainer_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
 CPU = torch.device("cpu")
@@ -148,7 +149,7 @@ def test_a_pass_does_not_grow_with_the_calls_of_a_rollout(tiny: Qwen3ForCausalLM
     for calls in (1, 4, 16):
         passes.clear()
         batch = [make(i, query=f"q{i % 4}", ordinal=i // 16) for i in range(16 * calls)]
-        trainer = RoleTrainer(policies, "manager", RoleTrainerSettings(minibatches=2, micro_batch_tokens=50))
+        trainer = RoleTrainer(policies, "manager", trainer_settings(minibatches=2, micro_batch_tokens=50))
         trainer.step(batch, [1.0, -1.0] * 8 * calls, [1.0 / calls] * 16 * calls)
         tokens = len(batch) * (len(batch[0].ids) - 1)
         assert max(size for _, size in passes) <= 50

@@ -27,7 +27,7 @@ from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import Stage
 from backend.training.learning.learner import MIN_CALLS, Learner
-from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.learning.shared_model import step_jointly, train_jointly
 from backend.training.learning.step_data import StepData
 from backend.training.sft_job import run_sft
@@ -35,10 +35,11 @@ from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.local.engine import LocalEngine
 from simulator.errors import UserError
 from tests.small_world import small_config, small_market
+from tests.trainer_settings import trainer_settings
 
 ROLES = ("manager", "market_analyst", "trader")
 LORA = LoraSettings(lora_rank=2, lora_alpha=4)
-FREE = RoleTrainerSettings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
+FREE = trainer_settings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
 
 Make = Callable[..., Trajectory]
 BatchOf = tuple[list[Trajectory], list[float], list[float]]
@@ -80,7 +81,7 @@ def test_the_gradient_is_the_sum_of_the_roles_own(tiny: Qwen3ForCausalLM, make: 
         kl=st.sampled_from([0.0, 0.3]),
     )
     def check(sizes: list[int], seed: int, aggregation: Any, kl: float) -> None:
-        own = RoleTrainerSettings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9, aggregation=aggregation, kl=kl)
+        own = trainer_settings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9, aggregation=aggregation, kl=kl)
         batches = {role: batch_of(make, role, seed, size) for role, size in zip(ROLES, sizes, strict=True) if size}
         moved(shared, seed)
         total: list[Tensor] = []
@@ -112,7 +113,7 @@ def test_the_gradient_is_the_sum_of_the_roles_own(tiny: Qwen3ForCausalLM, make: 
 def test_a_role_alone_learns_as_it_does_apart_to_the_bit(
     tiny: Qwen3ForCausalLM, make: Make, mode: PolicyMode, minibatches: int
 ) -> None:
-    own = RoleTrainerSettings(learning_rate=1e-2, warmup_steps=3, minibatches=minibatches)
+    own = trainer_settings(learning_rate=1e-2, warmup_steps=3, minibatches=minibatches)
     shared, apart = SinglePolicy(tiny, ROLES, mode, LORA), RolePolicies(tiny, ["trader"], mode, LORA)
     apart.load_role_state("trader", shared.role_state("trader"))
     alone, trainers = RoleTrainer(apart, "trader", own), {"trader": RoleTrainer(shared, "trader", own)}

@@ -21,6 +21,7 @@ from backend.training.curriculum.queries import QueryPool
 from backend.training.rollout.collect import Rollout
 from cryptosentinel.team import TeamDecision
 from tests.small_world import HORIZON, TRAIN, small_market
+from tests.trainer_settings import trainer_settings
 
 SEEDS = range(12)
 
@@ -186,7 +187,7 @@ def _sampled(policies: RolePolicies, code: Code) -> list[Trajectory]:
 
 
 def _step(code: Code, batch: list[Trajectory], policies: RolePolicies, **changes: Any) -> dict[str, float]:
-    settings = code.role_trainer.RoleTrainerSettings(learning_rate=0.05, warmup_steps=1, max_grad_norm=1e9, **changes)
+    settings = trainer_settings(learning_rate=0.05, warmup_steps=1, max_grad_norm=1e9, **changes)
     trainer = code.role_trainer.RoleTrainer(copy.deepcopy(policies), "manager", settings)
     advantages, weights = [1.0, -1.0, 0.5, 1.5, -0.5, -1.0], [0.3, 0.2, 0.25, 0.25, 0.25, 0.25]
     metrics: dict[str, float] = trainer.step(batch, advantages, weights)

@@ -23,15 +23,16 @@ from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning import data_parallel as module
 from backend.training.learning.batches import TrainingRow
 from backend.training.learning.data_parallel import DataParallelGradients, balanced
-from backend.training.learning.role_trainer import GradientPool, RoleTrainer, RoleTrainerSettings
+from backend.training.learning.role_trainer import GradientPool, RoleTrainer
 from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tokenizer
 from simulator.errors import RunFailed
+from tests.trainer_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
 ROLES = ("manager", "trader")
 TRAINING = TrainingConfig(data_parallel=2, lora_rank=4, device="cpu", kl=0.1)
 # Several updates a step (so log-probs are remembered), an anchor and an entropy bonus: all that a process computes.
-SETTINGS = RoleTrainerSettings(
+SETTINGS = trainer_settings(
     learning_rate=2e-3, warmup_steps=1, minibatches=2, kl=0.1, entropy=0.01, micro_batch_tokens=64
 )
 

@@ -16,6 +16,7 @@ from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.optimizers import OptimizerName
 from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
 from simulator.errors import UserError
+from tests.trainer_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
 NAMES: tuple[OptimizerName, ...] = ("adamw", "adafactor", "sgd")
@@ -23,7 +24,7 @@ RATES = {"adamw": 1e-2, "adafactor": 1e-2, "sgd": 0.5}  # of SGD the step shrink
 
 
 def settings(name: OptimizerName) -> RoleTrainerSettings:
-    return RoleTrainerSettings(
+    return trainer_settings(
         learning_rate=RATES[name],
         warmup_steps=3,
         optimizer=name,

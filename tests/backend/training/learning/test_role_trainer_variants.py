@@ -18,10 +18,11 @@ from backend.policies.logprobs import token_logps
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.objective import Aggregation
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.learning.role_trainer import RoleTrainer
+from tests.trainer_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
-FREE = RoleTrainerSettings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
+FREE = trainer_settings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 LENGTH = 7
 ADVANTAGES = [0.7, -1.2, 0.0, 0.4, 1.1, -0.6]  # the third call carries no gradient

@@ -54,7 +54,8 @@ from backend.models.architectures import qwen3_config
 from backend.policies.hardware import Hardware
 from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import RolePolicies
-from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
+from backend.training.learning.role_trainer import RoleTrainer
+from tests.trainer_settings import trainer_settings
 from backend.training.algorithm.trajectory import Trajectory
 from cryptosentinel.llm.nano import nano_config, new_nano
 
@@ -69,7 +70,7 @@ config = nano_config(1280) if name == "nano" else qwen3_config("Qwen3-0.6B", lay
 hardware = Hardware("cpu", precision, again == "True")
 policies = RolePolicies(new_nano(0, config), ["manager"], mode, LoraSettings(), hardware=hardware)
 built = status("VmHWM") - before
-trainer = RoleTrainer(policies, "manager", RoleTrainerSettings())
+trainer = RoleTrainer(policies, "manager", trainer_settings())
 rng = np.random.default_rng(0)
 mask = np.arange(length) >= length - sampled
 talks = [
