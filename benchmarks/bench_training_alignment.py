@@ -43,7 +43,7 @@ from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
-from tests.trainer_settings import trainer_settings
+from tests.standard_settings import standard_credit, trainer_settings
 
 REPETITIONS = 5
 STEPS = 4
@@ -120,13 +120,13 @@ def _rollouts(codec: ChatCodec, settings: TeamSettings, pool: QueryPool, number:
     team = Team(codec, engine.policy_version, settings)
     queries = pool.draw(1, number, QUERIES, easy=False)
     limits = GuardLimits()
-    return collect(team, engine, queries, RolloutSettings(ROLLOUTS, PATHS, HORIZON, Costs(), 1.0, limits), number)
+    return collect(team, engine, queries, RolloutSettings(ROLLOUTS, PATHS, HORIZON, Costs(), 1.0, limits, 1.0), number)
 
 
 def _batch(groups: list[list[Rollout]], role: str, method: str, target: int) -> _Batch:
-    rng = np.random.default_rng(0)
-    scored = score_sub(groups, role, BETA, method, target, rng)  # type: ignore[arg-type] # one of its literals
-    credit = assign_credit(scored)
+    rng, settings = np.random.default_rng(0), standard_credit()
+    scored = score_sub(groups, role, BETA, method, target, rng, settings)  # type: ignore[arg-type] # one of its literals
+    credit = assign_credit(scored, settings)
     items = [item for item in credit.items if item.reward is not None]
     return _Batch(
         [item.trajectory for item in items], [item.advantage for item in items], [item.weight for item in items]

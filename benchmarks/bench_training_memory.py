@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from backend.policies.role_policies import RolePolicies
 from backend.training.learning.role_trainer import RoleTrainer
-from tests.trainer_settings import trainer_settings
+from tests.standard_settings import trainer_settings
 from backend.training.algorithm.trajectory import Trajectory
 from cryptosentinel.llm.nano import nano_config, new_nano
 

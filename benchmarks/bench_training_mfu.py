@@ -16,14 +16,13 @@ import torch
 
 from backend.models.architectures import Shape, qwen3_config
 from backend.policies.hardware import Hardware
-from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.planning.flops import PEAKS, training_flops
 from benchmarks.run import Result
 from cryptosentinel.llm.nano import new_nano
-from tests.trainer_settings import trainer_settings
+from tests.standard_settings import lora_settings, trainer_settings
 
 MODEL = "Qwen3-0.6B"
 ROLE = "manager"
@@ -47,7 +46,7 @@ def _row(name: str, checkpointing: bool) -> Result:
         return _unmeasured(name, f"the peak of {card} is not known: not measured")
     seconds = _seconds(checkpointing)
     tokens = ROWS * LENGTH
-    rate = ROWS * training_flops(Shape.of(qwen3_config(MODEL)), LENGTH, SAMPLED, LoraSettings().lora_rank) / seconds
+    rate = ROWS * training_flops(Shape.of(qwen3_config(MODEL)), LENGTH, SAMPLED, lora_settings().lora_rank) / seconds
     return {
         "name": name,
         "value": tokens / seconds,
@@ -75,7 +74,7 @@ def _unmeasured(name: str, why: str) -> Result:
 def _seconds(checkpointing: bool) -> float:
     """Median seconds of a step."""
     hardware = Hardware("cuda", "bfloat16", checkpointing)
-    policies = RolePolicies(new_nano(0, qwen3_config(MODEL)), [ROLE], "lora", LoraSettings(), hardware=hardware)
+    policies = RolePolicies(new_nano(0, qwen3_config(MODEL)), [ROLE], "lora", lora_settings(), hardware=hardware)
     trainer = RoleTrainer(policies, ROLE, trainer_settings(micro_batch_tokens=MICRO_TOKENS))
     rng = np.random.default_rng(0)
     mask = np.arange(LENGTH) >= LENGTH - SAMPLED

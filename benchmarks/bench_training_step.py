@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 
-from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.advantages import group_advantages
 from backend.training.algorithm.trajectory import Trajectory
@@ -35,7 +34,7 @@ from cryptosentinel.llm.chat_codec import PADDING, TURN_END, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import nano_config, new_nano
-from tests.trainer_settings import trainer_settings
+from tests.standard_settings import lora_settings, trainer_settings
 
 STEPS = 8  # the first two warm up
 WARM_UP = 2
@@ -80,7 +79,9 @@ class _Ours:
         self.codec = make_byte_codec()
         self.codec.end_of_turn = -1  # no answer ends early
         self.prompts = [tuple(self.codec.encode_data(prompt)) for prompt in prompts]
-        self.policies = RolePolicies(new_nano(0, nano_config(1024)), [ROLE], "lora", LoraSettings(16, 32))
+        self.policies = RolePolicies(
+            new_nano(0, nano_config(1024)), [ROLE], "lora", lora_settings(lora_rank=16, lora_alpha=32)
+        )
         self.engine = LocalEngine(self.codec, self.policies.base_config, {})
         self.trainer = RoleTrainer(self.policies, ROLE, trainer_settings(learning_rate=1e-5))
         self.number = 0
@@ -156,7 +157,7 @@ def _alternating() -> tuple[list[float], list[float]]:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=codec.tokenizer, eos_token=TURN_END, pad_token=PADDING, padding_side="left"
     )
-    shape = LoraSettings(16, 32)
+    shape = lora_settings(lora_rank=16, lora_alpha=32)
     with tempfile.TemporaryDirectory() as scratch:
         settings = GRPOConfig(
             output_dir=scratch,

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 
 from peft import LoraConfig
 
-from backend.config.base import LINEARS
-
 
 @dataclass(frozen=True)
 class LoraSettings:
     """Shape of the adapters: rank, scaling alpha / rank, and which linear layers carry one."""
 
-    lora_rank: int = 16
-    lora_alpha: int = 32
-    lora_targets: tuple[str, ...] = LINEARS
+    lora_rank: int
+    lora_alpha: int
+    lora_targets: tuple[str, ...]
 
 
 def lora_config(lora: LoraSettings, base_name: str | None = None) -> LoraConfig:

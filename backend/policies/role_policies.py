@@ -19,6 +19,8 @@ from peft import PeftModel, get_peft_model
 from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from backend.config.training import TrainingConfig
+from backend.policies.adapter_shapes import adapter_shape
 from backend.policies.hardware import Hardware, base_state
 from backend.policies.logprobs import token_logps
 from backend.policies.lora import LoraSettings, lora_config
@@ -236,7 +238,7 @@ def _shape_of_each(
 ) -> dict[str, LoraSettings]:
     if isinstance(lora, Mapping):
         return {role: lora[role] for role in roles}
-    return dict.fromkeys(roles, lora or LoraSettings())
+    return dict.fromkeys(roles, lora or adapter_shape(TrainingConfig(), roles[0]))
 
 
 def _with_adapters(model: Qwen3ForCausalLM, shapes: Mapping[str, LoraSettings], seed: int) -> PeftModel:

@@ -63,21 +63,18 @@ class CreditSettings:
     keep_degenerate     False: the manager's degenerate groups are in no denominator, as dynamic sampling wants it
     """
 
-    scale_rewards: bool = True
-    reward_aggregation: RewardAggregation = "sum_then_normalize"
-    group: GroupKey = "role"
-    min_group: int = 4
-    overlong_length: int = 0
-    overlong_buffer: int = 0
-    keep_degenerate: bool = True
+    scale_rewards: bool
+    reward_aggregation: RewardAggregation
+    group: GroupKey
+    min_group: int
+    overlong_length: int
+    overlong_buffer: int
+    keep_degenerate: bool
 
     @property
     def decoupled(self) -> bool:
         """Whether each part of the reward has its own advantage."""
         return self.reward_aggregation == "normalize_then_sum"
-
-
-STANDARD_CREDIT = CreditSettings()
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,7 @@ class RoleCredit:
     unscored: int = 0
 
 
-def assign_credit(groups: Sequence[ScoredGroup], settings: CreditSettings = STANDARD_CREDIT) -> RoleCredit:
+def assign_credit(groups: Sequence[ScoredGroup], settings: CreditSettings) -> RoleCredit:
     """The credit of one role for a step: the advantage of each call within its group. `groups` come from `score_main`
     or `score_sub`."""
     compared = degenerate = 0
@@ -166,7 +163,7 @@ def assign_credit(groups: Sequence[ScoredGroup], settings: CreditSettings = STAN
 
 
 def score_main(
-    groups: Sequence[Sequence[TeamAttempt]], alpha: tuple[float, float], settings: CreditSettings = STANDARD_CREDIT
+    groups: Sequence[Sequence[TeamAttempt]], alpha: tuple[float, float], settings: CreditSettings
 ) -> list[ScoredGroup]:
     """The main agent's calls of each query with their rewards: one trajectory a rollout, weight 1/K each."""
     scored: list[ScoredGroup] = []
@@ -188,7 +185,7 @@ def score_sub(
     method: AlignmentMethod,
     target: int,
     rng: np.random.Generator,
-    settings: CreditSettings = STANDARD_CREDIT,
+    settings: CreditSettings,
     outcomes: Sequence[Sequence[float]] | None = None,
 ) -> list[ScoredGroup]:
     """A sub-agent's calls of each query with their rewards and alignment weights. Queries without a call are left out.

@@ -59,11 +59,11 @@ class Curriculum:
     gate_format: float
     alpha: tuple[float, float]
     beta: tuple[float, float, float]
-    alpha_end: tuple[float, ...] = ()
-    beta_end: tuple[float, ...] = ()
-    pays_outcome: bool = True
-    lr_schedule: Schedule = "constant"
-    lr_end: float = 0.0
+    alpha_end: tuple[float, ...]
+    beta_end: tuple[float, ...]
+    pays_outcome: bool
+    lr_schedule: Schedule
+    lr_end: float
 
     def stage(self, number: int, done: int = 0) -> Stage:
         """A stage, with `done` steps of stage 2 behind it."""

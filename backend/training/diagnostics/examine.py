@@ -36,7 +36,7 @@ from backend.config.training import TrainingConfig
 from backend.store.records import RewardRecord, RolloutRecord, TrajectoryRecord
 from backend.store.store import Store
 from backend.training.algorithm.alignment import align
-from backend.training.curriculum.curriculum import Curriculum
+from backend.training.curriculum.curriculum import curriculum_of
 from backend.training.diagnostics.catalogue import RULES
 from backend.training.diagnostics.rules import DiagnosticFinding, History, can_judge, diagnose
 from cryptosentinel.agents.registry import MANAGER, ROLES
@@ -212,7 +212,7 @@ def reward_metrics(
 ) -> Steps:
     """The shares of format, outcome and validity by step and role. The weights of the parts are those of the step's
     stage; where the run's settings are not known, there is the last one only."""
-    stages = None if training is None else Curriculum(0, 0, 0, training.gate_format, training.alpha, training.beta)
+    stages = None if training is None else curriculum_of(training)
     by_role: dict[tuple[int, str], list[RewardRecord]] = defaultdict(list)
     for one in rewards:
         by_role[one.step + 1, one.role].append(one)

@@ -189,7 +189,7 @@ class RoleTrainer:
         """Tensors of the optimizer and a JSON-safe header with the counters (which are also the scheduler's state)."""
         tensors, numbers = optimizer_state(self._optimizer)
         header = {"kind": "trainer", "role": self.role, "updates": self.updates, "batches": self.batches}
-        return tensors, {**header, "optimizer": self.settings.optimizer, "numbers": numbers}
+        return tensors, {**header, "optimiser": self.settings.optimizer, "numbers": numbers}
 
     def load_state_dict(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
         """Continue from `state_dict`. Raises UserError for the state of another role, optimizer or model."""
@@ -198,7 +198,7 @@ class RoleTrainer:
                 f"this is the state of {header.get('role')}'s {header.get('kind')}, not {self.role}'s trainer"
             )
         # Written before there was a choice, it is AdamW's.
-        kind, numbers = header.get("optimizer", "adamw"), header.get("numbers", {})
+        kind, numbers = header.get("optimiser", "adamw"), header.get("numbers", {})
         if kind != self.settings.optimizer:
             raise UserError(
                 f"the trainer state of {self.role} is that of {kind}: resume with training.optimizer = {kind}, not "

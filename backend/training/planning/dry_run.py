@@ -34,7 +34,7 @@ from backend.policies.hardware import Hardware, hardware_of
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.credit import assign_credit, score_main, score_sub
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.curriculum.curriculum import Curriculum
+from backend.training.curriculum.curriculum import credit_settings, curriculum_of
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.learning.learner import role_settings
 from backend.training.learning.role_trainer import RoleTrainer
@@ -191,12 +191,13 @@ def dry_run(config: Config, *, sampled: int = SAMPLED, memory: int | None = None
     spoken = [call for group in groups for one in group for call in (one.main, *one.subs)]
     spoken += [call for alone in practice for one in alone for call in one.subs]
     with watch.part("credit"):
-        stage = Curriculum(0, 0, 0, 0.0, config.training.alpha, config.training.beta).stage(2)
-        assign_credit(score_main(groups, stage.alpha))
+        stage = curriculum_of(config.training).stage(2)
+        credit = credit_settings(config.training, stage)
+        assign_credit(score_main(groups, stage.alpha, credit), credit)
         for role in roles:
             if role != MANAGER.key:
                 alignment, rng = config.training.alignment, np.random.default_rng(0)
-                assign_credit(score_sub(practice, role, stage.beta, alignment, 1, rng))
+                assign_credit(score_sub(practice, role, stage.beta, alignment, 1, rng, credit), credit)
     first = [call.ids[: int(np.flatnonzero(call.mask)[0])].tolist() for call in spoken if call.role == MANAGER.key]
     engine.forget()
     with watch.part("read prompts again"):
@@ -285,7 +286,7 @@ def _request(ids: list[int], tokens: int, seed: int) -> Request:
 def _update(policies: RolePolicies, role: str, spoken: Sequence[Trajectory], config: Config) -> None:
     """One optimizer step of a role on its conversations, one in a micro-batch, with advantages that are made up."""
     training = config.training.of_role(role)
-    settings = replace(role_settings(training, role), minibatches=1, warmup_steps=10, micro_batch_tokens=1)
+    settings = replace(role_settings(training, role), minibatches=1, micro_batch_tokens=1)
     signs = [(-1.0) ** number for number in range(len(spoken))]
     RoleTrainer(policies, role, settings).step(spoken, signs, [1.0 / len(spoken)] * len(spoken))
 

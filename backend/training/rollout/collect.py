@@ -60,7 +60,7 @@ class RolloutSettings:
     costs: Costs
     max_leverage: float
     limits: GuardLimits
-    outcome_scale: float = 1.0
+    outcome_scale: float
 
     def scorer(self, query: Query) -> RolloutScorer:
         """Who scores what is said and done about a query."""

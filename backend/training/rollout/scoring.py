@@ -43,7 +43,7 @@ class RolloutScorer:
     """
 
     def __init__(
-        self, query: Query, paths: int, horizon: int, costs: Costs, max_leverage: float, outcome_scale: float = 1.0
+        self, query: Query, paths: int, horizon: int, costs: Costs, max_leverage: float, outcome_scale: float
     ) -> None:
         self.query = query
         self._outcome_scale = outcome_scale

@@ -32,6 +32,7 @@ from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import RolePolicies
 from simulator.errors import UserError
 from tests.small_world import tree
+from tests.standard_settings import lora_settings
 
 ROLES = ("manager", "trader")
 
@@ -46,17 +47,17 @@ def disturb(policies: RolePolicies, role: str, seed: int = 0) -> None:
 
 @pytest.fixture
 def policies(tiny: Qwen3ForCausalLM) -> RolePolicies:
-    made = RolePolicies(tiny, ROLES, lora=LoraSettings(lora_rank=4, lora_alpha=8))
+    made = RolePolicies(tiny, ROLES, lora=lora_settings(lora_rank=4, lora_alpha=8))
     for seed, role in enumerate(ROLES):
         disturb(made, role, seed)
     return made
 
 
-@pytest.mark.parametrize("targets", [LoraSettings().lora_targets, ("q_proj", "v_proj")])
+@pytest.mark.parametrize("targets", [lora_settings().lora_targets, ("q_proj", "v_proj")])
 def test_peft_answers_with_the_export_as_we_do_with_merged_weights(
     tiny: Qwen3ForCausalLM, tmp_path: Path, targets: tuple[str, ...]
 ) -> None:
-    policies = RolePolicies(tiny, ROLES, lora=LoraSettings(lora_rank=4, lora_alpha=12, lora_targets=targets))
+    policies = RolePolicies(tiny, ROLES, lora=lora_settings(lora_rank=4, lora_alpha=12, lora_targets=targets))
     disturb(policies, "trader")
     export_adapter(policies, "trader", tmp_path / "trader")
     ids = torch.arange(12).view(2, 6)
@@ -73,7 +74,7 @@ def test_peft_answers_with_the_export_as_we_do_with_merged_weights(
 @given(
     rank=st.integers(1, 6),
     alpha=st.integers(1, 32),
-    targets=st.sets(st.sampled_from(LoraSettings().lora_targets), min_size=1),
+    targets=st.sets(st.sampled_from(lora_settings().lora_targets), min_size=1),
 )
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_read_is_what_was_written(
@@ -106,7 +107,7 @@ def test_the_config_is_what_loaders_of_adapters_read(policies: RolePolicies, tmp
     assert config["peft_type"] == "LORA" and config["task_type"] == "CAUSAL_LM" and config["inference_mode"] is True
     assert (config["r"], config["lora_alpha"], config["bias"]) == (4, 8, "none")
     assert config["base_model_name_or_path"] == "Qwen/Qwen3-0.6B"
-    assert config["target_modules"] == sorted(LoraSettings().lora_targets)
+    assert config["target_modules"] == sorted(lora_settings().lora_targets)
     for name, tensor in load_file(tmp_path / "trader" / WEIGHTS).items():
         assert name.startswith("base_model.model.model.layers.") and tensor.dtype == torch.float32
 
@@ -114,7 +115,7 @@ def test_the_config_is_what_loaders_of_adapters_read(policies: RolePolicies, tmp
 def test_a_version_kept_is_put_back_in_place(tiny: Qwen3ForCausalLM, policies: RolePolicies, tmp_path: Path) -> None:
     kept = save_versions(policies, tmp_path / "kept", "run", 3)
     assert {role: path.parent.name for role, (path, _) in kept.items()} == {role: role for role in ROLES}
-    fresh = RolePolicies(tiny, ROLES, lora=LoraSettings(lora_rank=4, lora_alpha=8))
+    fresh = RolePolicies(tiny, ROLES, lora=lora_settings(lora_rank=4, lora_alpha=8))
     load_versions(fresh, tmp_path / "kept")
     assert [fresh.version(role) for role in ROLES] == [policies.version(role) for role in ROLES]
 
@@ -227,7 +228,7 @@ def test_an_adapter_of_another_base_is_refused_with_both_named(
     save_versions(policies, tmp_path, "run", 0)
     with torch.no_grad():
         tiny.model.norm.weight += 1.0
-    other = RolePolicies(tiny, ROLES, lora=LoraSettings(lora_rank=4, lora_alpha=8))
+    other = RolePolicies(tiny, ROLES, lora=lora_settings(lora_rank=4, lora_alpha=8))
     with pytest.raises(UserError, match="another base") as refused:
         load_versions(other, tmp_path)
     assert policies.base_fingerprint[:12] in str(refused.value) and other.base_fingerprint[:12] in str(refused.value)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
+from backend.config.base import LINEARS
 from backend.config.load import load_config
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
@@ -31,7 +32,7 @@ from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
-from tests.trainer_settings import trainer_settings
+from tests.standard_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
 ROLES = ("manager", "trader")
@@ -184,7 +185,7 @@ PLACED = [*SHAPED, 'training.experimental.per_role.trader.lora_targets="q_proj,v
 
 def test_each_role_has_the_shape_that_was_asked_for() -> None:
     training = load_config("quick", PLACED).training
-    assert adapter_shape(training, "manager") == LoraSettings(4, 8)
+    assert adapter_shape(training, "manager") == LoraSettings(4, 8, LINEARS)
     assert adapter_shape(training, "trader") == LoraSettings(8, 8, ("q_proj", "v_proj"))
     assert largest_rank(training) == 8
     one = load_config("quick", ["training.lora_alpha=5", "training.experimental.per_role.manager.lora_rank=3"]).training

@@ -20,7 +20,7 @@ from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.batches import TrainingRow, micro_batches
 from backend.training.learning.role_trainer import RoleTrainer
-from tests.trainer_settings import trainer_settings
+from tests.standard_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
 CPU = torch.device("cpu")

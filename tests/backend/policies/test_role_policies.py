@@ -11,11 +11,11 @@ from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
 from backend.policies.logprobs import token_logps
-from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.policies.tensor_files import write_tensors
 from backend.training.algorithm.trajectory import Trajectory, pad_trajectories
 from simulator.errors import UserError
+from tests.standard_settings import lora_settings
 
 Make = Callable[..., Trajectory]
 ROLES = ("manager", "trader")
@@ -90,7 +90,7 @@ def test_a_gradient_reaches_one_role_only(tiny: Qwen3ForCausalLM, make: Make, mo
 
 
 def test_lora_trains_the_adapters_of_all_linear_layers_and_nothing_else(tiny: Qwen3ForCausalLM) -> None:
-    policies = RolePolicies(tiny, ROLES, lora=LoraSettings(lora_rank=2, lora_alpha=4))
+    policies = RolePolicies(tiny, ROLES, lora=lora_settings(lora_rank=2, lora_alpha=4))
     model = policies.activate("trader")
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     assert len(names) == len(policies.trainable("trader")) == 2 * 7 * 2
@@ -172,7 +172,7 @@ def test_checkpoints_of_another_model_are_refused_and_change_nothing(tiny: Qwen3
         tiny.model.norm.weight += 1.0
     for policies, what in (
         (RolePolicies(tiny, ROLES), "its base"),
-        (RolePolicies(tiny, ROLES, lora=LoraSettings(lora_rank=4)), "its lora"),
+        (RolePolicies(tiny, ROLES, lora=lora_settings(lora_rank=4)), "its lora"),
         (RolePolicies(tiny, ROLES, "full"), "its mode"),
     ):
         before = policies.version("manager")

@@ -20,7 +20,6 @@ from backend.config.load import config_from_dict
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
 from backend.distributed.entrypoints import check_distributed
-from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.policies.single_policy import SinglePolicy
 from backend.training.algorithm.rewards import Outcome
@@ -35,10 +34,10 @@ from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.local.engine import LocalEngine
 from simulator.errors import UserError
 from tests.small_world import small_config, small_market
-from tests.trainer_settings import trainer_settings
+from tests.standard_settings import lora_settings, trainer_settings
 
 ROLES = ("manager", "market_analyst", "trader")
-LORA = LoraSettings(lora_rank=2, lora_alpha=4)
+LORA = lora_settings(lora_rank=2, lora_alpha=4)
 FREE = trainer_settings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
 
 Make = Callable[..., Trajectory]

@@ -23,6 +23,7 @@ from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange.costs import Costs
 from tests.small_world import HORIZON, RUN, TRAIN, small_market
+from tests.standard_settings import standard_credit
 
 
 @pytest.fixture
@@ -44,14 +45,14 @@ def groups() -> list[list[Rollout]]:
     engine = ScriptedEngine(make_byte_codec(), novice_policies())
     team = Team(make_byte_codec(), engine.policy_version, TeamSettings(horizon_bars=HORIZON))
     queries = QueryPool(small_market(), *TRAIN, HORIZON).draw(1, 0, 4, easy=False)
-    return collect(team, engine, queries, RolloutSettings(4, 4, HORIZON, Costs(), 1.0, GuardLimits()), 1)
+    return collect(team, engine, queries, RolloutSettings(4, 4, HORIZON, Costs(), 1.0, GuardLimits(), 1.0), 1)
 
 
 def credits_of(groups: list[list[Rollout]]) -> dict[str, RoleCredit]:
-    beta, rng = (0.1, 0.4, 0.5), np.random.default_rng(1)
+    beta, rng, credit = (0.1, 0.4, 0.5), np.random.default_rng(1), standard_credit()
     subs = ("market_analyst", "risk_analyst", "trader")
-    return {"manager": assign_credit(score_main(groups, (0.1, 0.9)))} | {
-        role: assign_credit(score_sub(groups, role, beta, "fractional", 2, rng)) for role in subs
+    return {"manager": assign_credit(score_main(groups, (0.1, 0.9), credit), credit)} | {
+        role: assign_credit(score_sub(groups, role, beta, "fractional", 2, rng, credit), credit) for role in subs
     }
 
 

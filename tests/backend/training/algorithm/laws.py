@@ -21,7 +21,7 @@ from backend.training.curriculum.queries import QueryPool
 from backend.training.rollout.collect import Rollout
 from cryptosentinel.team import TeamDecision
 from tests.small_world import HORIZON, TRAIN, small_market
-from tests.trainer_settings import trainer_settings
+from tests.standard_settings import standard_credit, trainer_settings
 
 SEEDS = range(12)
 
@@ -168,9 +168,11 @@ def _rollouts(with_others: bool) -> list[list[Rollout]]:
 def roles_share_no_statistic(code: Code) -> None:
     found = []
     for with_others in (False, True):
-        rng = np.random.default_rng(0)
-        groups = code.credit.score_sub(_rollouts(with_others), "trader", (0.1, 0.4, 0.5), "fractional", 2, rng)
-        credit = code.credit.assign_credit(groups)
+        rng, settings = np.random.default_rng(0), standard_credit()
+        groups = code.credit.score_sub(
+            _rollouts(with_others), "trader", (0.1, 0.4, 0.5), "fractional", 2, rng, settings
+        )
+        credit = code.credit.assign_credit(groups, settings)
         found.append([(one.advantage, one.weight) for one in credit.items if one.trajectory.role == "trader"])
     assert found[0] == found[1]
 

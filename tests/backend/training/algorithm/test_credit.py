@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from backend.training.algorithm.advantages import batch_scaled, decoupled_advantages, group_advantages
 from backend.training.algorithm.alignment import AlignmentMethod
 from backend.training.algorithm.credit import (
-    STANDARD_CREDIT,
     CreditSettings,
     RoleCredit,
     TrajectoryCredit,
@@ -28,8 +27,10 @@ from backend.training.curriculum.queries import QueryPool
 from backend.training.rollout.collect import Rollout
 from cryptosentinel.team import TeamDecision
 from tests.small_world import HORIZON, TRAIN, small_market
+from tests.standard_settings import standard_credit
 
 ALPHA, BETA = (0.1, 0.9), (0.1, 0.4, 0.5)
+STANDARD_CREDIT = standard_credit()
 QUERIES = QueryPool(small_market(), *TRAIN, HORIZON).draw(1, 0, 3, easy=False)
 
 Call = tuple[bool, float | None]  # valid, expert score
@@ -66,7 +67,7 @@ def build(drawn: Sequence[Sequence[tuple[bool, float, Sequence[Call]]]], role: s
 def credit(
     drawn: list[list[Rollout]], method: AlignmentMethod = "fractional", target: int = 2, **settings: Any
 ) -> RoleCredit:
-    chosen = CreditSettings(**settings)
+    chosen = standard_credit(**settings)
     return assign_credit(score_sub(drawn, "trader", BETA, method, target, np.random.default_rng(1), chosen), chosen)
 
 
@@ -211,14 +212,14 @@ def test_decoupled_credit_is_the_parts_advantages_over_the_batchs_sigma(drawn: D
     ]
     for items, want in zip(rows, batch_scaled(made, weights), strict=True):
         assert [one.advantage for one in items] == pytest.approx(want.tolist())
-    main = main_credit(build(drawn), CreditSettings(reward_aggregation="normalize_then_sum"))
+    main = main_credit(build(drawn), standard_credit(reward_aggregation="normalize_then_sum"))
     values = np.array([one.advantage for one in main.items]) * [one.weight for one in main.items]
     assert values.sum() == pytest.approx(0.0, abs=1e-9)
 
 
 @given(groups)
 def test_without_sigma_the_managers_advantage_is_its_reward_above_the_mean(drawn: Drawn) -> None:
-    found = main_credit(build(drawn), CreditSettings(scale_rewards=False))
+    found = main_credit(build(drawn), standard_credit(scale_rewards=False))
     for query in range(len(drawn)):
         items = scored(found, query)
         rewards = np.array([one.reward for one in items])
@@ -227,7 +228,7 @@ def test_without_sigma_the_managers_advantage_is_its_reward_above_the_mean(drawn
 
 @given(groups)
 def test_groups_that_teach_nothing_can_be_left_out_of_the_managers_denominator(drawn: Drawn) -> None:
-    kept, left_out = (main_credit(build(drawn), CreditSettings(keep_degenerate=keep)) for keep in (True, False))
+    kept, left_out = (main_credit(build(drawn), standard_credit(keep_degenerate=keep)) for keep in (True, False))
     assert (kept.groups, kept.degenerate) == (left_out.groups, left_out.degenerate)
     assert sum(one.weight for one in kept.items) == pytest.approx(kept.groups)
     assert sum(one.weight for one in left_out.items) == pytest.approx(kept.groups - kept.degenerate)
@@ -239,7 +240,7 @@ def test_an_overlong_answer_is_paid_less_whether_valid_or_not(drawn: Drawn) -> N
     """Every call of these samples one token."""
     rolled = build(drawn)
     for length, buffer, penalty in ((1, 1, -1.0), (2, 2, -0.5), (9, 8, 0.0)):
-        settings = CreditSettings(overlong_length=length, overlong_buffer=buffer)
+        settings = standard_credit(overlong_length=length, overlong_buffer=buffer)
         for plain, found in (
             (main_credit(rolled), main_credit(rolled, settings)),
             (credit(rolled), credit(rolled, overlong_length=length, overlong_buffer=buffer)),
@@ -254,8 +255,8 @@ def test_an_overlong_answer_is_paid_less_whether_valid_or_not(drawn: Drawn) -> N
 
 def test_an_outcome_of_its_own_takes_the_place_of_the_teams() -> None:
     rolled = build([[(True, 0.9, [(True, 0.5)]), (False, 0.9, [(True, 0.5)])]])
-    scored = score_sub(rolled, "trader", BETA, "fractional", 2, np.random.default_rng(1), outcomes=[[0.3, 0.5]])
-    found = assign_credit(scored)
+    scored = score_sub(rolled, "trader", BETA, "fractional", 2, np.random.default_rng(1), STANDARD_CREDIT, [[0.3, 0.5]])
+    found = assign_credit(scored, STANDARD_CREDIT)
     assert [one.parts.outcome for one in found.items] == [0.3, 0.5]
     assert [one.reward for one in found.items] == pytest.approx([0.1 + 0.12 + 0.25, 0.1 + 0.2 + 0.25])
 
@@ -265,7 +266,7 @@ def test_practice_behind_the_rollouts_has_no_outcome_of_its_own() -> None:
     rolled = build(
         [[(True, 0.9, [(True, 0.5)]), (True, 0.9, [(True, 0.5)])], [(False, 0.0, [(True, 0.2), (True, 0.8)])]]
     )
-    scored = score_sub(rolled, "trader", BETA, "fractional", 2, np.random.default_rng(1), outcomes=[[0.3, 0.5]])
-    found = assign_credit(scored)
+    scored = score_sub(rolled, "trader", BETA, "fractional", 2, np.random.default_rng(1), STANDARD_CREDIT, [[0.3, 0.5]])
+    found = assign_credit(scored, STANDARD_CREDIT)
     assert [one.parts.outcome for one in found.items] == [0.3, 0.5, 0.0, 0.0]
     assert [one.advantage for one in found.items] == pytest.approx([-1.0, 1.0, -1.0, 1.0], abs=1e-6)

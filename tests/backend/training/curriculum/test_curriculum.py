@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.training.curriculum.curriculum import Curriculum, Schedule
+from backend.training.curriculum.curriculum import Schedule
+from tests.standard_settings import standard_curriculum
 
-PLAN = Curriculum(2, 6, 4, 0.9, (0.1, 0.9), (0.1, 0.4, 0.5))
+PLAN = standard_curriculum(
+    stage1_steps=2, stage1_max_steps=6, stage2_steps=4, gate_format=0.9, alpha=(0.1, 0.9), beta=(0.1, 0.4, 0.5)
+)
 
 
 def test_stage_1_pays_for_format_and_expertise_on_easy_states() -> None:

@@ -26,7 +26,7 @@ from backend.training.learning.data_parallel import DataParallelGradients, balan
 from backend.training.learning.role_trainer import GradientPool, RoleTrainer
 from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tokenizer
 from simulator.errors import RunFailed
-from tests.trainer_settings import trainer_settings
+from tests.standard_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
 ROLES = ("manager", "trader")

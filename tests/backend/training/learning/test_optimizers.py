@@ -16,7 +16,7 @@ from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.optimizers import OptimizerName
 from backend.training.learning.role_trainer import RoleTrainer, RoleTrainerSettings
 from simulator.errors import UserError
-from tests.trainer_settings import trainer_settings
+from tests.standard_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
 NAMES: tuple[OptimizerName, ...] = ("adamw", "adafactor", "sgd")

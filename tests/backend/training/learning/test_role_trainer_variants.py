@@ -19,7 +19,7 @@ from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.objective import Aggregation
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
-from tests.trainer_settings import trainer_settings
+from tests.standard_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
 FREE = trainer_settings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)

@@ -9,11 +9,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from backend.models.architectures import Shape, qwen3_config
-from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import RolePolicies
 from backend.training.planning.flops import training_flops
 from benchmarks import bench_training_mfu
 from cryptosentinel.llm.nano import nano_config, new_nano
+from tests.standard_settings import lora_settings
 
 RANK = 4
 MODES: list[Literal["lora", "full"]] = ["lora", "full"]
@@ -23,7 +23,7 @@ def counted(layers: int, length: int, sampled: int, weights: Literal["lora", "fu
     """What torch counts of a conversation's passes forward and backward, with attention as plain products."""
     config = nano_config(300, hidden_size=32, layers=layers, heads=6, kv_heads=2, head_dim=8, intermediate_size=80)
     config._attn_implementation = "eager"
-    policies = RolePolicies(new_nano(0, config), ["manager"], weights, LoraSettings(lora_rank=RANK))
+    policies = RolePolicies(new_nano(0, config), ["manager"], weights, lora_settings(lora_rank=RANK))
     # One token more than is read: the last one is only a target.
     ids = torch.randint(0, 300, (1, length + 1), generator=torch.Generator().manual_seed(0))
     mask = torch.arange(length + 1)[None] > length - sampled

@@ -21,7 +21,6 @@ from backend.config.schema import NanoConfig
 from backend.config.training import TrainingConfig
 from backend.models.architectures import KNOWN, Shape, architecture_of, qwen3_config
 from backend.policies.hardware import Hardware, Precision
-from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import RolePolicies
 from backend.training.planning.memory_estimate import (
     GIB,
@@ -45,6 +44,7 @@ from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.local.qwen3 import KVCache, Qwen3Decoder
 from cryptosentinel.llm.nano import nano_config, new_nano
 from simulator.errors import UserError
+from tests.standard_settings import lora_settings
 
 MEASURED = """
 import json, sys
@@ -52,10 +52,9 @@ import numpy as np, torch
 torch.set_num_threads(1)
 from backend.models.architectures import qwen3_config
 from backend.policies.hardware import Hardware
-from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import RolePolicies
 from backend.training.learning.role_trainer import RoleTrainer
-from tests.trainer_settings import trainer_settings
+from tests.standard_settings import lora_settings, trainer_settings
 from backend.training.algorithm.trajectory import Trajectory
 from cryptosentinel.llm.nano import nano_config, new_nano
 
@@ -68,7 +67,7 @@ status = lambda name: next(
 before = status("VmRSS")
 config = nano_config(1280) if name == "nano" else qwen3_config("Qwen3-0.6B", layers=2)
 hardware = Hardware("cpu", precision, again == "True")
-policies = RolePolicies(new_nano(0, config), ["manager"], mode, LoraSettings(), hardware=hardware)
+policies = RolePolicies(new_nano(0, config), ["manager"], mode, lora_settings(), hardware=hardware)
 built = status("VmHWM") - before
 trainer = RoleTrainer(policies, "manager", trainer_settings())
 rng = np.random.default_rng(0)
@@ -117,7 +116,7 @@ def test_parameters_and_adapters_are_counted_exactly(hidden: int, layers: int, t
     shape = Shape.of(config)
     model = new_nano(0, config)
     assert shape.parameters == sum(one.numel() for one in model.parameters())
-    policies = RolePolicies(model, ["manager"], "lora", LoraSettings(lora_rank=rank))
+    policies = RolePolicies(model, ["manager"], "lora", lora_settings(lora_rank=rank))
     assert shape.adapter(rank) == sum(one.numel() for one in policies.trainable("manager"))
 
 
@@ -129,7 +128,7 @@ def test_activations_are_what_autograd_keeps(
 ) -> None:
     config, batch, sampled = small(layers), 4, 20
     hardware = Hardware(precision=precision)
-    policies = RolePolicies(new_nano(0, config), ["manager"], mode, LoraSettings(lora_rank=16), hardware=hardware)
+    policies = RolePolicies(new_nano(0, config), ["manager"], mode, lora_settings(lora_rank=16), hardware=hardware)
     own = {one.untyped_storage().data_ptr() for one in policies.activate("manager").parameters()}
     kept: dict[int, tuple[int, torch.Tensor]] = {}
 
@@ -166,7 +165,7 @@ def test_checkpointing_keeps_the_inputs_of_blocks_and_one_block() -> None:
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_engines_weights_are_counted_exactly(tied: bool) -> None:
     config = small(tied=tied)
-    policies = RolePolicies(new_nano(0, config), list(ROLES), "lora", LoraSettings(lora_rank=4))
+    policies = RolePolicies(new_nano(0, config), list(ROLES), "lora", lora_settings(lora_rank=4))
     engine = LocalEngine(make_byte_codec(), config, {})
     for number, role in enumerate(ROLES):
         with torch.no_grad():

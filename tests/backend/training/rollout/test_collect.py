@@ -29,8 +29,9 @@ from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange.costs import Costs
 from tests.small_world import HORIZON, RUN, TRAIN, small_market
+from tests.standard_settings import standard_credit
 
-SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, GuardLimits())
+SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, GuardLimits(), 1.0)
 POOL = QueryPool(small_market(), *TRAIN, HORIZON)
 
 
@@ -122,7 +123,7 @@ def test_metrics_are_means_over_the_rollouts(store: Store, tmp_path: Path) -> No
     assert metrics["team/exposure"] == pytest.approx(sum(map(abs, exposures)) / len(every))
     assert metrics["team/tokens"] == sum(len(c.ids) for one in every for c in (one.main, *one.subs))
     assert team_metrics([]) == {} and spoken_metrics("trader", [], 4) == {}
-    credit = assign_credit(score_main(groups, (0.1, 0.9)))
+    credit = assign_credit(score_main(groups, (0.1, 0.9), standard_credit()), standard_credit())
     paid = credit_metrics("manager", credit, (0.1, 0.9))
     assert paid["manager/reward/mean"] == pytest.approx(0.1 + 0.9 * metrics["team/outcome"])
     assert paid["manager/degenerate_share"] == credit.degenerate / 6

@@ -27,6 +27,7 @@ from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order
 from tests.small_world import HORIZON, TRAIN, small_market
+from tests.standard_settings import standard_credit
 
 ROLES = ("market_analyst", "risk_analyst", "trader")
 Game = dict[frozenset[str], float]
@@ -75,7 +76,7 @@ def test_without_interaction_both_are_what_the_role_adds(game: Game, worth: list
     assert difference_rewards(game.__getitem__, ROLES) == {one: game[whole] - game[whole - {one}] for one in ROLES}
 
 
-SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, GuardLimits(max_exposure=0.9))
+SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, GuardLimits(max_exposure=0.9), 1.0)
 
 
 def _manager(messages: ChatMessages, seed: int) -> str:
@@ -154,7 +155,7 @@ def test_a_role_is_credited_with_what_its_effects_changed_on_the_same_scenarios(
     assert set(outcomes) == {"risk_analyst", "trader"}, "advice cannot be replayed and is broadcast"
     moved = 0
     for number, group in enumerate(groups):
-        scorer = RolloutScorer(group[0].query, SETTINGS.scenario_paths, HORIZON, SETTINGS.costs, 1.0)
+        scorer = RolloutScorer(group[0].query, SETTINGS.scenario_paths, HORIZON, SETTINGS.costs, 1.0, 1.0)
         for position, one in enumerate(group):
             risk, trader = (2.0 * outcomes[role][number][position] - 1.0 for role in ("risk_analyst", "trader"))
             v = {some: scorer.outcome(again(one, some)).score for some in [(), ROLES[1:], ROLES[1:2], ROLES[2:]]}
@@ -169,9 +170,9 @@ def test_a_role_is_credited_with_what_its_effects_changed_on_the_same_scenarios(
 
 def test_the_credited_outcome_is_the_outcome_part_of_a_sub_agents_reward(groups: list[list[Rollout]]) -> None:
     outcomes = role_outcomes(a_team(), groups, SETTINGS, "shapley")
-    beta, rng = (0.1, 0.4, 0.5), np.random.default_rng(0)
+    beta, rng, credit = (0.1, 0.4, 0.5), np.random.default_rng(0), standard_credit()
     credits = {
-        role: assign_credit(score_sub(groups, role, beta, "fractional", 2, rng, outcomes=outcomes.get(role)))
+        role: assign_credit(score_sub(groups, role, beta, "fractional", 2, rng, credit, outcomes.get(role)), credit)
         for role in ROLES
     }
     for number, group in enumerate(groups):

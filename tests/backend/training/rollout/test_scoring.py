@@ -26,7 +26,7 @@ queries = st.integers(0, 30).map(lambda step: POOL.draw(1, step, 1, easy=False)[
 
 
 def scorer(query: Query, paths: int = PATHS, fee: float = 0.0005) -> RolloutScorer:
-    return RolloutScorer(query, paths, HORIZON, Costs(taker_fee=fee), 1.0)
+    return RolloutScorer(query, paths, HORIZON, Costs(taker_fee=fee), 1.0, 1.0)
 
 
 def said(role: str, answer: dict[str, Any] | None, **brief: Any) -> Transcript:
@@ -143,7 +143,7 @@ def test_a_limit_that_never_trades_is_paid_for_what_was_missed(side: str) -> Non
 
 def test_a_wait_beyond_the_horizon_is_not_scored() -> None:
     query = replace(POOL.draw(3, 0, 1, easy=False)[0], exposure=0.0)
-    short = RolloutScorer(query, 4, 2, Costs(), 1.0)
+    short = RolloutScorer(query, 4, 2, Costs(), 1.0, 1.0)
     assert (
         short.expert_score(said("trader", {"type": "market", "wait": 4, "slices": 1}, side="long", exposure=1.0))
         is None
@@ -192,4 +192,4 @@ def test_a_large_scale_makes_the_outcome_the_mean_return(query: Query, exposure:
     net = scorer(query).outcome(orders).net_return
     assert (scored(1000.0) - 0.5) * 1000.0 == pytest.approx(net / query.volatility / 2, rel=1e-4, abs=1e-6)
     twice = replace(query, volatility=2.0 * query.volatility)
-    assert scored(2.0) == pytest.approx(RolloutScorer(twice, PATHS, HORIZON, Costs(), 1.0).outcome(orders).score)
+    assert scored(2.0) == pytest.approx(RolloutScorer(twice, PATHS, HORIZON, Costs(), 1.0, 1.0).outcome(orders).score)
