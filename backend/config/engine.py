@@ -10,6 +10,8 @@ from backend.config.base import Section
 from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
 from simulator.errors import UserError
 
+_NO_LIMITS = SpendingLimits()
+
 Money = Annotated[float, Field(ge=0.0, le=1e6)]
 
 
@@ -54,7 +56,7 @@ class EngineConfig(Section):
     def _check(self) -> Self:
         if self.kind == "openai_api" and self.constrained:
             raise ValueError(
-                "constrained = true needs an engine that takes a grammar: set kind to transformers or vllm, or leave "
+                "constrained = true needs an engine that takes a grammar: set kind to local or vllm, or leave "
                 "constrained out"
             )
         if self.url and self.kind == "local":
@@ -70,10 +72,10 @@ class EngineConfig(Section):
 class SpendingConfig(Section):
     """At most so much; 0: any amount. What is spent can pass a limit by one request."""
 
-    calls: int = Field(0, ge=0, le=1_000_000_000, description="requests to the engine")
-    tokens: int = Field(0, ge=0, le=1_000_000_000_000, description="tokens read and sampled")
-    seconds: float = Field(0.0, ge=0.0, le=1e9, description="seconds waited for answers")
-    money: float = Field(0.0, ge=0.0, le=1e9, description="money, in quote currency, by `budget.prices`")
+    calls: int = Field(_NO_LIMITS.calls, ge=0, le=1_000_000_000, description="requests to the engine")
+    tokens: int = Field(_NO_LIMITS.tokens, ge=0, le=1_000_000_000_000, description="tokens read and sampled")
+    seconds: float = Field(_NO_LIMITS.seconds, ge=0.0, le=1e9, description="seconds waited for answers")
+    money: float = Field(_NO_LIMITS.money, ge=0.0, le=1e9, description="money, in quote currency, by `budget.prices`")
 
     def limits(self) -> SpendingLimits:
         """As the team knows them."""

@@ -14,7 +14,9 @@ from backend.config.base import Fraction, Names, Section
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs, FeeTier
 from simulator.market.timeframes import TIMEFRAMES
+from simulator.synthetic.defaults import DRIFT_RATIO, EDGE, NEWS_ACCURACY, TIMEFRAME
 
+_COSTS = Costs()  # its own defaults
 NONE = "none"  # in place of a path: not even what stands beside the bars
 _ISOLATED = re.compile(r"([^:]+):(\d+(?:\.\d+)?)")
 
@@ -24,7 +26,9 @@ class MarketConfig(Section):
 
     data: str = Field("", description="folder of Parquet files; empty: generate a synthetic market")
     symbols: Names = Field((), description="symbols to use, as a list or 'A,B'; empty: all there are")
-    timeframe: Literal["1m", "5m", "15m", "30m", "1h", "4h", "1d"] = Field("4h", description="bars to load or generate")
+    timeframe: Literal["1m", "5m", "15m", "30m", "1h", "4h", "1d"] = Field(
+        TIMEFRAME, description="bars to load or generate"
+    )
     resample: Literal["", "5m", "15m", "30m", "1h", "4h", "1d"] = Field(
         "", description="timeframe to decide on, a multiple of `timeframe`; empty: the same"
     )
@@ -35,11 +39,13 @@ class MarketConfig(Section):
     coins: int = Field(4, ge=1, le=20, description="synthetic: number of coins")
     bars: int = Field(6000, ge=200, le=1_000_000, description="synthetic: number of bars")
     seed: int = Field(7, ge=0, le=2**31 - 1, description="synthetic: seed of the generator")
-    edge: bool = Field(True, description="synthetic: false gives the twin without any information about the drift")
+    edge: bool = Field(EDGE, description="synthetic: false gives the twin without any information about the drift")
     drift_ratio: float = Field(
-        0.3, ge=0.0, le=2.0, description="synthetic: drift a day in bull and bear, in daily volatilities"
+        DRIFT_RATIO, ge=0.0, le=2.0, description="synthetic: drift a day in bull and bear, in daily volatilities"
     )
-    news_accuracy: Fraction = Field(0.75, description="synthetic: share of toned headlines that agree with the regime")
+    news_accuracy: Fraction = Field(
+        NEWS_ACCURACY, description="synthetic: share of toned headlines that agree with the regime"
+    )
     train_share: float = Field(
         0.6, gt=0.0, lt=1.0, description="first part of the history, for training; the rest is split into two"
     )
@@ -63,9 +69,12 @@ class CostsConfig(Section):
     too small to trade on, so they are off here and on in the preset for recorded bars.
     """
 
-    taker_fee: float = Field(0.0005, ge=0.0, le=0.01, description="fee as a fraction of the notional")
+    taker_fee: float = Field(_COSTS.taker_fee, ge=0.0, le=0.01, description="fee as a fraction of the notional")
     maker_fee: float = Field(
-        0.0002, gt=-0.01, le=0.01, description="fee of what rested in the book, as a fraction; a rebate is negative"
+        _COSTS.maker_fee,
+        gt=-0.01,
+        le=0.01,
+        description="fee of what rested in the book, as a fraction; a rebate is negative",
     )
     fee_tiers: tuple[tuple[float, ...], ...] = Field(
         (),
@@ -73,22 +82,29 @@ class CostsConfig(Section):
         "[[0, maker, taker], [volume, maker, taker], ...]",
     )
     fee_currency: Literal["quote", "base"] = Field(
-        "quote", description="base: the fee of a purchase is taken off the coins bought, as spot venues do"
+        _COSTS.fee_currency, description="base: the fee of a purchase is taken off the coins bought, as spot venues do"
     )
     half_spread_bps: float = Field(
         2.0, ge=0.0, le=200.0, description="half the spread in basis points, for data that has no spread"
     )
     spread_multiplier: float = Field(
-        1.0, ge=0.0, le=100.0, description="scales every half spread; 0 trades at the mid price"
+        _COSTS.spread_multiplier, ge=0.0, le=100.0, description="scales every half spread; 0 trades at the mid price"
     )
     impact: float = Field(
-        0.0, ge=0.0, le=10.0, description="Y of the impact Y x volatility x sqrt(share of the volume); 1 is usual"
+        _COSTS.impact,
+        ge=0.0,
+        le=10.0,
+        description="Y of the impact Y x volatility x sqrt(share of the volume); 1 is usual",
     )
     participation: float = Field(
         0.0, ge=0.0, le=1.0, description="most of a bar's volume that orders may take, what is left waits; 0: any"
     )
-    latency_bars: int = Field(0, ge=0, le=1000, description="bars that an order takes beyond the next open")
-    borrow_rate: float = Field(0.1, ge=0.0, le=10.0, description="interest a year on spot coins sold short")
+    latency_bars: int = Field(
+        _COSTS.latency_bars, ge=0, le=1000, description="bars that an order takes beyond the next open"
+    )
+    borrow_rate: float = Field(
+        _COSTS.borrow_rate, ge=0.0, le=10.0, description="interest a year on spot coins sold short"
+    )
     max_leverage: float = Field(1.0, gt=0.0, le=10.0, description="cap on gross notional / equity at the exchange")
     cash: float = Field(10_000.0, gt=0.0, le=1e9, description="cash at the start")
 

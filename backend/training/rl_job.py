@@ -142,7 +142,7 @@ def check_trainable(config: Config) -> None:
     if config.engine.kind == "openai_api":
         raise ConfigError(
             "engine.kind = openai_api gives no log-probs of what its model sampled, so it cannot be trained: use "
-            "transformers or vllm"
+            "local or vllm"
         )
     if config.engine.constrained:
         raise ConfigError(

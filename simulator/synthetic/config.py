@@ -8,6 +8,7 @@ import numpy as np
 
 from simulator.errors import DataError
 from simulator.market.timeframes import DAY_MS, interval_of
+from simulator.synthetic.defaults import DRIFT_RATIO, EDGE, NEWS_ACCURACY, TIMEFRAME
 from simulator.synthetic.dynamics import Parameters
 
 
@@ -21,8 +22,8 @@ class SyntheticConfig:
     bars: int
     seed: int
     symbols: tuple[str, ...] = ("AAAUSDT", "BBBUSDT", "CCCUSDT", "DDDUSDT")
-    timeframe: str = "4h"
-    edge: bool = True
+    timeframe: str = TIMEFRAME
+    edge: bool = EDGE
     start: int = 1_577_836_800_000  # open time of the first bar, ms; 2020-01-01
     start_price: float = 100.0
     steps: int = 8  # sub-steps of a bar, whose extremes are high and low
@@ -30,7 +31,7 @@ class SyntheticConfig:
     regime_days: float = 15.0  # mean length of a bull or bear regime
     trend_weight: float = 0.7  # share of time in bull or bear, evenly; the rest is range
     market_share: float = 0.5  # share of the regime draws that hit all coins at once
-    drift_ratio: float = 0.30  # |drift| a day in bull and bear, in daily volatilities
+    drift_ratio: float = DRIFT_RATIO  # |drift| a day in bull and bear, in daily volatilities
 
     daily_volatility: float = 0.025
     volatility_range: float = 0.2  # coins' volatilities spread evenly over 1 -+ this, times the above
@@ -49,7 +50,7 @@ class SyntheticConfig:
 
     news_days: float = 1.5  # mean time between two headlines about one coin
     news_neutral: float = 0.25  # share of headlines without a tone
-    news_accuracy: float = 0.75  # of the others in bull and bear: share whose tone agrees with the regime
+    news_accuracy: float = NEWS_ACCURACY  # of the others in bull and bear: share whose tone agrees with the regime
 
     spread_base: float = 2e-4  # half spread, fraction of the price
     spread_memory: float = 0.9

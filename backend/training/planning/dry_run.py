@@ -204,7 +204,7 @@ def dry_run(config: Config, *, sampled: int = SAMPLED, memory: int | None = None
         engine.generate([_request(ids, 1, seed) for seed, ids in enumerate(first)])
     with watch.part("sample again"):
         answers = engine.generate([_request(ids, sampled + 1, seed) for seed, ids in enumerate(first)])
-    with watch.part("optimiser steps"):
+    with watch.part("optimizer steps"):
         for role in roles:
             _update(policies, role, [call for call in spoken if call.role == role], config)
     with watch.part("new weights to the engine"):
@@ -326,7 +326,7 @@ def project(run: DryRun, config: Config) -> Projection:
     deeper = run.shape.layers / run.layers
     reading = run.seconds("read prompts again") / run.prompts
     sampling = run.seconds("sample again") / run.sampled
-    training_rate = run.seconds("optimiser steps") / run.trained
+    training_rate = run.seconds("optimizer steps") / run.trained
     return Projection(
         conversations=conversations,
         tokens=round(conversations * (read + sampled)),

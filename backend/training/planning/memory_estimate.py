@@ -176,7 +176,7 @@ def estimate(shape: Shape, plan: MemoryPlan) -> Estimate:
         Need("base model", "always", base_bytes(shape, plan)),
         Need("policies of the roles", "always", plan.roles * own * FLOAT),
         Need("copies to roll back to", "always", plan.roles * own * FLOAT),
-        Need("optimiser", "always", plan.roles * plan.moments * own * FLOAT),
+        Need("optimizer", "always", plan.roles * plan.moments * own * FLOAT),
         *updates(shape, plan),
     ]
     if plan.anchored:
@@ -328,7 +328,7 @@ def _advice(part: str) -> str:
         )
     if "KV cache" in part:
         return "Lower engine.context_tokens, team.max_tokens or training.rollouts_per_query"
-    if part.startswith(("policies", "copies", "optimiser", "gradients")):
+    if part.startswith(("policies", "copies", "optimizer", "gradients")):
         return "Train adapters (training.weights = lora) of a lower training.lora_rank"
     return "Take a smaller base, or a machine with more memory"
 

@@ -1,4 +1,4 @@
-"""Each optimiser: it learns, goes on bit for bit from what it saved, and refuses what is not its own."""
+"""Each optimizer: it learns, goes on bit for bit from what it saved, and refuses what is not its own."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ PARTS = [
     "credit",
     "read prompts again",
     "sample again",
-    "optimiser steps",
+    "optimizer steps",
     "new weights to the engine",
 ]
 
@@ -109,7 +109,7 @@ def test_the_step_is_shown(monkeypatch: pytest.MonkeyPatch, found: DryRun) -> No
     with console.capture() as captured:
         show_dry_run(config())
     shown = captured.get()
-    for words in ("nano:", "at the peak", "fits:", "2 of 3 blocks", "optimiser steps", "would take at most"):
+    for words in ("nano:", "at the peak", "fits:", "2 of 3 blocks", "optimizer steps", "would take at most"):
         assert words in shown
     assert "vLLM" not in shown
 

@@ -77,7 +77,7 @@ talks = [
                np.where(mask, -7.0, 0.0).astype(np.float32), "v", True, 1.0, None, False)
     for i in range(count)
 ]
-for _ in range(2):  # the optimiser's moments are there from the second on
+for _ in range(2):  # the optimizer's moments are there from the second on
     trainer.step(talks, [(-1.0) ** i for i in range(count)], [1 / count] * count)
 print(json.dumps([built, status("VmHWM") - before]))
 """
@@ -296,7 +296,7 @@ def test_what_cannot_fit_is_refused_with_advice() -> None:
     [
         ("activations of a micro-batch", "max_tokens"),
         ("vLLM: KV cache", "context_tokens"),
-        ("optimiser: two moments", "lora"),
+        ("optimizer: two moments", "lora"),
         ("base model", "smaller base"),
     ],
 )
