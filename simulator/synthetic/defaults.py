@@ -3,7 +3,9 @@ reading a configuration loads no compiler."""
 
 from __future__ import annotations
 
-TIMEFRAME = "4h"
+from typing import Final
+
+TIMEFRAME: Final = "4h"
 EDGE = True
 DRIFT_RATIO = 0.3
 NEWS_ACCURACY = 0.75
