@@ -44,6 +44,7 @@ from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.standard_settings import standard_credit, trainer_settings
+from tests.team_scenes import standard_team
 
 REPETITIONS = 5
 STEPS = 4
@@ -74,7 +75,7 @@ def run() -> list[Result]:
     """`training.alignment` in tokens of training work over some steps, the same against the paper's d, and
     `training.alignment.seconds` of processor time of one step; each the sum over the sub-agents."""
     pool = QueryPool(generate(SyntheticConfig(bars=600, seed=3, symbols=("AAAUSDT",))), 0, 580, HORIZON)
-    settings = TeamSettings(horizon_bars=HORIZON)
+    settings = standard_team(horizon_bars=HORIZON)
     spoken = transcribe(make_byte_codec(), pool, settings, 100, 0.3, 1)
     codec = ChatCodec(train_tokenizer([make_byte_codec().decode(list(one.ids)) for one in spoken], VOCABULARY))
     roles = tuple(role.key for role in SUB_AGENTS.values())

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, OfCoin, Position
-from cryptosentinel.agents.registry import STANDARD, roles_of, team_of
+from cryptosentinel.agents.registry import roles_of, team_of
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.role import Role
 from cryptosentinel.agents.trader import Execution
@@ -48,14 +48,14 @@ class TeamSettings:
     turn. `context_tokens` is how long a conversation may be with its next answer (0: any length): the oldest tool
     results are taken out to stay below."""
 
-    horizon_bars: int = 12
-    mask_symbols: bool = True
-    schemas_in_prompt: bool = False
-    memory: int = 0
-    roles: tuple[str, ...] = STANDARD
-    retries: int = 0
-    context_tokens: int = 0
-    sampling: Sampling = field(default_factory=Sampling)
+    horizon_bars: int
+    mask_symbols: bool
+    schemas_in_prompt: bool
+    memory: int
+    roles: tuple[str, ...]
+    retries: int
+    context_tokens: int
+    sampling: Sampling
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,13 @@ from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies
-from cryptosentinel.team import Team, TeamSettings
+from cryptosentinel.team import Team
 from simulator.backtest.run import BacktestRun, Window, run_backtest
 from simulator.market.market import Market
 from simulator.strategies import Flat, Hold
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.team_scenes import standard_team
 
 SYMBOLS = ("AAAUSDT", "BBBUSDT")
 WINDOW = Window(180, 359, 6)  # the last 30 days, one decision a day
@@ -51,7 +52,7 @@ def codec() -> ChatCodec:
 @cache
 def episode() -> EpisodeResult:
     """The scripted team on `WINDOW`."""
-    team = Team(codec(), lambda role: "scripted", TeamSettings(horizon_bars=18))
+    team = Team(codec(), lambda role: "scripted", standard_team(horizon_bars=18))
     run = BacktestRun(small_market(), WINDOW)
     return run_all([play(team, run, GuardLimits(), seed=1)], ScriptedEngine(codec(), expert_policies()))[0]
 

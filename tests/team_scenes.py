@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from backend.builders.teams import team_settings
+from backend.config.schema import TeamConfig
 from cryptosentinel.guard.guard import Guard, GuardLimits
 from cryptosentinel.llm.chat_codec import ChatCodec, ChatMessages, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Engine, Request
@@ -41,9 +43,15 @@ def synthetic(bars: int = 320, seed: int = 3, coins: int = 3) -> Market:
     return generate(SyntheticConfig(bars=bars, seed=seed, symbols=COINS[:coins]))
 
 
+def standard_team(**changes: Any) -> TeamSettings:
+    """The configuration's settings of a team, with a horizon of 12 bars and answers of 96 tokens."""
+    settings = team_settings(TeamConfig(horizon_bars=12, max_tokens=96), 1.0)
+    return replace(settings, **changes)
+
+
 def make_team(**settings: Any) -> Team:
     """A team over the byte codec; its policy versions say whose they are."""
-    return Team(codec(), lambda role: f"{role}-v1", TeamSettings(**settings))
+    return Team(codec(), lambda role: f"{role}-v1", standard_team(**settings))
 
 
 def account_in(

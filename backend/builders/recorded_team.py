@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from backend.builders.teams import LoadedTeam
+from backend.builders.teams import LoadedTeam, team_settings
+from backend.config.schema import TeamConfig
 from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
 from cryptosentinel.llm.cassette.engine import CallRecorder, Cassette, record
 from cryptosentinel.llm.cassette.files import HEADER
@@ -53,6 +54,8 @@ def replayed_team(folder: Path) -> LoadedTeam:
 
 
 def _settings(document: Mapping[str, Any]) -> TeamSettings:
+    """The recorded settings. What was not a setting yet has its default."""
+    document = {**asdict(team_settings(TeamConfig(), 1.0)), **document}
     return TeamSettings(**{**document, "roles": tuple(document["roles"]), "sampling": Sampling(**document["sampling"])})
 
 

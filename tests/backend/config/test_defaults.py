@@ -21,6 +21,7 @@ from backend.training.curriculum.curriculum import Curriculum
 from backend.training.learning.role_trainer import RoleTrainerSettings
 from backend.training.rollout.collect import RolloutSettings
 from cryptosentinel.conversation.budget import SpendingLimits
+from cryptosentinel.team import TeamSettings
 from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig
 
@@ -32,6 +33,7 @@ PAIRS: list[tuple[type, tuple[type[Section], ...]]] = [
     (LoraSettings, TRAINING),
     (RolloutSettings, (*TRAINING, TeamConfig, CostsConfig)),
     (SpendingLimits, (SpendingConfig,)),
+    (TeamSettings, (TeamConfig,)),
     (Costs, (CostsConfig,)),
     (SyntheticConfig, (MarketConfig,)),
 ]

@@ -20,10 +20,11 @@ from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import novice_policies
-from cryptosentinel.team import Team, TeamSettings
+from cryptosentinel.team import Team
 from simulator.exchange.costs import Costs
 from tests.small_world import HORIZON, RUN, TRAIN, small_market
 from tests.standard_settings import standard_credit
+from tests.team_scenes import standard_team
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def recorder(store: Store, tmp_path: Path) -> Iterator[TrainingRecorder]:
 @pytest.fixture(scope="module")
 def groups() -> list[list[Rollout]]:
     engine = ScriptedEngine(make_byte_codec(), novice_policies())
-    team = Team(make_byte_codec(), engine.policy_version, TeamSettings(horizon_bars=HORIZON))
+    team = Team(make_byte_codec(), engine.policy_version, standard_team(horizon_bars=HORIZON))
     queries = QueryPool(small_market(), *TRAIN, HORIZON).draw(1, 0, 4, easy=False)
     return collect(team, engine, queries, RolloutSettings(4, 4, HORIZON, Costs(), 1.0, GuardLimits(), 1.0), 1)
 

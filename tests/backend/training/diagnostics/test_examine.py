@@ -38,9 +38,10 @@ from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import expert_policies
-from cryptosentinel.team import Team, TeamSettings
+from cryptosentinel.team import Team
 from simulator.errors import UserError
 from tests.small_world import HORIZON, RUN, TRAIN, open_trainer, rollout_settings, small_config, small_market
+from tests.team_scenes import standard_team
 
 
 def reward(query: int, rollout: int, total: float, format_score: float, step: int = 0) -> RewardRecord:
@@ -172,7 +173,7 @@ def test_conversations_have_lengths_versions_and_ends() -> None:
 def test_exposure_is_what_was_ordered_and_the_move_what_came() -> None:
     codec = make_byte_codec()
     engine = ScriptedEngine(codec, expert_policies())
-    team = Team(codec, engine.policy_version, TeamSettings(horizon_bars=HORIZON))
+    team = Team(codec, engine.policy_version, standard_team(horizon_bars=HORIZON))
     config = small_config()
     queries = QueryPool(small_market(), *TRAIN, HORIZON).draw(5, 0, 8, easy=False)
     groups = collect(team, engine, queries, rollout_settings(config), 1)

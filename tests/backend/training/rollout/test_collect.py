@@ -26,10 +26,11 @@ from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import novice_policies
-from cryptosentinel.team import Team, TeamSettings
+from cryptosentinel.team import Team
 from simulator.exchange.costs import Costs
 from tests.small_world import HORIZON, RUN, TRAIN, small_market
 from tests.standard_settings import standard_credit
+from tests.team_scenes import standard_team
 
 SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, GuardLimits(), 1.0)
 POOL = QueryPool(small_market(), *TRAIN, HORIZON)
@@ -44,14 +45,14 @@ def store() -> Iterator[Store]:
 def rolled(queries: list[Query], seed: int = 1, settings: RolloutSettings = SETTINGS) -> list[list[Rollout]]:
     """Rollouts of a team that answers at random."""
     engine = ScriptedEngine(make_byte_codec(), novice_policies())
-    team = Team(make_byte_codec(), engine.policy_version, TeamSettings(horizon_bars=HORIZON))
+    team = Team(make_byte_codec(), engine.policy_version, standard_team(horizon_bars=HORIZON))
     return collect(team, engine, queries, settings, seed)
 
 
 def practised(queries: list[Query], seed: int = 1) -> list[list[Practice]]:
     """The same team's sub-agents, asked directly."""
     engine = ScriptedEngine(make_byte_codec(), novice_policies())
-    team = Team(make_byte_codec(), engine.policy_version, TeamSettings(horizon_bars=HORIZON))
+    team = Team(make_byte_codec(), engine.policy_version, standard_team(horizon_bars=HORIZON))
     return practise(team, engine, queries, SETTINGS, seed)
 
 

@@ -23,11 +23,12 @@ from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.replay import replay, replayable_roles
 from cryptosentinel.scripted_team import exchanges, novice_policies
-from cryptosentinel.team import Team, TeamSettings
+from cryptosentinel.team import Team
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order
 from tests.small_world import HORIZON, TRAIN, small_market
 from tests.standard_settings import standard_credit
+from tests.team_scenes import standard_team
 
 ROLES = ("market_analyst", "risk_analyst", "trader")
 Game = dict[frozenset[str], float]
@@ -101,7 +102,7 @@ def an_engine() -> ScriptedEngine:
 
 
 def a_team() -> Team:
-    return Team(make_byte_codec(), an_engine().policy_version, TeamSettings(horizon_bars=HORIZON))
+    return Team(make_byte_codec(), an_engine().policy_version, standard_team(horizon_bars=HORIZON))
 
 
 @pytest.fixture(scope="module")

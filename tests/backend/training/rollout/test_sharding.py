@@ -19,10 +19,11 @@ from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import Throughput
 from cryptosentinel.scripted_team import novice_policies
-from cryptosentinel.team import Team, TeamSettings
+from cryptosentinel.team import Team
 from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.team_scenes import standard_team
 
 ENGINE = ScriptedEngine(make_byte_codec(), novice_policies())
 SETTINGS = RolloutSettings(3, 4, 6, Costs(), 1.0, GuardLimits(), 1.0)
@@ -41,7 +42,7 @@ class NoCache:
 
 
 def team(*roles: str) -> Team:
-    return Team(make_byte_codec(), lambda role: "v", TeamSettings(horizon_bars=6, roles=roles))
+    return Team(make_byte_codec(), lambda role: "v", standard_team(horizon_bars=6, roles=roles))
 
 
 def state(query: Query) -> tuple[str, int, float]:

@@ -23,7 +23,7 @@ from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling, Str
 from cryptosentinel.llm.openai_api.engine import OpenAIEngine
 from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.team import Team, TeamSettings
+from cryptosentinel.team import Team
 from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import RunFailed, UserError
 from tests.cassette_scenes import (
@@ -38,7 +38,7 @@ from tests.cassette_scenes import (
     start,
 )
 from tests.mock_endpoint import MODEL, scripted, serve
-from tests.team_scenes import codec, half_taught_policies, synthetic
+from tests.team_scenes import codec, half_taught_policies, standard_team, synthetic
 
 REQUESTS = st.builds(
     Request,
@@ -321,7 +321,7 @@ class Counting:
 
 
 def episode(engine: Engine) -> EpisodeResult:
-    team = Team(codec(), engine.policy_version, TeamSettings(retries=1, memory=2))
+    team = Team(codec(), engine.policy_version, standard_team(retries=1, memory=2))
     game = BacktestRun(synthetic(coins=2), Window(150, 190, 4))
     return run_all([play(team, game, GuardLimits(), 3, budget=Budget(price=Price(1.0, 0.1, 5.0)))], engine)[0]
 

@@ -33,11 +33,11 @@ from cryptosentinel.llm.vllm.engine import VllmEngine
 from cryptosentinel.llm.vllm.server import MODEL, ServerSettings, VllmServer
 from cryptosentinel.protocol.tool_calls import MalformedCall, parse
 from cryptosentinel.scheduler import Throughput, run_all
-from cryptosentinel.team import AgentTask, Team, TeamSettings
+from cryptosentinel.team import AgentTask, Team
 from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import RunFailed, UserError
 from tests.small_world import small_nano
-from tests.team_scenes import synthetic
+from tests.team_scenes import standard_team, synthetic
 
 PYTHON = Path(__file__).parents[4] / ".venv-vllm" / "bin" / "python"
 pytestmark = [
@@ -230,7 +230,7 @@ def test_a_whole_backtest(world: World) -> None:
     assert isinstance(world.engine, StreamingEngine)
     for role in ROLES:
         world.engine.publish(role, "mild", world.adapter("mild"))
-    settings = TeamSettings(sampling=Sampling(1.0, 120))
+    settings = standard_team(sampling=Sampling(1.0, 120))
     team = Team(world.codec, world.engine.policy_version, settings)
     games = [BacktestRun(synthetic(coins=1), Window(start, start + 24, 6)) for start in (180, 210)]
     throughput = Throughput()
