@@ -251,7 +251,7 @@ def test_the_command_shows_tables_findings_and_writes_json(
         result = CliRunner().invoke(program(), [str(ruined[1]), "--json", str(target)], catch_exceptions=False)
     shown = captured.get()
     assert result.exit_code == 0
-    assert "fatal: terminal collapse" in shown and "market_analyst" in shown and "not can_judge" in shown
+    assert "fatal: terminal collapse" in shown and "market_analyst" in shown and "not judged" in shown
     assert json.loads(target.read_text())["findings"][0]["severity"] == "fatal"
 
 
