@@ -18,7 +18,6 @@ from backend.config.schema import Config
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.cassette.engine import Cassette, record
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import run_all
@@ -26,6 +25,7 @@ from cryptosentinel.team import Team
 from simulator.backtest.run import BacktestRun, Window
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.standard_limits import guard_limits
 
 REPETITIONS = 5
 LEAST_DECISIONS = 500.0  # a second
@@ -45,7 +45,7 @@ def run() -> list[Result]:
     def episode(engine: Engine) -> EpisodeResult:
         team = Team(loaded.team.codec, engine.policy_version, loaded.team.settings)
         game = BacktestRun(market, Window(150, 150 + 4 * STEPS, 4))
-        return run_all([play(team, game, GuardLimits(), 1)], engine)[0]
+        return run_all([play(team, game, guard_limits(), 1)], engine)[0]
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -21,12 +21,13 @@ from backend.config.schema import Config
 from benchmarks.run import Result
 from cryptosentinel.agents.role import Role, Tool
 from cryptosentinel.episode import play
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.engine import Completion, Engine, Request
 from cryptosentinel.scheduler import run_all
 from simulator.backtest.run import BacktestRun, Window
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.standard_limits import guard_limits
 
 REPETITIONS = 5
 MOST_SECONDS = 0.005
@@ -76,7 +77,7 @@ def run() -> list[Result]:
             patches.enter_context(patch.object(Role, "tool", _timed_tools(clock)))
             start = time.perf_counter()
             engine = _TimedEngine(loaded.engine, clock)
-            [episode] = run_all([play(loaded.team, game, GuardLimits(), repetition)], engine)
+            [episode] = run_all([play(loaded.team, game, guard_limits(), repetition)], engine)
             whole = time.perf_counter() - start
         calls = [len(decision.transcripts) for _, decision in episode.decisions]
         if len(calls) != DECISIONS or max(calls) < 4:

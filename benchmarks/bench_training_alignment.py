@@ -34,7 +34,6 @@ from backend.training.rollout.collect import Rollout, RolloutSettings, collect
 from backend.training.sft.warm_start import transcribe
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import SUB_AGENTS
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.nano import nano_config, new_nano, train_tokenizer
 from cryptosentinel.llm.scripted import ScriptedEngine
@@ -43,6 +42,7 @@ from cryptosentinel.team import Team, TeamSettings
 from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.standard_limits import guard_limits
 from tests.standard_settings import standard_credit, trainer_settings
 from tests.team_scenes import standard_team
 
@@ -120,7 +120,7 @@ def _rollouts(codec: ChatCodec, settings: TeamSettings, pool: QueryPool, number:
     engine = ScriptedEngine(codec, novice_policies())
     team = Team(codec, engine.policy_version, settings)
     queries = pool.draw(1, number, QUERIES, easy=False)
-    limits = GuardLimits()
+    limits = guard_limits()
     return collect(team, engine, queries, RolloutSettings(ROLLOUTS, PATHS, HORIZON, Costs(), 1.0, limits, 1.0), number)
 
 

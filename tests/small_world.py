@@ -25,13 +25,13 @@ from backend.training.rl_job import training_parts
 from backend.training.rollout.collect import RolloutSettings
 from backend.training.sft.warm_start import make_nano
 from backend.training.trainer import Trainer
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.local.engine import LocalEngine
 from simulator.exchange.costs import Costs
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.standard_limits import guard_limits
 
 HORIZON = 6
 TRAIN, VALIDATION = (0, 280), (286, 394)
@@ -89,7 +89,7 @@ def rollout_settings(config: Config) -> RolloutSettings:
     """Those of the config, with the exchange's defaults."""
     training = config.training
     return RolloutSettings(
-        training.rollouts_per_query, training.scenario_paths, HORIZON, Costs(), 1.0, GuardLimits(), 1.0
+        training.rollouts_per_query, training.scenario_paths, HORIZON, Costs(), 1.0, guard_limits(), 1.0
     )
 
 

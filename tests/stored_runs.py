@@ -20,7 +20,6 @@ from backend.store.records import EvaluationRecord, RolloutRecord, RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
@@ -31,6 +30,7 @@ from simulator.market.market import Market
 from simulator.strategies import Flat, Hold
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.standard_limits import guard_limits
 from tests.team_scenes import standard_team
 
 SYMBOLS = ("AAAUSDT", "BBBUSDT")
@@ -54,7 +54,7 @@ def episode() -> EpisodeResult:
     """The scripted team on `WINDOW`."""
     team = Team(codec(), lambda role: "scripted", standard_team(horizon_bars=18))
     run = BacktestRun(small_market(), WINDOW)
-    return run_all([play(team, run, GuardLimits(), seed=1)], ScriptedEngine(codec(), expert_policies()))[0]
+    return run_all([play(team, run, guard_limits(), seed=1)], ScriptedEngine(codec(), expert_policies()))[0]
 
 
 def add_backtest_run(store: Store, run_id: str, data: str = "data/synthetic") -> str:

@@ -27,6 +27,7 @@ from simulator.exchange.rules import SymbolRules
 from simulator.market.market import Market, MarketView
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.standard_limits import guard_limits
 
 COINS = ("AAAUSDT", "BBBUSDT", "CCCUSDT")
 
@@ -182,7 +183,7 @@ def decide(
     market = market or synthetic()
     view = market.view(bar)
     account = replace(hand_made_account(view, exposures or {}), rules=rules or {})
-    guard = Guard(limits or GuardLimits(max_exposure=100.0, max_gross_exposure=1000.0, max_orders=1000))
+    guard = Guard(limits or guard_limits(max_exposure=100.0, max_gross_exposure=1000.0, max_orders=1000))
     team = make_team(**settings)
     return run_all([team.decide(view, account, symbols or market.symbols, guard, seed, share=share)], engine)[0]
 

@@ -40,19 +40,19 @@ class GuardLimits:
         max_order_notional, max_symbol_notional: of one order and of one symbol's position, in quote currency.
     """
 
-    max_exposure: float = 1.0
-    max_gross_exposure: float = 1.0
-    max_orders: int = 12
-    max_drawdown: float = 0.5
-    daily_loss: float = 0.2
-    max_stale_bars: int = 3
-    max_net_exposure: float = math.inf
-    max_order_rate: float = math.inf
-    rate_hours: float = 24.0
-    shutdown_drawdown: float = 1.0
-    price_band: float = math.inf
-    max_order_notional: float = math.inf
-    max_symbol_notional: float = math.inf
+    max_exposure: float
+    max_gross_exposure: float
+    max_orders: int
+    max_drawdown: float
+    daily_loss: float
+    max_stale_bars: int
+    max_net_exposure: float
+    max_order_rate: float
+    rate_hours: float
+    shutdown_drawdown: float
+    price_band: float
+    max_order_notional: float
+    max_symbol_notional: float
 
     def __post_init__(self) -> None:
         for one in fields(self):

@@ -18,6 +18,7 @@ from cryptosentinel.scripted_team import expert_policies
 from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import DataError
 from simulator.market.market import Market
+from tests.standard_limits import guard_limits
 from tests.team_scenes import codec, half_taught_policies, hold, make_team, submit, synthetic
 
 WINDOW = Window(180, 240, 6)
@@ -33,7 +34,7 @@ def run(
     limits: GuardLimits | None = None,
 ) -> EpisodeResult:
     game = BacktestRun(market or synthetic(), window)
-    task = play(make_team(), game, limits or GuardLimits(), seed, each_symbol=each_symbol)
+    task = play(make_team(), game, limits or guard_limits(), seed, each_symbol=each_symbol)
     return run_all([task], engine)[0]
 
 
@@ -73,7 +74,7 @@ def test_decisions_are_recorded_at_their_bars_one_a_coin() -> None:
 
 
 def test_each_coin_has_an_equal_share_of_the_account() -> None:
-    wide = GuardLimits(max_exposure=9.0, max_gross_exposure=9.0)
+    wide = guard_limits(max_exposure=9.0, max_gross_exposure=9.0)
     window = Window(180, 181)
     alone = run(always(submit(hold("C1", "short", 0.6))), window=window, limits=wide)
     np.testing.assert_allclose(alone.result.exposure[-1], -0.2, rtol=0.05)
@@ -89,7 +90,7 @@ def test_the_team_reads_what_it_holds_as_a_part_of_its_share() -> None:
 
 
 def test_the_guard_sees_all_coins_of_a_bar_together() -> None:
-    limits = GuardLimits(max_exposure=0.2, max_gross_exposure=0.5)
+    limits = guard_limits(max_exposure=0.2, max_gross_exposure=0.5)
     episode = run(always(submit(hold("C1", "long", 1.0))), window=Window(180, 181), limits=limits)
     assert [[clamp.rule for clamp in decision.clamps] for _, decision in episode.decisions] == [
         ["max_exposure"], ["max_exposure"], ["max_gross_exposure"],
@@ -112,7 +113,7 @@ def test_the_same_seed_gives_the_same_episode_and_another_another() -> None:
 
 def test_episodes_side_by_side_equal_episodes_alone() -> None:
     engine = ScriptedEngine(codec(), half_taught_policies())
-    tasks = [play(make_team(), BacktestRun(synthetic(), WINDOW), GuardLimits(), seed) for seed in (1, 2)]
+    tasks = [play(make_team(), BacktestRun(synthetic(), WINDOW), guard_limits(), seed) for seed in (1, 2)]
     for together, seed in zip(run_all(tasks, engine), (1, 2), strict=True):
         assert together.decisions == run(engine, seed=seed).decisions
 
@@ -120,7 +121,7 @@ def test_episodes_side_by_side_equal_episodes_alone() -> None:
 def test_progress_counts_the_bars_that_are_done() -> None:
     done: list[int] = []
     game = BacktestRun(synthetic(), Window(180, 190, 4))
-    run_all([play(make_team(), game, GuardLimits(), 1, on_decision=done.append)], always(submit()))
+    run_all([play(make_team(), game, guard_limits(), 1, on_decision=done.append)], always(submit()))
     assert done == [4, 8, 10]
 
 
@@ -139,7 +140,7 @@ def test_nothing_is_decided_after_a_liquidation_and_all_is_recorded(memory: int)
     crash = with_bars(synthetic(coins=1), 0, slice(200, None), 8.0)  # a short position is lost many times over
     game = BacktestRun(crash, WINDOW)
     done: list[int] = []
-    task = play(make_team(memory=memory), game, GuardLimits(), 4, on_decision=done.append)
+    task = play(make_team(memory=memory), game, guard_limits(), 4, on_decision=done.append)
     [episode] = run_all([task], always(submit(hold("C1", "short", 1.0))))
     assert episode.liquidated_at == 204, "the first decision after bar 200"
     assert [bar for bar, _ in episode.decisions] == [180, 186, 192, 198]
@@ -159,7 +160,7 @@ def test_a_liquidation_after_the_last_decision_is_known_too() -> None:
 def test_a_coin_without_bars_is_left_alone(memory: int, each_symbol: bool) -> None:
     market = with_bars(synthetic(), 1, slice(None), np.nan)
     game = BacktestRun(market, WINDOW)
-    task = play(make_team(memory=memory), game, GuardLimits(), 4, each_symbol=each_symbol)
+    task = play(make_team(memory=memory), game, guard_limits(), 4, each_symbol=each_symbol)
     positions = [hold(f"C{number}", "long", 0.3) for number in (1, 2, 3)]
     text = submit(*positions) if not each_symbol else submit(hold("C1", "long", 0.3))
     [episode] = run_all([task], always(text))

@@ -24,7 +24,7 @@ from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.agents.role import Role, Tool
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.scheduler import run_all
@@ -39,6 +39,7 @@ from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
 from simulator.market.series import DataSeries, OrderBooks
 from simulator.market.timeframes import parse_time
+from tests.standard_limits import guard_limits
 from tests.team_scenes import account_in, codec, half_taught_policies, make_team, synthetic
 
 ROOT = Path(__file__).parents[2]
@@ -152,13 +153,13 @@ def prove_tools(market: Market, bars: Sequence[int], roles: Iterable[Role], seed
 
 def decide_at(market: Market, bar: int, account: AccountView, seed: int, **team_settings: Any) -> TeamDecision:
     team = make_team(horizon_bars=18, **team_settings)
-    task = team.decide(market.view(bar), account, market.symbols, Guard(GuardLimits()), seed, share=1.0)
+    task = team.decide(market.view(bar), account, market.symbols, Guard(guard_limits()), seed, share=1.0)
     return run_all([task], ScriptedEngine(codec(), half_taught_policies()))[0]
 
 
 def play_through(market: Market, window: Window, seed: int) -> EpisodeResult:
     team = make_team(horizon_bars=18)
-    task = play(team, BacktestRun(market, window), GuardLimits(), seed)
+    task = play(team, BacktestRun(market, window), guard_limits(), seed)
     return run_all([task], ScriptedEngine(codec(), expert_policies()))[0]
 
 

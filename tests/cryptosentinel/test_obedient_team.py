@@ -23,6 +23,7 @@ from simulator.exchange.orders import Order, OrderRequest
 from simulator.market.market import Market
 from tests.attacks import MANAGERS, SUB_AGENTS, anything
 from tests.malformed_answers import MALFORMED
+from tests.standard_limits import guard_limits
 from tests.team_scenes import (
     COINS,
     SayingEngine,
@@ -39,7 +40,7 @@ from tests.team_scenes import (
     verdict,
 )
 
-LIMITS = GuardLimits(max_exposure=0.5, max_gross_exposure=0.9, max_orders=4, max_drawdown=0.2, daily_loss=0.05)
+LIMITS = guard_limits(max_exposure=0.5, max_gross_exposure=0.9, max_orders=4, max_drawdown=0.2, daily_loss=0.05)
 LENDING = 10.0  # what the exchange would lend: the guard alone holds
 
 
@@ -139,7 +140,7 @@ def test_no_verdict_raises_what_was_proposed(said: str, most: float) -> None:
 def test_without_the_guard_the_same_attack_goes_through() -> None:
     """The limits hold because of the guard: with wide ones the team gets what it wants."""
     engine = ScriptedEngine(codec(), {"manager": MANAGERS["all in"], **SUB_AGENTS["compliant"]})
-    wide = GuardLimits(max_exposure=10.0, max_gross_exposure=10.0, max_orders=99)
+    wide = guard_limits(max_exposure=10.0, max_gross_exposure=10.0, max_orders=99)
     episode, _ = attacked(engine, Window(180, 184, 2), limits=wide)
     assert np.abs(episode.result.exposure).sum(axis=1).max() > 5.0
 

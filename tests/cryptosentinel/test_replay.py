@@ -9,6 +9,7 @@ from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.replay import replay, replayable_roles
 from cryptosentinel.team import TeamDecision
 from simulator.exchange.orders import Order
+from tests.standard_limits import guard_limits
 from tests.team_scenes import (
     SayingEngine,
     ask,
@@ -26,7 +27,7 @@ from tests.team_scenes import (
 )
 
 BAR = 200
-LOOSE = GuardLimits(max_exposure=100.0, max_gross_exposure=1000.0, max_orders=1000)
+LOOSE = guard_limits(max_exposure=100.0, max_gross_exposure=1000.0, max_orders=1000)
 BOTH = ("risk_analyst", "trader")
 LONG = {"side": "long", "exposure": 1.0}
 
@@ -80,7 +81,7 @@ def test_only_the_roles_named_bind(
 
 
 def test_the_guard_reviews_a_replay_too(bound: TeamDecision) -> None:
-    tight = GuardLimits(max_exposure=0.3, max_gross_exposure=1000.0)
+    tight = guard_limits(max_exposure=0.3, max_gross_exposure=1000.0)
     assert exposures(again(bound, (), tight)) == pytest.approx([0.3, 0.3, 0.3])
 
 
@@ -94,7 +95,7 @@ def test_an_answer_that_was_not_valid_binds_nothing_and_without_a_decision_there
 
 @pytest.mark.parametrize("seed", range(12))
 def test_with_all_roles_a_replay_is_the_decision_of_any_team(seed: int) -> None:
-    limits = GuardLimits(max_exposure=0.7, max_gross_exposure=1.2)
+    limits = guard_limits(max_exposure=0.7, max_gross_exposure=1.2)
     decision = decide(ScriptedEngine(codec(), half_taught_policies()), bar=BAR, seed=seed, limits=limits)
     assert again(decision, replayable_roles(make_team()), limits) == decision.orders
 

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.engine import Completion, Request, Sampling, Usage, failed_completion
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import AgentTask, TeamDecision
+from tests.standard_limits import guard_limits
 from tests.team_scenes import codec, half_taught_policies, hand_made_account, make_team, synthetic
 
 
@@ -83,7 +84,7 @@ def decisions(count: int, max_batch: int) -> list[TeamDecision]:
     market, team = synthetic(), make_team()
     view = market.view(200)
     tasks = [
-        team.decide(view, hand_made_account(view, {}), market.symbols, Guard(GuardLimits()), seed)
+        team.decide(view, hand_made_account(view, {}), market.symbols, Guard(guard_limits()), seed)
         for seed in range(count)
     ]
     return run_all(tasks, ScriptedEngine(codec(), half_taught_policies()), max_batch=max_batch)

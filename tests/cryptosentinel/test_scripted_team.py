@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cryptosentinel.agents.manager import Decision
 from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
 from cryptosentinel.agents.risk_analyst import Verdict
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import ToolCall, parse, render_call
 from cryptosentinel.scheduler import run_all
@@ -27,6 +27,7 @@ from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import truth_of
+from tests.standard_limits import guard_limits
 from tests.team_scenes import codec, hand_made_account, make_team, synthetic
 
 POLICIES: dict[str, Callable[[], dict[str, ScriptedPolicy]]] = {"expert": expert_policies, "novice": novice_policies}
@@ -121,7 +122,7 @@ def decisions(market: Market, states: list[tuple[int, str]], policies: dict[str,
     for bar, symbol in states:
         view = market.view(bar)
         account = hand_made_account(view, {})
-        tasks.append(team.decide(view, account, (symbol,), Guard(GuardLimits()), seed=bar))
+        tasks.append(team.decide(view, account, (symbol,), Guard(guard_limits()), seed=bar))
     return run_all(tasks, ScriptedEngine(codec(), policies))
 
 

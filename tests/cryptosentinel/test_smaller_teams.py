@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from cryptosentinel.agents.manager import MAX_TURNS, OfCoin
 from cryptosentinel.agents.registry import MANAGER, ROLES, SPEAKERS, STANDARD, roles_of, team_of
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.team import TeamDecision
 from simulator.market.market import Market
+from tests.standard_limits import guard_limits
 from tests.team_scenes import (
     SayingEngine,
     codec,
@@ -144,7 +144,7 @@ def test_a_single_agent_asks_nobody_and_names_no_other_coin() -> None:
 
 
 def test_the_guard_stays_where_nobody_else_binds() -> None:
-    limits = GuardLimits(max_exposure=0.25, max_gross_exposure=1000.0, max_orders=1000)
+    limits = guard_limits(max_exposure=0.25, max_gross_exposure=1000.0, max_orders=1000)
     decision = decide(SayingEngine({"manager": [submit(hold("C1", "long", 1.0))]}), roles=(), limits=limits)
     assert decision.rulings == [] and [clamp.symbol for clamp in decision.clamps] == ["AAAUSDT"]
     view = synthetic().view(200)

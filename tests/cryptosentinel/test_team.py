@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cryptosentinel.agents.registry import MANAGER, ROLES, SUB_AGENTS
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.episode import play
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.chat_codec import parse_conversation
 from cryptosentinel.llm.engine import Sampling
 from cryptosentinel.llm.scripted import ScriptedEngine
@@ -24,6 +24,7 @@ from cryptosentinel.team import Ruling, derive_seed
 from simulator.backtest.run import BacktestRun, Window
 from simulator.exchange.orders import on_step
 from simulator.exchange.rules import SymbolRules
+from tests.standard_limits import guard_limits
 from tests.team_scenes import (
     CutOff,
     SayingEngine,
@@ -284,7 +285,7 @@ def test_what_still_waits_is_stopped_too(last: str) -> None:
         },
     }[last]
     for texts in ({"manager": first, "trader": [execution(wait=4)]}, second):
-        task = make_team().decide(run.view(), run.account(), (COIN,), Guard(GuardLimits()), 1)
+        task = make_team().decide(run.view(), run.account(), (COIN,), Guard(guard_limits()), 1)
         run.apply(run_all([task], SayingEngine(texts))[0].orders)
     while not run.done:
         run.apply([])
@@ -346,7 +347,7 @@ def test_orders_that_rest_end_with_the_next_decision() -> None:
     asks = ask("trader", symbol="C1", side="long", exposure=0.5)
     engine = SayingEngine({"manager": [asks, submit(hold("C1", "long", 0.5))] * 3, "trader": [said] * 3})
     run = BacktestRun(synthetic(coins=1), Window(200, 212, 4))
-    [episode] = run_all([play(make_team(), run, GuardLimits(), 0)], engine)
+    [episode] = run_all([play(make_team(), run, guard_limits(), 0)], engine)
     assert [len(decision.orders) for _, decision in episode.decisions] == [1, 1, 1]
     ended = [rejection.reason for rejection in episode.result.rejections]
     assert ended == ["cancelled", "cancelled", "window_end"] and not episode.result.fills
@@ -397,7 +398,7 @@ def test_a_coin_that_is_not_named_stays_as_it_is() -> None:
 
 def test_the_guard_has_the_last_word() -> None:
     engine = SayingEngine({"manager": [submit(hold("C1", "long", 5.0))]})
-    decision = decide(engine, bar=BAR, limits=GuardLimits(max_exposure=0.5))
+    decision = decide(engine, bar=BAR, limits=guard_limits(max_exposure=0.5))
     view = synthetic().view(BAR)
     after = exposure_after(view, hand_made_account(view, {}), decision.orders, COIN)
     assert after == pytest.approx(0.5) and [clamp.rule for clamp in decision.clamps] == ["max_exposure"]

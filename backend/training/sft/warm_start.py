@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from backend.config.schema import NanoConfig
+from backend.builders.market import limits_of
+from backend.config.schema import GuardConfig, NanoConfig
 from backend.evaluation.compare import ReportProgress
 from backend.training.curriculum.queries import QueryPool
 from backend.training.sft.sft_trainer import SftSettings, warm_start
 from cryptosentinel.conversation.transcript import Transcript
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tokenizer
 from cryptosentinel.llm.scripted import ScriptedEngine
@@ -36,13 +37,17 @@ def transcribe(
     experts = round(decisions * teacher_share)
     queries = pool.draw(derive_seed(seed, "transcripts"), 0, decisions, easy=False)
     results: list[TeamDecision] = []
-    roles = team_settings.roles
+    roles, limits = team_settings.roles, limits_of(GuardConfig())
     for policies, part in ((expert_policies(roles), queries[:experts]), (novice_policies(roles), queries[experts:])):
         engine = ScriptedEngine(codec, policies)
         team = Team(codec, engine.policy_version, team_settings)
         tasks = [
             team.decide(
-                query.view(), query.account(), (query.symbol,), Guard(GuardLimits()), derive_seed(seed, query.key)
+                query.view(),
+                query.account(),
+                (query.symbol,),
+                Guard(limits),
+                derive_seed(seed, query.key),
             )
             for query in part
         ]

@@ -13,7 +13,7 @@ from backend.config.base import Section
 from backend.config.engine import SpendingConfig
 from backend.config.experimental import ExperimentalConfig
 from backend.config.market import CostsConfig, MarketConfig
-from backend.config.schema import TeamConfig
+from backend.config.schema import GuardConfig, TeamConfig
 from backend.config.training import TrainingConfig
 from backend.policies.lora import LoraSettings
 from backend.training.algorithm.credit import CreditSettings
@@ -21,6 +21,7 @@ from backend.training.curriculum.curriculum import Curriculum
 from backend.training.learning.role_trainer import RoleTrainerSettings
 from backend.training.rollout.collect import RolloutSettings
 from cryptosentinel.conversation.budget import SpendingLimits
+from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.team import TeamSettings
 from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig
@@ -34,6 +35,7 @@ PAIRS: list[tuple[type, tuple[type[Section], ...]]] = [
     (RolloutSettings, (*TRAINING, TeamConfig, CostsConfig)),
     (SpendingLimits, (SpendingConfig,)),
     (TeamSettings, (TeamConfig,)),
+    (GuardLimits, (GuardConfig,)),
     (Costs, (CostsConfig,)),
     (SyntheticConfig, (MarketConfig,)),
 ]

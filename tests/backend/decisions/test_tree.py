@@ -29,7 +29,6 @@ from backend.store.store import Store
 from cryptosentinel.agents.manager import ASK_SEVERAL
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
@@ -40,6 +39,7 @@ from simulator.exchange.exchange_records import Fill, Rejection
 from simulator.exchange.orders import Order
 from tests.command_line import Run, program
 from tests.cryptosentinel.test_episode import always, with_bars
+from tests.standard_limits import guard_limits
 from tests.stored_runs import add_backtest_run, add_demo_run, codec, episode, full_document, small_market
 from tests.team_scenes import SayingEngine, analysis, ask, decide, hold, make_team, submit, synthetic
 
@@ -359,7 +359,7 @@ def test_a_good_run_needs_no_remark() -> None:
 @pytest.mark.parametrize("role", ["manager", "market_analyst", "risk_analyst", "trader"])
 def test_a_role_without_any_answer_is_named(role: str) -> None:
     engine = ScriptedEngine(codec(), {**expert_policies(), role: lambda messages, seed: "Well."})
-    [played] = run_all([play(make_team(), BacktestRun(synthetic(), Window(180, 240, 6)), GuardLimits(), 4)], engine)
+    [played] = run_all([play(make_team(), BacktestRun(synthetic(), Window(180, 240, 6)), guard_limits(), 4)], engine)
     [remark] = remarks_of(played, synthetic())
     title = {"manager": "DeepTraderManager", "market_analyst": "MarketAnalyst", "risk_analyst": "RiskAnalyst"}
     assert title.get(role, "Trader") in remark and "no valid answer in any of" in remark and "no_call" in remark
@@ -369,7 +369,7 @@ def test_a_role_without_any_answer_is_named(role: str) -> None:
 def test_a_liquidation_and_a_coin_without_a_price_are_told() -> None:
     market = with_bars(with_bars(synthetic(coins=2), 0, slice(200, None), 8.0), 1, slice(None), float("nan"))
     engine = always(submit(hold("C1", "short", 1.0)))
-    task = play(make_team(), BacktestRun(market, Window(180, 240, 6)), GuardLimits(max_exposure=1.0), 4)
+    task = play(make_team(), BacktestRun(market, Window(180, 240, 6)), guard_limits(max_exposure=1.0), 4)
     [played] = run_all([task], engine)
     liquidated, untraded = remarks_of(played, market)
     assert "liquidated" in liquidated and "UTC" in liquidated and "nothing was decided" in liquidated

@@ -19,12 +19,12 @@ from backend.decisions.document import DecisionDocument, StoredDecision
 from backend.evaluation.bootstrap import mean_interval
 from backend.evaluation.compare import baselines, difference, mean_equity, play_windows, split_windows, table
 from backend.evaluation.evaluate import choose_example, verdict
-from cryptosentinel.guard.guard import GuardLimits
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from tests.small_world import small_market
+from tests.standard_limits import guard_limits
 
 ACCOUNT = Account(10_000.0, Costs(), 1.0, Venue())
 NAMES = EvaluationConfig().baselines
@@ -72,7 +72,9 @@ def test_windows_do_not_overlap_and_stay_inside(
 
 def test_differences_are_taken_window_by_window() -> None:
     market, windows = small_market(), split_windows(150, 390, 3, 4, 6)
-    episodes = play_windows(scripted_team(TeamConfig()), market, windows, ACCOUNT, GuardLimits(), 3, lambda *args: None)
+    episodes = play_windows(
+        scripted_team(TeamConfig()), market, windows, ACCOUNT, guard_limits(), 3, lambda *args: None
+    )
     team = [episode.result for episode in episodes]
     results = {"scripted": team, **baselines(NAMES, market, windows, ACCOUNT, team, 3)}
     found = difference(results, "scripted", "hold", 300, 3)
@@ -116,7 +118,7 @@ def test_teams_and_baselines_trade_under_the_same_costs_and_rules() -> None:
     market, windows = small_market(), split_windows(150, 390, 2, 4, 6)
     rules = {"AAAUSDT": SymbolRules(lot=0.5, taker_fee=0.004)}
     ruled = replace(ACCOUNT, venue=Venue(rules=rules))
-    episodes = play_windows(scripted_team(TeamConfig()), market, windows, ruled, GuardLimits(), 3, lambda *args: None)
+    episodes = play_windows(scripted_team(TeamConfig()), market, windows, ruled, guard_limits(), 3, lambda *args: None)
     held = baselines(["hold"], market, windows, ruled, [], 3)["hold"]
     fills = [fill for run in [*held, *(one.result for one in episodes)] for fill in run.fills]
     assert all(run.fills for run in held)

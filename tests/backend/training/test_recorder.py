@@ -16,13 +16,13 @@ from backend.training.algorithm.credit import RoleCredit, assign_credit, score_m
 from backend.training.curriculum.queries import QueryPool
 from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.collect import Rollout, RolloutSettings, collect
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import Team
 from simulator.exchange.costs import Costs
 from tests.small_world import HORIZON, RUN, TRAIN, small_market
+from tests.standard_limits import guard_limits
 from tests.standard_settings import standard_credit
 from tests.team_scenes import standard_team
 
@@ -46,7 +46,7 @@ def groups() -> list[list[Rollout]]:
     engine = ScriptedEngine(make_byte_codec(), novice_policies())
     team = Team(make_byte_codec(), engine.policy_version, standard_team(horizon_bars=HORIZON))
     queries = QueryPool(small_market(), *TRAIN, HORIZON).draw(1, 0, 4, easy=False)
-    return collect(team, engine, queries, RolloutSettings(4, 4, HORIZON, Costs(), 1.0, GuardLimits(), 1.0), 1)
+    return collect(team, engine, queries, RolloutSettings(4, 4, HORIZON, Costs(), 1.0, guard_limits(), 1.0), 1)
 
 
 def credits_of(groups: list[list[Rollout]]) -> dict[str, RoleCredit]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cryptosentinel.conversation.budget import Budget, Ledger, Price, Spending, SpendingLimits
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.chat_codec import parse_conversation
 from cryptosentinel.llm.engine import Completion, Request, Usage, failed_completion
 from cryptosentinel.llm.scripted import ScriptedEngine
@@ -22,6 +22,7 @@ from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies
 from simulator.backtest.run import BacktestRun, Window
 from simulator.market.timeframes import TIMEFRAMES
+from tests.standard_limits import guard_limits
 from tests.team_scenes import (
     COINS,
     SayingEngine,
@@ -53,7 +54,7 @@ class Metered(ScriptedEngine):
 
 def episode(budget: Budget | None) -> EpisodeResult:
     run = BacktestRun(synthetic(), WINDOW)
-    return run_all([play(make_team(), run, GuardLimits(), 1, budget=budget)], Metered(codec(), expert_policies()))[0]
+    return run_all([play(make_team(), run, guard_limits(), 1, budget=budget)], Metered(codec(), expert_policies()))[0]
 
 
 def test_a_price_is_per_million_and_a_cached_token_is_not_paid_twice() -> None:
@@ -170,7 +171,7 @@ def test_the_manager_can_look_up_what_is_left() -> None:
     engine = SayingEngine({"manager": [look, look, submit()]})
     budget = Budget(decision=SpendingLimits(calls=7), day=SpendingLimits(calls=5, money=2.0))
     view = synthetic().view(200)
-    talk = make_team().decide(view, hand_made_account(view, {}), COINS, Guard(GuardLimits()), 1, ledger=Ledger(budget))
+    talk = make_team().decide(view, hand_made_account(view, {}), COINS, Guard(guard_limits()), 1, ledger=Ledger(budget))
     [decision] = run_all([talk], engine)
     heard = [turn["content"] for turn in parse_conversation(codec(), decision.manager.ids) if turn["role"] == "tool"]
     assert [json.loads(text)["left"]["thinking"] for text in heard] == [

@@ -25,7 +25,6 @@ from cryptosentinel.conversation.memory import (
     direction_of,
 )
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies
@@ -33,6 +32,7 @@ from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import DataError
 from simulator.market.market import Market
 from tests.cryptosentinel.test_lookahead import perturbed_market
+from tests.standard_limits import guard_limits
 from tests.team_scenes import codec, make_team, synthetic
 
 WINDOW = Window(180, 240, 6)
@@ -61,7 +61,7 @@ def played(
     market: Market | None = None, window: Window = WINDOW, remembered: Memory | None = None, **team: Any
 ) -> EpisodeResult:
     run = BacktestRun(market or synthetic(), window)
-    task = play(make_team(**team), run, GuardLimits(), 4, memory=remembered)
+    task = play(make_team(**team), run, guard_limits(), 4, memory=remembered)
     return run_all([task], ScriptedEngine(codec(), expert_policies()))[0]
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import AccountView
@@ -22,11 +22,12 @@ from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market, MarketView
 from simulator.market.timeframes import BAR_COLUMNS
+from tests.standard_limits import guard_limits
 from tests.team_scenes import COINS, synthetic
 
 FIRST = 100
 DECISIONS = 8
-LIMITS = GuardLimits(
+LIMITS = guard_limits(
     max_exposure=0.8,
     max_gross_exposure=1.5,
     max_net_exposure=1.2,

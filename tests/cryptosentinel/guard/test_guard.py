@@ -18,10 +18,11 @@ from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, on_step
 from simulator.exchange.rules import SymbolRules
 from simulator.market.market import Market, MarketView
+from tests.standard_limits import guard_limits
 from tests.team_scenes import COINS, hand_made_account, synthetic
 
 BAR = 200
-LIMITS = GuardLimits(max_exposure=0.8, max_gross_exposure=1.5)
+LIMITS = guard_limits(max_exposure=0.8, max_gross_exposure=1.5)
 ROUNDING = 1e-9
 
 NUMBERS = st.one_of(

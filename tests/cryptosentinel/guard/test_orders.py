@@ -15,12 +15,13 @@ from cryptosentinel.guard.guard import Guard, GuardLimits
 from simulator.errors import DataError
 from simulator.exchange.orders import Cancel, Order, OrderKind, OrderRequest, Replace, Target, oco
 from simulator.market.market import MarketView
+from tests.standard_limits import guard_limits
 from tests.team_scenes import COINS, hand_made_account, synthetic
 
 A, B, C = COINS
 BAR = 200
 EQUITY = 10_000.0
-LIMITS = GuardLimits(max_exposure=0.8, max_gross_exposure=1.5)
+LIMITS = guard_limits(max_exposure=0.8, max_gross_exposure=1.5)
 
 
 def view_at() -> MarketView:

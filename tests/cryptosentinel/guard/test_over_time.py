@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cryptosentinel.guard.guard import Clamp, Guard, GuardLimits
+from cryptosentinel.guard.guard import Clamp, Guard
 from simulator.errors import UserError
 from simulator.exchange.orders import Order
+from tests.standard_limits import guard_limits
 from tests.team_scenes import COINS, hand_made_account, synthetic
 
 A, B, C = COINS
 FIRST = 203  # closes at 00:00; bars of 4 hours
-LIMITS = GuardLimits(max_exposure=0.8, max_gross_exposure=1.5, daily_loss=0.1, max_drawdown=0.3, shutdown_drawdown=0.4)
+LIMITS = guard_limits(max_exposure=0.8, max_gross_exposure=1.5, daily_loss=0.1, max_drawdown=0.3, shutdown_drawdown=0.4)
 
 
 def look(

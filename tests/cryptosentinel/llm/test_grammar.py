@@ -18,7 +18,6 @@ from backend.builders.teams import scripted_team, team_settings
 from backend.config.schema import Config
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import play
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm import grammar as module
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Request
@@ -40,6 +39,7 @@ from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import UserError
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.standard_limits import guard_limits
 
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 roles = pytest.mark.parametrize("role", ROLES)
@@ -188,7 +188,7 @@ def test_what_teacher_and_novices_say_gets_through(byte_codec: ChatCodec) -> Non
     loaded = scripted_team(Config().team)
     for engine in (Listening(byte_codec, loaded.engine._policies), novices):  # type: ignore[attr-defined] # scripted
         team = Team(byte_codec, engine.policy_version, team_settings(Config().team, 1.0))
-        run_all([play(team, BacktestRun(market, Window(150, 210, 6)), GuardLimits(), 1)], engine)
+        run_all([play(team, BacktestRun(market, Window(150, 210, 6)), guard_limits(), 1)], engine)
     grammars = Grammars(byte_codec, byte_codec.vocab_size)
     assert len(spoken) > 100
     for request, answer in spoken:

@@ -22,17 +22,17 @@ from backend.training.rollout import collect as rollouts_module
 from backend.training.rollout.collect import Practice, Rollout, RolloutSettings, collect, practise
 from backend.training.rollout.scoring import RolloutScorer
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import Team
 from simulator.exchange.costs import Costs
 from tests.small_world import HORIZON, RUN, TRAIN, small_market
+from tests.standard_limits import guard_limits
 from tests.standard_settings import standard_credit
 from tests.team_scenes import standard_team
 
-SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, GuardLimits(), 1.0)
+SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits(), 1.0)
 POOL = QueryPool(small_market(), *TRAIN, HORIZON)
 
 

@@ -17,7 +17,7 @@ from backend.training.curriculum.queries import QueryPool
 from backend.training.rollout.collect import Rollout, RolloutSettings, collect
 from backend.training.rollout.role_outcomes import role_outcome_metrics, role_outcomes
 from backend.training.rollout.scoring import RolloutScorer
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.chat_codec import ChatMessages, make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
@@ -27,6 +27,7 @@ from cryptosentinel.team import Team
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order
 from tests.small_world import HORIZON, TRAIN, small_market
+from tests.standard_limits import guard_limits
 from tests.standard_settings import standard_credit
 from tests.team_scenes import standard_team
 
@@ -77,7 +78,7 @@ def test_without_interaction_both_are_what_the_role_adds(game: Game, worth: list
     assert difference_rewards(game.__getitem__, ROLES) == {one: game[whole] - game[whole - {one}] for one in ROLES}
 
 
-SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, GuardLimits(max_exposure=0.9), 1.0)
+SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits(max_exposure=0.9), 1.0)
 
 
 def _manager(messages: ChatMessages, seed: int) -> str:

@@ -14,7 +14,6 @@ from backend.training.curriculum.curriculum import Stage
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.collect import RolloutSettings
 from backend.training.rollout.sharding import Shard, ShardCollector, part, step_queries
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import Throughput
@@ -23,10 +22,11 @@ from cryptosentinel.team import Team
 from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.standard_limits import guard_limits
 from tests.team_scenes import standard_team
 
 ENGINE = ScriptedEngine(make_byte_codec(), novice_policies())
-SETTINGS = RolloutSettings(3, 4, 6, Costs(), 1.0, GuardLimits(), 1.0)
+SETTINGS = RolloutSettings(3, 4, 6, Costs(), 1.0, guard_limits(), 1.0)
 POOL = QueryPool(generate(SyntheticConfig(bars=500, seed=2)), 0, 480, 6)
 STAGES = {1: Stage(1, True, (1.0, 0.0), (0.1, 0.0, 0.9)), 2: Stage(2, False, (0.1, 0.9), (0.1, 0.4, 0.5))}
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from cryptosentinel.conversation.budget import Budget, Price
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.cassette.engine import Cassette, StreamingRecorder
 from cryptosentinel.llm.cassette.files import CALLS, HEADER, LOCK
 from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling, StreamingEngine, Usage, failed_completion
@@ -38,6 +37,7 @@ from tests.cassette_scenes import (
     start,
 )
 from tests.mock_endpoint import MODEL, scripted, serve
+from tests.standard_limits import guard_limits
 from tests.team_scenes import codec, half_taught_policies, standard_team, synthetic
 
 REQUESTS = st.builds(
@@ -323,7 +323,7 @@ class Counting:
 def episode(engine: Engine) -> EpisodeResult:
     team = Team(codec(), engine.policy_version, standard_team(retries=1, memory=2))
     game = BacktestRun(synthetic(coins=2), Window(150, 190, 4))
-    return run_all([play(team, game, GuardLimits(), 3, budget=Budget(price=Price(1.0, 0.1, 5.0)))], engine)[0]
+    return run_all([play(team, game, guard_limits(), 3, budget=Budget(price=Price(1.0, 0.1, 5.0)))], engine)[0]
 
 
 def facts(result: EpisodeResult) -> tuple[object, ...]:

@@ -24,7 +24,6 @@ from transformers import Qwen3ForCausalLM
 
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import play
-from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Completion, Request, Sampling, StreamingEngine
 from cryptosentinel.llm.local.engine import LocalEngine
@@ -37,6 +36,7 @@ from cryptosentinel.team import AgentTask, Team
 from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import RunFailed, UserError
 from tests.small_world import small_nano
+from tests.standard_limits import guard_limits
 from tests.team_scenes import standard_team, synthetic
 
 PYTHON = Path(__file__).parents[4] / ".venv-vllm" / "bin" / "python"
@@ -234,7 +234,7 @@ def test_a_whole_backtest(world: World) -> None:
     team = Team(world.codec, world.engine.policy_version, settings)
     games = [BacktestRun(synthetic(coins=1), Window(start, start + 24, 6)) for start in (180, 210)]
     throughput = Throughput()
-    episodes = run_all([play(team, game, GuardLimits(), 4) for game in games], world.engine, throughput=throughput)
+    episodes = run_all([play(team, game, guard_limits(), 4) for game in games], world.engine, throughput=throughput)
     transcripts = [one for episode in episodes for _, decision in episode.decisions for one in decision.transcripts]
     assert [len(episode.decisions) for episode in episodes] == [4, 4]
     assert throughput.failures == 0 and throughput.usage.sampled == sum(sum(one.mask) for one in transcripts) > 0
