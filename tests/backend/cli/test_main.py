@@ -329,7 +329,7 @@ def test_config_and_dry_run_show_what_would_be_used(command: Run) -> None:
     shown = command("config", "--config", "quick", "--set", "training.seed=4711")
     assert shown.code == 0
     assert "4711" in shown.out
-    assert "seed of everything that training draws" in shown.out
+    assert "seed of all random draws of the training" in shown.out
     dry = command(
         "train", "--dry-run", "--data", "somewhere", "--symbols", "A,B", "--timeframe", "1h", "--resample", "4h"
     )
