@@ -55,8 +55,9 @@ def replayed_team(folder: Path) -> LoadedTeam:
 
 def _settings(document: Mapping[str, Any]) -> TeamSettings:
     """The recorded settings. What was not a setting yet has its default."""
-    document = {**asdict(team_settings(TeamConfig(), 1.0)), **document}
-    return TeamSettings(**{**document, "roles": tuple(document["roles"]), "sampling": Sampling(**document["sampling"])})
+    defaults = asdict(team_settings(TeamConfig(), 1.0))
+    own = {"roles": tuple(document["roles"]), "sampling": Sampling(**document["sampling"])}
+    return TeamSettings(**{**defaults, **document, **own})
 
 
 def _budget(document: Mapping[str, Any]) -> Budget:
