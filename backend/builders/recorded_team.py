@@ -56,8 +56,8 @@ def replayed_team(folder: Path) -> LoadedTeam:
 def _settings(document: Mapping[str, Any]) -> TeamSettings:
     """The recorded settings. What was not a setting yet has its default."""
     defaults = asdict(team_settings(TeamConfig(), 1.0))
-    own = {"roles": tuple(document["roles"]), "sampling": Sampling(**document["sampling"])}
-    return TeamSettings(**{**defaults, **document, **own})
+    typed = {"roles": tuple(document["roles"]), "sampling": Sampling(**document["sampling"])}
+    return TeamSettings(**{**defaults, **document, **typed})
 
 
 def _budget(document: Mapping[str, Any]) -> Budget:

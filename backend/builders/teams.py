@@ -126,20 +126,20 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
         room = min(config.engine.context_tokens or settings.context_tokens, settings.context_tokens)
         team = Team(loaded.team.codec, loaded.team.version_of, replace(settings, context_tokens=room))
         return replace(loaded, team=team), base.resolve().name
-    own = manifest.config
-    asked = config.engine.model_copy(update={"empty_think": own.engine.empty_think})
-    served = served_engine(asked, base, largest_rank(own.training))
+    trained_with = manifest.config
+    asked = config.engine.model_copy(update={"empty_think": trained_with.engine.empty_think})
+    served = served_engine(asked, base, largest_rank(trained_with.training))
     assert isinstance(served.engine, VllmEngine)
     weights = manifest.weights(trained=trained)
     if weights is not None:
-        policies, _ = role_policies(base, own.training, roles=roles_of(own.team.roles))
+        policies, _ = role_policies(base, trained_with.training, roles=roles_of(trained_with.team.roles))
         load_versions(policies, folder / weights)
         exported = Path(tempfile.mkdtemp(prefix="cryptosentinel-adapters-"))
         for role in policies.roles:
             adapter = export_adapter(policies, role, exported / policies.version(role))
             served.engine.publish(role, adapter.version, adapter.folder)
-    working = own.team.model_copy(update={"memory": config.team.memory})
-    return team_over(_label(folder, trained), served, working, own.training.temperature), served.model
+    working = trained_with.team.model_copy(update={"memory": config.team.memory})
+    return team_over(_label(folder, trained), served, working, trained_with.training.temperature), served.model
 
 
 def _label(folder: Path, trained: bool) -> str:
@@ -156,12 +156,15 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedT
         return scripted_team(config)
     folder = Path(name)
     manifest = read_manifest(folder)
-    own = manifest.config
+    trained_with = manifest.config
     policies, codec = role_policies(
-        folder / manifest.base, own.training, empty_think=own.engine.empty_think, roles=roles_of(own.team.roles)
+        folder / manifest.base,
+        trained_with.training,
+        empty_think=trained_with.engine.empty_think,
+        roles=roles_of(trained_with.team.roles),
     )
     weights = manifest.weights(trained=trained)
     if weights is not None:
         load_versions(policies, folder / weights)
-    settings = own.team.model_copy(update={"memory": config.memory})
-    return model_team(_label(folder, trained), policies, codec, settings, own.training.temperature)
+    settings = trained_with.team.model_copy(update={"memory": config.memory})
+    return model_team(_label(folder, trained), policies, codec, settings, trained_with.training.temperature)

@@ -117,18 +117,18 @@ def download(
         url=url,
     )
     with bars() as shown:
-        found = download_history(request, out, report=shown.progress)
+        downloaded = download_history(request, out, report=shown.progress)
     table = narrow_table(str(out))
     for heading in ("rows", "new", "absent", "first (UTC)", "last (UTC)"):
         table.add_column(heading)
-    for one in found.series:
+    for one in downloaded.series:
         first, last = ("-" if time is None else format_time(time) for time in (one.first, one.last))
         table.add_row(one.file, str(one.rows), str(one.added), str(one.absent), first, last)
     console.print(table)
-    if found.without_tiers:
+    if downloaded.without_tiers:
         console.print(
             f"note: {exchange} shows margin tiers only with a key, so {out / 'rules.json'} has none for"
-            f" {', '.join(found.without_tiers)}",
+            f" {', '.join(downloaded.without_tiers)}",
             markup=False,
         )
 

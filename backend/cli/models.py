@@ -101,8 +101,8 @@ def export(
     weights = manifest.weights()
     if weights is None:
         raise UserError(f"the team of {run} is its base itself, so there is no adapter to export: use the base")
-    own = manifest.config
-    policies, _ = role_policies(run / manifest.base, own.training, roles=roles_of(own.team.roles))
+    trained_with = manifest.config
+    policies, _ = role_policies(run / manifest.base, trained_with.training, roles=roles_of(trained_with.team.roles))
     load_versions(policies, run / weights)
     for role in policies.roles:
         step = step_of(Path(weights)) or 0

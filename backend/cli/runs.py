@@ -116,8 +116,8 @@ def runs_import(
     where = _where(context, store)
     with Store.open(where) as opened:
         run, count = import_run(opened, file)
-    said = f"wrote {count} records of run {run} to {where}" if count else f"{where} has this very run {run} already"
-    console.print(said, markup=False, soft_wrap=True)
+    line = f"wrote {count} records of run {run} to {where}" if count else f"{where} has this very run {run} already"
+    console.print(line, markup=False, soft_wrap=True)
 
 
 @runs_app.command("upgrade")

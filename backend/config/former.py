@@ -141,10 +141,10 @@ def _copied(value: Any) -> Any:
 
 def _section(data: dict[str, Any], path: list[str]) -> dict[str, Any] | None:
     """The table at `path`; None where there is none."""
-    found: Any = data
+    table: Any = data
     for part in path:
-        found = found.get(part) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else None
+        table = table.get(part) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else None
 
 
 def _taken(data: dict[str, Any], path: list[str]) -> Any:

@@ -140,10 +140,10 @@ class TrainingConfig(Section):
     def of_role(self, role: str) -> Self:
         """The settings of one role: those of `per_role` in place of the common ones."""
         entries = {key: value for key, value in self.experimental.per_role.items() if key == role}
-        own = {name: value for entry in entries.values() for name, value in entry if value is not None}
-        deeper = {name: own.pop(name) for name in ExperimentalConfig.model_fields if name in own}
+        changes = {name: value for entry in entries.values() for name, value in entry if value is not None}
+        deeper = {name: changes.pop(name) for name in ExperimentalConfig.model_fields if name in changes}
         experimental = self.experimental.model_copy(update={**deeper, "per_role": {}})
-        return self.model_copy(update={**own, "experimental": experimental})
+        return self.model_copy(update={**changes, "experimental": experimental})
 
     def anchors(self) -> bool:
         """Whether any role has a KL term."""
@@ -157,9 +157,9 @@ class TrainingConfig(Section):
 
     def _contradictions(self) -> list[str]:
         """Settings that cannot both be meant, each with both names."""
-        own = self.experimental
-        problems = [*_weight_problems(self.alpha, own.alpha_end, "alpha", _PREFIX)]
-        problems += [*_weight_problems(self.beta, own.beta_end, "beta", _PREFIX)]
+        variants = self.experimental
+        problems = [*_weight_problems(self.alpha, variants.alpha_end, "alpha", _PREFIX)]
+        problems += [*_weight_problems(self.beta, variants.beta_end, "beta", _PREFIX)]
         problems += [*self._stage2_problems(), *self._per_role_problems()]
         if problems:  # what follows relies on weights that are right
             return problems
@@ -184,16 +184,21 @@ class TrainingConfig(Section):
 
     def _unread(self) -> Iterator[str]:
         """Settings that nothing would read."""
-        own = self.experimental
+        variants = self.experimental
         drops = self.alignment == "duplicate_drop"
         measured = "alignment = 'duplicate_drop' and a measured experimental.alignment_target"
         for section, key, read, owner in (
-            (own, "min_group", own.group == "ordinal", "experimental.group = 'ordinal'"),
-            (own, "constant_length", own.aggregation == "dr_grpo", "experimental.aggregation = 'dr_grpo'"),
-            (own, "importance_cap", own.importance != "none", "experimental.importance = 'truncate' or 'mask'"),
-            (own, "overlong_buffer", own.overlong_length > 0, "experimental.overlong_length above 0"),
-            (own, "alignment_target", drops, "alignment = 'duplicate_drop'"),
-            (own, "alignment_window", self._measures_target(), measured),
+            (variants, "min_group", variants.group == "ordinal", "experimental.group = 'ordinal'"),
+            (variants, "constant_length", variants.aggregation == "dr_grpo", "experimental.aggregation = 'dr_grpo'"),
+            (
+                variants,
+                "importance_cap",
+                variants.importance != "none",
+                "experimental.importance = 'truncate' or 'mask'",
+            ),
+            (variants, "overlong_buffer", variants.overlong_length > 0, "experimental.overlong_length above 0"),
+            (variants, "alignment_target", drops, "alignment = 'duplicate_drop'"),
+            (variants, "alignment_window", self._measures_target(), measured),
             (self, "adam_betas", self.optimizer == "adamw", "optimizer = 'adamw'"),
             (self, "lr_end", self.lr_schedule != "constant", "lr_schedule = 'linear' or 'cosine'"),
         ):
@@ -216,8 +221,8 @@ class TrainingConfig(Section):
             )
         separate = ["freeze"] if self.freeze else []
         separate += ["data_parallel"] if self.data_parallel > 1 else []
-        for role, own in self.experimental.per_role.items():
-            shape = (own.lora_rank, own.lora_alpha, own.lora_targets)
+        for role, entry in self.experimental.per_role.items():
+            shape = (entry.lora_rank, entry.lora_alpha, entry.lora_targets)
             separate += [f"experimental.per_role.{role}.lora_*"] if any(part is not None for part in shape) else []
         for key in separate:
             yield (
@@ -227,37 +232,41 @@ class TrainingConfig(Section):
 
     def _objective_problems(self) -> Iterator[str]:
         """Variants of the objective that do not go together."""
-        own = self.experimental
-        if own.group == "ordinal" and own.min_group > self.rollouts_per_query:
+        variants = self.experimental
+        if variants.group == "ordinal" and variants.min_group > self.rollouts_per_query:
             yield (
-                f"experimental.min_group = {own.min_group} is above rollouts_per_query = {self.rollouts_per_query}: no "
-                "group by ordinal can be as large; lower the one or raise the other"
+                f"experimental.min_group = {variants.min_group} is above rollouts_per_query = "
+                f"{self.rollouts_per_query}: no group by ordinal can be as large; lower the one or raise the other"
             )
-        if own.aggregation == "dr_grpo" and own.constant_length == 0:
+        if variants.aggregation == "dr_grpo" and variants.constant_length == 0:
             yield (
                 "experimental.aggregation = 'dr_grpo' needs experimental.constant_length above 0, the tokens that a "
                 "sum is divided by"
             )
-        for key, value, plain in (("aggregation", own.aggregation, "grpo"), ("policy_loss", own.policy_loss, "clip")):
-            if value != plain and own.ratio != "token":
+        for key, value, plain in (
+            ("aggregation", variants.aggregation, "grpo"),
+            ("policy_loss", variants.policy_loss, "clip"),
+        ):
+            if value != plain and variants.ratio != "token":
                 yield (
-                    f"experimental.{key} = '{value}' is over tokens and experimental.ratio = '{own.ratio}' is one "
+                    f"experimental.{key} = '{value}' is over tokens and experimental.ratio = '{variants.ratio}' is one "
                     f"number a call: use ratio = 'token' or {key} = '{plain}'"
                 )
-        if own.reward_aggregation == "normalize_then_sum" and not own.scale_rewards:
+        if variants.reward_aggregation == "normalize_then_sum" and not variants.scale_rewards:
             yield (
                 "experimental.reward_aggregation = 'normalize_then_sum' divides by sigma and "
                 "experimental.scale_rewards = false does not: without sigma the two aggregations are one, so use "
                 "'sum_then_normalize'"
             )
-        if own.overlong_length and not 1 <= own.overlong_buffer <= own.overlong_length:
+        if variants.overlong_length and not 1 <= variants.overlong_buffer <= variants.overlong_length:
             yield (
-                f"experimental.overlong_length = {own.overlong_length} needs experimental.overlong_buffer from 1 to "
-                f"{own.overlong_length}, not {own.overlong_buffer}"
+                f"experimental.overlong_length = {variants.overlong_length} needs experimental.overlong_buffer from 1 "
+                f"to {variants.overlong_length}, not {variants.overlong_buffer}"
             )
-        if own.credit != "broadcast" and not self.pays_outcome():
+        if variants.credit != "broadcast" and not self.pays_outcome():
             yield (
-                f"experimental.credit = '{own.credit}' divides an outcome that beta = {list(self.beta)} does not pay"
+                f"experimental.credit = '{variants.credit}' divides an outcome that beta = {list(self.beta)} "
+                "does not pay"
             )
 
     def _model_problems(self) -> Iterator[str]:
@@ -272,9 +281,9 @@ class TrainingConfig(Section):
             named = [key for key in adapters[1:] if getattr(self, key) != type(self).model_fields[key].default]
             named += [
                 f"experimental.per_role.{role}.{key}"
-                for role, own in self.experimental.per_role.items()
+                for role, entry in self.experimental.per_role.items()
                 for key in adapters
-                if getattr(own, key) is not None
+                if getattr(entry, key) is not None
             ]
             for key in named:
                 yield f"{key} is of adapters and weights = 'full' has none: use weights = 'lora'"
@@ -288,39 +297,39 @@ class TrainingConfig(Section):
 
     def _stage2_problems(self) -> Iterator[str]:
         """What needs a stage 2 that there is not, and a project's name that cannot be one."""
-        own = self.experimental
-        ends = {"alpha_end": own.alpha_end, "beta_end": own.beta_end}
-        ends |= {f"per_role.{role}.beta_end": entry.beta_end or () for role, entry in own.per_role.items()}
+        variants = self.experimental
+        ends = {"alpha_end": variants.alpha_end, "beta_end": variants.beta_end}
+        ends |= {f"per_role.{role}.beta_end": entry.beta_end or () for role, entry in variants.per_role.items()}
         if self.stage2_steps < 2:
             for key in (key for key, end in ends.items() if end):
                 yield f"experimental.{key} is reached over stage 2, and stage2_steps is {self.stage2_steps}"
         if self.lr_schedule != "constant" and self.stage2_steps == 0:
             yield f"lr_schedule = '{self.lr_schedule}' is over stage 2, and stage2_steps is 0"
         for key in ("dynamic_rounds", "hard_share"):
-            if getattr(own, key) and self.stage2_steps == 0:
-                yield f"experimental.{key} = {getattr(own, key)} is of stage 2, and stage2_steps is 0"
+            if getattr(variants, key) and self.stage2_steps == 0:
+                yield f"experimental.{key} = {getattr(variants, key)} is of stage 2, and stage2_steps is 0"
         if set(self.wandb_project) & set("/\\#?%:"):
             yield f"wandb_project = {self.wandb_project!r}: Weights & Biases refuses names with / \\ # ? % :"
 
     def _per_role_problems(self) -> Iterator[str]:
         """Settings of a role that it does not have, or that nothing reads."""
-        for role, own in self.experimental.per_role.items():
+        for role, entry in self.experimental.per_role.items():
             key, settings = f"experimental.per_role.{role}", self.of_role(role)
             yield from _weight_problems(settings.beta, settings.experimental.beta_end, f"{key}.beta")
             if role == "manager":
-                others = [name for name in ("beta", "beta_end", "alignment_target") if getattr(own, name) is not None]
+                others = [name for name in ("beta", "beta_end", "alignment_target") if getattr(entry, name) is not None]
                 yield from (f"{key}.{name}: {name} is of sub-agents, and the manager is none" for name in others)
-            elif own.alignment_target and self.alignment != "duplicate_drop":
+            elif entry.alignment_target and self.alignment != "duplicate_drop":
                 yield (
-                    f"{key}.alignment_target = {own.alignment_target} is read with alignment = 'duplicate_drop' only: "
-                    "set that, or leave it out"
+                    f"{key}.alignment_target = {entry.alignment_target} is read with alignment = 'duplicate_drop' "
+                    "only: set that, or leave it out"
                 )
 
     def _measures_target(self) -> bool:
         """Whether some sub-agent's target of duplicate_drop is measured."""
-        own = self.experimental
-        targets = [entry.alignment_target for role, entry in own.per_role.items() if role != "manager"]
-        return self.alignment == "duplicate_drop" and 0 in (own.alignment_target, *targets)
+        variants = self.experimental
+        targets = [entry.alignment_target for role, entry in variants.per_role.items() if role != "manager"]
+        return self.alignment == "duplicate_drop" and 0 in (variants.alignment_target, *targets)
 
 
 def _weight_problems(begin: tuple[float, ...], end: tuple[float, ...], name: str, prefix: str = "") -> Iterator[str]:
