@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from backend.config.base import split_names
 from backend.config.schema import Config
 from backend.runs.backtest import backtest_teams
 from backend.runs.demo import run_demo
@@ -208,5 +209,4 @@ class _Callback(Observer):
 
 
 def _names(given: NameList) -> tuple[str, ...]:
-    parts = given.split(",") if isinstance(given, str) else given
-    return tuple(part.strip() for part in parts if part.strip())
+    return split_names(given) if isinstance(given, str) else tuple(given)

@@ -145,6 +145,16 @@ def test_the_simulator_knows_no_model_and_no_database() -> None:
         )
 
 
+def test_only_one_module_compiles() -> None:
+    """What is compiled past `jit.py` has no stamp of the whole simulator, and old code of it would be used."""
+    users = {
+        str(path.relative_to(ROOT))
+        for path in sources(*LAYERS)
+        if "numba" in set(imported(ast.parse(path.read_text(encoding="utf-8"))))
+    }
+    assert users == {"simulator/kernel/jit.py"}
+
+
 def distributions(requirements: Iterable[str]) -> set[str]:
     """The names that requirements begin with, as they are imported."""
     return {re.split(r"[<>=\[ ]", requirement)[0].lower().replace("-", "_") for requirement in requirements}

@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from backend.cli.console import bars, console, print_notes
-from backend.cli.options import MarketOptions, WindowOptions, grouped, names
+from backend.cli.options import MarketOptions, WindowOptions, grouped
+from backend.config.base import split_names
 from backend.runs.requests import CheckRequest
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time
@@ -179,7 +180,7 @@ def _short(text: str) -> str:
 
 def _lengths(text: str) -> list[int]:
     try:
-        lengths = sorted({int(part) for part in names(text)})
+        lengths = sorted({int(part) for part in split_names(text)})
     except ValueError:
         lengths = []
     if not lengths or lengths[0] < 1:

@@ -9,7 +9,8 @@ import typer
 from rich.table import Table
 
 from backend.cli.console import bars, console, narrow_table
-from backend.cli.options import SymbolsOption, names
+from backend.cli.options import SymbolsOption
+from backend.config.base import split_names
 from simulator.errors import DataError
 from simulator.market.timeframes import format_time, parse_time
 
@@ -50,7 +51,7 @@ def data_check(
     """Check bars and what stands beside them: order, gaps, impossible and unlikely values. Exit code 2 if unusable."""
     from simulator.data.catalog import Catalog
 
-    issues = Catalog(data).check(names(symbols) or None, timeframe or None)
+    issues = Catalog(data).check(split_names(symbols) or None, timeframe or None)
     for issue in issues:
         console.print(f"{'unusable' if issue.fatal else 'note':<9} {issue}", markup=False)
     fatal = sum(issue.fatal for issue in issues)
@@ -70,7 +71,7 @@ def data_import(
 
     with bars() as shown:
         report = import_tree(
-            source, out, names(symbols) or None, lambda done, total: shown.progress("import", done, total)
+            source, out, split_names(symbols) or None, lambda done, total: shown.progress("import", done, total)
         )
     for one in report.sources:
         console.print(f"{one.outcome:<9} {one.path}: {one.detail}", markup=False, soft_wrap=True)
@@ -109,8 +110,8 @@ def download(
 
     request = DownloadRequest(
         exchange=exchange,
-        symbols=names(symbols),
-        timeframes=names(timeframe),
+        symbols=split_names(symbols),
+        timeframes=split_names(timeframe),
         start=parse_time(start),
         end=parse_time(end) if end else None,
         market=cast(MarketType, market),  # the request refuses any other

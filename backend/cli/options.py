@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from backend.config.base import split_names
 from backend.config.market import NONE
 from backend.runs.requests import RUNS, STORE
 
@@ -49,7 +50,7 @@ class MarketOptions:
 
     def given(self) -> dict[str, Any]:
         """The fields of a request."""
-        return {**vars(self), "symbols": names(self.symbols)}
+        return {**vars(self), "symbols": split_names(self.symbols)}
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def names(text: str) -> tuple[str, ...]:
-    """The parts of a list with commas."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 def baseline_names(text: str) -> tuple[str, ...] | None:
     """The strategies of --baselines; None where the configuration decides."""
     if not text:
         return None
-    return () if text.strip() == NONE else names(text)
+    return () if text.strip() == NONE else split_names(text)

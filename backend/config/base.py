@@ -9,10 +9,15 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 
+def split_names(text: str) -> tuple[str, ...]:
+    """The parts of a list with commas: 'A, B' is ('A', 'B')."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def _split(value: Any) -> Any:
-    """'A,B' as ('A', 'B'), which is handy on the command line; a list as a tuple."""
+    """A text with commas and a list as a tuple; anything else is left to the type's check."""
     if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
+        return split_names(value)
     return tuple(value) if isinstance(value, list) else value
 
 
