@@ -32,7 +32,8 @@ class EngineConfig(Section):
         "", description="vllm at a URL: what the server calls the model; empty: as `model` is given here"
     )
     empty_think: bool = Field(
-        False, description="begin answers with an empty <think> block: so Qwen3's hybrid models are told not to think"
+        False,
+        description="begin answers with an empty <think> block, which turns thinking off in Qwen3's hybrid models",
     )
     key_variable: str = Field(
         "OPENAI_API_KEY", description="openai_api: environment variable that holds its key; empty: it wants none"

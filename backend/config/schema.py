@@ -73,7 +73,7 @@ class TeamConfig(Section):
         0,
         ge=0,
         le=5,
-        description="malformed turns of a conversation that are told what is wrong; one more ends it",
+        description="malformed turns of a conversation that get an error message; one more ends it",
     )
     knowledge_cutoff: str = Field(
         "", description="day up to which the model may have read the news, UTC, as 2024-06-30; empty: not known"
