@@ -75,11 +75,3 @@ def percentile_of(value: float, values: FloatArray) -> int:
 def age_hours(context: ToolContext, milliseconds: int) -> float:
     """How long before now a moment was."""
     return round((context.view.now - milliseconds) / HOUR_MS, 1)
-
-
-def base_coin(symbol: str) -> str:
-    """The coin of a symbol: BTC of BTCUSDT."""
-    for quote in ("USDT", "USDC", "BUSD", "USD"):
-        if symbol.endswith(quote) and symbol != quote:
-            return symbol.removesuffix(quote)
-    return symbol

@@ -13,11 +13,11 @@ from cryptosentinel.tools.context import (
     MISSING,
     ToolContext,
     age_hours,
-    base_coin,
     percentile_of,
 )
 from cryptosentinel.tools.sentiment import tone
 from simulator.arrays import FloatArray
+from simulator.market.coins import base_coin
 from simulator.market.timeframes import DAY_MS
 
 BETA_BARS = 120

@@ -27,7 +27,15 @@ from typing import Any, Literal
 from simulator.data.archive import MARKET_MANIFEST, SYMBOL
 from simulator.data.catalog import BAR_FILE, STORED_COLUMNS, read_bars
 from simulator.errors import DataError
-from simulator.market.events import NewsItem, funding_columns, in_order, news_columns, read_funding, read_news
+from simulator.market.events import (
+    NewsItem,
+    funding_columns,
+    in_order,
+    news_columns,
+    read_funding,
+    read_news,
+    time_findings,
+)
 from simulator.market.series import (
     BOOK_SUFFIX,
     SERIES_FILE,
@@ -315,7 +323,7 @@ def _take_news(one: _Found, venues: Sequence[str], work: _Work) -> str:
         items = read_news(one.path, tuple(sorted(there)))
         work.news.setdefault(venue, []).extend(items)
         counts.append(f"{len(items)} headlines for {venue}")
-    return ", ".join(counts)
+    return "; ".join([", ".join(counts), *time_findings(one.path)])
 
 
 def _reason(path: Path, error: DataError) -> str:

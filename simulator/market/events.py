@@ -4,29 +4,39 @@ For a headline the time matters at which it could be read. Files of the project 
 have a publication time of varying reliability, so a late time is assumed rather than an early one:
 
 * Where only the day is known, a headline becomes known 32 h after that day's 00:00 UTC, when the day is over
-  everywhere in America too. That is so where the row says so (`time_is_date_only`), where the file names its days
-  (`file_date`), and where every time of the file is midnight.
+  everywhere in America too. That is so where the row says so (`time_is_date_only`), where it names its day
+  (`file_date`), and where its time is midnight, in UTC or in the time zone of the column.
 * Otherwise it becomes known `delay` after its stated time, by default 8 h: some collectors write local time.
+
+A time of midnight is a day without a time far more often than not: 00:00 is what a date becomes when it is read as a
+time. A count could tell how often, but it would make what is known at one row depend on later rows. So each row is
+judged alone, and a headline of midnight comes a day late. A row whose `time_is_date_only` is false is believed.
+`time_findings` counts instead, for a note that changes nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from simulator.arrays import BoolArray, IntArray
 from simulator.errors import DataError
-from simulator.market.timeframes import DAY_MS, HOUR_MS
+from simulator.market.news_tags import about
+from simulator.market.timeframes import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from simulator.tables import numbers, read_table, times, timestamp_array
 
 DAY_KNOWN_AFTER = 32 * HOUR_MS
 DEFAULT_DELAY = 8 * HOUR_MS
-QUOTES = ("USDT", "USDC", "USD")
+_MINUTES, _HOURS = DAY_MS // MINUTE_MS, 24
+_PLACEHOLDER_SHARE = 0.1  # of a file's rows at one minute of the day, from which the note names it
+_PLACEHOLDER_TAIL = 1e-6  # a probability that is no chance
 
 
 def read_funding(path: Path) -> tuple[FundingEvent, ...]:
@@ -43,7 +53,8 @@ def read_funding(path: Path) -> tuple[FundingEvent, ...]:
 def read_news(path: Path, symbols: tuple[str, ...], delay: int = DEFAULT_DELAY) -> tuple[NewsItem, ...]:
     """Headlines in a file, or in all Parquet files of a folder, about `symbols` or the whole market; by `known_at`.
 
-    Headlines about other coins are left out. `delay` (ms) applies to files that state no `known_at`.
+    Headlines that their source tagged with other coins are left out (`simulator.market.news_tags`). `delay` (ms)
+    applies to files that state no `known_at`.
     Raises `DataError` for files that cannot be used.
     """
     if path.is_dir():
@@ -83,11 +94,10 @@ def _news_of(path: Path, symbols: tuple[str, ...], delay: int) -> list[NewsItem]
     names = table.column_names
     if {"time", "known_at", "symbol", "text"} <= set(names):
         time, known_at = times(table, "time", path), times(table, "known_at", path)
-        subject, text = table.column("symbol").to_pylist(), _texts(table, path, ("text",))
+        text = _texts(table, path, ("text",))
     elif "timestamp" in names and ("title" in names or "text" in names):
         time = times(table, "timestamp", path)
         known_at = _known_at(table, time, path, delay)
-        subject = table.column("asset").to_pylist() if "asset" in names else [None] * len(time)
         text = _texts(table, path, ("title", "text"))
     else:
         raise DataError(
@@ -97,31 +107,93 @@ def _news_of(path: Path, symbols: tuple[str, ...], delay: int) -> list[NewsItem]
     early = known_at < time
     if early.any():
         raise DataError(f"{path}: {int(early.sum())} headlines are known before they happened")
-    about = {name: [name] for name in symbols}
-    for name in symbols:
-        for quote in QUOTES:
-            if name.endswith(quote):
-                about.setdefault(name.removesuffix(quote), []).append(name)
     return [
         NewsItem(int(time[row]), int(known_at[row]), symbol, text[row])
-        for row in range(len(time))
-        for symbol in ([None] if subject[row] is None else about.get(subject[row], []))
+        for row, concerned in enumerate(about(table, text, symbols))
+        for symbol in concerned
     ]
 
 
-def _known_at(table: pa.Table, time: npt.NDArray[np.int64], path: Path, delay: int) -> npt.NDArray[np.int64]:
+def _known_at(table: pa.Table, time: IntArray, path: Path, delay: int) -> IntArray:
+    """When each row was known, (rows,) ms. No row's depends on another row."""
+    day, dated = _midnights(table.column("timestamp"), time)
+    if "time_is_date_only" in table.column_names:
+        column = table.column("time_is_date_only")
+        if not pa.types.is_boolean(column.type):
+            raise DataError(f"{path}: time_is_date_only is {column.type}; it must be true or false")
+        stated = np.array(column.is_valid().to_pylist(), np.bool_)
+        dated = np.where(stated, np.array(column.to_pylist(), np.bool_), dated)
     if "file_date" in table.column_names:
         try:
-            day = np.array(table.column("file_date").to_pylist(), "datetime64[D]")
+            named = np.array(table.column("file_date").to_pylist(), "datetime64[D]")
         except ValueError as error:
             raise DataError(f"{path}: file_date is not a date like 2023-01-31 ({error})") from error
-        # A stated time later than the day's end is believed as well.
-        return np.maximum(day.astype("datetime64[ms]").astype(np.int64) + DAY_KNOWN_AFTER, time + delay)
+        there = ~np.isnat(named)
+        day = np.where(there, named.astype("datetime64[ms]").astype(np.int64), day)
+        dated = dated | there
+    # A stated time later than the day's end is believed as well.
+    return np.where(dated, np.maximum(day + DAY_KNOWN_AFTER, time + delay), time + delay)
+
+
+def _midnights(column: pa.ChunkedArray, time: IntArray) -> tuple[IntArray, BoolArray]:
+    """The day of each row, (rows,) ms at 00:00 UTC, and whether the row's time is midnight to the second: in UTC, or in
+    the time zone of the column. Where it is both, the later day counts."""
+    wall = time
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        wall = pc.local_timestamp(column).cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).to_numpy()
+    day = time // DAY_MS * DAY_MS
+    local = wall % DAY_MS < SECOND_MS
+    day = np.where(local, np.maximum(day, wall // DAY_MS * DAY_MS), day)
+    return day, (time % DAY_MS < SECOND_MS) | local
+
+
+def time_findings(path: Path) -> list[str]:
+    """What the times of day in a file of recorded headlines look like, in words, for whoever imports it.
+
+    Rows of 00:00, which are read as days, are compared with what they would be if each minute of the day were as
+    likely. Any other minute that holds a tenth of the rows is compared with an hour's share of the day. It may stand
+    for a time that is not known, too; it is named, and nothing else. p is the upper tail of a binomial distribution.
+    """
+    table = read_table(path, ())
+    if "timestamp" not in table.column_names or "file_date" in table.column_names:
+        return []
+    time = times(table, "timestamp", path)
     if "time_is_date_only" in table.column_names:
-        only_day = np.array(table.column("time_is_date_only").to_pylist(), np.bool_)
-    else:
-        only_day = np.full(len(time), bool((time % DAY_MS == 0).all()))
-    return np.where(only_day, time // DAY_MS * DAY_MS + DAY_KNOWN_AFTER, time + delay)
+        time = time[~np.array([value is True for value in table.column("time_is_date_only").to_pylist()], np.bool_)]
+    count = len(time)
+    if not count or (time % DAY_MS == 0).all():
+        return []
+    minutes = np.bincount(time % DAY_MS // MINUTE_MS, minlength=_MINUTES)
+    found = []
+    midnight = int((time % DAY_MS < SECOND_MS).sum())
+    if midnight:
+        chance = _shown(binomial_tail(midnight, count, 1 / _MINUTES))
+        expected = count / _MINUTES
+        found.append(f"{midnight} of {count} times are 00:00, {expected:.1f} by chance (p {chance}), read as days")
+    minutes[0] = 0
+    busiest = int(minutes.argmax())
+    rows = int(minutes[busiest])
+    tail = binomial_tail(rows, count, 1 / _HOURS)
+    if rows >= _PLACEHOLDER_SHARE * count and tail < _PLACEHOLDER_TAIL:
+        found.append(
+            f"{rows} of {count} times are {busiest // 60:02d}:{busiest % 60:02d}, which a headline an hour does not "
+            f"come to (p {_shown(tail)}): if that means a day without a time, add a column time_is_date_only"
+        )
+    return found
+
+
+def binomial_tail(least: int, count: int, chance: float) -> float:
+    """The probability of `least` successes or more in `count` trials of probability `chance`."""
+    logs = [
+        math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
+        + k * math.log(chance) + (count - k) * math.log1p(-chance)
+        for k in range(least, count + 1)
+    ]  # fmt: skip
+    return min(1.0, math.fsum(map(math.exp, logs)))
+
+
+def _shown(chance: float) -> str:
+    return "below 1e-12" if chance < 1e-12 else f"{chance:.2g}"
 
 
 def _texts(table: pa.Table, path: Path, names: tuple[str, ...]) -> list[str]:

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 from simulator.errors import DataError
 
+SECOND_MS = 1_000
+MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 YEAR_MS = 365 * DAY_MS

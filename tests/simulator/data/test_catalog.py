@@ -19,6 +19,7 @@ from simulator.data.archive import SAMPLE_BARS, SAMPLE_MARKETS, SAMPLE_SEED, wri
 from simulator.data.catalog import Catalog
 from simulator.errors import DataError
 from simulator.market.bar_checks import find_gaps
+from simulator.market.events import read_news
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, format_time, parse_time
 from simulator.synthetic.config import SyntheticConfig
@@ -497,3 +498,11 @@ def test_recorded_funding_and_news_load_and_stay_behind_the_clock() -> None:
     for item in market.view(900).news("BTCUSDT", 500):
         assert item.time < item.known_at <= now and item.symbol in (None, "BTCUSDT") and item.text
     assert all(item.known_at - item.time >= 8 * HOUR for item in market.news)
+
+
+def test_recorded_headlines_of_midnight_are_dates_and_those_of_other_coins_are_not_shown() -> None:
+    news = read_news(shared("news") / "cryptonews-2021-2022.parquet", ("BTCUSDT",))
+    midnight = [item for item in news if item.time % (24 * HOUR) == 0]
+    assert len(midnight) > 90 and {item.known_at - item.time for item in midnight} == {32 * HOUR}
+    assert {item.known_at - item.time for item in news if item.time % (24 * HOUR)} == {8 * HOUR}
+    assert len(news) < 5_500, "ethereum and other coins have more than two thousand rows of 7,494"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from simulator.data.catalog import Catalog
 from simulator.errors import DataError
-from simulator.market.events import read_funding, read_news
+from simulator.market.events import binomial_tail, read_funding, read_news, time_findings
 from simulator.market.timeframes import format_time
 
 HOUR = 3_600_000
@@ -53,11 +54,122 @@ def test_recorded_news_are_read_late_rather_than_early(tmp_path: Path) -> None:
     assert (quick[0].known_at - noon) == HOUR
 
 
+def known_of(path: Path, rows: list[tuple[int, str]], zone: str, seconds: bool) -> dict[str, list[int]]:
+    """When each text of a file with these rows is known."""
+    unit = pa.timestamp("s" if seconds else "ms", zone or None)
+    times = pa.array([time for time, _ in rows], pa.int64())
+    wall = pa.array([time // 1000 for time, _ in rows], pa.int64()) if seconds else times
+    write(path, {"timestamp": wall.cast(unit), "title": [text for _, text in rows]})
+    known: dict[str, list[int]] = {}
+    for item in read_news(path, ("BTCUSDT",)):
+        known.setdefault(item.text, []).append(item.known_at)
+    return known
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 400), st.sampled_from([0, 0, 0, 5, 7, 8, 12, 16, 23]), st.sampled_from([0, 0, 1, 59])),
+        min_size=1,
+        max_size=12,
+    ),
+    zone=st.sampled_from(["", "UTC", "America/New_York", "Europe/London", "Asia/Tokyo"]),
+    seconds=st.booleans(),
+    data=st.data(),
+)
+def test_when_a_headline_is_known_depends_on_its_own_row_alone(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[int, int, int]],
+    zone: str,
+    seconds: bool,
+    data: st.DataObject,
+) -> None:
+    folder = tmp_path_factory.mktemp("news")
+    said = [
+        (START + (24 * day + hour) * HOUR + minute * 60_000, f"row {number}")
+        for number, (day, hour, minute) in enumerate(rows)
+    ]
+    whole = known_of(folder / "whole.parquet", said, zone, seconds)
+    some = data.draw(st.lists(st.sampled_from(said), min_size=1, max_size=9))  # rows go, come twice, change places
+    for text, moments in known_of(folder / "some.parquet", some, zone, seconds).items():
+        assert set(moments) == set(whole[text])
+    for time, text in said:
+        [moment] = whole[text]
+        assert moment >= time + 8 * HOUR
+        if time % (24 * HOUR) == 0:
+            assert moment >= time + 32 * HOUR
+
+
+def test_midnight_is_a_day_without_a_time_also_where_the_clock_stands_elsewhere(tmp_path: Path) -> None:
+    # 00:00 in New York is 05:00 UTC in winter and 04:00 in summer; the day is over at 08:00 UTC of the next.
+    summer = 1_686_801_600_000  # 2023-06-15 04:00
+    rows = [(START + 5 * HOUR, "winter"), (START + 4 * HOUR, "winter's evening"), (summer, "summer")]
+    known = known_of(tmp_path / "a.parquet", rows, "America/New_York", True)
+    assert known["winter"] == [START + 32 * HOUR] and known["winter's evening"] == [START + 12 * HOUR]
+    assert known["summer"] == [summer + 28 * HOUR]
+    columns = {"timestamp": [START] * 3, "title": ["date", "time", "unsaid"], "time_is_date_only": [True, False, None]}
+    news_file(tmp_path / "b.parquet", columns)
+    hours = [(item.known_at - START) // HOUR for item in read_news(tmp_path / "b.parquet", ())]
+    assert sorted(hours) == [8, 32, 32], "a row that says that its time is a time is believed"
+
+
+def test_times_that_stand_out_are_counted_against_chance(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    spread = START + 24 * HOUR * np.arange(600) + rng.integers(1, 1440, 600) * 60_000
+    news_file(tmp_path / "spread.parquet", {"timestamp": spread, "title": ["a"] * 600})
+    assert time_findings(tmp_path / "spread.parquet") == []
+    dated = np.where(np.arange(600) < 40, spread // (24 * HOUR) * 24 * HOUR, spread)
+    seven = np.where(np.arange(600) >= 400, dated // (24 * HOUR) * 24 * HOUR + 7 * HOUR, dated)
+    news_file(tmp_path / "dated.parquet", {"timestamp": seven, "title": ["a"] * 600})
+    days, placeholder = time_findings(tmp_path / "dated.parquet")
+    assert days.startswith("40 of 600 times are 00:00, 0.4 by chance (p below 1e-12)")
+    assert placeholder.startswith("200 of 600 times are 07:00") and "time_is_date_only" in placeholder
+
+
+@given(count=st.integers(1, 60), chance=st.floats(0.001, 0.9), data=st.data())
+def test_the_tail_of_the_binomial_distribution(count: int, chance: float, data: st.DataObject) -> None:
+    least = data.draw(st.integers(0, count))
+    exact = sum(math.comb(count, k) * chance**k * (1 - chance) ** (count - k) for k in range(least, count + 1))
+    assert binomial_tail(least, count, chance) == pytest.approx(min(exact, 1.0), rel=1e-9)
+
+
+TAGGED = [
+    # column, tag, text, who is told in a market of BTC and SOL (USDT)
+    ("asset", "BTC", "a", ["BTCUSDT"]),
+    ("asset", "bitcoin", "a", ["BTCUSDT"]),
+    ("asset", "DOGE", "a", []),
+    ("asset", "NOBODYKNOWS", "a", []),
+    ("asset", None, "a", [None]),
+    ("asset", "", "a", [None]),
+    ("tickers", ["DOGE", "SOL"], "a", ["SOLUSDT"]),
+    ("tickers", ["DOGE", "PEPE"], "a", []),
+    ("tickers", [], "a", [None]),
+    ("currencies", "$BTC, SOL", "a", ["BTCUSDT", "SOLUSDT"]),
+    ("subject", "bitcoin", "a", ["BTCUSDT"]),
+    ("subject", "ethereum", "a", []),
+    ("subject", "defi", "a", [None]),
+    ("subject", "altcoin", "Solana falls, Bitcoin too", ["SOLUSDT"]),
+    ("subject", "altcoin", "SOL falls", ["SOLUSDT"]),
+    ("subject", "altcoin", "Shiba Inu falls, solace comes", []),
+]
+
+
+@pytest.mark.parametrize(("column", "tag", "text", "told"), TAGGED)
+def test_what_is_tagged_with_other_coins_is_not_the_markets_news(
+    tmp_path: Path, column: str, tag: object, text: str, told: list[str | None]
+) -> None:
+    kind = pa.list_(pa.string()) if isinstance(tag, list) else pa.string()
+    columns = {"timestamp": [START + HOUR], "title": [text], column: pa.array([tag], kind)}
+    news_file(tmp_path / "news.parquet", columns)
+    assert [item.symbol for item in read_news(tmp_path / "news.parquet", ("BTCUSDT", "SOLUSDT"))] == told
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
         ({"headline": ["a"]}, "not a file of news"),
         ({"timestamp": [START], "title": [" "]}, "1 rows have no text"),
+        ({"timestamp": [START], "title": ["a"], "time_is_date_only": ["False"]}, "it must be true or false"),
         ({"timestamp": [START], "title": ["a"], "file_date": ["soon"]}, "file_date is not a date"),
         ({"time": [START], "known_at": [START - 1], "symbol": ["A"], "text": ["a"]}, "known before they happened"),
         ({"time": [START], "known_at": [None], "symbol": ["A"], "text": ["a"]}, "no known_at"),
