@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 from backend.store.encoding import FLOAT32, INT32, JSON, MASK, TEXT, database_value
 from backend.store.errors import StoreError
 
-RunStatus = Literal["running", "finished", "failed", "interrupted"]
+RunStatus = Literal["running", "finished", "failed", "interrupted", "deleting"]
 ServiceState = Literal["starting", "waiting", "working", "stopped", "failed"]
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -307,3 +307,11 @@ class ServiceRecord(Record):
     beat: int
     message: str | None = field(default=None, metadata=TEXT)
     updated_at: int = 0
+
+
+# Every kind of record that belongs to a run, in an order in which they can be written: an edge after both its ends, and
+# last the run, which makes all else visible. They are deleted in the opposite order but for the run, which goes last.
+KINDS: tuple[type[Record], ...] = (
+    QueryRecord, RolloutRecord, TrajectoryRecord, Delegation, RewardRecord, ShardRecord, PublishedRecord, AdapterRecord,
+    EvaluationRecord, BacktestRecord, DecisionRecord, MetricRecord, RunRecord,
+)  # fmt: skip

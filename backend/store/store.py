@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ from backend.store.errors import StoreError
 from backend.store.lock import FolderLock
 from backend.store.migration import migrate
 from backend.store.records import (
+    KINDS,
     AdapterRecord,
     BacktestRecord,
     DecisionRecord,
@@ -115,7 +116,12 @@ class Store:
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def add_run(self, record: RunRecord) -> None:
-        """Add a run, or replace the one with this id: a resumed run is running again, and ours."""
+        """Add a run, or replace the one with this id: a resumed run is running again, and ours.
+
+        Raises `StoreError` for one whose deletion has begun.
+        """
+        if self._status(record.run) == "deleting":
+            raise half_deleted(self._name, record.run)
         if record.status == "running":
             self._leases.take(record.run)
         self._write([record])
@@ -237,19 +243,64 @@ class Store:
         """Add records of any one kind as they are, edges too."""
         self._write(records)
 
+    # -- deleting ---------------------------------------------------------------------------------------------------
+
+    def mark_deleting(self, run_id: str) -> None:
+        """Begin to delete a run: from now on nobody reads it or goes on with it. A second call does no harm, and
+        neither does one for records whose run is not there. Raises `StoreError` if the run is being written."""
+        if self._status(run_id) == "interrupted" and lease.abandoned(self.run(run_id)):
+            self.claim(run_id)
+        status = self._connection.query(
+            "UPDATE $id SET status = 'deleting' WHERE status != 'running' RETURN NONE;"
+            "RETURN SELECT VALUE status FROM ONLY $id",
+            {"id": RecordID("run", [run_id])},
+        )
+        if status == "running":
+            raise StoreError(
+                f"run {run_id} is being written: delete it when it has ended, or stop the program that writes it"
+            )
+
+    def delete_run(self, run_id: str, on_deleted: Callable[[int], None] | None = None) -> int:
+        """Delete a run with all its records, and return how many they were. `on_deleted` is told of each portion.
+
+        The run itself goes last. Until then it is marked, so a deletion that was cut short leaves no run that looks
+        whole, and a second call finishes it. Raises `StoreError` as `mark_deleting` does.
+        """
+        self.mark_deleting(run_id)
+        deleted = 0
+        for kind in (ServiceRecord, *reversed(KINDS[:-1])):
+            for step in self.steps(kind, run_id) if "step" in kind.identity else (None,):
+                portion = self._delete(kind, run_id, step)
+                deleted += portion
+                if on_deleted is not None and portion:
+                    on_deleted(portion)
+        self._leases.drop(run_id)
+        return deleted + self._delete(RunRecord, run_id, None)
+
+    def drop_trajectories(self, run_id: str, before: int) -> int:
+        """Delete the conversations of all steps before step `before`, with the edges between them, and return how many
+        conversations they were. Queries, rollouts, rewards and metrics stay."""
+        dropped = 0
+        for step in self.steps(TrajectoryRecord, run_id, before):
+            self._delete(Delegation, run_id, step)
+            dropped += self._delete(TrajectoryRecord, run_id, step)
+        return dropped
+
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def runs(self) -> list[RunRecord]:
-        """All runs, the newest first."""
+        """All runs, the newest first; also one whose deletion was cut short, with the status `deleting`."""
         rows = self._connection.query("SELECT * FROM run ORDER BY started_at DESC, run")
         return [RunRecord.from_row(row) for row in rows]
 
     def run(self, run_id: str) -> RunRecord:
-        """One run. Raises `StoreError` if there is none with this id."""
+        """One run. Raises `StoreError` if there is none with this id, or its deletion was cut short."""
         rows = self._connection.query("SELECT * FROM $id", {"id": RecordID("run", [run_id])})
         if not rows:
             known = ", ".join(record.run for record in self.runs()[:10]) or "none yet"
             raise StoreError(f"store {self._name} has no run '{run_id}'; its newest runs: {known}")
+        if rows[0]["status"] == "deleting":
+            raise half_deleted(self._name, run_id)
         return RunRecord.from_row(rows[0])
 
     def queries(self, run_id: str, step: int | None = None) -> list[QueryRecord]:
@@ -340,11 +391,17 @@ class Store:
         if "step" not in kind.identity:
             yield from self._read(kind, run=run_id)
             return
-        steps = self._connection.query(
-            f"SELECT step FROM {kind.table} WHERE run = $run GROUP BY step ORDER BY step", {"run": run_id}
+        for step in self.steps(kind, run_id):
+            yield from self._read(kind, run=run_id, step=step)
+
+    def steps(self, kind: type[Record], run_id: str, before: int | None = None) -> list[int]:
+        """The steps of which a run has records of a kind, in order; only those before step `before`, if given."""
+        condition = "run = $run" if before is None else "run = $run AND step < $before"
+        rows = self._connection.query(
+            f"SELECT step FROM {kind.table} WHERE {condition} GROUP BY step ORDER BY step",
+            {"run": run_id, "before": before},
         )
-        for row in steps:
-            yield from self._read(kind, run=run_id, step=row["step"])
+        return [row["step"] for row in rows]
 
     def calls_per_rollout(self, run_id: str) -> dict[str, dict[int, int]]:
         """Per sub-agent a histogram: how many rollouts of the run called it how many times."""
@@ -369,12 +426,37 @@ class Store:
         for rows in _portions([_row(record) for record in records]):
             self._connection.query(text, {"rows": rows})
 
+    def _delete(self, kind: type[Record], run_id: str, step: int | None) -> int:
+        """Delete the records of a kind that a run has, or one step of it, in transactions of bounded size; returns how
+        many they were."""
+        condition = "run = $run" if step is None else "run = $run AND step = $step"
+        text = (
+            f"LET $keys = SELECT VALUE id FROM {kind.table} WHERE {condition} LIMIT {_ROWS_PER_REQUEST};"
+            "DELETE $keys RETURN NONE; RETURN array::len($keys)"
+        )
+        deleted = 0
+        while portion := int(self._connection.query(text, {"run": run_id, "step": step})):
+            deleted += portion
+        return deleted
+
+    def _status(self, run_id: str) -> str | None:
+        """The status of a run; None if there is none with this id."""
+        rows = self._connection.query("SELECT VALUE status FROM $id", {"id": RecordID("run", [run_id])})
+        return str(rows[0]) if rows else None
+
     def _read(self, kind: type[R], **equal: str | int | None) -> list[R]:
         """Records whose fields equal those given (None: any), in order of their keys."""
         wanted = {name: value for name, value in equal.items() if value is not None}
         condition = " AND ".join(f"{name} = ${name}" for name in wanted)
         rows = self._connection.query(f"SELECT * FROM {kind.table} WHERE {condition} ORDER BY id", wanted)
         return [kind.from_row(row) for row in rows]
+
+
+def half_deleted(store: str, run_id: str) -> StoreError:
+    """The error for a run whose deletion was cut short."""
+    return StoreError(
+        f"run {run_id} in store {store} is half deleted: finish that with `cryptosentinel runs delete {run_id}`"
+    )
 
 
 def folder_url(folder: str | Path) -> str:

@@ -24,33 +24,13 @@ from typing import Any
 
 from backend.store.errors import StoreError
 from backend.store.migration import SCHEMA_VERSION, upgraded_row
-from backend.store.records import (
-    AdapterRecord,
-    BacktestRecord,
-    DecisionRecord,
-    Delegation,
-    EvaluationRecord,
-    MetricRecord,
-    PublishedRecord,
-    QueryRecord,
-    Record,
-    RewardRecord,
-    RolloutRecord,
-    RunRecord,
-    ShardRecord,
-    TrajectoryRecord,
-)
+from backend.store.records import KINDS, Record, RunRecord
 from backend.store.store import Store
 
 _FORMAT = "cryptosentinel-run"
 _FORMAT_VERSION = 1
 
-# In an order in which they can be written: an edge after both its ends, and last the run, which makes all else visible.
-_KINDS: tuple[type[Record], ...] = (
-    QueryRecord, RolloutRecord, TrajectoryRecord, Delegation, RewardRecord, ShardRecord, PublishedRecord, AdapterRecord,
-    EvaluationRecord, BacktestRecord, DecisionRecord, MetricRecord, RunRecord,
-)  # fmt: skip
-_BY_TABLE = {kind.table: kind for kind in _KINDS}
+_BY_TABLE = {kind.table: kind for kind in KINDS}
 _BYTES = "base64"  # the only key of an object that stands for bytes
 _RECORDS_AT_ONCE = 500
 
@@ -131,7 +111,7 @@ def _documents(store: Store, run_id: str) -> Iterator[Any]:
 
 def _stored(store: Store, run_id: str) -> Iterator[Record]:
     """All records of a run, in the order of a file."""
-    for kind in _KINDS:
+    for kind in KINDS:
         yield from store.each(kind, run_id)
 
 

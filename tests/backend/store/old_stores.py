@@ -17,6 +17,7 @@ STORY = '{"net_return":-0.1,"conversations":[]}'  # what `DecisionRecord.documen
 def write_old_store(folder: Path, version: int, steps: int = 2) -> None:
     """A run with `steps` steps of two conversations, one delegating the other, and two decisions, as `version` left
     it."""
+    document = "document" if version > 2 else "story"
     schema = Path(__file__).with_name(f"schema_{version}.surql").read_text(encoding="utf-8")
     folder.mkdir(parents=True, exist_ok=True)
     with BlockingEmbeddedSurrealConnection(folder_url(folder)) as database:
@@ -31,7 +32,7 @@ def write_old_store(folder: Path, version: int, steps: int = 2) -> None:
         record = {"run": "old", "kind": "train", "seed": 1, "data_hash": "hash", "started_at": 5, "config": "{}"}
         run("UPSERT $id CONTENT $row", {"id": RecordID("run", ["old"]), "row": {**record, "status": "finished"}})
         for ordinal in range(2):
-            row = {"run": "old", "backtest": "team", "ordinal": ordinal, "time": 7 + ordinal, "story": STORY}
+            row = {"run": "old", "backtest": "team", "ordinal": ordinal, "time": 7 + ordinal, document: STORY}
             run("UPSERT $id CONTENT $row", {"id": RecordID("decision", ["old", "team", ordinal]), "row": row})
         for step in range(steps):
             ends = []

@@ -123,7 +123,9 @@ def test_a_version_that_cannot_be_upgraded_is_refused_and_let_go(tmp_path: Path,
     connection.close()
     advice = "newer program" if version > SCHEMA_VERSION else "program that wrote it"
     for _ in range(2):  # the second time shows that the first let the folder go
-        with pytest.raises(StoreError, match=f"version {version} of the schema, .* version 3: open it with .*{advice}"):
+        with pytest.raises(
+            StoreError, match=f"version {version} of the schema, .* version {SCHEMA_VERSION}: open it with .*{advice}"
+        ):
             Store.open(tmp_path)
 
 
