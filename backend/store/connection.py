@@ -1,8 +1,7 @@
 """A connection to the database: the embedded engine, or a server that may go away for a while.
 
-One request runs at a time: the embedded engine can grant one thing twice to concurrent transactions. Whether a request
-whose answer got lost was carried out cannot be known, so it is sent again; hence every statement given to `query` must
-do no harm when it runs twice.
+One request runs at a time, so no transaction meets another one. Whether a request whose answer got lost was carried out
+cannot be known, so it is sent again; hence every statement given to `query` must do no harm when it runs twice.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from surrealdb import BlockingEmbeddedSurrealConnection, BlockingWsSurrealConnection
-from surrealdb.errors import ConnectionUnavailableError, SurrealError, UnexpectedResponseError
+from surrealdb.errors import SurrealError, TransportError, UnexpectedResponseError
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from backend.store.errors import StoreError
@@ -27,8 +26,8 @@ PASSWORD_VARIABLE = "CRYPTOSENTINEL_STORE_PASSWORD"
 PATIENCE = 90.0
 
 # The way to a server is broken; everything else that the SDK raises is an answer.
-_UNREACHABLE = (ConnectionUnavailableError, UnexpectedResponseError, OSError, WebSocketException)
-# What the SDK raises in all: RuntimeError comes from the embedded engine.
+_UNREACHABLE = (TransportError, UnexpectedResponseError, OSError, WebSocketException)
+# What the SDK raises in all: RuntimeError comes from the embedded engine, where the SDK does not translate it.
 _FAILURES = (SurrealError, RuntimeError, OSError, WebSocketException)
 _TRY_AGAIN = "can be retried"  # so a server ends its message about transactions that met
 
@@ -100,11 +99,12 @@ class Connection:
         except _FAILURES as error:
             if self.remote:
                 self._drop()
-                if isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == _TOO_LARGE:
+                closed = error if isinstance(error, ConnectionClosed) else error.__cause__
+                if isinstance(closed, ConnectionClosed) and closed.rcvd is not None and closed.rcvd.code == _TOO_LARGE:
                     raise StoreError(f"store {self.name}: a record is larger than the server takes") from error
                 if isinstance(error, _UNREACHABLE):
                     raise _Again(str(error) or type(error).__name__) from error
-            raise self._failed(str(error)) from error
+            raise self._failed(self._words(error)) from error
         except BaseException:  # Ctrl-C: an answer may still come, and the next request would take it for its own
             if self.remote:
                 self._drop()
@@ -144,8 +144,10 @@ class Connection:
         """Whether it is still the same store: another one would take our records without a word."""
         if self._identity is None or self._raw is None:
             return
-        response = self._raw.query_raw("SELECT VALUE identity FROM store:schema")
-        if self._result(response) != [self._identity]:
+        response = self._raw.query_raw(
+            "IF (INFO FOR DB).tables.store { SELECT VALUE identity FROM ONLY store:schema } ELSE { NONE }"
+        )
+        if self._result(response) != self._identity:
             self._drop()
             raise StoreError(
                 f"store {self.name}: another store answers at this address than before; start the server with the "
@@ -156,7 +158,8 @@ class Connection:
         """A connection that has signed in where it must and uses our database."""
         raw: BlockingWsSurrealConnection
         if self.remote:
-            raw = BlockingWsSurrealConnection(self._url)
+            # Whole answers, as the gateway gives: an answer in frames is of use only for results larger than ours.
+            raw = BlockingWsSurrealConnection(self._url, streaming=False)
         else:
             raw = BlockingEmbeddedSurrealConnection(self._url)
             raw.connect()
@@ -178,6 +181,10 @@ class Connection:
         advice = f"; {_DISK_ADVICE}" if "IO error" in reason else ""
         return StoreError(f"store {self.name}: {reason}{advice}")
 
+    def _words(self, error: Exception) -> str:
+        """What the engine itself says, without the SDK's introduction."""
+        return str(error if self.remote or error.__cause__ is None else error.__cause__)
+
     def _cannot_open(self, error: Exception) -> StoreError:
         if self.remote:
             advice = f"is the server running, and are {USER_VARIABLE} and {PASSWORD_VARIABLE} right?"
@@ -185,7 +192,7 @@ class Connection:
             advice = _DISK_ADVICE
         else:
             advice = "if it was damaged, move it away and give an empty folder"
-        return StoreError(f"store {self.name} cannot be opened: {error}; {advice}")
+        return StoreError(f"store {self.name} cannot be opened: {self._words(error)}; {advice}")
 
 
 class _Again(Exception):

@@ -1,8 +1,9 @@
 """How the values of a record become what the database holds, and come back.
 
-Values are checked here because the database would not: it wraps integers beyond 64 bits, cannot read a string with a
-NUL, and turns a null inside an object into an absent field. Free-form documents are therefore kept as JSON text, arrays
-of numbers as little-endian bytes; both come back exactly as they went in.
+Values are checked here, so that the error names the record and the field, and because the database is silent about
+some: it turns a null inside an object into an absent field, and servers of version 2 wrap integers beyond 64 bits and
+cannot read a string with a NUL. Free-form documents are therefore kept as JSON text, arrays of numbers as little-endian
+bytes; both come back exactly as they went in.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Clients speak the protocol of a SurrealDB server (sub-protocol `cbor`, one request and one answer a message), so an SDK
 needs not know the difference. The engine takes these very messages, so most pass through unread; what concerns one
 client alone (sign-in, its database, its variables) is kept here, because the engine knows a single session. Requests
-run one at a time: concurrent transactions of the engine can grant one thing twice.
+run one at a time, so no transaction meets another one and has to be sent again.
 
 Not offered, and answered with an error: live queries, sign-up, and transactions over several requests.
 """
@@ -24,7 +24,7 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 
-from surrealdb._surrealdb_ext import SyncEmbeddedDB
+from surrealdb_embedded import SyncEmbeddedDB
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
@@ -66,8 +66,8 @@ class _Session:
 class _Engine:
     """The embedded engine, one request at a time, each in the session of its client.
 
-    The engine's blocking interface in a thread of its own: what its asynchronous one leaves behind can abort the
-    process when the interpreter ends (SDK 2.0.0, tried).
+    The engine's blocking interface in a thread of its own: what its asynchronous one left behind could abort the
+    process when the interpreter ended (SDK 2.0.0; not tried again on 3.0).
     """
 
     def __init__(self, database: SyncEmbeddedDB) -> None:

@@ -1,8 +1,9 @@
 """An exclusive lock on a folder.
 
-The database engine lets two processes open one folder and both write, which can ruin it, so the store takes this lock
-first. It is `flock` on a file: the kernel drops it when the holder dies, however it dies, so a crash leaves nothing to
-clean up. The holder's pid and start time are written into the file only to name the holder to the second opener.
+The store takes this lock before it looks at anything in the folder. The engine locks its own part of the folder; this
+lock also holds for the files beside it, and its message names the holder. It is `flock` on a file: the kernel drops it
+when the holder dies, however it dies, so a crash leaves nothing to clean up. The holder's pid and start time are
+written into the file only to name the holder to the second opener.
 """
 
 from __future__ import annotations

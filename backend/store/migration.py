@@ -71,9 +71,10 @@ def upgraded_row(table: str, row: Mapping[str, Any], version: int) -> dict[str, 
 
 def _version(connection: Connection) -> Any:
     """The version of the schema, None for an empty database. Raises `StoreError` if it holds something else."""
-    if not connection.query("INFO FOR DB")["tables"]:
+    tables = connection.query("INFO FOR DB")["tables"]
+    if not tables:
         return None
-    rows = connection.query("SELECT VALUE version FROM store:schema")
+    rows = connection.query("SELECT VALUE version FROM store:schema") if "store" in tables else []
     if not rows:
         raise StoreError(
             f"store {connection.name} has no version of the schema: it holds something else, or a part of a store; "

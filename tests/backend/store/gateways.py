@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from surrealdb._surrealdb_ext import SyncEmbeddedDB
+from surrealdb_embedded import SyncEmbeddedDB
 
 from backend.store.gateway import Gateway
 

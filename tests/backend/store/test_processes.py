@@ -232,7 +232,7 @@ def test_an_interrupted_request_does_not_give_its_answer_to_the_next(
         socket = raw.socket
         assert socket is not None
 
-        def interrupted(*arguments: object) -> None:
+        def interrupted(timeout: float | None = None) -> None:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:

@@ -241,7 +241,6 @@ def test_a_log_prob_beyond_float32_is_refused() -> None:
 )  # fmt: skip
 def test_what_is_read_for_a_step_is_found_by_an_index(store: Store, table: str, names: tuple[str, ...]) -> None:
     condition = " AND ".join(f"{name} = 0" for name in names)
-    (plan, *_) = store._connection.query(f"SELECT * FROM {table} WHERE {condition} EXPLAIN")
-    assert plan["operation"] == "Iterate Index"
-    value = plan["detail"]["plan"]["value"]
-    assert (len(value) if isinstance(value, list) else 1) == len(names)
+    (plan,) = store._connection.query(f"SELECT * FROM {table} WHERE {condition} EXPLAIN")["children"]
+    assert plan["operator"] == "IndexScan"
+    assert plan["attributes"]["access"] == (str([0] * len(names)) if len(names) > 1 else "= 0")
