@@ -1,5 +1,5 @@
 """What a second rollout worker brings: rollouts a second of two worker processes against one, as `train --launch
-processes` starts them: one thread each, around a gateway, every record written.
+processes` starts them: one thread each, around a store that this process holds, every record written.
 
 What is measured is rolling out. The trainers are played by this process: as soon as a step is complete it publishes the
 same weights for the next one, so that no optimizer competes for the cores and none is waited for. A step's time is from
@@ -27,7 +27,6 @@ import torch
 from backend.builders.market import load_market
 from backend.config.load import load_config
 from backend.config.schema import Config
-from backend.distributed.local_launcher import gateway
 from backend.policies.build import role_policies
 from backend.policies.tensor_files import write_tensors
 from backend.store.records import PublishedRecord, RolloutRecord, TrajectoryRecord
@@ -84,7 +83,8 @@ def _measured() -> tuple[dict[int, list[float]], set[str]]:
             for workers in rates:
                 folder = Path(scratch) / f"{turn}-{workers}"
                 folder.mkdir()
-                with gateway(str(folder / "store"), folder / "store.log") as address, Store.open(address) as store:
+                address = str(folder / "store")
+                with Store.open(address) as store:
                     times = _times(config, store, address, folder, workers)
                     rollouts = config.training.queries_per_step * config.training.rollouts_per_query
                     rates[workers] += [rollouts / (b - a) for a, b in pairwise(times)]

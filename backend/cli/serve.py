@@ -6,7 +6,7 @@ import json
 import logging
 import signal
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -15,11 +15,16 @@ import typer
 from rich.text import Text
 
 from backend.cli.console import console, narrow_table
+from backend.runs.requests import STORE
 
 _log = logging.getLogger(__name__)
 
 ServedStoreOption = Annotated[
-    str, typer.Option("--store", help="ws:// of the store that all processes of the run share.")
+    str,
+    typer.Option(
+        "--store",
+        help="The store that all processes of the run share: its folder, or the ws:// of one served elsewhere.",
+    ),
 ]
 RunOption = Annotated[str, typer.Option("--run", help="Id of the training run, which must be running.")]
 RunsFolderOption = Annotated[
@@ -43,17 +48,20 @@ def serve_command() -> None:
 def serve_store_command(
     path: Annotated[Path, typer.Option("--path", help="Folder of the store.")] = Path("runs/store"),
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; another than this machine's own needs credentials.")
+        str,
+        typer.Option(
+            "--host", help="Address to listen on; another than this machine's own needs an account, see above."
+        ),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any that is free.")] = 8765,
 ) -> None:
-    """Serve a store to several processes, which open it as ws://HOST:PORT. Ctrl-C or SIGTERM ends it.
+    """Serve a store to programs elsewhere, which open it as ws://HOST:PORT. Ctrl-C or SIGTERM ends it.
 
-    Clients must sign in with CRYPTOSENTINEL_STORE_USER and CRYPTOSENTINEL_STORE_PASSWORD where these are set in the
-    environment.
+    They sign in with CRYPTOSENTINEL_STORE_USER and CRYPTOSENTINEL_STORE_PASSWORD, which both sides have in their
+    environment. Your own programs on this machine need neither this command nor an account: they name the folder.
     """
     from backend.distributed.logs import Place, json_lines
-    from backend.store.gateway import serve_store
+    from backend.distributed.store_server import serve_store
 
     listens = False
 
@@ -74,7 +82,7 @@ def serve_store_command(
 @serve_app.command("rollout")
 def serve_rollout(
     run: RunOption,
-    store: ServedStoreOption = "ws://127.0.0.1:8765",
+    store: ServedStoreOption = STORE,
     runs: RunsFolderOption = Path("runs"),
     number: Annotated[int, typer.Option("--number", min=0, help="Which of the workers this is; 0 leads.")] = 0,
     workers: Annotated[int, typer.Option("--workers", min=1, help="How many workers the run has.")] = 1,
@@ -91,7 +99,7 @@ def serve_rollout(
 def serve_trainer(
     run: RunOption,
     role: Annotated[str, typer.Option("--role", help="manager, market_analyst, risk_analyst or trader.")],
-    store: ServedStoreOption = "ws://127.0.0.1:8765",
+    store: ServedStoreOption = STORE,
     runs: RunsFolderOption = Path("runs"),
     replaces: ReplacesOption = "",
 ) -> None:
@@ -104,7 +112,7 @@ def serve_trainer(
 
 @serve_app.command("status")
 def serve_status(
-    store: ServedStoreOption = "ws://127.0.0.1:8765",
+    store: ServedStoreOption = STORE,
     run: Annotated[str, typer.Option("--run", help="Id of a run; default: all that have processes.")] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="For programs: a JSON list with an object for each run.")
@@ -144,20 +152,12 @@ def serve_status(
         console.print(f"no run at {store} has processes")
 
 
-def served_store(store: str, runs: Path) -> AbstractContextManager[str]:
-    """The store as an address that several processes can open, for a block."""
-    from backend.distributed.local_launcher import gateway
-
-    _end_on_sigterm()  # with all that is started from here on
-    return gateway(store, runs / "store.log")
-
-
 @contextmanager
 def _service(run: str, name: str, role: str | None) -> Iterator[None]:
     """A process of a run, for the time of a block: its log is JSON lines, SIGTERM ends it as Ctrl-C does."""
     from backend.distributed.logs import Ended, Place, logged
 
-    _end_on_sigterm()
+    end_on_sigterm()
     try:
         with logged(Place(run, name, role)):
             yield
@@ -165,7 +165,7 @@ def _service(run: str, name: str, role: str | None) -> Iterator[None]:
         raise typer.Exit(ended.code) from ended
 
 
-def _end_on_sigterm() -> None:
+def end_on_sigterm() -> None:
     """Take a request to end as Ctrl-C, so that the others hear of it."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:

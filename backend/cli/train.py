@@ -13,7 +13,7 @@ from rich.table import Table
 
 from backend.cli.console import bars, console, narrow_table, print_config, print_notes
 from backend.cli.options import ConfigOption, MarketOptions, RecordOptions, SetOption, grouped
-from backend.cli.serve import served_store
+from backend.cli.serve import end_on_sigterm
 from backend.runs.requests import Observer, RunStart, TrainRequest
 from simulator.errors import UserError
 
@@ -138,8 +138,10 @@ def train(
                 process.check(request.settings())  # before anything is started
         cluster = ray_cluster(launch == Launch.RAY, ray_address, where)
         if isinstance(process, SeveralProcesses):
-            where = stack.enter_context(served_store(where, recorded.runs))
-            process = replace(process, store=where, cluster=cluster)
+            if where == "mem://":
+                raise UserError("--store mem:// is in this process alone, and --launch has several: give a folder")
+            end_on_sigterm()  # with all that is started from here on
+            process = replace(process, cluster=cluster)
             options = process.resume_options
 
         def announce(start: RunStart) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from backend.config.load import config_from_dict
@@ -46,10 +43,6 @@ class _Child:
         """Of the process, negative for the signal that has ended it; None while it is alive."""
         return self._process.poll()
 
-    def restart(self) -> None:
-        """Start the process again as it was."""
-        self._process = _spawn(self._arguments, self.log)
-
     def replace(self) -> None:
         """Start the process again, in the place of all that have died by this name: the last may have died before it
         could put its own id into the store."""
@@ -68,35 +61,6 @@ class _Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-@contextmanager
-def gateway(path: str, log: Path) -> Iterator[str]:
-    """The address of a server of the store at `path`: itself if it is one, else one that is started for the block."""
-    if path.startswith(("ws://", "wss://")):
-        yield path
-        return
-    port = _free_port()
-    child = _Child("store", ["serve", "store", "--path", path, "--port", str(port)], log)
-    over = threading.Event()
-    watch = threading.Thread(target=_keep, args=(child, over), name="watch of the store", daemon=True)
-    try:
-        deadline = time.monotonic() + 60.0
-        while not _listens(port):
-            if child.exit_code() is not None or time.monotonic() > deadline:
-                raise RunFailed(f"the server of the store {path} did not start: {last_message(log)}")
-            time.sleep(0.05)
-        watch.start()
-        yield f"ws://127.0.0.1:{port}"
-    except (StoreError, RunFailed) as error:
-        if watch.ident is not None and child.exit_code() is not None:
-            raise RunFailed(f"the server of the store {path} ended: {last_message(log)}") from error
-        raise
-    finally:
-        over.set()
-        if watch.ident is not None:
-            watch.join()
-        _end([child])
 
 
 def run_processes(
@@ -172,14 +136,6 @@ def coordinator_step(store: Store, run: str) -> int | None:
         raise RunFailed(f"the store is gone: {error}") from error
 
 
-def _keep(child: _Child, over: threading.Event) -> None:
-    """Start a process again whenever a signal has killed it, until `over`; its clients wait for it meanwhile."""
-    while not over.wait(_POLL):
-        code = child.exit_code()
-        if code is not None and code < 0:
-            child.restart()
-
-
 def _spawn(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
     log.parent.mkdir(parents=True, exist_ok=True)
     # Two threads in one process are many times slower than one while another process computes.
@@ -203,16 +159,3 @@ def _end(children: list[_Child]) -> None:
     deadline = time.monotonic() + _GRACE
     for child in children:
         child.end(deadline)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(0.5)
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,6 +1,7 @@
-"""A connection to the database: the embedded engine, or a server that may go away for a while.
+"""A connection to the database: held by this process, by another process of this machine, or a server's.
 
-One request runs at a time, so no transaction meets another one. Whether a request whose answer got lost was carried out
+A folder is held by one process at a time, and which one that is may change at any time: each new try finds out anew,
+and takes the folder over where nobody holds it (`holding.py`). Whether a request whose answer got lost was carried out
 cannot be known, so it is sent again; hence every statement given to `query` must do no harm when it runs twice.
 """
 
@@ -10,64 +11,139 @@ import logging
 import os
 import threading
 import time
-from typing import Any
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from surrealdb import BlockingEmbeddedSurrealConnection, BlockingWsSurrealConnection
+from surrealdb import BlockingWsSurrealConnection
+from surrealdb.data.cbor import decode
 from surrealdb.errors import SurrealError, TransportError, UnexpectedResponseError
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from backend.store.errors import StoreError
+from backend.store.gateway import address
+from backend.store.gateway.client import GatewayClient, SignInRefused
+from backend.store.gateway.credentials import PASSWORD_VARIABLE, USER_VARIABLE, environment_account
+from backend.store.gateway.engine import DATABASE, NAMESPACE, Session, StoreEngine
+from backend.store.gateway.host import Listen
+from backend.store.gateway.rpc_messages import query
+from backend.store.holding import FolderHolding, hold
+from backend.store.lock import FolderHeld
 
-NAMESPACE = "cryptosentinel"
-DATABASE = "main"
-USER_VARIABLE = "CRYPTOSENTINEL_STORE_USER"
-PASSWORD_VARIABLE = "CRYPTOSENTINEL_STORE_PASSWORD"
 PATIENCE = 90.0
+HOLDER_PATIENCE = 30.0  # seconds in which a process that holds a folder must answer who comes to use it
 
 # The way to a server is broken; everything else that the SDK raises is an answer.
 _UNREACHABLE = (TransportError, UnexpectedResponseError, OSError, WebSocketException)
-# What the SDK raises in all: RuntimeError comes from the embedded engine, where the SDK does not translate it.
+# What the SDK raises in all: RuntimeError comes from the embedded engine.
 _FAILURES = (SurrealError, RuntimeError, OSError, WebSocketException)
 _TRY_AGAIN = "can be retried"  # so a server ends its message about transactions that met
+_LOCKED = "already locked"  # so the engine says that a process has just begun or not quite ended
 
 _TOO_LARGE = 1009  # the WebSocket's code
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
+_FIRST_PAUSE_FOLDER = 0.02  # a holder that ends is gone in milliseconds
+_UNNOTICED = 2.0  # seconds for a folder to pass from one process to the next without a warning
 _DISK_ADVICE = "is the disk full? Free some space and start again: what was stored until now is still there"
 
 _log = logging.getLogger(__name__)
 
 
+class StoreChannel(Protocol):
+    """A way to the database, in use by one thread at a time."""
+
+    def query_raw(self, text: str, parameters: dict[str, Any], /) -> dict[str, Any]:
+        """The answer to statements, with the result of each or an error."""
+
+    def close(self) -> None:
+        """Leave; a second call does nothing."""
+
+
+class _OwnEngine:
+    """An engine of this process."""
+
+    def __init__(self, engine: StoreEngine, leave: Callable[[], None]) -> None:
+        self._engine = engine
+        self._leave = leave
+        self._session = Session(NAMESPACE, DATABASE)
+
+    def query_raw(self, text: str, parameters: dict[str, Any], /) -> dict[str, Any]:
+        """See `StoreChannel`."""
+        answer = decode(self._engine.execute(self._session, query(text, parameters)))
+        return answer if isinstance(answer, dict) else {}
+
+    def close(self) -> None:
+        """See `StoreChannel`."""
+        leave, self._leave = self._leave, _nothing
+        leave()
+
+
 class Connection:
     """Raises `StoreError` from every method; `name` is how messages call the database.
 
-    `patience`: for how many seconds a server that does not answer is tried again. It does not hold for the first
-    contact, which is made on construction and at once tells of a wrong address.
+    `where` is a folder, `mem://` or the address of a server. `patience`: for how many seconds a server, or the process
+    that holds the folder, is tried again when it does not answer. It does not hold for the first contact with a server,
+    which at once tells of a wrong address. `prepare` is called each time that this process has opened the database
+    itself, before others may use it. `reads_only` asks the process that holds the folder for no more than to read.
+    `listen` is for who serves a folder on purpose: it then never uses that of another
+    process.
     """
 
-    def __init__(self, url: str, name: str, patience: float = PATIENCE) -> None:
-        self.name = name
+    def __init__(
+        self,
+        where: str | Path,
+        patience: float = PATIENCE,
+        prepare: Callable[[Connection], None] | None = None,
+        listen: Listen | None = None,
+        say: Callable[[str], None] | None = None,
+        reads_only: bool = False,
+    ) -> None:
+        self.name = url = str(where)
         self.remote = url.startswith(("ws://", "wss://"))
+        self.folder: Path | None = None
+        if not self.remote and url != "mem://":
+            if "://" in url:
+                raise StoreError(f"store {url}: give a folder, 'mem://' or the 'ws://' address of a server")
+            self.folder = Path(where).absolute()
+        self.holding: FolderHolding | None = None
         self._url = url
         self._patience = patience
+        self._prepare = prepare
+        self._listen = listen
+        self._say = say
+        self._reads_only = reads_only
         self._identity: str | None = None
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = threading.RLock()  # `prepare` asks while it is held
         self._closed = threading.Event()
         self._down_since: float | None = None  # on the monotonic clock
-        self._raw: BlockingWsSurrealConnection | None = None
+        self._warned = False
+        self._channel: StoreChannel | None = None
         if self.remote:
             _credentials(url)
-        try:
-            self._raw = self._dial()
-        except _FAILURES as error:
-            raise self._cannot_open(error) from error
+        _connections.add(self)
+        self._first_contact()
+
+    @property
+    def holds(self) -> bool:
+        """Whether the database is open in this process, at the moment."""
+        return isinstance(self._channel, _OwnEngine)
 
     def close(self) -> None:
         """Close the connection; a second call does nothing. A request that waits for the server waits no more."""
         self._closed.set()
         with self._one_at_a_time:
             self._drop()
+
+    def forget_inherited(self) -> None:
+        """Begin anew in a process that was forked off: the channel belongs to its parent."""
+        self._one_at_a_time = threading.RLock()
+        self.holding = None
+        if self._channel is not None:
+            _inherited.append(self._channel)
+            self._channel = None
 
     def remember(self, identity: str) -> None:
         """From now on refuse to go on with a store of another identity, should another answer at this address."""
@@ -76,40 +152,53 @@ class Connection:
     def query(self, text: str, parameters: dict[str, Any] | None = None) -> Any:
         """Result of the last statement.
 
-        A server that does not answer is tried again until the patience ends. The SDK's own `query` would not notice
-        that any statement but the first one failed.
+        A server or holder that does not answer is tried again until the patience ends. The SDK's own `query` would not
+        notice that any statement but the first one failed.
         """
         with self._one_at_a_time:
-            pause = _FIRST_PAUSE
+            pause = _FIRST_PAUSE if self.folder is None else _FIRST_PAUSE_FOLDER
             while True:
                 if self._closed.is_set():
                     raise StoreError(f"store {self.name} is closed")
                 try:
                     return self._once(text, parameters)
                 except _Again as error:
-                    self._wait(error, pause)
+                    self._wait(error, pause, self._patience)
                 pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _first_contact(self) -> None:
+        pause = _FIRST_PAUSE_FOLDER
+        while True:
+            try:
+                self._channel = self._dial()
+                self._down_since = None
+                return
+            except _Again as error:
+                self._wait(error, pause, min(self._patience, HOLDER_PATIENCE))
+            except _FAILURES as error:
+                raise self._cannot_open(error) from error
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _once(self, text: str, parameters: dict[str, Any] | None) -> Any:
         try:
-            if self._raw is None:
-                self._raw = self._dial()
+            if self._channel is None:
+                self._channel = self._dial()
                 self._recognise()
-            response = self._raw.query_raw(text, parameters)
+            response = self._channel.query_raw(text, parameters or {})
         except _FAILURES as error:
-            if self.remote:
+            if not self.holds:
                 self._drop()
                 closed = error if isinstance(error, ConnectionClosed) else error.__cause__
                 if isinstance(closed, ConnectionClosed) and closed.rcvd is not None and closed.rcvd.code == _TOO_LARGE:
                     raise StoreError(f"store {self.name}: a record is larger than the server takes") from error
                 if isinstance(error, _UNREACHABLE):
                     raise _Again(str(error) or type(error).__name__) from error
-            raise self._failed(self._words(error)) from error
+            raise self._failed(str(error)) from error
         except BaseException:  # Ctrl-C: an answer may still come, and the next request would take it for its own
-            if self.remote:
+            if not self.holds:
                 self._drop()
             raise
-        self._down_since = None
+        self._down_since, self._warned = None, False
         return self._result(response)
 
     def _result(self, response: dict[str, Any]) -> Any:
@@ -125,27 +214,39 @@ class Connection:
             raise self._failed(reason)
         return response["result"][-1]["result"]
 
-    def _wait(self, reason: _Again, pause: float) -> None:
+    def _wait(self, reason: _Again, pause: float, patience: float) -> None:
         """Wait for the next try, or give up: the outage is everybody's, so its time is not counted anew per request."""
         now = time.monotonic()
         if self._down_since is None:
             self._down_since = now
-            if not isinstance(reason, _Busy):  # which is over at once, nearly always
-                _log.warning("store %s: %s; trying again for up to %.0f seconds", self.name, reason, self._patience)
-        left = self._down_since + self._patience - now
-        if left <= 0:
-            raise StoreError(
-                f"store {self.name} has not answered for {now - self._down_since:.0f} seconds ({reason}): start its "
-                "server again, then this program; what it had stored is kept"
+        elapsed = now - self._down_since
+        # A transaction that met another is over at once, nearly always, and so is the change of a folder's holder.
+        quiet = isinstance(reason, _Busy) or (self.folder is not None and elapsed < _UNNOTICED)
+        if not quiet and not self._warned:
+            self._warned = True
+            _log.warning("store %s: %s; trying again for up to %.0f seconds", self.name, reason, patience)
+        if elapsed >= patience:
+            raise self._given_up(reason, elapsed)
+        self._closed.wait(min(pause, patience - elapsed))
+
+    def _given_up(self, reason: _Again, elapsed: float) -> StoreError:
+        if not isinstance(reason, _Held):
+            return StoreError(
+                f"store {self.name} has not answered for {elapsed:.0f} seconds ({reason}): start its server again, "
+                "then this program; what it had stored is kept"
             )
-        self._closed.wait(min(pause, left))
+        end = f"end it (kill {reason.holder.process})" if reason.holder.process else "end it"
+        return StoreError(
+            f"store {self.name} is in use by {reason.holder}, and has not answered for {elapsed:.0f} seconds "
+            f"({reason}): wait if that one is at work on opening it, else {end}; what it had stored is kept"
+        )
 
     def _recognise(self) -> None:
         """Whether it is still the same store: another one would take our records without a word."""
-        if self._identity is None or self._raw is None:
+        if self._identity is None or self._channel is None:
             return
-        response = self._raw.query_raw(
-            "IF (INFO FOR DB).tables.store { SELECT VALUE identity FROM ONLY store:schema } ELSE { NONE }"
+        response = self._channel.query_raw(
+            "IF (INFO FOR DB).tables.store { SELECT VALUE identity FROM ONLY store:schema } ELSE { NONE }", {}
         )
         if self._result(response) != self._identity:
             self._drop()
@@ -154,17 +255,66 @@ class Connection:
                 "folder that it had, or start this program again"
             )
 
-    def _dial(self) -> BlockingWsSurrealConnection:
-        """A connection that has signed in where it must and uses our database."""
-        raw: BlockingWsSurrealConnection
+    def _dial(self) -> StoreChannel:
+        """A channel that uses our database, signed in where it must be."""
         if self.remote:
-            # Whole answers, as the gateway gives: an answer in frames is of use only for results larger than ours.
-            raw = BlockingWsSurrealConnection(self._url, streaming=False)
-        else:
-            raw = BlockingEmbeddedSurrealConnection(self._url)
-            raw.connect()
+            return self._dial_server()
+        if self.folder is None:
+            engine = StoreEngine(self._url)
+            channel = _OwnEngine(engine, engine.close)
+            try:
+                self._open_own(channel)
+            except BaseException:
+                channel.close()
+                raise
+            return channel
         try:
-            if self.remote and (credentials := _credentials(self._url)) is not None:
+            return self._hold(self.folder)
+        except FolderHeld as held:
+            if self._listen is not None:
+                raise StoreError(
+                    f"{held}: programs on this machine reach the store through that one, as --store {self.name}; to "
+                    "serve it here, end that one first"
+                ) from held
+            return self._dial_holder(self.folder, held)
+
+    def _hold(self, folder: Path) -> StoreChannel:
+        def prepare(holding: FolderHolding) -> None:
+            self._open_own(_OwnEngine(holding.engine, _nothing))
+
+        try:
+            self.holding = holding = hold(folder, folder_url(folder), prepare, self._listen, self._say)
+        except RuntimeError as error:
+            if _LOCKED in str(error):
+                raise _Again("another process has the database open") from error
+            raise
+        return _OwnEngine(holding.engine, holding.leave)
+
+    def _open_own(self, channel: StoreChannel) -> None:
+        """Prepare a database that this process has just opened."""
+        self._channel = channel
+        try:
+            self._recognise()
+            if self._prepare is not None:
+                self._prepare(self)
+        finally:
+            self._channel = None
+
+    def _dial_holder(self, folder: Path, held: FolderHeld) -> StoreChannel:
+        """A channel to the process that holds the folder."""
+        found = address.find(folder, held.holder.launch)
+        if found is None:
+            raise _Held(held, "it does not serve it yet") from held
+        try:
+            return GatewayClient(found.url, found.reader if self._reads_only else found.writer, NAMESPACE, DATABASE)
+        except (SignInRefused, OSError, WebSocketException, ValueError) as error:
+            raise _Held(held, str(error) or type(error).__name__) from error
+
+    def _dial_server(self) -> StoreChannel:
+        # Whole answers, as the gateway gives: an answer in frames is of use only for results larger than ours.
+        raw = BlockingWsSurrealConnection(self._url, streaming=False)
+        try:
+            if (credentials := _credentials(self._url)) is not None:
                 raw.signin({"username": credentials[0], "password": credentials[1]})
             raw.use(NAMESPACE, DATABASE)
         except BaseException:
@@ -173,26 +323,26 @@ class Connection:
         return raw
 
     def _drop(self) -> None:
-        raw, self._raw = self._raw, None
-        if raw is not None:
-            _close(raw)
+        channel, self._channel = self._channel, None
+        self.holding = None
+        if channel is not None:
+            _close(channel)
 
     def _failed(self, reason: str) -> StoreError:
         advice = f"; {_DISK_ADVICE}" if "IO error" in reason else ""
         return StoreError(f"store {self.name}: {reason}{advice}")
 
-    def _words(self, error: Exception) -> str:
-        """What the engine itself says, without the SDK's introduction."""
-        return str(error if self.remote or error.__cause__ is None else error.__cause__)
-
     def _cannot_open(self, error: Exception) -> StoreError:
         if self.remote:
-            advice = f"is the server running, and are {USER_VARIABLE} and {PASSWORD_VARIABLE} right?"
+            advice = (
+                f"is the server running, and are {USER_VARIABLE} and {PASSWORD_VARIABLE} right? A store that a program "
+                "of this machine has in a folder is reached by the name of that folder, without either"
+            )
         elif "IO error" in str(error):
             advice = _DISK_ADVICE
         else:
             advice = "if it was damaged, move it away and give an empty folder"
-        return StoreError(f"store {self.name} cannot be opened: {self._words(error)}; {advice}")
+        return StoreError(f"store {self.name} cannot be opened: {error}; {advice}")
 
 
 class _Again(Exception):
@@ -203,15 +353,17 @@ class _Busy(_Again):
     """It met another one in the server."""
 
 
-def environment_credentials() -> tuple[str, str] | None:
-    """User and password from the environment, None where neither is set. Raises `StoreError` for one without the
-    other."""
-    user, password = os.environ.get(USER_VARIABLE, ""), os.environ.get(PASSWORD_VARIABLE, "")
-    if not user and not password:
-        return None
-    if not user or not password:
-        raise StoreError(f"{USER_VARIABLE} and {PASSWORD_VARIABLE} go together: set both or neither")
-    return user, password
+class _Held(_Again):
+    """The process that holds the folder could not be reached."""
+
+    def __init__(self, held: FolderHeld, reason: str) -> None:
+        super().__init__(reason)
+        self.holder = held.holder
+
+
+def folder_url(folder: str | Path) -> str:
+    """The address by which the embedded engine opens a folder."""
+    return f"surrealkv://{Path(folder).absolute() / 'db'}"
 
 
 def _credentials(url: str) -> tuple[str, str] | None:
@@ -220,11 +372,29 @@ def _credentials(url: str) -> tuple[str, str] | None:
             f"the address of the store holds a user or a password: give it without, and set {USER_VARIABLE} and "
             f"{PASSWORD_VARIABLE} in the environment"
         )
-    return environment_credentials()
+    account = environment_account()
+    return None if account is None else (account.user, account.password)
 
 
-def _close(raw: BlockingWsSurrealConnection) -> None:
+def _close(channel: StoreChannel) -> None:
     try:
-        raw.close()
+        channel.close()
     except _FAILURES as error:  # it is of no more use, and what it had acknowledged is stored
         _log.debug("closing the connection: %s", error)
+
+
+def _nothing() -> None:
+    pass
+
+
+# A forked process has the memory of its parent and none of its threads, so it finds its own way to the store.
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+_inherited: list[StoreChannel] = []  # neither used nor closed here: they belong to the parent
+
+
+def _dial_anew() -> None:
+    for connection in tuple(_connections):
+        connection.forget_inherited()
+
+
+os.register_at_fork(after_in_child=_dial_anew)

@@ -1,8 +1,8 @@
 """Who a running run belongs to, so that the run of a process that died does not stay 'running' for ever.
 
-A folder is its opener's alone (`lock.py`), so when it is opened, a run that somebody had in there is nobody's any more.
-Behind a server several processes live side by side: each renews a lease on its runs, and a run whose lease has run out
-is nobody's. Times are the database's own, so the clocks of the machines need not agree.
+Each process renews a lease on its runs, and a run whose lease has run out is nobody's. Times are the database's own, so
+the clocks of the machines need not agree. Those who use a folder hold a lock in it besides (`lock.py`), so the others
+see at once when one of them has died.
 """
 
 from __future__ import annotations
@@ -10,36 +10,42 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 
 from surrealdb import RecordID
 
 from backend.store.connection import Connection
 from backend.store.errors import StoreError
+from backend.store.lock import UserLock, user_alive
 from backend.store.records import RunRecord
 
 INTERVAL = 20.0  # seconds between renewals
 _ABANDONED = "its process ended without saying so"
+_HERE = "here-"  # so the names of owners begin that use the folder, and hold a lock in it
 
 _log = logging.getLogger(__name__)
 
 
 class Leases:
-    """The leases of one open store. `owner` tells it from all others; `seconds` is how long a lease lasts."""
+    """The leases of one open store; `seconds` is how long a lease lasts."""
 
-    def __init__(self, connection: Connection, owner: str, seconds: float) -> None:
+    def __init__(self, connection: Connection, seconds: float) -> None:
         self._connection = connection
-        self._owner = owner
+        self._owner = uuid.uuid4().hex if connection.folder is None else f"{_HERE}{uuid.uuid4().hex}"
+        self._alive: UserLock | None = None
         self._milliseconds = int(1000 * seconds)
         self._runs: set[str] = set()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def take(self, run: str) -> None:
-        """The run is ours: of a server's store until `drop`, of a folder as long as the folder is."""
+        """The run is ours until `drop`. A store in memory is its opener's alone."""
         key = RecordID("lease", [run])
-        if not self._connection.remote:
-            self._connection.query("DELETE $key RETURN NONE", {"key": key})
+        folder = self._connection.folder
+        if folder is None and not self._connection.remote:
             return
+        if folder is not None and self._alive is None:
+            self._alive = UserLock(folder, self._owner)
         self._connection.query(
             "UPSERT $key SET run = $run, owner = $owner, expires_at = time::millis(time::now()) + $length RETURN NONE",
             {"key": key, "run": run, "owner": self._owner, "length": self._milliseconds},
@@ -50,8 +56,9 @@ class Leases:
             self._thread.start()
 
     def alive_elsewhere(self, run: str) -> bool:
-        """Whether somebody else renews a lease on the run. It is watched rather than compared with a clock, which may
-        have jumped: that takes up to two and a half intervals."""
+        """Whether somebody else is at work on the run. One who uses the same folder shows it by a lock. The lease of
+        any other is watched rather than compared with a clock, which may have jumped: that takes up to two and a half
+        intervals."""
 
         def look() -> list[list[object]]:
             found: list[list[object]] = self._connection.query(
@@ -62,6 +69,9 @@ class Leases:
         first = look()
         if not first or first[0][0] == self._owner:
             return False
+        owner, folder = str(first[0][0]), self._connection.folder
+        if folder is not None and owner.startswith(_HERE):
+            return user_alive(folder, owner)
         until = time.monotonic() + 2.5 * INTERVAL
         while time.monotonic() < until:
             time.sleep(INTERVAL / 40)
@@ -76,8 +86,10 @@ class Leases:
         self._connection.query("DELETE $key RETURN NONE", {"key": RecordID("lease", [run])})
 
     def close(self) -> None:
-        """Renew no more; what still runs counts as abandoned when its lease has run out."""
+        """Renew no more; what still runs counts as abandoned, at the latest when its lease has run out."""
         self._over.set()
+        if self._alive is not None:
+            self._alive.release()
 
     def _renew_all(self) -> None:
         while not self._over.wait(INTERVAL):
@@ -110,13 +122,24 @@ def abandoned(run: RunRecord) -> bool:
 
 
 def mark_abandoned(connection: Connection, whole_folder: bool) -> None:
-    """Mark runs that are 'running' and nobody's as interrupted: those whose lease has run out and, where the caller
-    holds the whole folder, those without a lease."""
+    """Mark runs that are 'running' and nobody's as interrupted: those whose owner uses the same folder and has died,
+    those of other owners whose lease has run out, and, where the caller has just opened the whole folder, those
+    without a lease."""
+    folder, living, dead = connection.folder, [], []
+    if folder is not None:
+        owners = connection.query(
+            "LET $running = SELECT VALUE run FROM run WHERE status = 'running';"
+            "SELECT VALUE owner FROM lease WHERE run IN $running"
+        )
+        here = {str(owner) for owner in owners if str(owner).startswith(_HERE)}
+        living = [owner for owner in here if user_alive(folder, owner)]
+        dead = [owner for owner in here if owner not in living]
     connection.query(
         "LET $running = SELECT VALUE run FROM run WHERE status = 'running';"
         "LET $leased = SELECT VALUE run FROM lease WHERE run IN $running;"
-        "LET $expired = SELECT VALUE run FROM lease WHERE run IN $running AND expires_at < time::millis(time::now());"
+        "LET $expired = SELECT VALUE run FROM lease WHERE run IN $running AND owner NOT IN $living "
+        "AND (owner IN $dead OR expires_at < time::millis(time::now()));"
         "UPDATE run SET status = 'interrupted', message = $abandoned WHERE status = 'running' "
         "AND (run IN $expired OR ($whole AND run NOT IN $leased)) RETURN NONE",
-        {"whole": whole_folder, "abandoned": _ABANDONED},
+        {"whole": whole_folder, "abandoned": _ABANDONED, "living": living, "dead": dead},
     )

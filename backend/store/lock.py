@@ -1,73 +1,190 @@
-"""An exclusive lock on a folder.
+"""Locks on files: the one of a folder's holder, and the one by which a user of the folder shows that it is alive.
 
-The store takes this lock before it looks at anything in the folder. The engine locks its own part of the folder; this
-lock also holds for the files beside it, and its message names the holder. It is `flock` on a file: the kernel drops it
-when the holder dies, however it dies, so a crash leaves nothing to clean up. The holder's pid and start time are
-written into the file only to name the holder to the second opener.
+Both are `flock`: the kernel drops them when the process dies, however it dies, so a crash leaves nothing to clean up.
+A process that is forked off gives up what it has inherited, for only the one that took a lock may keep it.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import pwd
+import secrets
 import time
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from backend.store.errors import StoreError
 
+_USERS = "users"  # folder of the lock files of those who have the store open
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a folder, by its note in the lock file: process, time in seconds, and name of this launch.
+
+    `process` is 0 where the note could not be read: the holder is just starting.
+    """
+
+    process: int = 0
+    since: float = 0.0
+    launch: str = ""
+
+    def __str__(self) -> str:
+        if not self.process:
+            return "another process"
+        who = "this very process" if self.process == os.getpid() else f"process {self.process}"
+        return f"{who}, which opened it at {datetime.fromtimestamp(self.since, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+class FolderHeld(StoreError):
+    """Another process, `holder`, holds the folder."""
+
+    def __init__(self, folder: Path, holder: Holder) -> None:
+        super().__init__(f"store {folder} is in use by {holder}")
+        self.holder = holder
+
+
+class _FileLock:
+    """An open file and the `flock` on it."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BlockingIOError where somebody has the lock, any other OSError where there can be none."""
+        self.path = path
+        # A link is not followed: it could lead to a file that is not ours to write.
+        self.descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.release()
+            raise
+        _LOCKS.add(self)
+
+    def release(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        descriptor, self.descriptor = self.descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+_LOCKS: weakref.WeakSet[_FileLock] = weakref.WeakSet()
+
+
+def _give_up_inherited() -> None:
+    for lock in tuple(_LOCKS):
+        lock.release()  # the lock itself stays with the process that took it
+
+
+os.register_at_fork(after_in_child=_give_up_inherited)
+
 
 class FolderLock:
-    """Holds `folder/lock` from construction until `release`.
+    """Holds `folder/lock` from construction until `release`. `launch` names this holding in the file.
 
-    Raises `StoreError` if someone holds it already, this process included, or if the folder cannot be written.
+    Raises `FolderHeld` if somebody holds it already, this process included, and `StoreError` if the folder cannot be
+    used.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "lock"
+        path = folder / "lock"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._descriptor: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise StoreError(
-                f"store {folder}: cannot use this folder ({error.strerror}); choose a folder that can be written"
-            ) from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = _FileLock(path)
         except BlockingIOError:
-            holder = _holder(self._descriptor)
-            os.close(self._descriptor)
-            raise StoreError(
-                f"store {folder} is in use by {holder}. Only one process at a time may open it: wait until "
-                "that one ends, stop it, or give another folder"
-            ) from None
+            raise FolderHeld(folder, _holder(path)) from None
         except OSError as error:
-            os.close(self._descriptor)
-            raise StoreError(
-                f"store {folder}: its file system cannot lock files ({error.strerror}); choose a folder on a local disk"
-            ) from error
-        note = json.dumps({"pid": os.getpid(), "since": int(time.time())}).encode()
+            raise _cannot_lock(folder, path, error) from error
+        self.launch = secrets.token_hex(8)
+        note = json.dumps({"pid": os.getpid(), "since": int(time.time()), "launch": self.launch}).encode()
+        descriptor = self._lock.descriptor
+        assert descriptor is not None
         try:
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, note, 0)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, note, 0)
         except OSError as error:
             self.release()
             raise StoreError(f"store {folder}: cannot write ({error.strerror}); free some space") from error
 
     def release(self) -> None:
         """Give the lock back; a second call does nothing. The file stays, since removing it could race an opener."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._lock.release()
 
 
-def _holder(descriptor: int) -> str:
-    """Who wrote the lock file, in words. The note may be absent when the holder is just starting."""
+class UserLock:
+    """Shows until `release`, or until this process dies, that the user `name` of a folder is alive."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        users = folder / _USERS
+        try:
+            users.mkdir(exist_ok=True)
+            # Under its own name only once it is locked, so that nobody takes it for that of a dead one.
+            self._lock = _FileLock(users / f".{name}")
+            os.rename(users / f".{name}", users / name)
+        except OSError as error:
+            raise _cannot_lock(folder, users, error) from error
+        self._path = users / name
+
+    def release(self) -> None:
+        """The user is gone; a second call does nothing."""
+        if self._lock.descriptor is not None:
+            with suppress(OSError):
+                self._path.unlink()
+            self._lock.release()
+
+
+def user_alive(folder: Path, name: str) -> bool:
+    """Whether the user of that name has the folder open. The file of one that died is removed."""
+    path = folder / _USERS / name
+    if not path.exists():
+        return False
     try:
-        note = json.loads(os.pread(descriptor, 200, 0))
-        pid, since = int(note["pid"]), datetime.fromtimestamp(note["since"], UTC)
-    except (ValueError, KeyError, TypeError):
-        return "another process"
-    who = "this very process" if pid == os.getpid() else f"process {pid}"
-    return f"{who}, which opened it at {since:%Y-%m-%d %H:%M:%S} UTC"
+        lock = _FileLock(path)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return path.exists()  # it may have ended just now; one that cannot be asked counts as alive
+    with suppress(OSError):
+        path.unlink()
+    lock.release()
+    return False
+
+
+def _holder(path: Path) -> Holder:
+    """Who wrote the lock file. The note may be absent when the holder is just starting."""
+    try:
+        note = json.loads(path.read_bytes()[:500])
+        return Holder(int(note["pid"]), float(note["since"]), str(note.get("launch", "")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return Holder()
+
+
+def _cannot_lock(folder: Path, path: Path, error: OSError) -> StoreError:
+    if error.errno == errno.ELOOP:
+        return StoreError(f"{path} is a link, which this program does not follow: find out who put it there, remove it")
+    if isinstance(error, PermissionError) and path.exists():
+        return StoreError(
+            f"store {folder}: its lock belongs to {_owner(path)}, and this program runs as {_name(os.geteuid())}: only "
+            "programs of that user can use it. Choose a folder of your own, or let that user serve it with "
+            "`cryptosentinel serve store`"
+        )
+    if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+        return StoreError(
+            f"store {folder}: its file system cannot lock files ({error.strerror}); choose a folder on a local disk"
+        )
+    return StoreError(f"store {folder}: cannot use this folder ({error.strerror}); choose a folder that can be written")
+
+
+def _owner(path: Path) -> str:
+    return _name(path.lstat().st_uid)
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

@@ -1,4 +1,4 @@
-"""The store: records in SurrealDB, embedded in a folder, in memory, or behind a server.
+"""The store: records in SurrealDB, in a folder, in memory, or behind a server.
 
 A record replaces the one with the same key, so that a step repeated after a crash does no harm. Values always travel
 as parameters, never inside the query text.
@@ -7,7 +7,6 @@ as parameters, never inside the query text.
 from __future__ import annotations
 
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from surrealdb import RecordID
 from backend.store import lease
 from backend.store.connection import PATIENCE, Connection
 from backend.store.errors import StoreError
-from backend.store.lock import FolderLock
+from backend.store.gateway.host import Listen
 from backend.store.migration import migrate
 from backend.store.records import (
     KINDS,
@@ -62,58 +61,60 @@ R = TypeVar("R", bound=Record)
 class Store:
     """An open store. Use `Store.open`, and close it: `with Store.open(folder) as store: ...`."""
 
-    def __init__(self, connection: Connection, lock: FolderLock | None, leases: lease.Leases) -> None:
+    def __init__(self, connection: Connection, leases: lease.Leases) -> None:
         self._connection = connection
         self._name = connection.name
-        self._folder_lock = lock
         self._leases = leases
 
     @classmethod
-    def open(cls, where: str | Path, patience: float = PATIENCE) -> Self:
+    def open(
+        cls,
+        where: str | Path,
+        patience: float = PATIENCE,
+        listen: Listen | None = None,
+        say: Callable[[str], None] | None = None,
+        reads_only: bool = False,
+    ) -> Self:
         """Open the store at `where`: a folder (made if absent), `mem://`, or `ws://` / `wss://` of a server.
+
+        A folder that no process holds is held, and served to all that open it meanwhile. One that another process holds
+        is reached through that one; when it ends, one of those that use the folder holds it and goes on. `listen` is
+        for who serves a folder on purpose: where, with a line to `say` for the operator of what happens. `reads_only`
+        is for who writes no record: another process that holds the folder then refuses it all else.
 
         A store of an older version of the schema is brought up to date. A server is signed in to with the
         environment's CRYPTOSENTINEL_STORE_USER and CRYPTOSENTINEL_STORE_PASSWORD, where they are set; one that stops
-        answering is tried again for `patience` seconds. Raises `StoreError` if the folder is open elsewhere, cannot be
-        used or holds a store of an unknown version, and if the server does not answer when the store is opened.
+        answering is tried again for `patience` seconds, and so is the process that holds the folder. Raises
+        `StoreError` if the folder cannot be used, belongs to another user or holds a store of an unknown version, if
+        its holder does not answer, and if the server does not answer when the store is opened.
         """
-        url, lock = str(where), None
-        if not url.startswith(("mem://", "ws://", "wss://")):
-            if "://" in url:
-                raise StoreError(f"store {url}: give a folder, 'mem://' or the 'ws://' address of a server")
-            lock = FolderLock(Path(where).absolute())
-            url = folder_url(where)
-        try:
-            return cls._opened(Connection(url, str(where), patience), lock, patience)
-        except StoreError:
-            if lock is not None:
-                lock.release()
-            raise
-
-    @classmethod
-    def prepare(cls, folder: Path) -> None:
-        """Bring the store in a folder, whose lock the caller holds, into the state in which others may open it: of the
-        newest version, with no run that belongs to a process that died. Raises `StoreError`."""
-        cls._opened(Connection(folder_url(folder), str(folder)), None, 0.0).close()
-
-    @classmethod
-    def _opened(cls, connection: Connection, lock: FolderLock | None, patience: float) -> Self:
-        leases = lease.Leases(connection, uuid.uuid4().hex, patience + 3 * lease.INTERVAL)
-        store = cls(connection, lock, leases)
+        connection = Connection(where, patience, _prepare, listen, say, reads_only)
+        store = cls(connection, lease.Leases(connection, patience + 3 * lease.INTERVAL))
         try:
             connection.remember(migrate(connection))
-            lease.mark_abandoned(connection, whole_folder=not connection.remote)
+            if connection.holds or not reads_only:
+                lease.mark_abandoned(connection, whole_folder=False)
         except StoreError:
             store.close()
             raise
         return store
 
+    @property
+    def address(self) -> str | None:
+        """Where this process serves the folder that it holds; None where it does not hold one."""
+        holding = self._connection.holding
+        return None if holding is None or holding.gateway is None else holding.gateway.url
+
+    def serve(self, seconds: float) -> bool:
+        """Wait up to that long for the end of the gateway by which this process serves the folder, and whether it has
+        ended. Raises `RunFailed` if the database has failed."""
+        holding = self._connection.holding
+        return holding is None or holding.gateway is None or holding.gateway.wait(seconds)
+
     def close(self) -> None:
         """Close the database and give the folder back; a second call does nothing."""
         self._leases.close()
         self._connection.close()
-        if self._folder_lock is not None:
-            self._folder_lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -464,9 +465,11 @@ def half_deleted(store: str, run_id: str) -> StoreError:
     )
 
 
-def folder_url(folder: str | Path) -> str:
-    """The address by which the embedded engine opens a folder."""
-    return f"surrealkv://{Path(folder).absolute() / 'db'}"
+def _prepare(connection: Connection) -> None:
+    """Bring a database that this process has just opened into the state in which others may use it: of the newest
+    version, with no run that belongs to a process that died."""
+    migrate(connection)
+    lease.mark_abandoned(connection, whole_folder=True)
 
 
 def _key(record: Record, row: dict[str, Any]) -> RecordID:

@@ -49,7 +49,10 @@ def test_it_serves_until_ctrl_c_and_says_so(tmp_path: Path) -> None:
     port = free_port()
     secret = {"CRYPTOSENTINEL_STORE_USER": "trader", "CRYPTOSENTINEL_STORE_PASSWORD": "hidden-word"}
     with GatewayProcess(tmp_path / "s", port, **secret) as running:
-        assert running.first_line == (f"store {tmp_path / 's'}: listening on ws://127.0.0.1:{port} (clients sign in)")
+        assert running.first_line == (
+            f"store {tmp_path / 's'}: listening on ws://127.0.0.1:{port} with CRYPTOSENTINEL_STORE_USER; your programs "
+            "here name the folder"
+        )
         with pytest.raises(StoreError, match="sign in before any other request"):
             Store.open(running.url)
         code, said = running.stop(signal.SIGINT)

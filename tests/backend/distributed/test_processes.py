@@ -1,4 +1,4 @@
-"""Real processes around a real gateway: killed with SIGKILL at any moment, they end where one loop does."""
+"""Real processes around a real store: killed with SIGKILL at any moment, they end where one loop does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -14,13 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+from typer.testing import CliRunner
 
 from backend.builders.market import load_market
 from backend.cli import serve
+from backend.cli.main import app
 from backend.cli.train import Launch, SeveralProcesses
-from backend.distributed import local_launcher
 from backend.distributed.coordinator import coordinator_state
-from backend.distributed.local_launcher import gateway, run_processes
+from backend.distributed.local_launcher import run_processes
 from backend.runs.train import ThisProcess
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
@@ -75,7 +75,8 @@ def test_processes_that_are_killed_end_where_one_loop_does(nano: Path, tmp_path:
         trainer = one_process_trainer(config, market, store, joint, nano)
         trainer.run()
     killer = Killer(1, KILLS)
-    with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
+    address = str(tmp_path / "store")
+    with Store.open(address) as store:
         with recorded_run(store, RUN, "train", 1, market.content_hash, config):
             run_processes(address, RUN, apart, 1, lambda step: None, killer.started)
         assert {one.step for one in store.published(RUN)} == set(range(STEPS + 1))
@@ -90,7 +91,8 @@ def test_processes_that_are_killed_end_where_one_loop_does(nano: Path, tmp_path:
 @pytest.mark.slow
 def test_a_process_that_fails_ends_the_run_with_its_last_message(nano: Path, tmp_path: Path) -> None:
     config = small_config(base_model=str(tmp_path / "nowhere"))
-    with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
+    address = str(tmp_path / "store")
+    with Store.open(address) as store:
         with (
             pytest.raises(RunFailed, match=r"ended with code 2: .*nowhere"),
             recorded_run(store, RUN, "train", 1, "hash", config),
@@ -111,43 +113,9 @@ def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
     apart.check_resumed(tmp_path / "b")
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
-    """The processes that are started from here on."""
-    processes: list[subprocess.Popen[bytes]] = []
-    spawn = local_launcher._spawn
-
-    def noted(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
-        processes.append(spawn(arguments, log))
-        return processes[-1]
-
-    monkeypatch.setattr(local_launcher, "_spawn", noted)
-    return processes
-
-
-def test_a_gateway_that_is_killed_is_started_again_at_its_address(
-    started: list[subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
-    with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
-        begin_run(store, small_config())
-        started[0].kill()
-        store.add_metrics(RUN, 0, {"loss": 1.0})
-        assert [one.run for one in store.runs()] == [RUN] and len(started) == 2
-    with Store.open(tmp_path / "store") as store:  # it ended when told to, and let the folder go
-        assert store.metrics(RUN)[0].values == {"loss": 1.0}
-
-
-def test_a_gateway_that_ends_says_why(started: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
-    log = tmp_path / "store.log"
-    with (
-        pytest.raises(RunFailed, match=r"the server of the store .* ended: the disk is full \(see "),
-        gateway(str(tmp_path / "store"), log) as address,
-        Store.open(address, patience=0.5) as store,
-    ):
-        started[0].terminate()  # as on a full disk, it ends by itself
-        started[0].wait()
-        log.write_text(json.dumps({"message": "the disk is full"}))
-        store.runs()
+def test_a_store_in_memory_cannot_be_shared() -> None:
+    result = CliRunner().invoke(app, ["train", "--config", "quick", "--launch", "processes", "--store", "mem://"])
+    assert isinstance(result.exception, UserError) and "mem:// is in this process alone" in str(result.exception)
 
 
 def test_sigterm_ends_a_service_as_ctrl_c_does(capsys: pytest.CaptureFixture[str]) -> None:

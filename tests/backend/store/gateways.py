@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from surrealdb_embedded import SyncEmbeddedDB
-
-from backend.store.gateway import Gateway
+from backend.store.gateway.credentials import GatewayAccount
+from backend.store.gateway.engine import StoreEngine
+from backend.store.gateway.host import HostedGateway, Listen
 
 ROOT = Path(__file__).resolve().parents[3]
+ACCOUNT = GatewayAccount("trader", "correct horse")
+CREDENTIALS = {"CRYPTOSENTINEL_STORE_USER": ACCOUNT.user, "CRYPTOSENTINEL_STORE_PASSWORD": ACCOUNT.password}
 SERVE = "from backend.cli.serve import serve_app; serve_app()"
 
 
@@ -30,45 +30,29 @@ def free_port() -> int:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a process of a test, without credentials unless they are given."""
+    """The environment of a process of a test, without an account unless one is given."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CRYPTOSENTINEL_STORE")}
-    return {**kept, "PYTHONPATH": str(ROOT), **more}
+    return {**kept, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **more}
 
 
 class GatewayThread:
-    """A gateway in memory. `lines` is what it said."""
+    """A gateway in memory with one account. `lines` is what it said."""
 
-    def __init__(self, credentials: tuple[str, str] | None = None, url: str = "mem://", port: int = 0) -> None:
+    def __init__(self, port: int = 0, url: str = "mem://") -> None:
         self.lines: list[str] = []
-        self._ready = threading.Event()
-        self._arguments = credentials, url, port
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
-        self._thread.start()
-        assert self._ready.wait(20)
-
-    async def _serve(self) -> None:
-        credentials, url, port = self._arguments
-        database = SyncEmbeddedDB(url)
-        database.connect()
-        self._loop, self._gateway = asyncio.get_running_loop(), Gateway(database, credentials, self.lines.append)
-
-        def started(actual: int) -> None:
-            self.port = actual
-            self.url = f"ws://127.0.0.1:{actual}"
-            self._ready.set()
-
-        await self._gateway.serve("127.0.0.1", port, started)
+        self._engine = StoreEngine(url)
+        self._gateway = HostedGateway(self._engine, Listen(port=port), [ACCOUNT], self.lines.append)
+        self.url = self._gateway.url
+        self.port = int(self.url.rpartition(":")[2])
 
     def stop(self) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._gateway.stop)
-        self._thread.join(20)
-        assert not self._thread.is_alive()
+        self._gateway.stop()
+        self._engine.close()
 
 
 @contextmanager
-def gateway_thread(credentials: tuple[str, str] | None = None) -> Iterator[GatewayThread]:
-    gateway = GatewayThread(credentials)
+def gateway_thread() -> Iterator[GatewayThread]:
+    gateway = GatewayThread()
     try:
         yield gateway
     finally:
@@ -76,9 +60,10 @@ def gateway_thread(credentials: tuple[str, str] | None = None) -> Iterator[Gatew
 
 
 class GatewayProcess:
-    """`serve store` on a folder, as a process. Leaving the block kills it."""
+    """`serve store` on a folder with the account of these tests, as a process. Leaving the block kills it."""
 
     def __init__(self, folder: Path, port: int, **variables: str) -> None:
+        variables = CREDENTIALS | variables
         self.url = f"ws://127.0.0.1:{port}"
         self.process = subprocess.Popen(
             [sys.executable, "-c", SERVE, "store", "--path", str(folder), "--port", str(port)],

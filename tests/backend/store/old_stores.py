@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from surrealdb import BlockingEmbeddedSurrealConnection, RecordID
 
-from backend.store.connection import DATABASE, NAMESPACE
-from backend.store.store import folder_url
+from backend.store.connection import DATABASE, NAMESPACE, folder_url
 
 STORY = '{"net_return":-0.1,"conversations":[]}'  # what `DecisionRecord.document` was called up to version 2
 

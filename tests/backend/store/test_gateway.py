@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,45 +26,52 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from backend.store import RunRecord, Store, StoreError, gateway
-from backend.store.gateway import serve_store
-from backend.store.rpc_messages import Malformed, engine_failed, parsed, request, where_to
-from tests.backend.store.gateways import GatewayProcess, GatewayThread, environment, free_port, gateway_thread
+from backend.distributed.store_server import serve_store
+from backend.store import RunRecord, Store, StoreError
+from backend.store.gateway import server
+from backend.store.gateway.rpc_messages import Malformed, engine_failed, parsed, request, where_to
+from tests.backend.store.gateways import (
+    ACCOUNT,
+    CREDENTIALS,
+    GatewayProcess,
+    GatewayThread,
+    environment,
+    free_port,
+    gateway_thread,
+)  # fmt: skip
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {}, status="finished")
-USER, PASSWORD = "trader", "correct horse"
-CREDENTIALS = {"CRYPTOSENTINEL_STORE_USER": USER, "CRYPTOSENTINEL_STORE_PASSWORD": PASSWORD}
+USER, PASSWORD = ACCOUNT.user, ACCOUNT.password
 CBOR = [Subprotocol("cbor")]
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[GatewayThread]:
-    """Without sign-in, for tests that leave it as it was."""
+    """For tests that leave it as it was."""
     with gateway_thread() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[GatewayThread]:
-    with gateway_thread((USER, PASSWORD)) as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
 def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "REFUSAL_SECONDS", 0.01)
-    for name in CREDENTIALS:
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(server, "REFUSAL_SECONDS", 0.01)
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
 
 
 def client(running: GatewayThread | GatewayProcess, database: str = "x") -> BlockingWsSurrealConnection:
     raw = BlockingWsSurrealConnection(running.url)
+    raw.signin({"username": USER, "password": PASSWORD})
     raw.use("tests", database)
     return raw
 
 
-def raw_socket(running: GatewayThread) -> ClientConnection:
-    return connect(f"{running.url}/rpc", subprotocols=CBOR, compression=None)
+def raw_socket(running: GatewayThread, signed_in: bool = True) -> ClientConnection:
+    raw = connect(f"{running.url}/rpc", subprotocols=CBOR, compression=None)
+    if signed_in:
+        raw.send(encode({"id": "in", "method": "signin", "params": [{"user": USER, "pass": PASSWORD}]}))
+        raw.recv()
+    return raw
 
 
 def query(raw: BlockingWsSurrealConnection, text: str) -> Any:
@@ -107,6 +116,7 @@ def test_clients_have_databases_and_variables_of_their_own(served: GatewayThread
     one.unset("limit")
     assert query(one, "RETURN $limit") is None
     nobody = BlockingWsSurrealConnection(served.url)
+    nobody.signin({"username": USER, "password": PASSWORD})
     with pytest.raises(SurrealError, match="namespace"):
         query(nobody, "CREATE coin")
     for raw in (one, other, nobody):
@@ -116,10 +126,8 @@ def test_clients_have_databases_and_variables_of_their_own(served: GatewayThread
 # -- sign-in -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_store_signs_in_from_the_environment(guarded: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    with Store.open(guarded.url) as store:
+def test_the_store_signs_in_from_the_environment(served: GatewayThread) -> None:
+    with Store.open(served.url) as store:
         store.add_run(RUN)
         assert store.run("r") == RUN
 
@@ -136,13 +144,13 @@ def test_the_store_signs_in_from_the_environment(guarded: GatewayThread, monkeyp
     ],
 )
 def test_who_does_not_sign_in_rightly_is_refused(
-    guarded: GatewayThread, monkeypatch: pytest.MonkeyPatch, user: str, password: str, complaint: str
+    served: GatewayThread, monkeypatch: pytest.MonkeyPatch, user: str, password: str, complaint: str
 ) -> None:
     monkeypatch.setenv("CRYPTOSENTINEL_STORE_USER", user)
     monkeypatch.setenv("CRYPTOSENTINEL_STORE_PASSWORD", password)
     with pytest.raises(StoreError, match=complaint) as refused:
-        Store.open(guarded.url)
-    assert PASSWORD not in str(refused.value) and PASSWORD not in "".join(guarded.lines)
+        Store.open(served.url)
+    assert PASSWORD not in str(refused.value) and PASSWORD not in "".join(served.lines)
 
 
 METHODS = (
@@ -162,8 +170,8 @@ METHODS = (
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_nothing_is_answered_before_sign_in(guarded: GatewayThread, method: str) -> None:
-    with raw_socket(guarded) as raw:
+def test_nothing_is_answered_before_sign_in(served: GatewayThread, method: str) -> None:
+    with raw_socket(served, signed_in=False) as raw:
         raw.send(encode({"id": "1", "method": method, "params": ["REMOVE DATABASE main", {}]}))
         answer = raw.recv()
         assert isinstance(answer, bytes)
@@ -172,39 +180,30 @@ def test_nothing_is_answered_before_sign_in(guarded: GatewayThread, method: str)
             raw.recv()
 
 
-def test_a_token_signs_in_again_and_invalidate_signs_out(guarded: GatewayThread) -> None:
-    first = BlockingWsSurrealConnection(guarded.url)
+def test_a_token_signs_in_again_and_invalidate_signs_out(served: GatewayThread) -> None:
+    first = BlockingWsSurrealConnection(served.url)
     token = first.signin({"username": USER, "password": PASSWORD}).access
     assert token is not None
-    second = BlockingWsSurrealConnection(guarded.url)
+    second = BlockingWsSurrealConnection(served.url)
     second.authenticate(token)
     second.use("tests", "x")
     assert query(second, "RETURN 1") == 1
     second.invalidate()
     with pytest.raises((SurrealError, ConnectionClosed)):
         query(second, "RETURN 1")
-    third = BlockingWsSurrealConnection(guarded.url)
+    third = BlockingWsSurrealConnection(served.url)
     with pytest.raises(SurrealError, match="wrong user or password"):
         third.authenticate(token[:-1] + ("a" if token[-1] != "a" else "b"))
 
 
 def test_who_only_connects_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "SIGN_IN_SECONDS", 0.1)
+    monkeypatch.setattr(server, "SIGN_IN_SECONDS", 0.1)
     with (
-        gateway_thread((USER, PASSWORD)) as running,
-        raw_socket(running) as raw,
+        gateway_thread() as running,
+        raw_socket(running, signed_in=False) as raw,
         pytest.raises(ConnectionClosed, match="sign in within"),
     ):
         raw.recv(timeout=10)
-
-
-def test_a_gateway_without_credentials_says_that_it_takes_none(
-    served: GatewayThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(StoreError, match="takes no sign-in: leave them out here, or set them there"):
-        Store.open(served.url)
 
 
 def test_an_address_with_a_password_is_refused_and_not_repeated() -> None:
@@ -292,7 +291,7 @@ def test_a_text_message_is_refused(served: GatewayThread) -> None:
 
 
 def test_a_huge_message_costs_its_sender_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(server, "MOST_BYTES", 100_000)
     with gateway_thread() as running, Store.open(running.url) as store:
         with pytest.raises(StoreError, match="larger than the server takes"):
             store.add_run(replace(RUN, config={"x": "y" * 200_000}))
@@ -302,12 +301,10 @@ def test_a_huge_message_costs_its_sender_the_connection(monkeypatch: pytest.Monk
 
 
 def test_who_has_not_signed_in_may_send_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "MOST_BYTES_UNKNOWN", 1_000)
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(server, "MOST_BYTES_UNKNOWN", 1_000)
     large = {"x": "y" * 200_000}
-    with gateway_thread((USER, PASSWORD)) as running:
-        with raw_socket(running) as raw:
+    with gateway_thread() as running:
+        with raw_socket(running, signed_in=False) as raw:
             raw.send(encode({"id": "1", "method": "query", "params": ["RETURN $x", large]}))
             with pytest.raises(ConnectionClosed, match="1009"):
                 raw.recv(timeout=10)
@@ -327,9 +324,47 @@ def test_other_paths_and_too_many_clients_are_turned_away(
 ) -> None:
     with pytest.raises(InvalidStatus, match="404"):
         connect(f"{served.url}/", subprotocols=CBOR)
-    monkeypatch.setattr(gateway, "MOST_CLIENTS", 0)
-    with pytest.raises(InvalidStatus, match="503"):
-        connect(f"{served.url}/rpc", subprotocols=CBOR)
+    for limit in ("MOST_CLIENTS", "MOST_UNKNOWN"):
+        with monkeypatch.context() as patched, pytest.raises(InvalidStatus, match="503"):
+            patched.setattr(server, limit, 0)
+            connect(f"{served.url}/rpc", subprotocols=CBOR)
+
+
+def test_connections_that_never_sign_in_keep_no_client_out(
+    served: GatewayThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST_CLIENTS", 2)
+    monkeypatch.setattr(server, "MOST_UNKNOWN", 5)
+    idle = [raw_socket(served, signed_in=False) for _ in range(4)]
+    assert alive(served)
+    for raw in idle:
+        raw.close()
+
+
+def test_wrong_passwords_are_tried_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over all connections: who opens ten of them learns no sooner."""
+    waits: list[int] = []
+    at_once = 0
+
+    async def counted(seconds: float) -> None:
+        nonlocal at_once
+        at_once += 1
+        waits.append(at_once)
+        for _ in range(20):
+            await yielded()
+        at_once -= 1
+
+    yielded = partial(asyncio.sleep, 0)
+    with gateway_thread() as running:
+        sockets = [raw_socket(running, signed_in=False) for _ in range(6)]
+        monkeypatch.setattr(server, "pause", counted)
+        for raw in sockets:
+            raw.send(encode({"id": "1", "method": "signin", "params": [{"user": USER, "pass": "guess"}]}))
+        for raw in sockets:
+            answer = raw.recv(timeout=10)
+            assert isinstance(answer, bytes) and "wrong user" in decode(answer)["error"]["message"]
+            raw.close()
+    assert waits == [1] * 6
 
 
 def test_a_client_that_leaves_in_the_middle_disturbs_nobody(served: GatewayThread) -> None:
@@ -374,7 +409,7 @@ def test_one_request_runs_at_a_time(served: GatewayThread) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_request_under_way_is_finished_when_it_is_told_to_stop(tmp_path: Path, number: int) -> None:
     with GatewayProcess(tmp_path, free_port()) as running:
-        assert f"listening on {running.url} (no sign-in)" in running.first_line
+        assert f"listening on {running.url} with CRYPTOSENTINEL_STORE_USER" in running.first_line
         raw = client(running)
         query(raw, "RETURN 1")
         answers: list[object] = []
@@ -395,7 +430,7 @@ def test_a_request_under_way_is_finished_when_it_is_told_to_stop(tmp_path: Path,
 
 def test_a_folder_or_a_port_in_use_is_told(tmp_path: Path) -> None:
     lines: list[str] = []
-    with Store.open(tmp_path), pytest.raises(StoreError, match="in use by this very process"):
+    with Store.open(tmp_path), pytest.raises(StoreError, match=r"in use by this very process.*end that one first"):
         serve_store(tmp_path, "127.0.0.1", 0, lines.append)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -410,10 +445,15 @@ def test_a_folder_or_a_port_in_use_is_told(tmp_path: Path) -> None:
 def test_another_host_needs_credentials_and_must_be_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = "192.0.2.1"  # reserved for documentation, so no machine has it
     for host in (elsewhere, "0.0.0.0", "::", "example.invalid"):
-        with pytest.raises(StoreError, match="can be reached from other machines: set CRYPTOSENTINEL_STORE_USER"):
-            serve_store(tmp_path, host, 0, print)
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+        with monkeypatch.context() as patched:
+            for name in CREDENTIALS:
+                patched.delenv(name)
+            with pytest.raises(StoreError, match="can be reached from other machines: set CRYPTOSENTINEL_STORE_USER"):
+                serve_store(tmp_path, host, 0, print)
+            patched.setenv("CRYPTOSENTINEL_STORE_USER", "u")
+            patched.setenv("CRYPTOSENTINEL_STORE_PASSWORD", "eleven-char")
+            with pytest.raises(StoreError, match="has 11 characters: give at least 12"):
+                serve_store(tmp_path, host, 0, print)
     with pytest.raises(StoreError, match=r"port 8765 of 192.0.2.1 cannot be opened \(.*\): choose another --port or"):
         serve_store(tmp_path, elsewhere, 8765, print)
     Store.open(tmp_path).close()
@@ -421,7 +461,7 @@ def test_another_host_needs_credentials_and_must_be_ours(tmp_path: Path, monkeyp
 
 FULL = """
 import resource, signal, sys
-from backend.store.gateway import serve_store
+from backend.distributed.store_server import serve_store
 from pathlib import Path
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
@@ -433,7 +473,7 @@ def test_a_full_disk_stops_the_gateway_and_both_sides_say_so(tmp_path: Path) -> 
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-c", FULL, str(tmp_path), str(port)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**CREDENTIALS),
     )  # fmt: skip
     try:
         assert process.stdout is not None and "listening" in process.stdout.readline()

@@ -1,4 +1,4 @@
-"""One process at a time, and what remains when a process dies."""
+"""One process at a time holds a folder, and what remains when a process dies."""
 
 import signal
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backend.store import Store, StoreError
-from backend.store.lock import FolderLock
+from backend.store.lock import FolderHeld, FolderLock
 
 HOLD = """
 import sys, time
@@ -57,17 +57,11 @@ def test_the_second_opener_is_told_who_holds_it_until_that_one_dies(tmp_path: Pa
     holder = start(HOLD, tmp_path)
     try:
         assert line(holder) == "open"
-        with pytest.raises(StoreError, match=rf"in use by process {holder.pid}, which opened it at 20.* UTC.*stop it"):
-            Store.open(tmp_path)
+        with pytest.raises(FolderHeld, match=rf"in use by process {holder.pid}, which opened it at 20.* UTC"):
+            FolderLock(tmp_path)
     finally:
         holder.kill()
         holder.wait()
-    Store.open(tmp_path).close()
-
-
-def test_the_same_process_cannot_open_it_twice(tmp_path: Path) -> None:
-    with Store.open(tmp_path), pytest.raises(StoreError, match="in use by this very process"):
-        Store.open(tmp_path)
     Store.open(tmp_path).close()
 
 

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from backend.store import DecisionRecord, PublishedRecord, ShardRecord, Store, StoreError, TrajectoryRecord
-from backend.store.connection import Connection
+from backend.store.connection import Connection, folder_url
 from backend.store.migration import SCHEMA_VERSION, migrate, transaction
-from backend.store.store import folder_url
-from tests.backend.store.gateways import GatewayThread, environment
+from tests.backend.store.gateways import CREDENTIALS, GatewayThread, environment
 from tests.backend.store.old_stores import STORY, write_old_store
 
 # Opens a store with a pause after statement number N of the migration, in which it is killed.
@@ -106,7 +105,7 @@ def test_killed_between_two_statements_it_is_as_before_and_upgrades_again(
         process.wait(0.3)  # it is in the pause
     process.kill()
     process.wait()
-    connection = Connection(folder_url(tmp_path), "before")
+    connection = Connection(tmp_path)
     assert connection.query("SELECT VALUE version FROM store:schema") == [version]
     assert ("shard" in connection.query("INFO FOR DB")["tables"]) == (version > 1)
     assert [row["story"] for row in connection.query("SELECT * FROM decision")] == [STORY, STORY]
@@ -118,7 +117,7 @@ def test_killed_between_two_statements_it_is_as_before_and_upgrades_again(
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, 99])
 def test_a_version_that_cannot_be_upgraded_is_refused_and_let_go(tmp_path: Path, version: int) -> None:
     write_old_store(tmp_path, 1)
-    connection = Connection(folder_url(tmp_path), "before")
+    connection = Connection(tmp_path)
     connection.query("UPDATE store:schema SET version = $version", {"version": version})
     connection.close()
     advice = "newer program" if version > SCHEMA_VERSION else "program that wrote it"
@@ -130,7 +129,7 @@ def test_a_version_that_cannot_be_upgraded_is_refused_and_let_go(tmp_path: Path,
 
 
 def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
-    connection = Connection(folder_url(tmp_path), "other")
+    connection = Connection(tmp_path)
     connection.query("DEFINE TABLE coins; CREATE coins:1")
     connection.close()
     with pytest.raises(StoreError, match="has no version of the schema: it holds something else"):
@@ -138,14 +137,18 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [*OLD, None])
-def test_of_processes_that_migrate_at_once_all_succeed(tmp_path: Path, version: int | None) -> None:
+def test_of_processes_that_migrate_at_once_all_succeed(
+    tmp_path: Path, version: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if version is not None:
         write_old_store(tmp_path, version)
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
     running = GatewayThread(url=folder_url(tmp_path))
     identities: list[str] = []
 
     def open_it() -> None:
-        connection = Connection(running.url, running.url)
+        connection = Connection(running.url)
         identities.append(migrate(connection))
         connection.close()
 

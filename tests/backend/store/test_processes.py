@@ -12,9 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from surrealdb import BlockingWsSurrealConnection
 
 from backend.store import RunRecord, Store, StoreError, TrajectoryRecord, lease
-from tests.backend.store.gateways import GatewayProcess, GatewayThread, environment, free_port, gateway_thread
+from tests.backend.store.gateways import (
+    CREDENTIALS,
+    GatewayProcess,
+    GatewayThread,
+    environment,
+    free_port,
+    gateway_thread,
+)  # fmt: skip
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {})
 
@@ -41,9 +49,17 @@ with Store.open(url, patience=60) as store:
 """
 
 
+@pytest.fixture(autouse=True)
+def account(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+
 def writer(url: str, kind: str, steps: int) -> subprocess.Popen[str]:
     arguments = [sys.executable, "-c", WRITE, url, kind, str(steps)]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    return subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**CREDENTIALS)
+    )
 
 
 def said(process: subprocess.Popen[str], line: str) -> None:
@@ -111,22 +127,17 @@ def conversations(step: int) -> list[TrajectoryRecord]:
     ]
 
 
-def test_a_store_that_comes_back_is_used_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Also where it must be signed in to anew."""
-    credentials = {"CRYPTOSENTINEL_STORE_USER": "u", "CRYPTOSENTINEL_STORE_PASSWORD": "p"}
-    for name, value in credentials.items():
-        monkeypatch.setenv(name, value)
+def test_a_store_that_comes_back_is_used_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is signed in to anew."""
     port = free_port()
-    with GatewayProcess(tmp_path, port, **credentials) as first, Store.open(first.url, patience=30) as store:
+    with GatewayProcess(tmp_path, port) as first, Store.open(first.url, patience=30) as store:
         store.add_trajectories(conversations(0))
         first.kill()
         started: list[GatewayProcess] = []
 
         def start_again() -> None:
             time.sleep(0.5)
-            started.append(GatewayProcess(tmp_path, port, **credentials))
+            started.append(GatewayProcess(tmp_path, port))
 
         thread = threading.Thread(target=start_again)
         thread.start()
@@ -181,7 +192,7 @@ def test_a_transaction_that_met_another_is_sent_again(
 ) -> None:
     """As a server answers to several clients; the gateway never does."""
     with Store.open("mem://") as store:
-        raw = store._connection._raw
+        raw = store._connection._channel
         assert raw is not None
         query, met = raw.query_raw, iter(range(3))
 
@@ -227,8 +238,8 @@ def test_an_interrupted_request_does_not_give_its_answer_to_the_next(
 ) -> None:
     with gateway_thread() as running, Store.open(running.url) as store:
         store.add_run(RUN)
-        raw = store._connection._raw
-        assert raw is not None
+        raw = store._connection._channel
+        assert isinstance(raw, BlockingWsSurrealConnection)
         socket = raw.socket
         assert socket is not None
 

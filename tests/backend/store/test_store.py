@@ -25,7 +25,7 @@ from backend.store import (
     StoreError,
     TrajectoryRecord,
 )
-from tests.backend.store.gateways import gateway_thread
+from tests.backend.store.gateways import CREDENTIALS, gateway_thread
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {"training": {"seed": 1, "note": None}})
 
@@ -261,8 +261,8 @@ def test_threads_may_share_a_store(store: Store) -> None:
 
 
 def test_a_server_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CRYPTOSENTINEL_STORE_USER", raising=False)
-    monkeypatch.delenv("CRYPTOSENTINEL_STORE_PASSWORD", raising=False)
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
     with gateway_thread() as server, Store.open(server.url) as one, Store.open(server.url) as other:
         one.add_run(RUN)
         one.add_trajectories(a_step(0, rollouts=2)[1])

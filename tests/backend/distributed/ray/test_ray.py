@@ -16,7 +16,7 @@ import torch
 from backend.builders.market import load_market
 from backend.config.schema import Config
 from backend.distributed.coordinator import coordinator_state
-from backend.distributed.local_launcher import gateway, run_processes
+from backend.distributed.local_launcher import run_processes
 from backend.distributed.ray import launcher
 from backend.distributed.ray.actors import Machine
 from backend.distributed.ray.launcher import run_ray
@@ -95,7 +95,8 @@ def test_actors_end_where_one_loop_does(world: World, tmp_path: Path, monkeypatc
     monkeypatch.setattr(launcher, "survey", strangers)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     killer = Killer({1: "trainer-manager", 2: "rollout-1", 3: "rollout-0"}, tmp_path / "cache")
-    with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
+    address = str(tmp_path / "store")
+    with Store.open(address) as store:
         with recorded_run(store, RUN, "train", 1, world.market.content_hash, world.config):
             run_ray(address, RUN, tmp_path, 2, killer.step, killer.started)
         assert {one.step for one in store.published(RUN)} == set(range(6))
@@ -113,7 +114,8 @@ def test_what_ray_began_processes_finish(world: World, tmp_path: Path) -> None:
         if step == 2:
             raise KeyboardInterrupt
 
-    with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
+    address = str(tmp_path / "store")
+    with Store.open(address) as store:
         record = (store, RUN, "train", 1, world.market.content_hash, world.config)
         with pytest.raises(Interrupted, match="--resume"), recorded_run(*record):
             run_ray(address, RUN, tmp_path, 1, interrupt)
@@ -130,7 +132,8 @@ def test_an_actor_that_fails_and_a_cluster_that_ends_are_told(world: World, tmp_
         for one in children("gcs_server"):
             os.kill(one, signal.SIGKILL)
 
-    with gateway(str(tmp_path / "store"), tmp_path / "store.log") as address, Store.open(address) as store:
+    address = str(tmp_path / "store")
+    with Store.open(address) as store:
         with (
             pytest.raises(RunFailed, match=r"rollout-0 ended with code 2: .*trained on other data"),
             recorded_run(store, RUN, "train", 1, "other", world.config),

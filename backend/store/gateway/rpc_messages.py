@@ -38,8 +38,13 @@ def parsed(message: bytes) -> Any:
     return _fields(message).get("params")
 
 
+def query(text: str, parameters: dict[str, Any]) -> bytes:
+    """A request to run statements."""
+    return bytes(encode({"id": "store", "method": "query", "params": [text, parameters]}))
+
+
 def request(method: str, parameters: list[str | None]) -> bytes:
-    """A request of the gateway's own. None is CBOR's null, which in `use` means: no longer any."""
+    """A request about the session. None is CBOR's null, which in `use` means: no longer any."""
     head = b"\xa3" + encode("id") + encode("gateway") + encode("method") + encode(method) + encode("params")
     values = [_NULL if value is None else bytes(encode(value)) for value in parameters]
     return bytes(head) + bytes([0x80 + len(values)]) + b"".join(values)
@@ -48,6 +53,12 @@ def request(method: str, parameters: list[str | None]) -> bytes:
 def success(message: bytes, result: str | None) -> bytes:
     """The answer to `message`."""
     return bytes(encode({"id": _id(message), "result": result}))
+
+
+def with_id_of(message: bytes, answer: bytes) -> bytes:
+    """An answer to a request of our own as the answer to `message`."""
+    found = decode(answer)
+    return bytes(encode({"id": _id(message), **{key: found[key] for key in ("result", "error") if key in found}}))
 
 
 def failure(message: bytes | None, reason: str) -> bytes:

@@ -1,0 +1,64 @@
+"""A program's way to the gateway of the process that holds the store."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from surrealdb.data.cbor import decode, encode
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
+
+from backend.store.gateway.credentials import GatewayAccount
+
+_OPEN = 10.0  # seconds in which a gateway must answer
+_ALIVE = 30.0  # seconds between two signs of life, and in which one must come
+
+
+class SignInRefused(Exception):
+    """The gateway does not take the sign-in: it is not the one that these accounts are for."""
+
+
+class GatewayClient:
+    """A connection that has signed in and uses one database.
+
+    Every method raises OSError, `WebSocketException` or ValueError if the gateway goes away, and is of no use then.
+    """
+
+    def __init__(self, url: str, account: GatewayAccount, namespace: str, database: str) -> None:
+        self._number = 0
+        # No proxy: the environment's is for other machines.
+        opening = connect(
+            f"{url}/rpc", subprotocols=[Subprotocol("cbor")], compression=None, max_size=None, proxy=None,
+            open_timeout=_OPEN, ping_interval=_ALIVE, ping_timeout=_ALIVE, close_timeout=1.0,
+        )  # fmt: skip
+        self._open = ExitStack()
+        self._socket = self._open.enter_context(opening)
+        try:
+            for method, parameters in (
+                ("signin", [{"user": account.user, "pass": account.password}]),
+                ("use", [namespace, database]),
+            ):
+                if "error" in (answer := self._ask(method, parameters)):
+                    raise SignInRefused(str(answer["error"].get("message")))
+        except BaseException:
+            self.close()
+            raise
+
+    def query_raw(self, text: str, parameters: dict[str, Any], /) -> dict[str, Any]:
+        """The answer to statements, with the result of each or an error."""
+        return self._ask("query", [text, parameters])
+
+    def close(self) -> None:
+        """Leave; a second call does nothing."""
+        self._open.close()
+
+    def _ask(self, method: str, parameters: list[Any]) -> dict[str, Any]:
+        self._number += 1
+        wanted = str(self._number)
+        self._socket.send(encode({"id": wanted, "method": method, "params": parameters}))
+        while True:
+            answer = self._socket.recv()
+            response = decode(answer if isinstance(answer, bytes) else answer.encode())
+            if isinstance(response, dict) and response.get("id") in (wanted, None):
+                return response

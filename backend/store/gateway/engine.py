@@ -1,0 +1,104 @@
+"""The embedded engine of one database, shared by all of a process: its own stores and the clients of its gateway.
+
+The engine knows a single session and one request runs at a time, so each request is preceded by what makes the session
+that of its sender. While the engine works, other threads of the process go on: it does not hold the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+from surrealdb.data.cbor import decode, encode
+from surrealdb_embedded import SyncEmbeddedDB
+
+from backend.store.gateway.rpc_messages import request
+
+NAMESPACE = "cryptosentinel"
+DATABASE = "main"
+_READER = "gateway_reader"
+
+# Is called with each request that the engine has answered and with the answer, before its sender gets it.
+OnAnswer = Callable[[bytes, bytes], None]
+
+
+@dataclass(eq=False)
+class Session:
+    """Where one user of the engine is, and its variables: its `let` requests by name."""
+
+    namespace: str | None = None
+    database: str | None = None
+    variables: dict[str, bytes] = field(default_factory=dict)
+
+
+class StoreEngine:
+    """An open engine. Its methods may be called from any thread; `execute` runs one request at a time.
+
+    All that is written to the database passes `execute`, whoever wrote it: `on_answer` sees every request there.
+    """
+
+    def __init__(self, url: str, on_answer: OnAnswer | None = None) -> None:
+        """Open the database at `url`, as `surrealkv:///folder`. Raises RuntimeError in the engine's words."""
+        self._database = SyncEmbeddedDB(url)
+        self._database.connect()
+        self._on_answer = on_answer
+        self._one_at_a_time = threading.Lock()
+        self._place: tuple[str | None, str | None] = (None, None)
+        self._variables: dict[str, bytes] = {}
+        self._reader: UUID | None = None
+
+    def close(self) -> None:
+        """Close the database, after what it is at; a second call does nothing."""
+        with self._one_at_a_time:
+            self._database.close()
+
+    def execute(self, session: Session, message: bytes) -> bytes:
+        """The answer to one request. Raises RuntimeError or ValueError with the engine's own words."""
+        with self._one_at_a_time:
+            place = (session.namespace, session.database)
+            if place != self._place:
+                self._database.execute(request("use", [*place]))
+                self._place = place
+            if session.variables != self._variables:
+                for name in self._variables:
+                    self._database.execute(request("unset", [name]))
+                for let in session.variables.values():
+                    self._database.execute(let)
+                self._variables = dict(session.variables)
+            answer = self._database.execute(message)
+            if self._on_answer is not None:
+                self._on_answer(message, answer)
+            return answer
+
+    def read(self, text: str, parameters: dict[str, Any]) -> bytes:
+        """The answer to statements that may only look at our database. The engine itself refuses all else to them, as
+        they run in a session of a user of the database with the role VIEWER. Raises as `execute` does."""
+        with self._one_at_a_time:
+            if self._reader is None:
+                self._reader = self._viewer_session()
+            return bytes(self._database.execute(_encoded("query", [text, parameters], self._reader)))
+
+    def _viewer_session(self) -> UUID:
+        """A second session, signed in with a password that nobody learns and that no longer holds after this launch."""
+        session, password = uuid4(), secrets.token_urlsafe(32)
+        self._place = (NAMESPACE, DATABASE)
+        self._require("use", [*self._place])
+        self._require("query", [f"DEFINE USER OVERWRITE {_READER} ON DATABASE PASSWORD '{password}' ROLES VIEWER", {}])
+        self._require("attach", [], session)
+        self._require("signin", [{"NS": NAMESPACE, "DB": DATABASE, "user": _READER, "pass": password}], session)
+        return session
+
+    def _require(self, method: str, parameters: list[Any], session: UUID | None = None) -> None:
+        answer = decode(self._database.execute(_encoded(method, parameters, session)))
+        failed = answer.get("error") or (method == "query" and answer["result"][0]["status"] != "OK")
+        if failed:
+            raise RuntimeError(f"the database offers no account that only reads ({method})")
+
+
+def _encoded(method: str, parameters: list[Any], session: UUID | None) -> bytes:
+    place = {} if session is None else {"session": session}
+    return bytes(encode({"id": "store", "method": method, "params": parameters, **place}))

@@ -1,0 +1,117 @@
+"""A folder's store as held by this process: the lock, the engine, and the gateway by which other processes use it.
+
+At any time one process holds a folder, and all others reach it through that one. When the holder ends, whichever of
+them comes first holds it from then on. All stores of one process share its holding, which ends with the last of them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from backend.store.errors import StoreError
+from backend.store.gateway import address
+from backend.store.gateway.credentials import random_account
+from backend.store.gateway.engine import StoreEngine
+from backend.store.gateway.host import HostedGateway, Listen
+from backend.store.lock import FolderLock
+
+# One thread at a time takes up, joins or ends a holding of this process.
+_changing = threading.RLock()
+_holdings: dict[Path, FolderHolding] = {}
+_parents: list[FolderHolding] = []  # of the process that this one was forked from: neither used nor ended here
+
+
+def _forget_inherited() -> None:
+    global _changing
+    _changing = threading.RLock()  # a thread of the parent may have had it
+    _parents.extend(_holdings.values())
+    _holdings.clear()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)
+
+
+class FolderHolding:
+    """Use `hold`. `engine` is for all in this process; `gateway` is there once it serves."""
+
+    def __init__(self, folder: Path, lock: FolderLock, engine: StoreEngine) -> None:
+        self.engine = engine
+        self.gateway: HostedGateway | None = None
+        self._folder = folder
+        self._lock = lock
+        self._users = 1
+        self._process = os.getpid()
+
+    @property
+    def inherited(self) -> bool:
+        """Whether it belongs to the process that this one was forked from."""
+        return self._process != os.getpid()
+
+    def join(self) -> None:
+        """One more uses it; each must `leave`."""
+        self._users += 1
+
+    def serve(self, listen: Listen, say: Callable[[str], None] | None) -> None:
+        """Let other processes use it. Raises `StoreError`."""
+        writer, reader = random_account("writer"), random_account("reader", reads_only=True)
+        accounts = [writer, reader, *([] if listen.account is None else [listen.account])]
+        gateway = HostedGateway(self.engine, listen, accounts, *([] if say is None else [say]))
+        try:
+            address.publish(self._folder, address.Address(self._lock.launch, gateway.url, writer, reader))
+        except StoreError:
+            gateway.stop()
+            raise
+        self.gateway = gateway
+
+    def leave(self) -> None:
+        """One less uses it. With the last one it ends: no more clients, no open database, no lock on the folder."""
+        with _changing:
+            self._users -= 1
+            if self._users or self.inherited:
+                return
+            _holdings.pop(self._folder, None)
+            try:
+                if self.gateway is not None:
+                    address.withdraw(self._folder)
+                    self.gateway.stop()
+                self.engine.close()
+            finally:
+                self._lock.release()
+
+
+def hold(
+    folder: Path,
+    url: str,
+    prepare: Callable[[FolderHolding], None],
+    listen: Listen | None = None,
+    say: Callable[[str], None] | None = None,
+) -> FolderHolding:
+    """Hold the folder, whose database has that address, and serve it; or join the holding of this process.
+
+    `prepare` brings a database that was just opened into the state in which others may use it. `listen` is for who
+    serves it on purpose; such a one never joins. Raises `FolderHeld` if another process holds it, RuntimeError in the
+    engine's words if that cannot open it, `StoreError` for all else.
+    """
+    with _changing:
+        folder = folder.resolve()
+        if (held := _holdings.get(folder)) is not None and listen is None:
+            held.join()
+            return held
+        lock = FolderLock(folder)
+        engine: StoreEngine | None = None
+        try:
+            address.withdraw(folder)  # of one that was killed
+            engine = StoreEngine(url)
+            holding = FolderHolding(folder, lock, engine)
+            prepare(holding)
+            holding.serve(listen or Listen(), say)
+        except BaseException:
+            if engine is not None:
+                engine.close()
+            lock.release()
+            raise
+        _holdings[folder] = holding
+        return holding
