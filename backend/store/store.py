@@ -279,7 +279,8 @@ class Store:
         """
         self.mark_deleting(run_id)
         deleted = 0
-        for kind in (ServiceRecord, *reversed(KINDS[:-1])):
+        kinds: tuple[type[Record], ...] = (ServiceRecord, *reversed(KINDS[:-1]))
+        for kind in kinds:
             for step in self.steps(kind, run_id) if "step" in kind.identity else (None,):
                 portion = self._delete(kind, run_id, step)
                 deleted += portion

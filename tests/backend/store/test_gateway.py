@@ -55,8 +55,6 @@ def served() -> Iterator[GatewayThread]:
 @pytest.fixture(autouse=True)
 def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REFUSAL_SECONDS", 0.01)
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
 
 
 def client(running: GatewayThread | GatewayProcess, database: str = "x") -> BlockingWsSurrealConnection:

@@ -14,7 +14,7 @@ import pytest
 from backend.store import DecisionRecord, PublishedRecord, ShardRecord, Store, StoreError, TrajectoryRecord
 from backend.store.connection import Connection, folder_url
 from backend.store.migration import SCHEMA_VERSION, migrate, transaction
-from tests.backend.store.gateways import CREDENTIALS, GatewayThread, environment
+from tests.backend.store.gateways import GatewayThread, environment
 from tests.backend.store.old_stores import STORY, write_old_store
 
 # Opens a store with a pause after statement number N of the migration, in which it is killed.
@@ -137,13 +137,9 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [*OLD, None])
-def test_of_processes_that_migrate_at_once_all_succeed(
-    tmp_path: Path, version: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_processes_that_migrate_at_once_all_succeed(tmp_path: Path, version: int | None) -> None:
     if version is not None:
         write_old_store(tmp_path, version)
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
     running = GatewayThread(url=folder_url(tmp_path))
     identities: list[str] = []
 

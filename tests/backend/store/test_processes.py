@@ -49,12 +49,6 @@ with Store.open(url, patience=60) as store:
 """
 
 
-@pytest.fixture(autouse=True)
-def account(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-
-
 def writer(url: str, kind: str, steps: int) -> subprocess.Popen[str]:
     arguments = [sys.executable, "-c", WRITE, url, kind, str(steps)]
     return subprocess.Popen(

@@ -25,7 +25,7 @@ from backend.store import (
     StoreError,
     TrajectoryRecord,
 )
-from tests.backend.store.gateways import CREDENTIALS, gateway_thread
+from tests.backend.store.gateways import gateway_thread
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {"training": {"seed": 1, "note": None}})
 
@@ -260,9 +260,7 @@ def test_threads_may_share_a_store(store: Store) -> None:
     assert [len(record.values) for record in store.metrics("r")] == [20] * 4
 
 
-def test_a_server_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+def test_a_server_is_shared() -> None:
     with gateway_thread() as server, Store.open(server.url) as one, Store.open(server.url) as other:
         one.add_run(RUN)
         one.add_trajectories(a_step(0, rollouts=2)[1])
