@@ -66,16 +66,26 @@ def show(found: Examination) -> None:
             told = ", ".join(f"{visible(reason)[:60]} {count}" for reason, count in ranked[:5])
             console.print(f"{role}: invalid because of {told}", markup=False)
     console.print(_table(found, "team", TEAM_ROWS))
-    if not found.findings:
-        console.print("no finding: none of the known failures shows")
+    console.print(found.verdict(), markup=False)
     for one in found.findings:
         lasted = f"step {one.step}" if one.until == one.step else f"from step {one.step} to {one.until}"
         console.print(f"[bold]{one.severity}: {one.rule}[/bold], {one.role or 'team'}, {lasted}, at {one.value:.4g}")
         console.print(f"  when: {escape(one.condition)}")
         console.print(f"  try: {escape(one.advice)}")
+    if found.too_short:
+        console.print(f"not judged yet, steps that they need more: {_steps_missing(found)}", markup=False)
     if found.unjudged:
         told = "; ".join(f"{rule} ({', '.join(needs)})" for rule, needs in found.unjudged.items())
         console.print(f"not judged, for want of metrics: {told}", markup=False)
+
+
+def _steps_missing(found: Examination) -> str:
+    """The rules that need more steps, and for whom."""
+    shown = []
+    for rule, by_role in found.too_short.items():
+        missing = ", ".join(f"{role or 'team'} {count}" for role, count in by_role.items())
+        shown.append(f"{rule} ({missing})")
+    return "; ".join(shown)
 
 
 def _table(found: Examination, title: str, rows: Sequence[tuple[str, str]]) -> Table:

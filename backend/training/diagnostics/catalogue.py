@@ -1,6 +1,6 @@
 """All rules of the training doctor with the words that go with them, and the one call that a trainer makes.
 
-The functions and thresholds are in `doctor_rules`.
+The functions and thresholds are in `rules.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,19 @@ RULES = (
         "go back to an earlier checkpoint with a lower training.learning_rate of the role and training.kl above 0; "
         "keep training.rollback_format at 0.9, which undoes such a step",
         of.terminal_collapse,
+        points=of.SHORT_RUN,
+    ),
+    Rule(
+        "most answers invalid",
+        "role",
+        "warning",
+        ("{role}/valid",),
+        f"below {of.MOSTLY_INVALID:.0%} valid answers over the last third of the run: nobody can use what the role "
+        "says, and its rewards tell of the format only",
+        "see why under `invalid because of`; a longer warm start or `sft`, engine.constrained, team.retries; for a "
+        "language model the prompts and team.max_tokens",
+        of.mostly_invalid,
+        points=1,
     ),
     Rule(
         "every update skipped",
@@ -31,6 +44,7 @@ RULES = (
         f"no update of the role was finite for {of.SHORT_RUN} steps: its parameters have diverged",
         "go back to an earlier checkpoint, lower training.learning_rate of the role, raise training.warmup_steps",
         of.diverged,
+        points=of.SHORT_RUN,
     ),
     Rule(
         "engine runs other weights",
@@ -41,6 +55,7 @@ RULES = (
         "sampled came from another model than is trained",
         "compare the policy versions of the trajectories with the adapter that the engine serves; restart the engine",
         of.other_weights,
+        points=of.SHORT_RUN,
     ),
     Rule(
         "collapse to hold",
@@ -52,6 +67,8 @@ RULES = (
         "raise training.stage1_steps so that the sub-agents are worth asking first; training.entropy above 0, "
         "training.temperature 1; begin from `sft`",
         of.collapse_to_hold,
+        points=of.RUN,
+        stage_2=True,
     ),
     Rule(
         "copies the drift",
@@ -63,6 +80,7 @@ RULES = (
         "set training.experimental.detrend; compare with `hold` and with the twin without edge in `evaluate`; train on "
         "more coins and on windows of other regimes",
         of.copies_drift,
+        points=of.LONG_RUN,
     ),
     Rule(
         "learns the format only",
@@ -74,6 +92,8 @@ RULES = (
         "format first: a longer stage 1 (training.stage1_steps, gate_format), a longer warm start or "
         "engine.constrained at serving; then more training.queries_per_step",
         of.format_only,
+        points=of.TREND_POINTS,
+        stage_2=True,
     ),
     Rule(
         "validity decides the rewards",
@@ -85,6 +105,7 @@ RULES = (
         "stay in stage 1 until its gate opens (training.gate_format 0.97), raise training.stage1_max_steps, allow "
         "team.retries",
         of.validity_noise,
+        points=of.RUN,
     ),
     Rule(
         "format weight too low",
@@ -95,6 +116,7 @@ RULES = (
         f"{of.LOW_FORMAT_PAY:.0%} of what a valid answer is paid",
         "raise the first number of training.alpha (manager) or training.beta (sub-agents)",
         of.low_format_weight,
+        points=2 * of.RUN,
     ),
     Rule(
         "sub-agent is not learning",
@@ -106,6 +128,7 @@ RULES = (
         "look whether the score has room above a constant answer; training.practice_queries, more scenario_paths, a "
         "higher share of the expert score in training.beta, another learning rate",
         of.not_learning,
+        points=of.TREND_POINTS,
     ),
     Rule(
         "role is silent",
@@ -117,6 +140,8 @@ RULES = (
         "see whether the manager asks it (calls); more training.rollouts_per_query, training.entropy for the manager, "
         "or training.practice_queries",
         of.role_silent,
+        points=of.LONG_RUN,
+        stage_2=True,
     ),
     Rule(
         "groups without spread",
@@ -126,6 +151,7 @@ RULES = (
         f"{of.FEW_DIFFER:.0%} of the groups have equal rewards, for {of.RUN} steps: they cost tokens and teach nothing",
         "training.experimental.dynamic_rounds above 0, more training.rollouts_per_query, a higher training.temperature",
         of.zero_spread,
+        points=of.RUN,
     ),
     Rule(
         "alignment variance",
@@ -137,6 +163,7 @@ RULES = (
         "training.alignment fractional rather than duplicate_drop, training.experimental.group ordinal, fewer turns of "
         "the manager, more training.queries_per_step",
         of.uneven_calls,
+        points=of.RUN,
     ),
     Rule(
         "unlearns the warm start",
@@ -147,6 +174,7 @@ RULES = (
         "a lower training.learning_rate (1e-4 to 2e-4 for nano, 1e-5 for large models), training.warmup_steps, "
         "training.kl as an anchor",
         of.unlearnt_warm_start,
+        points=of.SHORT_RUN + 1,
     ),
     Rule(
         "overfits the training windows",
@@ -157,6 +185,7 @@ RULES = (
         "windows are better than before it",
         "stop: the best validation's version is kept; more history or coins, a lower training.lora_rank, training.kl",
         of.overfits,
+        points=of.SHORT_RUN + 1,
     ),
     Rule(
         "entropy collapse",
@@ -167,6 +196,7 @@ RULES = (
         f"for {of.RUN} steps: K equal rollouts compare nothing",
         "training.entropy (1e-3 to 1e-2), a higher training.clip_high (0.28), a lower learning rate",
         of.entropy_collapse,
+        points=of.SHORT_RUN + of.RUN,
     ),
     Rule(
         "clip share too high",
@@ -177,6 +207,7 @@ RULES = (
         "step learn little",
         "a lower training.learning_rate or fewer training.minibatches",
         of.much_clipped,
+        points=of.SHORT_RUN,
     ),
     Rule(
         "ratio tail",
@@ -187,6 +218,7 @@ RULES = (
         "row",
         "a lower training.learning_rate, fewer training.minibatches; training.experimental.ratio sequence",
         of.ratio_tail,
+        points=of.SHORT_RUN,
     ),
     Rule(
         "far from the warm start",
@@ -196,6 +228,7 @@ RULES = (
         f"KL to the warm start above {of.FAR_KL} nats a token, for {of.RUN} steps",
         "a higher training.kl, a lower training.learning_rate",
         of.far_from_reference,
+        points=of.RUN,
     ),
     Rule(
         "gradient explosion",
@@ -205,6 +238,7 @@ RULES = (
         f"a norm of {of.SPIKE:g} times the median of all steps before it, of which there are at least {of.RUN}",
         "a lower training.learning_rate, training.max_grad_norm; look at the step's rewards for one odd group",
         of.gradient_spike,
+        points=of.RUN + 1,
     ),
     Rule(
         "update skipped",
@@ -214,6 +248,7 @@ RULES = (
         "a loss or gradient that was not finite; the update was left out",
         "if it comes again: a lower training.learning_rate, training.experimental.importance mask",
         of.skipped_update,
+        points=1,
     ),
     Rule(
         "engine gap",
@@ -224,6 +259,7 @@ RULES = (
         "row; float32 on both sides gives some 1e-5",
         "see that both compute in the same type; with a bfloat16 server keep training.experimental.importance truncate",
         of.engine_gap,
+        points=of.SHORT_RUN,
     ),
     Rule(
         "stale rollouts",
@@ -233,6 +269,7 @@ RULES = (
         f"more than {of.STALE:.0%} of a step's conversations come from older weights, for {of.RUN} steps",
         "publish new weights more often; keep training.experimental.importance on",
         of.stale_rollouts,
+        points=of.RUN,
     ),
     Rule(
         "answers cut off",
@@ -243,6 +280,7 @@ RULES = (
         "a higher team.max_tokens, training.experimental.overlong_length with its buffer, or "
         "training.experimental.mask_truncated",
         of.cut_off,
+        points=of.RUN,
     ),
     Rule(
         "lopsided gradients",
@@ -253,6 +291,7 @@ RULES = (
         "parameter, so that nothing is drowned; their learning rates may want to differ",
         "compare with the role's clip share and ratios before changing its training.learning_rate",
         of.lopsided_gradients,
+        points=of.LONG_RUN,
     ),
 )
 FATAL = tuple(rule for rule in RULES if rule.severity == "fatal")

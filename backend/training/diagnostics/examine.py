@@ -38,7 +38,7 @@ from backend.store.store import Store
 from backend.training.algorithm.alignment import align
 from backend.training.curriculum.curriculum import curriculum_of
 from backend.training.diagnostics.catalogue import RULES
-from backend.training.diagnostics.rules import DiagnosticFinding, History, can_judge, diagnose
+from backend.training.diagnostics.rules import DiagnosticFinding, History, can_judge, diagnose, missing_points
 from cryptosentinel.agents.registry import MANAGER, ROLES
 from simulator.errors import UserError
 
@@ -105,7 +105,8 @@ class Summary:
 @dataclass(frozen=True)
 class Examination:
     """What the doctor has to say of a run. `summaries` by metric; `failures` by role, why answers were invalid and how
-    often; `unjudged` the rules whose metrics are absent, with these metrics."""
+    often; `unjudged` the rules whose metrics are absent, with these metrics; `too_short` the rules that are silent only
+    because the run has too few steps: by role ('' is the team), how many more they need."""
 
     run: str
     steps: int
@@ -113,10 +114,24 @@ class Examination:
     summaries: Mapping[str, Summary]
     failures: Mapping[str, Mapping[str, int]]
     unjudged: Mapping[str, tuple[str, ...]]
+    too_short: Mapping[str, Mapping[str, int]]
+
+    def verdict(self) -> str:
+        """In one sentence. It says that nothing shows only where every rule had the steps that it needs."""
+        if self.findings:
+            gravest = self.findings[0].severity
+            return f"{len(self.findings)} finding{'s' if len(self.findings) > 1 else ''}, the gravest is {gravest}"
+        if self.too_short:
+            more = max(count for by_role in self.too_short.values() for count in by_role.values())
+            return (
+                f"no finding so far, and the run is too short to say that all is well: {len(self.too_short)} of "
+                f"{len(RULES)} rules need up to {more} steps more"
+            )
+        return "no finding: none of the known failures shows"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON knows it."""
-        return asdict(self)
+        return {"verdict": self.verdict(), **asdict(self)}
 
 
 def examine(
@@ -134,7 +149,20 @@ def examine(
         {name: of_run for name in sorted(names) if (of_run := summary(history, name)) is not None},
         failures,
         {rule.name: rule.needs for rule in RULES if not can_judge(history, rule)},
+        _too_short(history),
     )
+
+
+def _too_short(history: History) -> dict[str, dict[str, int]]:
+    """The rules that have nothing to say yet, with the steps that they need more, by role."""
+    spoken = {(one.rule, one.role) for one in diagnose(history, RULES)}
+    silent = {
+        rule.name: {
+            role: count for role, count in missing_points(history, rule).items() if (rule.name, role) not in spoken
+        }
+        for rule in RULES
+    }
+    return {name: by_role for name, by_role in silent.items() if by_role}
 
 
 def examine_folder(folder: Path) -> Examination:

@@ -31,6 +31,7 @@ GATE = 0.97  # share of valid answers that stage 1 asks for
 NOISY_VALIDITY = 0.5  # more than half of what rewards differ by is whether an answer was valid at all
 LOW_FORMAT_PAY = 0.15  # of a valid answer's reward
 LOST_FORMAT = 0.5  # below it a group of 8 has hardly two valid answers to compare
+MOSTLY_INVALID = 0.5  # less than half of the answers are of use to anybody, whatever the reason
 ALL_TIED = 0.9  # share of groups without spread: next to nothing is left to learn from
 OFTEN_ASKED = 0.25  # calls a rollout; of a role that is asked less, groups are of one and tie whatever it says
 FEW_DIFFER = 0.8
@@ -90,7 +91,10 @@ class Hit:
 @dataclass(frozen=True)
 class Rule:
     """`check(history, role)` gives the hits; `needs` are the metrics without which it cannot judge, `{role}` for the
-    role's key. `condition` says when it speaks, with its threshold and why there; `advice` what to try."""
+    role's key. `condition` says when it speaks, with its threshold and why there; `advice` what to try.
+
+    `points` is the fewest steps with all of `needs` on which it can speak: on a shorter run its silence means nothing.
+    With `stage_2` only the steps of stage 2 count."""
 
     name: str
     scope: Scope
@@ -99,6 +103,8 @@ class Rule:
     condition: str
     advice: str
     check: Callable[[History, str], list[Hit]]
+    points: int
+    stage_2: bool = False
 
     def roles(self) -> list[str]:
         """Whom it is asked about: roles, or the team as ''."""
@@ -142,6 +148,23 @@ def can_judge(history: History, rule: Rule) -> bool:
     return any({need.format(role=role) for need in rule.needs} <= names for role in rule.roles())
 
 
+def missing_points(history: History, rule: Rule) -> dict[str, int]:
+    """How many steps more the rule needs before its silence about a role means something, by role ('' is the team).
+    Roles without a single point of its metrics are left out: they are not in the team, or it is not measured."""
+    part = history.in_stage_2() if rule.stage_2 else history
+    missing = {}
+    for role in rule.roles():
+        if not rule.needs:
+            known, begun = len(part.stepped().steps), True
+        else:
+            names = [need.format(role=role) for need in rule.needs]
+            known = len(part.together(*names))
+            begun = len(history.together(*names)) > 0
+        if begun and known < rule.points:
+            missing[role] = rule.points - known
+    return missing
+
+
 def _finding(rule: Rule, role: str, history: History) -> DiagnosticFinding | None:
     hits = rule.check(history, role)
     if not hits:
@@ -159,6 +182,15 @@ def terminal_collapse(history: History, role: str) -> list[Hit]:
     """The format is lost and all rewards tie: no gradient can bring it back."""
     rows = history.together(f"{role}/valid", f"{role}/degenerate_share", f"{role}/calls")
     return sustained(rows, SHORT_RUN, lambda row: row[0] < LOST_FORMAT and row[1] >= ALL_TIED and row[2] >= OFTEN_ASKED)
+
+
+def mostly_invalid(history: History, role: str) -> list[Hit]:
+    """Most answers of the run's last third are invalid; one step is enough."""
+    points = history.series(f"{role}/valid")
+    last = points[-max(1, len(points) // 3) :]
+    if not last or fmean(share for _, share in last) >= MOSTLY_INVALID:
+        return []
+    return [Hit(step, share) for step, share in last if share < MOSTLY_INVALID]
 
 
 def zero_spread(history: History, role: str) -> list[Hit]:

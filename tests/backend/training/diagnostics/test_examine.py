@@ -255,11 +255,25 @@ def test_the_command_shows_tables_findings_and_writes_json(
     assert json.loads(target.read_text())["findings"][0]["severity"] == "fatal"
 
 
-def test_the_command_says_when_nothing_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "team/outcome": 0.5, "trader/valid": 1.0}\n')
+def written(folder: Path, steps: int, **metrics: float) -> str:
+    """What the command says of a run of so many equal steps."""
+    lines = [json.dumps({"step": step, "stage": 2.0, **metrics}) for step in range(1, steps + 1)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     with console.capture() as captured:
-        CliRunner().invoke(program(), [str(tmp_path)], catch_exceptions=False)
-    assert "no finding" in captured.get()
+        CliRunner().invoke(program(), [str(folder)], catch_exceptions=False)
+    return " ".join(captured.get().split())
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 9])
+def test_the_command_never_says_that_all_is_well_of_a_short_run(steps: int, tmp_path: Path) -> None:
+    shown = written(tmp_path, steps, **{"team/hold_share": 0.5, "trader/valid": 1.0, "trader/trained": 9.0})
+    assert "too short to say that all is well" in shown
+    assert "none of the known failures" not in shown
+
+
+def test_the_command_says_when_nothing_is_wrong(tmp_path: Path) -> None:
+    metrics = {"team/hold_share": 0.5} | {f"{role}/{name}": 1.0 for role in ROLES for name in ("valid", "trained")}
+    assert "no finding: none of the known failures shows" in written(tmp_path, 12, **metrics)
 
 
 def test_an_unknown_run_is_refused(tmp_path: Path) -> None:

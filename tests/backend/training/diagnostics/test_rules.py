@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from backend.training.diagnostics import rules
 from backend.training.diagnostics.catalogue import FATAL, RULES, should_stop
-from backend.training.diagnostics.rules import History, Rule, can_judge, diagnose, sustained
+from backend.training.diagnostics.rules import History, Rule, can_judge, diagnose, missing_points, sustained
 from cryptosentinel.agents.registry import ROLES
 
 STEPS, STAGE_2 = 40, 11
@@ -114,6 +114,7 @@ def spike(values: dict[str, float], role: str, since: int) -> None:
 
 
 SICKNESS: dict[str, Sicken] = {
+    "most answers invalid": setting(valid=0.4),
     "terminal collapse": setting(valid=0.0, degenerate_share=1.0),
     "every update skipped": setting(skipped_updates=4.0, updates=0.0),
     "engine runs other weights": setting(importance__cut_share=0.8),
@@ -218,6 +219,38 @@ def test_absent_and_nan_metrics_are_no_points(seed: int) -> None:
                 values[name] = math.nan
     assert diagnose(History(run), RULES) == []
     assert all(not can_judge(History([(1, {"stage": 1.0})]), rule) for rule in RULES if rule.needs)
+
+
+@pytest.mark.parametrize("name", SICKNESS)
+@FEW
+@given(data=st.data(), seed=SEEDS, length=st.integers(0, STEPS))
+def test_a_rule_speaks_on_no_fewer_points_than_it_says(name: str, data: st.DataObject, seed: int, length: int) -> None:
+    """So silence counts as a judgement exactly where the rule could have spoken."""
+    rule = BY_NAME[name]
+    role = data.draw(st.sampled_from(rule.roles()))
+    history = History(sick(rule, role, seed, 0)[: length + 1])
+    if any(one.role == role for one in diagnose(history, [rule])):
+        assert role not in missing_points(history, rule)
+    assert missing_points(History(healthy(seed)), rule) == {}
+
+
+@pytest.mark.parametrize("name", ["terminal collapse", "collapse to hold", "unlearns the warm start"])
+def test_a_rule_can_speak_on_the_points_that_it_says(name: str) -> None:
+    rule = BY_NAME[name]
+    role = rule.roles()[0]
+    run = sick(rule, role, 3, STAGE_2)
+    spoke = next(end for end in range(len(run)) if diagnose(History(run[:end]), [rule]))
+    assert missing_points(History([run[0], *run[STAGE_2:spoke]]), rule) == {}
+    assert role in missing_points(History([run[0], *run[STAGE_2 : spoke - 1]]), rule)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 30])
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_that_is_mostly_invalid_is_named_after_any_number_of_steps(role: str, steps: int) -> None:
+    found = diagnose(History([(step, {f"{role}/valid": 0.49}) for step in range(1, steps + 1)]), RULES)
+    assert ("most answers invalid", role) in [(one.rule, one.role) for one in found]
+    recovered = [(step, {f"{role}/valid": 0.2 if step <= steps // 2 else 0.99}) for step in range(1, steps + 1)]
+    assert diagnose(History(recovered), [BY_NAME["most answers invalid"]]) == []
 
 
 def test_every_rule_is_in_the_documentation() -> None:
