@@ -1,7 +1,8 @@
 """Writes the generated pages of the documentation: `python -m scripts.make_reference` (or `make docs`).
 
 `docs/reference/settings.md` comes from the configuration's schema, `docs/reference/commands.md` from the command line's
-tree of commands, and the table of layers in `docs/architecture.md` from the import contracts in `pyproject.toml`.
+tree of commands, the table of layers in `docs/architecture.md` from the import contracts in `pyproject.toml`, and
+`docs/licences.md` from the metadata of what is installed.
 `tests/test_docs.py` makes the pages in memory and compares, so none can be out of date.
 """
 
@@ -24,6 +25,7 @@ from backend.config.base import Section
 from backend.config.former import REMOVED, RENAMED, VALUES
 from backend.config.load import PRESETS, KeyHelp, describe, presets
 from backend.config.schema import Config
+from scripts.licences import licences_page
 
 ROOT = Path(__file__).resolve().parents[1]
 REBUILD = "python -m scripts.make_reference"
@@ -44,6 +46,7 @@ def pages() -> dict[str, str]:
         "docs/reference/settings.md": settings_page(),
         "docs/reference/commands.md": commands_page(),
         "docs/architecture.md": architecture_page(),
+        "docs/licences.md": licences_page(NOTICE),
     }
 
 

