@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,10 +15,6 @@ from backend.store.store import Store
 from simulator.errors import UserError
 
 STORE_VARIABLE = "CRYPTOSENTINEL_STORE"
-_PATIENCE = 5.0  # seconds to wait for another tab
-
-# One folder, one opener. Tabs are threads of this process, and the store's own lock would refuse the second one.
-_one_at_a_time = threading.Lock()
 
 
 def store_name() -> str:
@@ -27,19 +22,9 @@ def store_name() -> str:
     return os.environ.get(STORE_VARIABLE) or "runs/store"
 
 
-@contextmanager
-def open_store() -> Iterator[Store]:
-    """The store, held only while it is needed, so that a training on the command line can have it in between.
-
-    Raises `StoreError` if another process or another tab holds it.
-    """
-    if not _one_at_a_time.acquire(timeout=_PATIENCE):
-        raise StoreError("another tab of this page uses the store, perhaps for a backtest: try again when it is done")
-    try:
-        with Store.open(store_name()) as store:
-            yield store
-    finally:
-        _one_at_a_time.release()
+def open_store(reads_only: bool = True) -> Store:
+    """The store, for a block. Tabs and other programs may have it open as well. Raises `StoreError`."""
+    return Store.open(store_name(), reads_only=reads_only)
 
 
 @contextmanager

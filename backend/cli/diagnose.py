@@ -38,7 +38,7 @@ def doctor(
     if (folder / METRICS_FILE).is_file():
         found = examine_folder(folder)
     else:
-        with Store.open(store) as opened:
+        with Store.open(store, reads_only=True) as opened:
             found = examine_run(opened, run)
     show(found)
     if json_ is not None:

@@ -40,7 +40,7 @@ def runs_command(context: typer.Context, store: StoreOption = STORE) -> None:
         return
     from backend.store.store import Store
 
-    with Store.open(store) as opened:
+    with Store.open(store, reads_only=True) as opened:
         table = narrow_table(store)
         for heading in ("kind", "status", "started (UTC)", "seed", "data"):
             table.add_column(heading)
@@ -67,7 +67,7 @@ def runs_show(
 
     if decision is None and (team or html):
         raise UserError("--team and --html are about a decision: name it with --decision N")
-    with Store.open(_where(context, store)) as opened:
+    with Store.open(_where(context, store), reads_only=True) as opened:
         if decision is None:
             _show(opened, run)
             return
@@ -98,7 +98,7 @@ def runs_export(
     from backend.store.store import Store
     from backend.store.transfer import export_run
 
-    with Store.open(_where(context, store)) as opened:
+    with Store.open(_where(context, store), reads_only=True) as opened:
         count = export_run(opened, run, file)
     console.print(f"wrote {count} records of run {run} to {file}", markup=False, soft_wrap=True)
 

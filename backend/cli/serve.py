@@ -128,7 +128,7 @@ def serve_status(
     from backend.distributed.status import processes_of
     from backend.store.store import Store
 
-    with Store.open(store) as opened:
+    with Store.open(store, reads_only=True) as opened:
         names = [run] if run else [one.run for one in opened.runs() if opened.services(one.run)]
         found = [processes_of(opened, name) for name in names]
     if as_json:

@@ -126,14 +126,23 @@ def test_untrusted_words_are_never_markdown(here: Path) -> None:
         assert not [element.value for element in kind if "<script>" in element.value or "![x](" in element.value]
 
 
-def test_a_store_in_use_is_explained_and_can_be_tried_again(here: Path) -> None:
-    with Store.open(here / "store"):
-        app = open_page()
-        assert "in use by" in app.error[0].value
-        assert not app.exception
+def test_a_store_that_cannot_be_opened_is_explained_and_can_be_tried_again(here: Path) -> None:
+    (here / "store").write_text("no folder")
+    app = open_page()
+    assert "cannot use this folder" in app.error[0].value
+    assert not app.exception
+    (here / "store").unlink()
     app.button[0].click().run()
     assert not app.error
     assert "There are no runs yet" in words(app)
+
+
+def test_a_store_that_others_use_is_shown(here: Path) -> None:
+    with Store.open(here / "store") as store:
+        add_backtest_run(store, "backtest-9")
+        app = open_page()
+        assert not app.error and not app.exception
+        assert "backtest-9" in [str(one) for one in app.selectbox[0].options]
 
 
 def stored_run(store: Store) -> BacktestOutcome:

@@ -82,7 +82,7 @@ def _form(folder: Path) -> None:
         overrides=tuple(overrides),
     )
     shown = _Progress()
-    with open_store() as store:
+    with open_store(reads_only=False) as store:
         st.session_state["last_backtest"] = backtest_teams(request, store, RUNS, shown).run
     st.session_state["run"] = st.session_state["last_backtest"]
     shown.end()
