@@ -1,4 +1,5 @@
-"""What a store behind the gateway does a second: single records by one client and by four, and a step's writes."""
+"""What a store that another process holds does a second: single records by one client and by four, and a step's
+writes."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ SERVE = "from backend.cli.serve import serve_app; serve_app()"
 CLIENT = """
 import sys, time
 from backend.store import Store
-url, name, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
-with Store.open(url) as store:
+folder, name, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+with Store.open(folder) as store:
     print("open", flush=True)
     sys.stdin.readline()
     began, count = time.perf_counter(), 0
@@ -38,10 +39,9 @@ def run() -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         gateway = _started(["-c", SERVE, "store", "--path", folder, "--port", "0"])
         try:
-            assert gateway.stdout is not None
-            url = next(word for word in gateway.stdout.readline().split() if word.startswith("ws://"))
-            one, four = _writes(url, 1), _writes(url, CLIENTS)
-            with Store.open(url) as store:
+            assert gateway.stdout is not None and "listening" in gateway.stdout.readline()
+            one, four = _writes(folder, 1), _writes(folder, CLIENTS)
+            with Store.open(folder) as store:
                 step = statistics.median(write_step(store, number) for number in range(ROUNDS))
         finally:
             gateway.terminate()
@@ -72,9 +72,9 @@ def _started(arguments: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def _writes(url: str, clients: int) -> float:
+def _writes(folder: str, clients: int) -> float:
     """Records a second that several processes write together, each as fast as it can."""
-    processes = [_started(["-c", CLIENT, url, f"run-{number}", str(SECONDS)]) for number in range(clients)]
+    processes = [_started(["-c", CLIENT, folder, f"run-{number}", str(SECONDS)]) for number in range(clients)]
     for process in processes:
         assert process.stdout is not None and process.stdout.readline().strip() == "open"
     time.sleep(0.2)

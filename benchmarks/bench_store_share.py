@@ -79,19 +79,9 @@ def run() -> list[Result]:
 
 
 def _shares() -> list[float]:
-    config = load_config("quick", SETTINGS)
-    market = load_market(config.market, config.costs)
-    silent: Callable[[str, int, int], None] = lambda what, done, total: None  # noqa: E731  # a callback of no interest
     shares: list[float] = []
     with tempfile.TemporaryDirectory() as scratch, Store.open(Path(scratch) / "store") as store:
-        folder = Path(scratch) / "run"
-        folder.mkdir()
-        store.add_run(RunRecord("bench", "train", 1, market.content_hash, 1, {}))
         timed: Any = _Timed(store)
-        base = begin(config, market, folder, silent)
-        parts = training_parts(config, market, timed, "bench", folder, base, folder)
-        trainer = local_trainer(parts, local_learners(parts))
-        trainer.state.stage = 2
         last = time.perf_counter()
 
         def stepped(progress: Progress) -> None:
@@ -101,6 +91,20 @@ def _shares() -> list[float]:
                 shares.append(timed.seconds / (now - last))
             last, timed.seconds = now, 0.0
 
-        trainer.run(stepped)
-        parts.recorder.close()
+        train(store, timed, Path(scratch) / "run", stepped)
     return shares
+
+
+def train(store: Store, recorded: Any, folder: Path, stepped: Callable[[Progress], None]) -> None:
+    """Train a few steps in `folder`, with all records going to `recorded`, which is `store` or stands before it."""
+    config = load_config("quick", SETTINGS)
+    market = load_market(config.market, config.costs)
+    silent: Callable[[str, int, int], None] = lambda what, done, total: None  # noqa: E731  # a callback of no interest
+    folder.mkdir()
+    store.add_run(RunRecord("bench", "train", 1, market.content_hash, 1, {}))
+    base = begin(config, market, folder, silent)
+    parts = training_parts(config, market, recorded, "bench", folder, base, folder)
+    trainer = local_trainer(parts, local_learners(parts))
+    trainer.state.stage = 2
+    trainer.run(stepped)
+    parts.recorder.close()
