@@ -18,7 +18,7 @@ from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.role import Role
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.conversation.budget import DecisionBudget, Ledger
-from cryptosentinel.conversation.masking import Mask
+from cryptosentinel.conversation.masking import Headlines, Mask
 from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.conversation.transcript import Conversation, Transcript
 from cryptosentinel.guard.guard import Clamp, Guard
@@ -40,7 +40,8 @@ Question = AskAnalyst | AskAboutPosition
 
 @dataclass(frozen=True)
 class TeamSettings:
-    """How the team works. `schemas_in_prompt` puts the tools' JSON schemas into the system turn, as large models need;
+    """How the team works. `headlines` is what a team with masked symbols reads of the news, see
+    `conversation.masking`. `schemas_in_prompt` puts the tools' JSON schemas into the system turn, as large models need;
     nano learns its few tools in the warm start and keeps its prompts short. `memory` is how many lessons of earlier
     decisions the manager's brief ends with in a backtest; training, which has no earlier decisions, shows none. `roles`
     are the sub-agents that the manager may ask; none of them: a single agent. `retries` is how often in a conversation
@@ -50,6 +51,7 @@ class TeamSettings:
 
     horizon_bars: int
     mask_symbols: bool
+    headlines: Headlines
     schemas_in_prompt: bool
     memory: int
     roles: tuple[str, ...]
@@ -174,7 +176,11 @@ class Team:
             view=view,
             account=account,
             # The coins of this decision come first: a small model decides on "C1" whichever coin that is.
-            mask=Mask((*symbols, *(one for one in view.symbols if one not in symbols)), self.settings.mask_symbols),
+            mask=Mask(
+                (*symbols, *(one for one in view.symbols if one not in symbols)),
+                self.settings.mask_symbols,
+                self.settings.headlines,
+            ),
             symbols=symbols,
             horizon_bars=self.settings.horizon_bars,
             share=share,

@@ -54,8 +54,9 @@ def replayed_team(folder: Path) -> LoadedTeam:
 
 
 def _settings(document: Mapping[str, Any]) -> TeamSettings:
-    """The recorded settings. What was not a setting yet has its default."""
-    defaults = asdict(team_settings(TeamConfig(), 1.0))
+    """The recorded settings. What was not a setting yet has its default, but for headlines: calls that were recorded
+    before they were masked hold them as they were."""
+    defaults = {**asdict(team_settings(TeamConfig(), 1.0)), "headlines": "shown"}
     typed = {"roles": tuple(document["roles"]), "sampling": Sampling(**document["sampling"])}
     return TeamSettings(**{**defaults, **document, **typed})
 

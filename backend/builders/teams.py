@@ -59,6 +59,7 @@ def team_settings(config: TeamConfig, temperature: float, *, context_tokens: int
     return TeamSettings(
         horizon_bars=config.horizon_bars,
         mask_symbols=config.mask_symbols,
+        headlines=config.headlines,
         schemas_in_prompt=config.schemas_in_prompt,
         memory=config.memory,
         roles=config.roles,

@@ -66,6 +66,10 @@ class TeamConfig(Section):
     horizon_bars: int = Field(18, ge=1, le=1000, description="bars over which a decision is judged")
     decide_every: int = Field(6, ge=1, le=1000, description="bars between two decisions in an evaluation")
     mask_symbols: bool = Field(True, description="show neutral names and no dates, so that memory of them cannot help")
+    headlines: Literal["masked", "withheld", "shown"] = Field(
+        "masked",
+        description="of news while names are masked: text with all names replaced, no text, or only coins replaced",
+    )
     roles: Names = Field(
         ("market_analyst", "risk_analyst", "trader"), description="sub-agents that the manager may ask, as 'A,B'"
     )

@@ -26,7 +26,7 @@ from backend.decisions.backtest_document import InferenceCost, inference_cost, w
 from backend.decisions.document import write_decisions
 from backend.decisions.recording import episode_decisions, remarks
 from backend.evaluation.compare import baselines
-from backend.evaluation.memorisation import cutoff_note, masking_note
+from backend.evaluation.memorisation import cutoff_note, headlines_note, masking_note
 from backend.models.manifest import MANIFEST, read_manifest
 from backend.reporting.report import write_report
 from backend.reporting.run_summary import summarise
@@ -98,7 +98,7 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
     subjects = with_unmasked(subjects) if request.unmasked else subjects
     if request.record is not None and sum(isinstance(subject, LoadedTeam) for subject in subjects) != 1:
         raise UserError("--record is for the calls of one team: name one, without --unmasked")
-    notes = notes_on(request.teams, config, market, window)
+    notes = [*notes_on(request.teams, config, market, window), *notes_on_headlines(subjects, market, window)]
     account = account_of(config, market)
     return BacktestPlan(config, market, account, window, subjects, request.seed, tuple(notes), request.record)
 
@@ -170,6 +170,17 @@ def notes_on(names: Sequence[str], config: Config, market: Market, window: Windo
             warning = cutoff_note(name, cutoff, first, last)
             notes += [] if warning is None else [warning]
     return notes
+
+
+def notes_on_headlines(subjects: Sequence[Subject], market: Market, window: Window) -> list[str]:
+    """What each masked team reads of the news."""
+    first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
+    notes = (
+        headlines_note(subject.name, subject.team.settings.headlines, market, first, last)
+        for subject in subjects
+        if isinstance(subject, LoadedTeam) and subject.team.settings.mask_symbols
+    )
+    return [note for note in notes if note is not None]
 
 
 def with_unmasked(subjects: Sequence[Subject]) -> list[Subject]:

@@ -2,6 +2,7 @@
 
 A language model may remember that a named coin rose in a named month. That is look-ahead through the weights. With
 masking the team sees C1, C2, … and ages instead of symbols and dates. Names are translated here only, both ways.
+Headlines name much else that tells the month. `Headlines` says what becomes of them; `headlines` has the rules.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
+from cryptosentinel.conversation.headlines import masked_headline
 from cryptosentinel.protocol.untrusted import clean
+from simulator.market.coins import COINS, base_coin
 
-# Names that headlines use. Tickers are looked for as they are written (LINK, not link), names in any case.
-_NAMES = {
-    "ADA": "Cardano", "AVAX": "Avalanche", "BCH": "Bitcoin Cash", "BNB": "Binance Coin", "BTC": "Bitcoin",
-    "DOGE": "Dogecoin", "DOT": "Polkadot", "ETH": "Ethereum", "LINK": "Chainlink", "LTC": "Litecoin",
-    "NEAR": "Near Protocol", "SOL": "Solana", "TRX": "Tron", "XLM": "Stellar Lumens", "XRP": "Ripple",
-}  # fmt: skip
-
+# What a masked team reads of a headline: its text with all names replaced, nothing of it, or its text with the market's
+# coins replaced and no other name, as once was the only way.
+Headlines = Literal["masked", "withheld", "shown"]
 
 MAX_NAME_CHARS = 24  # of a coin, as the arguments of the manager's calls have it
 MAX_TEXT_CHARS = 1_000
+WITHHELD = "withheld"  # what stands in the place of a headline that is not shown
 
 
 class Mask:
@@ -29,8 +30,10 @@ class Mask:
     that are no plain word: names come from an exchange, and one that is a sentence or a tag is `#1`, `#2`, … instead.
     """
 
-    def __init__(self, symbols: Sequence[str], enabled: bool) -> None:
+    def __init__(self, symbols: Sequence[str], enabled: bool, headlines: Headlines = "masked") -> None:
         self.enabled = enabled
+        self.headlines = headlines
+        self.hides_levels = enabled and headlines != "shown"  # of series that would say which coin it is, and when
         names = [
             f"C{number}" if enabled else symbol if _is_plain(symbol) else f"#{number}"
             for number, symbol in enumerate(symbols, 1)
@@ -43,11 +46,15 @@ class Mask:
             base = symbol.removesuffix("USDT").removesuffix("USD") or symbol
             self._spoken |= {symbol: alias, base: alias}
             patterns += [re.escape(symbol), re.escape(base)]
-            if base in _NAMES:
-                self._spoken[_NAMES[base].lower()] = alias
-                patterns.append(f"(?i:{_NAMES[base]})")
+            if base in COINS:
+                name = COINS[base][0]
+                self._spoken[name.lower()] = alias
+                patterns.append(f"(?i:{re.escape(name)})")
         # Whole words only (SOL is not in SOLD), the longest first (Bitcoin Cash is not Bitcoin).
         self._words = re.compile(rf"(?<!\w)(?:{'|'.join(sorted(patterns, key=len, reverse=True))})(?!\w)")
+
+        self._by_coin = {base_coin(symbol): alias for symbol, alias in reversed(self._to_alias.items())}
+        self._others = frozenset(self._by_coin.keys() - COINS.keys())
 
     def alias(self, symbol: str) -> str:
         return self._to_alias[symbol]
@@ -63,6 +70,22 @@ class Mask:
         if not self.enabled:
             return text
         return self._words.sub(lambda word: self._spoken.get(word[0]) or self._spoken[word[0].lower()], text)
+
+    def headline(self, text: str) -> str | None:
+        """A headline as the team reads it, on one line; None where it is withheld."""
+        if not self.enabled or self.headlines == "shown":
+            return self.text(text)
+        if self.headlines == "withheld":
+            return None
+        masked = masked_headline(clean(text, MAX_TEXT_CHARS), self._others)
+        return None if masked.withheld else masked.text(self._by_coin)
+
+    def label(self, name: str) -> str:
+        """The name of a column or a series, whose words may be joined by `_`, with no coin's name in it."""
+        if not self.hides_levels:
+            return name
+        spaced = name.replace("_", " ")
+        return name if self.text(spaced) == clean(spaced, MAX_TEXT_CHARS) else self.text(spaced)
 
     def date(self, milliseconds: int) -> str:
         """The date of a moment, or a dash when masked."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from cryptosentinel.conversation.masking import WITHHELD
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.protocol.untrusted import clean
 from cryptosentinel.tools.context import (
@@ -136,41 +137,62 @@ def series(context: ToolContext, _: NoArguments) -> dict[str, Any]:
         if kind == "sentiment" or (kind == "onchain" and subject.split("/")[0].split("-")[0] == base):
             for column, row in _series(context, name).items():
                 if len(result) < SERIES_SHOWN:
-                    result[clean(f"{kind} {column}" if kind == "onchain" else f"{subject} {column}", 60)] = row
+                    label = context.mask.label(f"{kind} {column}" if kind == "onchain" else f"{subject} {column}")
+                    result[clean(label, 60)] = row
     return result or {"series": MISSING}
 
 
 def _series(context: ToolContext, name: str) -> dict[str, Any]:
-    """Of each column of a series; empty where it is not there, or not known yet."""
+    """Of each column of a series; empty where it is not there, or not known yet.
+
+    Where levels are hidden, on-chain metrics and open interest come as multiples of their median over the last ninety
+    records: a market value or a number of addresses would say which coin it is, and when.
+    """
     if name not in context.view.series_names:
         return {}
     found = context.view.series(name, RECORDS)
+    hidden = context.mask.hides_levels and name.split("/")[0] in ("onchain", "open_interest")
     result = {}
     for column, values in found.columns.items():
         row: dict[str, Any] = {
-            "value": float(f"{values[-1]:.4g}"), "percentile": percentile_of(float(values[-1]), values),
+            **(_of_median(values) if hidden else {"value": _short(float(values[-1]))}),
+            "percentile": percentile_of(float(values[-1]), values),
             "age_h": age_hours(context, int(found.known_at[-1])),
-        }  # fmt: skip
+        }
         if len(values) > 7 and values[-8] != 0.0:
             row["change"] = round(100.0 * float(values[-1] / values[-8] - 1.0), 1)
         result[column] = row
     return result
 
 
+def _of_median(values: FloatArray) -> dict[str, Any]:
+    middle = float(np.median(values))
+    return {"of_median": _short(float(values[-1]) / middle) if middle != 0.0 else MISSING}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
 def search_news(context: ToolContext, asked: Search) -> dict[str, Any]:
-    """Headlines of the last thirty days that hold all the words, newest last, each with its age in hours and tone."""
+    """Headlines of the last thirty days that hold all the words, newest last, each with its age in hours and tone. One
+    that is withheld holds no word."""
     words = asked.words.lower().split()
     items = context.view.news(context.symbol, 500, OLDEST_NEWS)
     # The masked text is searched: a model that asks for a coin's name must not learn from the answer which one it is.
-    shown = [(item, clean(context.mask.text(item.text), HEADLINE_CHARS)) for item in items]
-    found = [(item, text) for item, text in shown if all(word in text.lower() for word in words)]
+    read = [(item, clean(context.mask.headline(item.text) or "", HEADLINE_CHARS)) for item in items]
+    found = [(item, text) for item, text in read if all(word in text.lower() for word in words)]
     if not found:
         return {"found": 0, "searched": len(items)}
     return {
         "found": len(found),
         "searched": len(items),
         "news": [
-            {"age_h": age_hours(context, item.known_at), "tone": tone(text), "text": text}
+            {
+                "age_h": age_hours(context, item.known_at),
+                "tone": tone(text or clean(item.text, HEADLINE_CHARS)),
+                "text": text or WITHHELD,
+            }
             for item, text in found[-FOUND_SHOWN:]
         ],
     }

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cryptosentinel.conversation.masking import WITHHELD
 from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.protocol.untrusted import clean
 from cryptosentinel.tools.context import ToolContext
@@ -48,7 +49,7 @@ def news(context: ToolContext, _: NoArguments) -> dict[str, Any]:
         return {"tone": "not available"}
     now = context.view.now
     newest = [
-        {"age": (now - item.known_at) // DAY_MS, "text": context.mask.text(item.text)[:NEWS_CHARS]}
+        {"age": (now - item.known_at) // DAY_MS, "text": (context.mask.headline(item.text) or WITHHELD)[:NEWS_CHARS]}
         for item in items[-NEWS_SHOWN:]
     ]
     balance = sum(tone(clean(item.text, TONE_CHARS)) for item in items)

@@ -24,3 +24,10 @@ def test_a_setting_that_was_not_there_yet_has_its_default(tmp_path: Path) -> Non
     recorded(tmp_path / "old", "context_tokens", "retries")
     new, old = (replayed_team(tmp_path / name).team.settings for name in ("new", "old"))
     assert old == new and (old.horizon_bars, old.memory, old.retries) == (9, 2, 0)
+
+
+def test_calls_from_before_headlines_were_masked_are_asked_as_they_were(tmp_path: Path) -> None:
+    recorded(tmp_path / "new")
+    recorded(tmp_path / "old", "headlines")
+    new, old = (replayed_team(tmp_path / name).team.settings for name in ("new", "old"))
+    assert (new.headlines, old.headlines) == ("masked", "shown")

@@ -13,10 +13,11 @@ from backend.builders.strategies import NamedStrategy, strategy_maker
 from backend.builders.teams import scripted_team
 from backend.config.load import load_config
 from backend.config.schema import ConfigError
-from backend.evaluation.memorisation import cutoff_note, masking_note
+from backend.evaluation.memorisation import cutoff_note, headlines_note, masking_note, wilson_interval
 from backend.runs.backtest import with_unmasked
 from simulator.backtest.run import Window, run_backtest
 from simulator.errors import UserError
+from simulator.market.events import NewsItem
 from simulator.market.timeframes import parse_time
 from simulator.strategies import Hold
 from simulator.synthetic.config import SyntheticConfig
@@ -55,6 +56,28 @@ def test_the_warning_names_the_part_that_may_be_known() -> None:
     assert "100 % of the window" in (cutoff_note("team", "2030-01-01", first, last) or "")
     with pytest.raises(ConfigError, match="not a date"):
         load_config("demo", ["team.knowledge_cutoff=soon"])
+
+
+def test_the_note_on_headlines_says_the_mode_the_counts_and_what_gets_through() -> None:
+    last = int(MARKET.open_time[-1]) + MARKET.interval
+    texts = ["Elon Musk sells again after the report", "Traders buy as demand grows", "Buterin Hoskinson Lubin"]
+    news = tuple(NewsItem(last - 9, last - 9 + number, None, text) for number, text in enumerate(texts))
+    named = replace(MARKET, news=news)
+    masked = headlines_note("team", "masked", named, last - DAY, last)
+    assert masked is not None and "masked, 2 of 3, and 1 withheld" in masked and "96.3 % were masked" in masked
+    assert "all 3" in (headlines_note("team", "withheld", named, last - DAY, last) or "")
+    assert "2 of 3 name" in (headlines_note("team", "shown", named, last - DAY, last) or "")
+    assert headlines_note("team", "masked", MARKET, 0, last) is None, "the headlines of a synthetic market name nothing"
+
+
+@given(trials=st.integers(1, 2000), share=st.floats(0.0, 1.0))
+def test_the_interval_of_a_share_holds_it_and_lies_in_0_to_1(trials: int, share: float) -> None:
+    successes = round(share * trials)
+    low, high = wilson_interval(successes, trials)
+    assert -1e-9 <= low <= successes / trials + 1e-9 and successes / trials - 1e-9 <= high <= 1.0 + 1e-9
+    # Both ends are as far from the share as z of their own standard errors.
+    for end in (low, high):
+        assert (end - successes / trials) ** 2 == pytest.approx(1.959964**2 * end * (1 - end) / trials, abs=1e-9)
 
 
 def test_only_masked_teams_have_a_twin() -> None:

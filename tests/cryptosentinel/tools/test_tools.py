@@ -163,10 +163,13 @@ def test_funding_carry_series_and_books_by_hand() -> None:
         "funding_bps": 10.0, "age_h": 4.0, "percentile": 95, "long_carry_bps": pytest.approx(-6.0 * 6 / 8, abs=0.01),
         "basis": MISSING, "open_interest": MISSING,
     }  # fmt: skip
+    mood = {"value": 5.0, "percentile": 50, "age_h": 83.0}
     assert cross_market.series(context, NONE) == {
-        "onchain users": {"value": 3.0, "percentile": 75, "age_h": 64.0},
-        "mood value": {"value": 5.0, "percentile": 50, "age_h": 83.0},
+        "onchain users": {"of_median": 1.5, "percentile": 75, "age_h": 64.0},
+        "mood value": mood,
     }
+    shown = context_at(market, mask=Mask(market.symbols, True, "shown"))
+    assert cross_market.series(shown, NONE)["onchain users"] == {"value": 3.0, "percentile": 75, "age_h": 64.0}
     book = cross_market.order_book(context, NONE)
     assert book["book"] == {"age_h": 54.0, "spread_bps": 200.0, "imbalance": 0.0}
     assert book["bar_spread_bps"] == 10.0
@@ -188,6 +191,36 @@ def test_news_are_searched_as_they_are_shown() -> None:
     }
     assert cross_market.search_news(context, cross_market.Search(words="aaa"))["found"] == 0, "the name is masked"
     assert cross_market.search_news(context, cross_market.Search(words="C1 RALLIES"))["found"] == 1
+
+
+def test_levels_and_names_of_series_do_not_say_which_coin_it_is() -> None:
+    known = np.arange(1, 11) * HOUR
+    held = 1e11 + 1e9 * np.arange(10.0)
+    series = {
+        "onchain/BTC": DataSeries(known, {"BTC_held": held, "none": np.zeros(10)}),
+        "open_interest/BTC": DataSeries(known, {"value": held}),
+        "sentiment/Bitcoin_talk": DataSeries(known, {"value": np.full(10, 3.0)}),
+    }
+    market = replace(market_of(walk(10), series=series), symbols=("BTCUSDT", "ETHUSDT"))
+    said_masked = [said(tool(context_at(market), NONE)) for tool in (cross_market.series, cross_market.funding_history)]
+    assert not any(word in text for text in said_masked for word in ("BTC", "Bitcoin", "e+", "0000"))
+    assert '"onchain C1 held": {"of_median": 1.043' in said_masked[0] and '"C1 talk value"' in said_masked[0]
+    assert '"onchain none": {"of_median": "not available"' in said_masked[0]
+    assert '"open_interest": {"of_median": 1.043' in said_masked[1]
+
+
+def test_headlines_that_are_withheld_have_an_age_and_a_tone() -> None:
+    news = tuple(
+        NewsItem(time=hour * HOUR, known_at=hour * HOUR, symbol=None, text=text)
+        for hour, text in ((1, "Elon Musk Sam Altman crash"), (2, "Traders buy as demand grows"))
+    )
+    market = market_of(walk(10), news=news)
+    for mode, shown in (("masked", ["withheld", news[1].text]), ("withheld", ["withheld", "withheld"])):
+        context = context_at(market, mask=Mask(market.symbols, True, mode))
+        found = cross_market.search_news(context, cross_market.Search())["news"]
+        assert [row["text"] for row in found] == shown and [row["tone"] for row in found] == [-1, 1]
+        assert [row["text"] for row in trends.news(context, NONE)["news"]] == shown
+        assert cross_market.search_news(context, cross_market.Search(words="withheld"))["found"] == 0
 
 
 def test_similar_pasts_find_a_shape_that_repeats() -> None:

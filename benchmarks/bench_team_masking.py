@@ -1,0 +1,44 @@
+"""How much the masking of headlines hides, how much it withholds, and what it costs, on the recorded news.
+
+Recall is measured on headlines that were labelled by hand (`tests/labelled_headlines.py`); the rest on all headlines of
+the folder. Without the recorded news there is nothing to measure, and no row.
+"""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.run import Result
+from cryptosentinel.conversation.headlines import masked_headline
+from tests.labelled_headlines import headlines_of, measured, news_folder
+
+LEAST_RECALL, MOST_WITHHELD, LIMIT_MS = 0.95, 0.05, 1.0
+
+
+def run() -> list[Result]:
+    """The rows `team.masking.recall`, `.withheld` and `.time`."""
+    folder = news_folder()
+    if folder is None:
+        return []
+    recall = measured(folder)
+    masked_headline.cache_clear()
+    texts = [text for path in sorted(folder.glob("*.parquet")) for text in headlines_of(path)]
+    began = time.perf_counter()
+    withheld = sum(masked_headline(text).withheld for text in texts)
+    each = 1e3 * (time.perf_counter() - began) / len(texts)
+    share = recall.caught.total() / recall.spans.total()
+    return [
+        Result(
+            name="team.masking.recall", value=share, unit=f"of {recall.spans.total()} spans", against="1",
+            ratio=share, target=LEAST_RECALL, met=share >= LEAST_RECALL,
+        ),
+        Result(
+            name="team.masking.withheld", value=withheld / len(texts), unit=f"of {len(texts)} headlines",
+            against=f"{MOST_WITHHELD:g}", ratio=withheld / len(texts) / MOST_WITHHELD, target="<= 1.0",
+            met=withheld <= MOST_WITHHELD * len(texts),
+        ),
+        Result(
+            name="team.masking.time", value=each, unit="ms a headline", against=f"{LIMIT_MS:g} ms",
+            ratio=each / LIMIT_MS, target="<= 1.0", met=each <= LIMIT_MS,
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,319 @@
+"""Masked headlines: what would tell a model which period it looks at, or which coin, is replaced.
+
+A headline is replaced word by word, and only what is known to be harmless stays: ordinary English
+(`english_words.txt`), words of the trade, percentages and small numbers. So a name need not be known to be hidden.
+
+| what | becomes |
+| --- | --- |
+| coins of the market, by ticker and name | their aliases, as in `Mask` |
+| other coins | `COIN` |
+| years, months, days, quarters, feasts | `DATE` |
+| sums of money and price levels | `AMOUNT` |
+| numbers of four digits and more, with a fraction, or counted in thousands or millions | `NUMBER` |
+| all other names, tickers, addresses, and words that are not known | `ENTITY` |
+| the publisher at the end (`… - The Daily News`) | nothing |
+
+A capital makes a word a name where the other words have none. Where every word has one (title case), or none has, a
+word is a name if it is not ordinary, or one of those that are often names (`Block`, `Circle`, `Merge`). What is so full
+of names that hardly a word is left is withheld.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.resources import files
+from itertools import pairwise
+
+from cryptosentinel.conversation.headline_patterns import FIRST_WORD, next_piece
+from cryptosentinel.conversation.known_names import ACRONYMS, GIVEN, INSTITUTIONS, NEVER, PHRASES, PLACES
+from simulator.market.coins import COINS, base_coin
+
+ENTITY, COIN, DATE, AMOUNT, NUMBER = "ENTITY", "COIN", "DATE", "AMOUNT", "NUMBER"
+LEAST_WORDS = 3  # ordinary words that a headline must keep to be shown
+LEAST_SHARE = 0.34  # of its words
+TITLE_SHARE = 0.6  # of the longer words of a sentence begin with a capital: title case
+CACHED = 50_000
+
+_SUFFIXES = (
+    ("s", ("",)), ("es", ("",)), ("ed", ("", "e")), ("ing", ("", "e")), ("ly", ("",)), ("ies", ("y",)), ("ied", ("y",)),
+    ("edly", ("", "e")),
+)  # fmt: skip
+_CONTRACTED = frozenset(
+    f"{verb}n" for verb in ("do", "wo", "ca", "is", "are", "was", "were", "does", "did", "has", "have", "had", "should",
+                            "could", "would", "ai", "must", "need")
+)  # fmt: skip
+_ENDING = re.compile(r"['’](?:s|t|re|ll|ve|d|m|em|til)$", re.IGNORECASE)
+_PUBLISHER = re.compile(r"\s+[-|]\s+([^|]+?)$")
+_SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)]*\s+(?![\da-z])")  # not in "Oct. 3"
+_OPENS = re.compile(r"(?:[.!?:;…\"“‘(\[|•]|\s[-–—*']|^['\"])[\s'\"“‘(\[]*$")
+_JOINS = re.compile(r"[ /-]|,? & |\. ?")  # between two words of one name
+_PLAIN_GAP = re.compile(r"[^\x20-\x7e“”‘’–—…]")  # emojis, flags and the like are no words, but may say a name
+
+
+class _Words:
+    """Ordinary words: those that may have a capital, and those that may not."""
+
+    def __init__(self) -> None:
+        text = (files("cryptosentinel.conversation") / "english_words.txt").read_text(encoding="utf-8")
+        _, any_case, lower = re.split(r"^\[(?:any|lower)\]$", text, flags=re.MULTILINE)
+        names = GIVEN | NEVER
+        self._lower = frozenset(lower.split()) | (frozenset(any_case.split()) & GIVEN)
+        self._any_case = frozenset(any_case.split()) - names
+        self._all = (self._any_case | self._lower) - NEVER
+
+    @lru_cache(maxsize=CACHED)  # noqa: B019 - there is one instance
+    def ordinary(self, word: str) -> bool:
+        """Whether `word`, in small letters, is an ordinary one."""
+        return word not in NEVER and _covers(self._all, word)
+
+    @lru_cache(maxsize=CACHED)  # noqa: B019
+    def trusted(self, word: str) -> bool:
+        """Whether `word`, given in small letters, is an ordinary one with a capital, too."""
+        return word not in self._lower and word not in GIVEN and word not in NEVER and _covers(self._any_case, word)
+
+
+def _covers(words: frozenset[str], word: str) -> bool:
+    """Whether `word` is one of `words`, or a regular form of one."""
+    if word in words:
+        return True
+    return any(
+        word.endswith(suffix) and len(stem := word[: -len(suffix)] + ending) >= 4 and stem in words
+        for suffix, endings in _SUFFIXES
+        for ending in endings
+    )
+
+
+@lru_cache(maxsize=1)
+def _words() -> _Words:
+    return _Words()
+
+
+_SMALL_ACRONYMS = frozenset(word.lower() for word in ACRONYMS)
+_NAMES = {name: ticker for ticker, names in COINS.items() for name in names}
+_REPLACEMENTS = {
+    "address": ENTITY, "initials": ENTITY, "cashtag": COIN, "money": AMOUNT, "date": DATE, "big": NUMBER,
+}  # fmt: skip
+
+
+@dataclass
+class _Piece:
+    """A part of a headline that is not white space or punctuation. `gap` is what stands before it.
+
+    `shown` is what becomes of it: itself, a placeholder, or for a coin its ticker.
+    """
+
+    gap: str
+    kind: str
+    text: str
+    shown: str
+    opens: bool  # a sentence, or what is quoted
+    begin: int  # in the headline
+
+    @property
+    def is_coin(self) -> bool:
+        return self.kind == "coin"
+
+    @property
+    def is_capitalised(self) -> bool:
+        return self.kind == "word" and self.text[0].isupper()
+
+    @property
+    def is_kept_word(self) -> bool:
+        return self.kind == "word" and self.shown is self.text
+
+
+@dataclass(frozen=True)
+class MaskedHeadline:
+    """A headline with its names replaced.
+
+    `parts` are pieces of text and tickers in turn, beginning and ending with text. `kept` is where the original's words
+    and numbers stand that are shown as they were. `replaced` counts the placeholders and the coins; `withheld` says
+    that hardly a word was left.
+    """
+
+    parts: tuple[str, ...]
+    kept: tuple[tuple[int, int], ...]
+    replaced: int
+    withheld: bool
+
+    def text(self, aliases: Mapping[str, str]) -> str:
+        """The headline with each coin's alias, or `COIN` where it has none."""
+        return "".join(aliases.get(part, COIN) if place % 2 else part for place, part in enumerate(self.parts))
+
+
+@lru_cache(maxsize=CACHED)
+def masked_headline(text: str, others: frozenset[str] = frozenset()) -> MaskedHeadline:
+    """`text`, a cleaned line, with its names replaced. `others` are bases of traded symbols that `COINS` may lack.
+
+    The result depends on nothing but the arguments, so it is computed once for each headline.
+    """
+    body = _without_publisher(text)
+    pieces: list[_Piece] = []
+    tail = ""
+    begin = 0
+    for sentence in _sentences(body):
+        found, rest = _pieces(sentence, begin, others)
+        begin += len(sentence)
+        if found:
+            found[0].gap = tail + found[0].gap
+            tail = ""
+        _judge(found)
+        pieces += found
+        tail += rest
+    shown = [piece for piece in pieces if piece.shown is piece.text and not piece.is_coin]
+    kept = sum(piece.is_kept_word or piece.is_coin for piece in pieces)
+    names = sum(piece.shown == ENTITY for piece in pieces)
+    joined = _joined(pieces)
+    parts = [""]
+    for piece in joined:
+        parts[-1] += _PLAIN_GAP.sub("", piece.gap)
+        if piece.is_coin:
+            parts += [piece.shown, ""]
+        else:
+            parts[-1] += piece.shown
+    parts[-1] += _PLAIN_GAP.sub("", tail)
+    replaced = sum(piece.shown is not piece.text for piece in joined) + (body != text)
+    withheld = names > 0 and (kept < LEAST_WORDS or kept < LEAST_SHARE * (kept + names))
+    ranges = tuple((piece.begin, piece.begin + len(piece.text)) for piece in shown)
+    return MaskedHeadline(tuple(parts), ranges, replaced, withheld)
+
+
+def _without_publisher(text: str) -> str:
+    """`text` without ` - The Daily News` at its end."""
+    end = _PUBLISHER.search(text)
+    if end is None or len(text[: end.start()].split()) < LEAST_WORDS:
+        return text
+    words = end[1].split()
+    named = all(not word[0].islower() or "." in word or word in ("of", "the", "in", "and", "for") for word in words)
+    return text[: end.start()] if named and len(words) <= 6 else text
+
+
+def _sentences(text: str) -> Iterator[str]:
+    begin = 0
+    for end in _SENTENCE_END.finditer(text):
+        yield text[begin : end.end()]
+        begin = end.end()
+    yield text[begin:]
+
+
+def _pieces(sentence: str, offset: int, others: frozenset[str]) -> tuple[list[_Piece], str]:
+    """The pieces of a sentence that begins at `offset`, and what stands after the last. What is sure is replaced."""
+    pieces: list[_Piece] = []
+    lower = sentence.lower()
+    end = 0
+    while match := next_piece(sentence, end):
+        kind, begin, stop = match.lastgroup or "word", match.start(), match.end()
+        shown = _REPLACEMENTS.get(kind)
+        if kind in ("word", "small", "date") and (name := _name_at(sentence, lower, begin)):
+            stop, kind, shown = name
+        elif kind == "word":
+            stem = _ENDING.sub("", match[0])
+            written = stem.upper() if stem.islower() and len(stem) > 2 and not _words().ordinary(stem) else stem
+            ticker = written if written in COINS or written in others else base_coin(written)
+            if ticker in COINS or ticker in others:
+                stop, kind, shown = begin + len(stem), "coin", ticker
+        gap, text = sentence[end:begin], sentence[begin:stop]
+        opens = not pieces or _OPENS.search(gap) is not None
+        pieces.append(_Piece(gap, kind, text, text if shown is None else shown, opens, offset + begin))
+        end = stop
+    return pieces, sentence[end:]
+
+
+def _name_at(sentence: str, lower: str, begin: int) -> tuple[int, str, str] | None:
+    """Where a listed name that begins at `begin` ends, its kind, and what is shown for it; None where there is none."""
+    first = FIRST_WORD.match(lower, begin)
+    for name, ticker, any_case in _index().get(first[0], ()) if first else ():
+        stop = begin + len(name)
+        if not lower.startswith(name.lower(), begin) or (stop < len(lower) and lower[stop].isalnum()):
+            continue
+        if any_case or sentence[begin:stop] in (name, name.upper()):
+            return stop, *(("phrase", ENTITY) if ticker is None else ("coin", ticker))
+    return None
+
+
+@lru_cache(maxsize=1)
+def _index() -> dict[str, list[tuple[str, str | None, bool]]]:
+    """The listed names by their first word in small letters, the longest first: the name, the ticker of a coin, and
+    whether it is a name however it is written, since it is no ordinary word."""
+    index: dict[str, list[tuple[str, str | None, bool]]] = {}
+    listed: dict[str, str | None] = dict.fromkeys(PHRASES) | _NAMES
+    for name in sorted(listed, key=len, reverse=True):
+        if first := FIRST_WORD.match(name.lower()):
+            any_case = " " in name or name.lower() in NEVER or not _words().ordinary(name.lower())
+            index.setdefault(first[0], []).append((name, listed[name], any_case))
+    return index
+
+
+def _judge(pieces: list[_Piece]) -> None:
+    """Replace the words of a sentence that are no ordinary ones, or are names by how they are written."""
+    words = _words()
+    long = [piece.text for piece in pieces if piece.kind == "word" and len(piece.text) > 3 and not piece.opens]
+    ordinary = [text for text in long if words.ordinary(_stem(text).lower())]
+    capitals = sum(text[0].isupper() for text in ordinary)
+    title = capitals >= TITLE_SHARE * len(ordinary) and bool(ordinary)
+    small = not any(piece.text[0].isupper() for piece in pieces if piece.kind in ("word", "coin", "phrase"))
+    shouted = len(long) > 2 and sum(text.isupper() for text in long) >= TITLE_SHARE * len(long)
+    for piece in pieces:
+        if piece.kind == "word" and not _may_stay(piece, title or shouted, small, shouted):
+            piece.shown = ENTITY + _possessive(piece.text)
+    for before, piece in pairwise(pieces):
+        if piece.is_kept_word and (piece.is_capitalised or small) and piece.gap in (" ", "-"):
+            given = before.is_capitalised and before.text.lower() in GIVEN
+            if given or (before.shown == ENTITY and _stem(piece.text).lower() in INSTITUTIONS):
+                piece.shown = ENTITY + _possessive(piece.text)
+        if before.shown == ENTITY and piece.kind == "small" and piece.gap in (" ", "-"):
+            piece.shown = ENTITY  # S&P 500, Boeing 737
+        place = before.is_kept_word and before.is_capitalised and before.text.lower() in PLACES
+        if place and piece.shown.startswith(ENTITY) and piece.gap == " ":
+            before.shown = ENTITY
+    for first, second, third in zip(pieces, pieces[1:], pieces[2:], strict=False):
+        of = second.text in ("of", "for") and third.shown.startswith(ENTITY)
+        if of and first.is_kept_word and first.is_capitalised and _stem(first.text).lower() in INSTITUTIONS:
+            first.shown = ENTITY
+
+
+def _may_stay(piece: _Piece, title: bool, small: bool, shouted: bool) -> bool:
+    """Whether a word is harmless as it is written, in a sentence in title case, without
+    any capital, or all in capitals."""
+    words = _words()
+    text = _stem(piece.text)
+    if piece.text in ACRONYMS or text in ACRONYMS:
+        return True
+    if len(text) == 1:
+        return text.islower() or text in "AI"
+    lower = text.lower()
+    if text.islower():
+        # Where nothing has a capital, a name has none either.
+        return (words.trusted(lower) or text in _SMALL_ACRONYMS) if small else words.ordinary(lower)
+    if (text.isupper() and not shouted) or not (text.isupper() or text[1:].islower()):
+        return False
+    return words.trusted(lower) and (title or piece.opens)
+
+
+def _stem(word: str) -> str:
+    """`word` without an ending of possession or contraction."""
+    stem = _ENDING.sub("", word)
+    if stem != word and word[-1] in "tT" and stem.lower().endswith("n") and stem.lower() in _CONTRACTED:
+        return "not" if word.islower() else "Not"  # don't, won't: as harmless as that
+    return stem
+
+
+def _possessive(word: str) -> str:
+    return word[-2:] if word[-2:] in ("'s", "’s") else ""
+
+
+def _joined(pieces: list[_Piece]) -> list[_Piece]:
+    """The pieces with the placeholders of one name made one."""
+    joined: list[_Piece] = []
+    for piece in pieces:
+        last = joined[-1] if joined else None
+        if last is not None and last.shown == ENTITY and piece.shown.startswith(ENTITY) and _JOINS.fullmatch(piece.gap):
+            joined[-1] = replace(piece, gap=last.gap, opens=last.opens)
+        elif last is not None and last.shown == piece.shown in (DATE, NUMBER) and piece.gap in (" ", ", ", "-", "–"):
+            continue
+        else:
+            joined.append(piece)
+    return joined
