@@ -48,7 +48,7 @@ _UNIT = (
     r"(?:\s?(?:[KkMmBbTt]|[Mm]n|[Mm]ln|[Bb]n|[Tt]n|[Tt]rn|[Tt]housand|[Mm]illion|[Bb]illion|[Tt]rillion|MILLION|"
     r"BILLION)(?!\w))"
 )
-_FIGURE = rf"\d+(?:,\d+)*(?:\.\d+)?{_UNIT}?\+?"
+_FIGURE = rf"\d{{1,15}}(?:,\d{{1,3}}){{0,6}}(?:\.\d+)?{_UNIT}?\+?"
 _CURRENCY = r"(?:USD|EUR|GBP|JPY|CNY|KRW|INR|AUD|CAD|CHF|HKD|SGD|Rs\.?|RM)"
 _MONEY = "|".join(
     (
@@ -60,16 +60,16 @@ _MONEY = "|".join(
     )
 )
 _PERCENT = r"[-+]?\d{1,4}(?:[.,]\d+)?(?:\s?[-–]\s?\d{1,4}(?:\.\d+)?)?\s?(?:%|percent\b|per cent\b|bps\b)"
-_BIG = rf"\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?{_UNIT}?|\d+\.\d+{_UNIT}?|\d{{4,}}{_UNIT}?|\d+{_UNIT}"
+_BIG = rf"\d{{1,3}}(?:,\d{{3}}){{1,6}}(?:\.\d+)?{_UNIT}?|\d+\.\d+{_UNIT}?|\d{{4,}}{_UNIT}?|\d+{_UNIT}"
 _SMALL = r"\d{1,3}(?:st|nd|rd|th|x|X|h|hr|hrs|d|am|pm|AM|PM)?(?!\w)"
 _DOMAINS = (
     "com|org|net|io|fi|finance|eth|xyz|co|ai|app|tech|gg|art|money|exchange|network|market|news|info|tv|me|us|uk|fun|"
     "world|one"
 )
-_ADDRESS = rf"https?://\S+|www\.\S+|(?<!\w)[@#][\w.]+|\w[\w-]*(?:\.\w[\w-]*)*\.(?:{_DOMAINS})(?!\w)"
+_ADDRESS = rf"https?://\S+|www\.\S+|(?<!\w)[@#][\w.]+|\w[\w-]{{0,60}}(?:\.\w[\w-]{{0,60}}){{0,3}}\.(?:{_DOMAINS})(?!\w)"
 _INITIALS = r"(?<!\w)(?:[A-Za-z]\.){2,}(?:[A-Z](?!\w))?|(?<!\w)[A-Z]&[A-Z](?!\w)(?: \d+)?"
 _WORD = r"[^\W_]+(?:['’][^\W\d_]+)*"
-# The kinds come in the order in which they are tried.
+# The kinds come in the order in which they are tried. Repetitions are bounded, so that no text takes long.
 _SCANNER = re.compile(
     "|".join(
         f"(?P<{kind}>{pattern})"
@@ -79,7 +79,7 @@ _SCANNER = re.compile(
         }.items()
     )
 )  # fmt: skip
-_START = re.compile(r"[\w$€£¥₹₩₿¢@#'’+-]")
+_START = re.compile(r"[^\W_]|[$€£¥₹₩₿¢@#'’+-]")
 _PLAIN_WORD = re.compile(rf"{_WORD}(?![\w.@&$€£¥₹₿¢-]|://)")
 _DIGIT = re.compile(r"\d")
 FIRST_WORD = re.compile(r"[^\W_]+")
