@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
@@ -89,7 +90,13 @@ def test_a_name_that_nobody_has_heard_of_is_hidden_in_every_style(
     mixed = list(words)
     for place, name in zip(reversed(places), names, strict=True):
         mixed.insert(place, name)
-    change = {"sentence": str, "title": str.title, "small": str.lower, "shouted": str.upper}[style]
+    styles: dict[str, Callable[[str], str]] = {
+        "sentence": str,
+        "title": str.title,
+        "small": str.lower,
+        "shouted": str.upper,
+    }
+    change = styles[style]
     text = " ".join(change(word) if style != "sentence" or word in words else word for word in mixed)
     shown = Mask(COINS_HERE, True).headline(text)
     assert shown is None or not any(name.lower() in shown.lower() for name in names)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.conversation.masking import Mask
+from cryptosentinel.conversation.masking import Headlines, Mask
 from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.tools import cross_market, execution, portfolio, technical
 from cryptosentinel.tools import market as trends
@@ -215,7 +215,11 @@ def test_headlines_that_are_withheld_have_an_age_and_a_tone() -> None:
         for hour, text in ((1, "Elon Musk Sam Altman crash"), (2, "Traders buy as demand grows"))
     )
     market = market_of(walk(10), news=news)
-    for mode, shown in (("masked", ["withheld", news[1].text]), ("withheld", ["withheld", "withheld"])):
+    table: list[tuple[Headlines, list[str]]] = [
+        ("masked", ["withheld", news[1].text]),
+        ("withheld", ["withheld", "withheld"]),
+    ]
+    for mode, shown in table:
         context = context_at(market, mask=Mask(market.symbols, True, mode))
         found = cross_market.search_news(context, cross_market.Search())["news"]
         assert [row["text"] for row in found] == shown and [row["tone"] for row in found] == [-1, 1]
