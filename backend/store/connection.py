@@ -88,8 +88,7 @@ class Connection:
     that holds the folder, is tried again when it does not answer. It does not hold for the first contact with a server,
     which at once tells of a wrong address. `prepare` is called each time that this process has opened the database
     itself, before others may use it. `reads_only` asks the process that holds the folder for no more than to read.
-    `listen` is for who serves a folder on purpose: it then never uses that of another
-    process.
+    `listen` is for who serves a folder on purpose: it then never uses that of another process.
     """
 
     def __init__(
@@ -171,7 +170,7 @@ class Connection:
         while True:
             try:
                 self._channel = self._dial()
-                self._down_since = None
+                self._down_since, self._warned = None, False
                 return
             except _Again as error:
                 self._wait(error, pause, min(self._patience, HOLDER_PATIENCE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from typer.testing import CliRunner
 from backend.cli.console import console
 from backend.cli.runs import runs_app
 from backend.cli.serve import serve_app
-from backend.store import RunRecord, Store, StoreError
+from backend.config.load import load_config
+from backend.store import RunRecord, ServiceRecord, Store, StoreError
 from tests.backend.store.gateways import GatewayProcess, free_port
 
 RUN = RunRecord("train-1", "train", 1, "hash", 1_000, {}, "finished", 2_000)
@@ -58,6 +60,17 @@ def test_it_serves_until_ctrl_c_and_says_so(tmp_path: Path) -> None:
         code, said = running.stop(signal.SIGINT)
         assert code == 0 and "stopped, everything is written" in said
         assert "hidden-word" not in running.first_line + said
+
+
+def test_status_needs_no_port_while_another_process_holds_the_store(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with GatewayProcess(folder, free_port()):
+        with Store.open(folder) as store:
+            store.add_run(replace(RUN, status="running", config={"config": load_config("quick").to_dict()}))
+            store.report_service(ServiceRecord(RUN.run, "rollout-0", "rollout", None, "v", "1", "working", 3, 1))
+            said = invoke(serve_app, "status", "--store", folder)
+        assert "run train-1, running: at step 3" in said and "rollout-0" in said
+        assert "has processes" in invoke(serve_app, "status", "--store", tmp_path / "other")
 
 
 def test_mistakes_are_told_before_anything_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -200,6 +201,25 @@ def test_a_holder_that_does_not_serve_yet_is_waited_for(tmp_path: Path, monkeypa
     with Store.open(tmp_path) as store:
         assert store.address is not None
     ending.join()
+
+
+def test_what_a_killed_holder_left_behind_is_in_nobodys_way(tmp_path: Path) -> None:
+    """Its address names a port where perhaps another program listens by now: it is not even tried."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        holder = start(HOLD, tmp_path)
+        assert line(holder) == "open True"
+        kill(holder)
+        left = json.loads((tmp_path / FILE).read_text())
+        left["url"] = f"ws://127.0.0.1:{other.getsockname()[1]}"
+        (tmp_path / FILE).write_text(json.dumps(left))
+        with Store.open(tmp_path) as store:
+            found = json.loads((tmp_path / FILE).read_text())
+            assert found["url"] == store.address and found["launch"] != left["launch"]
+        other.settimeout(0.0)
+        with pytest.raises(BlockingIOError):
+            other.accept()
 
 
 def test_a_holder_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,3 +427,65 @@ def test_all_that_was_acknowledged_is_there_whoever_is_killed(tmp_path: Path, pr
             assert len(stored) <= len(acknowledged) + 2
             assert store.count(MetricRecord, name) == len(stored)
     shutil.rmtree(tmp_path)
+
+
+# Goes on with the records of a run where its predecessor was killed, until it is killed itself.
+GO_ON = """
+import sys
+from backend.store import RunRecord, Store
+with Store.open(sys.argv[1]) as store:
+    store.add_run(RunRecord("r", "train", 1, "hash", 0, {}))
+    for step in range(int(sys.argv[2]), 1_000_000):
+        store.add_metrics("r", step, {"loss": float(step)})
+        print(step, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_writer_and_two_readers_are_killed_again_and_again(tmp_path: Path, kills: int) -> None:
+    """Whoever holds the store at that moment. No reader ever sees less than before, nothing acknowledged is lost."""
+    rng = random.Random(2)
+    acknowledged: list[int] = []
+    alive: dict[str, subprocess.Popen[str]] = {}
+    listening: dict[str, threading.Thread] = {}
+
+    def begin(name: str) -> None:
+        process = alive[name] = (
+            start(GO_ON, tmp_path, len(acknowledged)) if name == "writer" else start(READ, tmp_path, "r")
+        )
+        listening[name] = threading.Thread(target=listen, args=(name, process))
+        listening[name].start()
+
+    def listen(name: str, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for said in process.stdout:
+            if name == "writer" and said.endswith("\n"):
+                acknowledged.append(int(said))
+
+    def end(name: str) -> None:
+        alive[name].kill()
+        alive[name].wait()
+        listening[name].join()  # all that it said is read
+        assert alive[name].stderr is not None and "Error" not in alive[name].stderr.read()
+
+    for name in ("writer", "one", "other"):
+        begin(name)
+    for _ in range(kills):
+        before = len(acknowledged)
+        until = time.monotonic() + 120
+        while len(acknowledged) < before + 5:  # the writer has come to write
+            assert alive["writer"].poll() is None and time.monotonic() < until
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.0, 0.3))
+        for name in ("one", "other"):
+            assert alive[name].poll() is None
+        name = rng.choice(list(alive))
+        end(name)
+        begin(name)
+    for name in alive:
+        end(name)
+    assert acknowledged == list(range(len(acknowledged)))
+    with Store.open(tmp_path) as store:
+        stored = [(one.step, one.values) for one in store.metrics("r")]
+        assert stored[: len(acknowledged)] == [(step, {"loss": float(step)}) for step in acknowledged]
+        assert len(stored) <= len(acknowledged) + 1
