@@ -78,6 +78,12 @@ def licences_page(notice: str) -> str:
         "",
         *_table({name: requirement for name, requirement in dev.items() if name not in base | ui}),
         "",
+        "## Parts of the project that others' work went into",
+        "",
+        "`cryptosentinel/conversation/english_words.txt` holds ordinary English words, chosen by their rank in the "
+        "frequency lists of symspellpy (MIT, copyright 2025 mmb L, 2021 Wolf Garbe) and pyspellchecker (MIT, copyright "
+        "2018-2021 Tyler Barrus).",
+        "",
     ]
     return "\n".join(lines)
 
