@@ -18,10 +18,11 @@ from backend.cli.options import ConfigOption, SetOption
 from backend.cli.runs import runs_app
 from backend.cli.serve import serve_app
 from backend.cli.sft import sft
+from backend.cli.signals import end_in_order, exit_code
 from backend.cli.train import train
 from backend.config.load import load_config
 from backend.distributed.parent import follow_parent
-from backend.errors import message_and_code
+from backend.errors import INTERRUPTED, message_and_code
 from simulator.errors import Interrupted, RunFailed, UserError
 
 # Libraries are imported inside the commands: torch takes seconds, and `--help` should not.
@@ -48,16 +49,25 @@ def show_config(config: ConfigOption = "demo", set_: SetOption = None) -> None:
 
 
 def main() -> None:
-    """Entry point. A user's mistake ends with exit code 2, a failed run with 1, both with one clear message."""
+    """Entry point. A user's mistake ends with exit code 2, a failed run with 1, both with one clear message. Ctrl-C
+    or a signal ends with 128 and the signal's number."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    follow_parent()
-    try:
-        app()
-    except (UserError, Interrupted, RunFailed, OSError) as error:
-        known = message_and_code(error)
-        if known is None:
+    with end_in_order():
+        follow_parent()
+        try:
+            app()
+        except (UserError, Interrupted, RunFailed, OSError) as error:
+            known = message_and_code(error)
+            if known is None:
+                raise
+            message, code = known
+            _fail(message, exit_code(code) if isinstance(error, Interrupted) else code)
+        except KeyboardInterrupt:  # before or after what a command does: nothing was begun, or all is stored
+            _fail("stopped", exit_code(INTERRUPTED))
+        except SystemExit as ending:
+            if ending.code == INTERRUPTED:
+                raise SystemExit(exit_code(INTERRUPTED)) from None
             raise
-        _fail(*known)
 
 
 def _fail(message: str, code: int) -> None:

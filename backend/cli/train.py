@@ -13,7 +13,6 @@ from rich.table import Table
 
 from backend.cli.console import bars, console, narrow_table, print_config, print_notes
 from backend.cli.options import ConfigOption, MarketOptions, RecordOptions, SetOption, grouped
-from backend.cli.serve import end_on_sigterm
 from backend.runs.requests import Observer, RunStart, TrainRequest
 from simulator.errors import UserError
 
@@ -140,7 +139,6 @@ def train(
         if isinstance(process, SeveralProcesses):
             if where == "mem://":
                 raise UserError("--store mem:// is in this process alone, and --launch has several: give a folder")
-            end_on_sigterm()  # with all that is started from here on
             process = replace(process, cluster=cluster)
             options = process.resume_options
 

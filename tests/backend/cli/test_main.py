@@ -422,7 +422,7 @@ def _program(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_training_that_was_killed_goes_on_to_the_same_parameters(
     how: signal.Signals, command: Run, tmp_path: Path, nano: Path
 ) -> None:
@@ -434,7 +434,7 @@ def test_a_training_that_was_killed_goes_on_to_the_same_parameters(
             break
         time.sleep(0.1)
     process.send_signal(how)
-    assert process.wait(timeout=60) == (130 if how == signal.SIGINT else -how)
+    assert process.wait(timeout=60) == (-how if how == signal.SIGKILL else 128 + how)
     [folder] = tmp_path.glob("runs/train-*")
     assert not (folder / "checkpoints" / "step-000013").exists(), "it was killed in the middle"
     assert "interrupted" in command("runs").out

@@ -1,0 +1,50 @@
+"""How a command ends when it is told to: Ctrl-C, or a signal from a process manager.
+
+The first signal ends the command in order: what is under way is left, the run is recorded as interrupted, and the
+message says how to go on. That may take a while, as when a model is being saved. A second signal ends the process at
+once. Nothing that was acknowledged is lost by that: the store and the checkpoints outlive a kill at any moment. Whoever
+opens the store next finds the run interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+# SIGHUP comes when a terminal or a connection closes; under `nohup` it is ignored, and stays so.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_received: list[int] = []
+
+
+@contextmanager
+def end_in_order() -> Iterator[None]:
+    """Take the signals for a block, in the main thread: the first as `KeyboardInterrupt`, the second as the end."""
+    former = {number: signal.getsignal(number) for number in _SIGNALS}
+    _received.clear()
+    for number, handler in former.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _take)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def exit_code(otherwise: int) -> int:
+    """128 and the number of the signal that ended the command; `otherwise` where there was none."""
+    return 128 + _received[0] if _received else otherwise
+
+
+def _take(number: int, frame: FrameType | None) -> None:
+    _received.append(number)
+    if len(_received) == 1:
+        raise KeyboardInterrupt
+    # Not through the interpreter, which may be anywhere: in a lock, in a destructor, in the engine.
+    words = "\nended at once; what was stored until now is kept\n"
+    os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, words.encode())
+    os._exit(128 + number)

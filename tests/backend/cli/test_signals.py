@@ -1,0 +1,98 @@
+"""What a signal does to a command: the first ends it in order, the second at once."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backend.cli.main import main
+from backend.cli.signals import end_in_order, exit_code
+from backend.errors import INTERRUPTED
+
+ROOT = Path(__file__).parents[3]
+# A command that takes as long to end as it is told to, and says what it is at.
+COMMAND = """
+import sys, time
+from backend.cli.signals import end_in_order, exit_code
+with end_in_order():
+    try:
+        print("working", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("ending", flush=True)
+        time.sleep(float(sys.argv[1]))
+        print("ended", flush=True)
+        sys.exit(exit_code(1))
+"""
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+def command(seconds: float, wrapper: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    arguments = [*wrapper, sys.executable, "-c", COMMAND, str(seconds)]
+    process = subprocess.Popen(
+        arguments, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert line(process) == "working"
+    return process
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_first_signal_ends_a_command_in_order(number: signal.Signals) -> None:
+    process = command(0.0)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert out.split() == ["ending", "ended"]
+    assert err == ""
+    assert process.returncode == 128 + number
+
+
+@pytest.mark.parametrize("second", SIGNALS)
+def test_the_second_signal_ends_it_at_once_and_says_what_is_kept(second: signal.Signals) -> None:
+    process = command(60.0)
+    process.send_signal(signal.SIGINT)
+    assert line(process) == "ending"
+    process.send_signal(second)
+    out, err = process.communicate(timeout=30)
+    assert out == ""
+    assert err.strip() == "ended at once; what was stored until now is kept"
+    assert process.returncode == 128 + second
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """As under `nohup`: the end of the terminal does not end the training."""
+    process = command(0.0, wrapper=("nohup",))
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_handlers_are_put_back_and_no_signal_is_no_code() -> None:
+    former = [signal.getsignal(number) for number in SIGNALS]
+    with end_in_order():
+        assert [signal.getsignal(number) for number in SIGNALS] != former
+    assert [signal.getsignal(number) for number in SIGNALS] == former
+    assert exit_code(7) == 7
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_before_anything_was_begun_is_no_traceback(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def follow() -> None:
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("backend.cli.main.app", follow)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 128 + number
+    assert capsys.readouterr().err.strip() == "error: stopped"
+    assert INTERRUPTED == 128 + signal.SIGINT
