@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from simulator.errors import DataError
 
+_MOST_VALUES, _MOST_BYTES = 400_000_000, 8 * 2**30  # of one file
 # Times outside this range are seconds, microseconds or garbage, not milliseconds since the epoch.
 EARLIEST, LATEST = 946_684_800_000, 4_102_444_800_000  # 2000-01-01, 2100-01-01
 
@@ -33,10 +34,11 @@ def column_names(path: Path) -> list[str]:
 def read_table(path: Path, required: tuple[str, ...]) -> pa.Table:
     """The table in `path`. Raises `DataError` when it is missing, unreadable or lacks one of the `required` columns."""
     try:
+        _check_size(path)
         table = pq.read_table(path, partitioning=None)
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     missing = [name for name in required if name not in table.column_names]
     if missing:
@@ -44,6 +46,17 @@ def read_table(path: Path, required: tuple[str, ...]) -> pa.Table:
             f"{path}: column {', '.join(missing)} is missing; it has {', '.join(table.column_names) or 'none'}"
         )
     return table
+
+
+def _check_size(path: Path) -> None:
+    """Raise `DataError` for a file that says that it holds more than a machine should be asked for."""
+    about = pq.read_metadata(path)
+    size = sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
+    if about.num_rows * about.num_columns > _MOST_VALUES or size > _MOST_BYTES:
+        raise DataError(
+            f"{path}: {about.num_rows:,} rows of {about.num_columns} columns, {size:,} bytes unpacked; at most "
+            f"{_MOST_VALUES:,} values and {_MOST_BYTES:,} bytes are read: divide it into files by symbol or time"
+        )
 
 
 def times(table: pa.Table, name: str, path: Path) -> npt.NDArray[np.int64]:

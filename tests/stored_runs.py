@@ -13,9 +13,8 @@ from functools import cache
 from typing import Any
 
 from backend.decisions.backtest_document import BacktestDocument, write_backtest
-from backend.decisions.document import DecisionDocument, StoredDecision, write_decisions
+from backend.decisions.document import EXAMPLE_DECISION, DecisionDocument, StoredDecision, write_decisions
 from backend.decisions.recording import episode_decisions
-from backend.evaluation.evaluate import EXAMPLE_DECISION
 from backend.store.records import EvaluationRecord, RolloutRecord, RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES

@@ -12,6 +12,7 @@ import streamlit as st
 from backend.reporting.run_page import RunPage
 from backend.store.errors import StoreError
 from backend.store.store import Store
+from cryptosentinel.protocol.untrusted import visible
 from simulator.errors import UserError
 
 STORE_VARIABLE = "CRYPTOSENTINEL_STORE"
@@ -39,8 +40,8 @@ def mistakes_explained() -> Iterator[None]:
 
 
 def escape_markdown(text: str) -> str:
-    """`text` for a place that reads Markdown, so that it comes out as it is."""
-    return re.sub(r"([\\`*_{}\[\]<>#$~|:])", r"\\\1", text)
+    """`text` for a place that reads Markdown, so that it comes out as it is, with nothing in it that cannot be seen."""
+    return re.sub(r"([\\`*_{}\[\]<>#$~|:])", r"\\\1", visible(text))
 
 
 def read_run(run_id: str) -> RunPage:

@@ -7,6 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from backend.builders.teams import LoadedTeam, team_settings
 from backend.config.schema import TeamConfig
 from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
@@ -45,10 +47,12 @@ def replayed_team(folder: Path) -> LoadedTeam:
     cassette = Cassette(folder)
     try:
         name, team, budget = (cassette.settings[key] for key in ("name", "team", "budget"))
+        if not isinstance(name, str):
+            raise TypeError(f"name is {type(name).__name__}")
         loaded = LoadedTeam(
             name, Team(cassette.codec, cassette.policy_version, _settings(team)), cassette, _budget(budget)
         )
-    except (KeyError, TypeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{folder / HEADER} does not describe a team ({error}): record the run anew") from error
     return loaded
 
@@ -58,9 +62,14 @@ def _settings(document: Mapping[str, Any]) -> TeamSettings:
     before they were masked hold them as they were."""
     defaults = {**asdict(team_settings(TeamConfig(), 1.0)), "headlines": "shown"}
     typed = {"roles": tuple(document["roles"]), "sampling": Sampling(**document["sampling"])}
-    return TeamSettings(**{**defaults, **document, **typed})
+    settings = TypeAdapter(TeamSettings).validate_python({**defaults, **document, **typed})
+    # What a team's configuration could not say, a recording may not say either.
+    TeamConfig.model_validate(
+        {name: getattr(settings, name) for name in TeamConfig.model_fields if hasattr(settings, name)}
+    )
+    return settings
 
 
 def _budget(document: Mapping[str, Any]) -> Budget:
-    spans = {name: SpendingLimits(**document[name]) for name in ("decision", "day", "run")}
-    return Budget(**spans, price=Price(**document["price"]))
+    spans = {name: TypeAdapter(SpendingLimits).validate_python(document[name]) for name in ("decision", "day", "run")}
+    return Budget(**spans, price=TypeAdapter(Price).validate_python(document["price"]))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from backend.builders.engines import LoadedEngine, load_engine, served_engine
 from backend.config.schema import Config, TeamConfig
-from backend.models.manifest import read_manifest
+from backend.models.manifest import base_of_team, read_manifest
 from backend.policies.adapter_shapes import largest_rank
 from backend.policies.adapters import export_adapter, load_versions
 from backend.policies.build import role_policies
@@ -120,9 +120,9 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
         )
     folder = Path(name)
     manifest = read_manifest(folder)
-    base = folder / manifest.base
+    base = base_of_team(folder, manifest, config.training.base_model)
     if config.engine.kind == "local":
-        loaded = load_team(name, config.team, trained=trained)
+        loaded = load_team(name, config.team, trained=trained, base=config.training.base_model)
         settings = loaded.team.settings
         room = min(config.engine.context_tokens or settings.context_tokens, settings.context_tokens)
         team = Team(loaded.team.codec, loaded.team.version_of, replace(settings, context_tokens=room))
@@ -147,11 +147,12 @@ def _label(folder: Path, trained: bool) -> str:
     return folder.resolve().name if trained else "warm_started"
 
 
-def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedTeam:
+def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str = "") -> LoadedTeam:
     """`scripted`, or the folder of a training run; with `trained` False the team as the run began.
 
     The scripted team uses `config`. A trained team keeps the settings it was trained with, except `memory`, which
-    training never uses. Raises `UserError` for a folder that holds no team.
+    training never uses. `base` is the user's name of a base model that does not lie in the team's folder. Raises
+    `UserError` for a folder that holds no team.
     """
     if name == SCRIPTED:
         return scripted_team(config)
@@ -159,7 +160,7 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True) -> LoadedT
     manifest = read_manifest(folder)
     trained_with = manifest.config
     policies, codec = role_policies(
-        folder / manifest.base,
+        base_of_team(folder, manifest, base),
         trained_with.training,
         empty_think=trained_with.engine.empty_think,
         roles=roles_of(trained_with.team.roles),

@@ -86,7 +86,7 @@ def backtest(
     for stored in outcome.summary.backtests:
         line = inference_cost_line(stored.document)
         if line is not None:
-            console.print(f"{stored.name}: {line}", markup=False)
+            console.print(f"{stored.name}: {line}")
     print_notes(note for note in outcome.notes if note not in shown_before)
     console.print(f"report: {outcome.report}")
 

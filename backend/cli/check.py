@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from backend.cli.console import bars, console, print_notes
@@ -82,7 +81,7 @@ def lookahead(
         raise typer.Exit(1)
     if not report.with_orders:
         console.print("note: no order was sent at any of these times, which proves little; choose another window")
-    console.print(f"{case.name}: no look-ahead found", markup=False)
+    console.print(f"{case.name}: no look-ahead found")
 
 
 @check_app.command("recursion")
@@ -133,7 +132,7 @@ def recursion(
             markup=False,
         )
         raise typer.Exit(1)
-    console.print(f"{case.name}: from {report.settled} bars of history on, more of it changes nothing", markup=False)
+    console.print(f"{case.name}: from {report.settled} bars of history on, more of it changes nothing")
 
 
 def _case(subject: SubjectOptions, market: MarketOptions, window: WindowOptions, *, greedy: bool = False) -> CheckCase:
@@ -164,11 +163,11 @@ def _announce(case: CheckCase) -> None:
 
 
 def _findings_table(title: str, findings: tuple[LookaheadFinding, ...]) -> Table:
-    table = Table("kind", "time (UTC)", "symbol", "field", "whole market", "altered market", title=escape(title))
+    table = Table("kind", "time (UTC)", "symbol", "field", "whole market", "altered market", title=title)
     table.title_justify = "left"
     for one in findings[:_SHOWN]:
         cells = (one.kind, format_time(one.time), one.symbol, one.field, _short(one.expected), _short(one.found))
-        table.add_row(*map(escape, cells))
+        table.add_row(*cells)
     if len(findings) > _SHOWN:
         table.caption = f"and {len(findings) - _SHOWN} more; --out FILE.json has all"
     return table
@@ -197,4 +196,4 @@ def _write(out: Path | None, report: dict[str, Any]) -> None:
     if out is None:
         return
     out.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    console.print(f"report: {out}", markup=False)
+    console.print(f"report: {out}")

@@ -7,19 +7,44 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
+from rich.style import Style
 from rich.table import Table
+from rich.text import Text
 
 from backend.config.load import describe
 from backend.config.schema import Config
 from backend.runs.requests import Observer, RunStart
+from cryptosentinel.protocol.untrusted import visible
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
     from backend.training.trainer import Progress as TrainingProgress
 
-console = Console()
-errors = Console(stderr=True)
+
+class PlainConsole(Console):
+    """A terminal for text that is not ours: names, notes, messages and settings out of records and files.
+
+    Nothing in a text is markup, and every character that a terminal would obey is spelled out. All that the command
+    line prints passes here, so no command needs to remember it; what is bold or red is said with `style` or `Text`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, *, style: str | Style = "", **options: Any) -> Text:
+        """The text as it is; its markup is none."""
+        return super().render_str(visible(text), style=style, **{**options, "markup": False, "emoji": False})
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """The parts of whatever is printed, none of which holds a control character but those of the console itself."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else visible(text), style, control)
+
+
+console = PlainConsole()
+errors = PlainConsole(stderr=True)
 
 
 class ProgressBars(Observer):
@@ -63,11 +88,11 @@ def _nothing(start: RunStart) -> None:
 def bars(on_start: Callable[[RunStart], None] = _nothing) -> Iterator[ProgressBars]:
     """Progress bars for the time of a block; they observe a run."""
     columns = (
-        TextColumn("{task.description:<20}"),
+        TextColumn("{task.description:<20}", markup=False),
         BarColumn(bar_width=14),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=console) as progress:
         yield ProgressBars(progress, on_start)
@@ -78,14 +103,14 @@ def print_account(start: RunStart) -> None:
     from backend.builders.market import describe_costs, describe_venue
 
     account, market = start.account, start.market
-    console.print(f"costs: {describe_costs(account.costs, market)}", markup=False)
-    console.print(f"venue: {describe_venue(account.venue, market)}", markup=False)
+    console.print(f"costs: {describe_costs(account.costs, market)}")
+    console.print(f"venue: {describe_venue(account.venue, market)}")
 
 
 def print_notes(notes: Iterable[str]) -> None:
     """Print what a reader must know, a line each."""
     for note in notes:
-        console.print(f"note: {note}", markup=False)
+        console.print(f"note: {note}")
 
 
 def narrow_table(title: str) -> Table:
@@ -97,22 +122,17 @@ def narrow_table(title: str) -> Table:
 
 def comparison_table(title: str, evaluation: Mapping[str, Any]) -> Table:
     """The rows of an evaluation, the best return first."""
-    table = narrow_table(f"{title}: means over {evaluation['windows']} windows")
+    table = narrow_table(f"{title}: means over {evaluation.get('windows')} windows")
     for heading in ("return%", "Sharpe", "loss%", "expo", "trades", "long", "hold", "cost%"):
         table.add_column(heading, justify="right", no_wrap=True)
-    rows = sorted(evaluation["rows"].items(), key=lambda item: -item[1]["total_return"])
+    rows = sorted(evaluation["rows"].items(), key=lambda item: -(item[1].get("total_return") or 0.0))
+    forms = (
+        ("total_return", 100, "+.2f"), ("sharpe", 1, ".2f"), ("max_drawdown", 100, ".1f"), ("exposure", 1, ".2f"),
+        ("trades", 1, ".1f"), ("long_share", 1, ".2f"), ("hold_rate", 1, ".2f"), ("costs", 100, ".2f"),
+    )  # fmt: skip
     for name, row in rows:
-        table.add_row(
-            name,
-            f"{100 * row['total_return']:+.2f}",
-            f"{row['sharpe']:.2f}",
-            f"{100 * row['max_drawdown']:.1f}",
-            f"{row['exposure']:.2f}",
-            f"{row['trades']:.1f}",
-            f"{row['long_share']:.2f}",
-            "-" if row["hold_rate"] is None else f"{row['hold_rate']:.2f}",
-            f"{100 * row['costs']:.2f}",
-        )
+        cells = [(row.get(key), scale, form) for key, scale, form in forms]
+        table.add_row(name, *("-" if value is None else f"{scale * value:{form}}" for value, scale, form in cells))
     return table
 
 

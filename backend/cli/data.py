@@ -53,7 +53,7 @@ def data_check(
 
     issues = Catalog(data).check(split_names(symbols) or None, timeframe or None)
     for issue in issues:
-        console.print(f"{'unusable' if issue.fatal else 'note':<9} {issue}", markup=False)
+        console.print(f"{'unusable' if issue.fatal else 'note':<9} {issue}")
     fatal = sum(issue.fatal for issue in issues)
     if fatal:
         raise DataError(f"{data}: {fatal} findings make the data unusable; mend or remove the files named above")
@@ -74,7 +74,7 @@ def data_import(
             source, out, split_names(symbols) or None, lambda done, total: shown.progress("import", done, total)
         )
     for one in report.sources:
-        console.print(f"{one.outcome:<9} {one.path}: {one.detail}", markup=False, soft_wrap=True)
+        console.print(f"{one.outcome:<9} {one.path}: {one.detail}", soft_wrap=True)
     for catalog in report.catalogs:
         states = {path: state for path, state in report.written if path.parent == catalog}
         counts = ", ".join(
@@ -82,10 +82,10 @@ def data_import(
             for state in ("written", "unchanged", "replaced")
             if (count := list(states.values()).count(state))
         )
-        console.print(f"{catalog}: {counts}", markup=False, soft_wrap=True)
+        console.print(f"{catalog}: {counts}", soft_wrap=True)
         for path, state in states.items():
             if state == "replaced":
-                console.print(f"replaced  {path}: it had other content", markup=False, soft_wrap=True)
+                console.print(f"replaced  {path}: it had other content", soft_wrap=True)
     if not report.catalogs:
         raise DataError(f"{source}: nothing could be used; the reasons are above")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from backend.cli.console import console, narrow_table
 from backend.cli.options import StoreOption
@@ -47,36 +47,36 @@ def doctor(
             json_.write_text(json.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
         except OSError as error:
             raise UserError(f"{json_} cannot be written ({error.strerror}): give another file with --json") from error
-        console.print(f"all of it: {json_}", markup=False)
+        console.print(f"all of it: {json_}")
 
 
 def show(found: Examination) -> None:
     """Print an examination."""
-    from backend.decisions.tree import visible
     from backend.training.diagnostics.examine import ROLE_ROWS, TEAM_ROWS
     from cryptosentinel.agents.registry import ROLES
 
-    console.print(f"{found.run}: {found.steps} steps; means of the first and the last third of them", markup=False)
+    console.print(f"{found.run}: {found.steps} steps; means of the first and the last third of them")
     for role in ROLES:
         table = _table(found, role, [(f"{role}/{name}", words) for name, words in ROLE_ROWS])
         if table.row_count:
             console.print(table)
         if found.failures.get(role):
             ranked = sorted(found.failures[role].items(), key=lambda item: -item[1])
-            told = ", ".join(f"{visible(reason)[:60]} {count}" for reason, count in ranked[:5])
-            console.print(f"{role}: invalid because of {told}", markup=False)
+            told = ", ".join(f"{reason[:60]} {count}" for reason, count in ranked[:5])
+            console.print(f"{role}: invalid because of {told}")
     console.print(_table(found, "team", TEAM_ROWS))
-    console.print(found.verdict(), markup=False)
+    console.print(found.verdict())
     for one in found.findings:
         lasted = f"step {one.step}" if one.until == one.step else f"from step {one.step} to {one.until}"
-        console.print(f"[bold]{one.severity}: {one.rule}[/bold], {one.role or 'team'}, {lasted}, at {one.value:.4g}")
-        console.print(f"  when: {escape(one.condition)}")
-        console.print(f"  try: {escape(one.advice)}")
+        name = Text(f"{one.severity}: {one.rule}", style="bold")
+        console.print(Text.assemble(name, f", {one.role or 'team'}, {lasted}, at {one.value:.4g}"))
+        console.print(f"  when: {one.condition}")
+        console.print(f"  try: {one.advice}")
     if found.too_short:
-        console.print(f"not judged yet, steps that they need more: {_steps_missing(found)}", markup=False)
+        console.print(f"not judged yet, steps that they need more: {_steps_missing(found)}")
     if found.unjudged:
         told = "; ".join(f"{rule} ({', '.join(needs)})" for rule, needs in found.unjudged.items())
-        console.print(f"not judged, for want of metrics: {told}", markup=False)
+        console.print(f"not judged, for want of metrics: {told}")
 
 
 def _steps_missing(found: Examination) -> str:

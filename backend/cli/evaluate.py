@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from backend.cli.console import bars, comparison_table, console, difference_line, print_account
+from backend.cli.console import bars, comparison_table, console, difference_line, print_account, print_notes
 from backend.cli.options import (
     BaselinesOption,
     ConfigOption,
@@ -17,7 +17,7 @@ from backend.cli.options import (
     baseline_names,
     grouped,
 )
-from backend.runs.requests import EvaluateRequest, RunRequest
+from backend.runs.requests import EvaluateRequest, RunRequest, RunStart
 
 
 @grouped
@@ -41,7 +41,12 @@ def evaluate(
         baselines=baseline_names(baselines),
         **market.given(),
     )
-    with bars(print_account) as shown:
+
+    def announce(start: RunStart) -> None:
+        print_notes(start.notes)
+        print_account(start)
+
+    with bars(announce) as shown:
         outcome = evaluate_team(request, recorded.store, recorded.runs, shown)
     console.print(comparison_table("Held out", outcome.held_out))
     console.print(difference_line(outcome.held_out))

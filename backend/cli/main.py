@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import unicodedata
 
 import typer
 
@@ -54,6 +55,7 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     with end_in_order():
         follow_parent()
+        _check_arguments(sys.argv[1:])
         try:
             app()
         except (UserError, Interrupted, RunFailed, OSError) as error:
@@ -70,6 +72,13 @@ def main() -> None:
             raise
 
 
+def _check_arguments(arguments: list[str]) -> None:
+    """End the program where an argument holds what a terminal obeys; a file's name that a shell has put there may."""
+    for argument in arguments:
+        if any(unicodedata.category(one) == "Cc" and one not in "\n\t" for one in argument):
+            _fail(f"the argument {argument!r} holds a control character: rename the file, or type it anew", 2)
+
+
 def _fail(message: str, code: int) -> None:
-    errors.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    errors.print(f"error: {message}", style="red", highlight=False, soft_wrap=True)
     sys.exit(code)

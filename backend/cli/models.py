@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from backend.cli.console import console, narrow_table
+from backend.cli.console import console, narrow_table, print_notes
 from backend.cli.options import RunsOption
 from backend.runs.requests import RUNS
 from simulator.errors import UserError
@@ -40,12 +40,12 @@ def list_models(models: ModelsOption = Path("models"), runs: RunsOption = RUNS) 
         )
     if adapters:
         console.print(_adapter_table(adapters))
-        console.print("* the run's team answers with these", markup=False)
+        console.print("* the run's team answers with these")
     else:
-        console.print(f"no adapters in {runs}: runs of `train` and `sft` keep them there", markup=False)
+        console.print(f"no adapters in {runs}: runs of `train` and `sft` keep them there")
     for told in (*(one.problem for one in bases), *(one.state for one in adapters if one.state not in _GOOD)):
         if told:
-            console.print(f"wrong: {told}", markup=False)
+            console.print(f"wrong: {told}")
 
 
 @models_app.command("check")
@@ -75,23 +75,24 @@ def pull(
     from backend.models.checks import check_base
     from backend.models.hub import pull_model
 
-    console.print(f"{name} at {revision}", markup=False)
+    console.print(f"{name} at {revision}")
     done = pull_model(name, revision, to, models)
     told = "fetched into" if done.fetched else "is whole already in"
     console.print(
         f"{done.files} files, {done.size / 2**20:,.1f} MiB of commit {done.revision[:12]}: {told} {done.folder}"
     )
     _conclude(check_base(done.folder), done.folder)
-    console.print(f"use it with: --set training.base_model={name if to is None else done.folder}", markup=False)
+    console.print(f"use it with: --set training.base_model={name if to is None else done.folder}")
 
 
 @models_app.command("export")
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     to: Annotated[Path, typer.Option("--to", help="Folder that becomes one of a PEFT folder for each role.")],
+    base: Annotated[str, typer.Option("--base", help="The team's base model, if it is not in the run's folder.")] = "",
 ) -> None:
     """Write the adapters of a run's team as PEFT folders, which peft and vLLM load."""
-    from backend.models.manifest import read_manifest
+    from backend.models.manifest import base_of_team, read_manifest, team_notice
     from backend.models.registry import step_of
     from backend.policies.adapters import export_adapter, load_versions
     from backend.policies.build import role_policies
@@ -102,12 +103,15 @@ def export(
     if weights is None:
         raise UserError(f"the team of {run} is its base itself, so there is no adapter to export: use the base")
     trained_with = manifest.config
-    policies, _ = role_policies(run / manifest.base, trained_with.training, roles=roles_of(trained_with.team.roles))
+    print_notes(said for said in [team_notice(run, manifest)] if said)
+    policies, _ = role_policies(
+        base_of_team(run, manifest, base), trained_with.training, roles=roles_of(trained_with.team.roles)
+    )
     load_versions(policies, run / weights)
     for role in policies.roles:
         step = step_of(Path(weights)) or 0
         one = export_adapter(policies, role, to / role, run=run.resolve().name, step=step)
-        console.print(f"{one.version}: {one.folder}", markup=False)
+        console.print(f"{one.version}: {one.folder}")
 
 
 _GOOD = ("ok", "no checksum")
@@ -117,9 +121,7 @@ def _conclude(findings: Findings, path: Path) -> None:
     """Show every finding. Raises `UserError` where one is wrong."""
     styles = {"ok": "green", "note": "", "wrong": "red"}
     for one in findings.entries:
-        console.print(
-            f"{one.state:<6} {one.what}: {one.detail}", style=styles[one.state], markup=False, highlight=False
-        )
+        console.print(f"{one.state:<6} {one.what}: {one.detail}", style=styles[one.state], highlight=False)
     if findings.wrong:
         raise UserError(f"{path}: {findings.wrong} of {len(findings.entries)} checks failed; mend what is said above")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,7 +85,7 @@ def runs_show(
         html.write_text(decision_page(stored, tree), encoding="utf-8")
     except OSError as error:
         raise UserError(f"{html} cannot be written ({error.strerror}): give another file with --html") from error
-    console.print(f"decision {decision}: {html}", markup=False)
+    console.print(f"decision {decision}: {html}")
 
 
 @runs_app.command("export")
@@ -100,7 +101,7 @@ def runs_export(
 
     with Store.open(_where(context, store), reads_only=True) as opened:
         count = export_run(opened, run, file)
-    console.print(f"wrote {count} records of run {run} to {file}", markup=False, soft_wrap=True)
+    console.print(f"wrote {count} records of run {run} to {file}", soft_wrap=True)
 
 
 @runs_app.command("import")
@@ -110,14 +111,43 @@ def runs_import(
     store: StoreOption = "",
 ) -> None:
     """Add the run in a file to a store. A run that is there already must be the very same."""
+    from backend.decisions.checked_documents import check_document
     from backend.store.store import Store
     from backend.store.transfer import import_run
 
     where = _where(context, store)
     with Store.open(where) as opened:
-        run, count = import_run(opened, file)
+        run, count = import_run(opened, file, check_document)
     line = f"wrote {count} records of run {run} to {where}" if count else f"{where} has this very run {run} already"
-    console.print(line, markup=False, soft_wrap=True)
+    console.print(line, soft_wrap=True)
+
+
+@runs_app.command("adopt")
+def runs_adopt(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(help="A run, as `cryptosentinel runs` lists it.")],
+    store: StoreOption = "",
+) -> None:
+    """Take a run over as your own: from then on, what its record says is run, contacted and read when it goes on.
+
+    Your own runs need it where they were made by a version that signed none, or came back out of an export.
+    """
+    from dataclasses import replace
+
+    from backend.config.ownership import is_own, signed
+    from backend.store.run_record import stored_config
+    from backend.store.store import Store
+
+    with Store.open(_where(context, store)) as opened:
+        record = opened.run(run)
+        _, withheld = stored_config(record)
+        document = signed(run, record.config)
+        if not is_own(run, document):
+            raise UserError("your key cannot be kept: make ~/.local/state writable, or name a folder in XDG_STATE_HOME")
+        opened.add_run(replace(record, config=document))
+    for one in withheld:
+        console.print(f"{one.key} = {json.dumps(one.value)}")
+    console.print(f"run {run} is your own now; {len(withheld)} settings that only you may say are taken from it")
 
 
 @runs_app.command("upgrade")
@@ -129,7 +159,7 @@ def runs_upgrade(context: typer.Context, store: StoreOption = "") -> None:
     where = _where(context, store)
     with Store.open(where):
         pass
-    console.print(f"{where} has version {SCHEMA_VERSION} of the schema", markup=False, soft_wrap=True)
+    console.print(f"{where} has version {SCHEMA_VERSION} of the schema", soft_wrap=True)
 
 
 def _where(context: typer.Context, store: str) -> str:
@@ -138,20 +168,21 @@ def _where(context: typer.Context, store: str) -> str:
 
 
 def _show(opened: Store, run: str) -> None:
+    from backend.decisions.checked_documents import check_document
     from backend.decisions.document import read_decisions
-    from backend.decisions.tree import describe_decisions, visible
+    from backend.decisions.tree import describe_decisions
 
     record = opened.run(run)
+    check_document(record)
     message = f" ({record.message})" if record.message else ""
-    console.print(visible(f"{record.run}: {record.kind}, {record.status}{message}"), markup=False)
+    console.print(f"{record.run}: {record.kind}, {record.status}{message}")
     console.print_json(data=record.config)
     for evaluation in opened.evaluations(run):
+        check_document(evaluation)
         if "rows" in evaluation.result:
             console.print(comparison_table(evaluation.name, evaluation.result))
-            console.print(difference_line(evaluation.result))
+            if evaluation.result.get("difference"):
+                console.print(difference_line(evaluation.result))
     decisions = read_decisions(opened, run)
     if decisions:
-        console.print(
-            visible(f"decisions: {describe_decisions(decisions)}; see one with: runs show {run} --decision N"),
-            markup=False,
-        )
+        console.print(f"decisions: {describe_decisions(decisions)}; see one with: runs show {run} --decision N")

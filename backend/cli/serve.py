@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
-from rich.text import Text
 
 from backend.cli.console import console, narrow_table
 from backend.runs.requests import STORE
@@ -31,6 +30,13 @@ RunsFolderOption = Annotated[
     Path, typer.Option("--runs", help="Folder that holds the run's folder; all its processes share it.")
 ]
 ReplacesOption = Annotated[str, typer.Option("--replaces", hidden=True)]
+ApprovedOption = Annotated[
+    str,
+    typer.Option(
+        "--approved",
+        help="SHA-256 of the run's configuration, where this machine has not the key of the user who began the run.",
+    ),
+]
 
 
 serve_app = typer.Typer(
@@ -72,7 +78,7 @@ def serve_store_command(
             return
         # The first line says that it listens: not wrapped at the width of a terminal, and at once for who waits.
         listens = True
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        console.print(line, soft_wrap=True, highlight=False)
         console.file.flush()
 
     with json_lines(Place(service="store")):
@@ -87,12 +93,13 @@ def serve_rollout(
     number: Annotated[int, typer.Option("--number", min=0, help="Which of the workers this is; 0 leads.")] = 0,
     workers: Annotated[int, typer.Option("--workers", min=1, help="How many workers the run has.")] = 1,
     replaces: ReplacesOption = "",
+    approved: ApprovedOption = "",
 ) -> None:
     """Roll out for a training run, until it is over."""
     with _service(run, f"rollout-{number}", None):
         from backend.distributed.entrypoints import run_worker
 
-        run_worker(store, run, runs, number, workers, replaces)
+        run_worker(store, run, runs, number, workers, replaces, approved=approved)
 
 
 @serve_app.command("trainer")
@@ -102,12 +109,13 @@ def serve_trainer(
     store: ServedStoreOption = STORE,
     runs: RunsFolderOption = Path("runs"),
     replaces: ReplacesOption = "",
+    approved: ApprovedOption = "",
 ) -> None:
     """Train one role of a training run, until it is over."""
     with _service(run, f"trainer-{role}", role):
         from backend.distributed.entrypoints import run_role
 
-        run_role(store, run, runs, role, replaces)
+        run_role(store, run, runs, role, replaces, approved=approved)
 
 
 @serve_app.command("status")
@@ -145,8 +153,7 @@ def serve_status(
         for process in one.processes:
             cells = (process.step, process.lag, process.queue, f"{process.heartbeat_age:.0f} s ago", process.weights,
                      process.code, process.process, process.message)  # fmt: skip
-            # What a process says of itself is text, not markup.
-            table.add_row(process.name, process.state, *(Text("" if cell is None else str(cell)) for cell in cells))
+            table.add_row(process.name, process.state, *("" if cell is None else str(cell) for cell in cells))
         console.print(table)
     if not found:
         console.print(f"no run at {store} has processes")

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from backend.cli.console import bars, console, narrow_table, print_config, print_notes
 from backend.cli.options import ConfigOption, MarketOptions, RecordOptions, SetOption, grouped
+from backend.config.ownership import digest_of
 from backend.runs.requests import Observer, RunStart, TrainRequest
 from simulator.errors import UserError
 
@@ -72,15 +73,16 @@ class SeveralProcesses:
         from backend.training.start import begin
 
         begin(config, market, folder, observer.progress)
+        approved = digest_of(config.to_dict())
         total = config.training.stage1_steps + config.training.stage2_steps
 
         def on_step(step: int) -> None:
             observer.progress("M-GRPO", step, max(step, total))
 
         if self.cluster is None:
-            run_processes(self.store, run, self.runs, self.workers, on_step)
+            run_processes(self.store, run, self.runs, self.workers, on_step, approved=approved)
         else:
-            run_ray(self.store, run, self.runs, self.workers, on_step, ray_address=self.cluster)
+            run_ray(self.store, run, self.runs, self.workers, on_step, ray_address=self.cluster, approved=approved)
         return coordinator_state(folder)
 
 
@@ -183,10 +185,10 @@ def show_dry_run(config: Config) -> None:
     plan = plan_of(config, shape, hardware.kind)
     expected = estimate(shape, plan)
     base = config.training.base_model or "nano"
-    console.print(f"{base}: {shape.parameters / 1e9:.3g} billion parameters, {shape.layers} blocks", markup=False)
+    console.print(f"{base}: {shape.parameters / 1e9:.3g} billion parameters, {shape.layers} blocks")
     where = f"{hardware.device}, {hardware.precision}, gradient checkpointing {'on' if plan.checkpointing else 'off'}"
     console.print(_needs_table(f"memory of the trainer, estimated ({where})", expected))
-    console.print(memory_verdict(expected, free), markup=False)
+    console.print(memory_verdict(expected, free))
     if not plan.checkpointing:
         less = estimate(shape, replace(plan, checkpointing=True)).of("updates")
         console.print(
@@ -195,7 +197,7 @@ def show_dry_run(config: Config) -> None:
         )
     if plan.engine == "vllm" and not plan.shared:
         console.print(_needs_table("memory of the vLLM server, estimated", server(shape, plan)))
-        console.print(memory_verdict(server(shape, plan), machine_memory("cuda")), markup=False)
+        console.print(memory_verdict(server(shape, plan), machine_memory("cuda")))
     step = dry_run(config)
     if step.layers < shape.layers:
         console.print(f"note: {step.layers} of {shape.layers} blocks were built, as more do not fit here")

@@ -49,7 +49,7 @@ LoraAlpha = Annotated[int, Field(ge=0, le=4096)]
 class Section(BaseModel):
     """Base of all sections: frozen, no unknown keys, no silent conversion of types."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:

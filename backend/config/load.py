@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -22,7 +22,9 @@ from backend.config.schema import (
     Config,
     ConfigError,
 )
+from simulator.documents import MOST_DEPTH, depth_of, read_bytes
 
+_MOST_BYTES = 4 * 2**20  # of a file of settings
 PRESETS = Path(__file__).resolve().parents[2] / "configs"
 
 
@@ -62,8 +64,8 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     path = _find(source)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        data = parse_toml(read_bytes(path, _MOST_BYTES).decode("utf-8"))
+    except ValueError as error:
         raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
@@ -92,7 +94,21 @@ def override(config: Config, overrides: Sequence[str], source: str = "the run's 
     return _validated(data, source, {_apply(data, one): one for one in overrides})
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text. Raises `ValueError` for what is none, for one nested deeper than the stack, and for
+    numbers of absurd length."""
+    try:
+        data = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if depth_of(data) > MOST_DEPTH:
+        raise ValueError(f"it is nested deeper than {MOST_DEPTH} levels")
+    return data
+
+
 def _find(source: str | Path) -> Path:
+    if "\0" in str(source):
+        raise ConfigError(f"{str(source)!r} is the name of no file: presets are {', '.join(presets())}")
     path = Path(source)
     if path.suffix == ".toml" or len(path.parts) > 1:
         if not path.is_file():
@@ -113,9 +129,11 @@ def _apply(data: dict[str, Any], override: str) -> str:
     if not equals or len(parts) < 2 or not all(parts):
         raise ConfigError(f"override '{override}': write it as section.key=value, for example training.seed=5")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()  # a bare word, as in training.alignment=none
+    except ValueError as error:
+        raise ConfigError(f"override '{override[:80]}': {error}") from error
     for part in parts[:-1]:
         data = data.setdefault(part, {})
         if not isinstance(data, dict):
@@ -125,12 +143,33 @@ def _apply(data: dict[str, Any], override: str) -> str:
 
 
 def _validated(data: dict[str, Any], source: str, overridden: dict[str, str]) -> Config:
+    for place, text in _texts(data):
+        if "\0" in text or (not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text)):
+            raise ConfigError(
+                f"{source}: {place} holds a NUL character or half a surrogate pair: {text[:60]!r}; write it anew"
+            )
     try:
         # Through JSON, because strict validation takes a list for a tuple only there.
         return Config.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
+        if any(not problem["loc"] for problem in error.errors(include_url=False)):
+            raise ConfigError(f"{source}: {error.errors(include_url=False)[0]['msg']}") from error
         problems = [_problem(problem, source, overridden) for problem in error.errors(include_url=False)]
         raise ConfigError("\n".join(problems)) from error
+
+
+def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in a document, keys among them, with the dotted name of where it stands."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            name = f"{place}.{key}" if place else str(key)
+            yield "a key" if "\0" in str(key) else name, str(key)
+            yield from _texts(item, name)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item, place)
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:

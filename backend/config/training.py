@@ -31,7 +31,9 @@ class TrainingConfig(Section):
     """M-GRPO (arXiv 2511.13288) and its two-stage curriculum."""
 
     base_model: str = Field(
-        "", description="Qwen3 model to train: a folder, or the name of a pulled one; empty: make nano"
+        "",
+        description="Qwen3 model to train: a folder, or the name of a pulled one; empty: make nano. Also the base of a "
+        "team that has none in its folder",
     )
     start_from: str = Field(
         "", description="folder of a team of `sft` or `train` to continue from, its base included; empty: the base"

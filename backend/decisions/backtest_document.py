@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from backend.store.records import BacktestRecord
 from backend.store.store import Store
@@ -22,6 +23,7 @@ from simulator.backtest.run import BacktestResult
 from simulator.backtest.trades import Trade
 from simulator.exchange.exchange_records import Fill
 from simulator.exchange.orders import Order
+from simulator.tables import EARLIEST, LATEST
 
 Number = int | float  # an integer in JSON stays one
 
@@ -106,6 +108,24 @@ class BacktestDocument(VersionedDocument):
         if "total_return" not in metrics:
             raise ValueError("there is no total_return")
         return metrics
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        """One value of every curve at each time; times of this program, in their order."""
+        if not len(self.times) == len(self.equity) == len(self.exposure):
+            raise ValueError(
+                f"there are {len(self.times)} times, {len(self.equity)} values of equity and {len(self.exposure)} of "
+                "exposure"
+            )
+        if any(len(row) != len(self.symbols) for row in self.exposure):
+            raise ValueError("exposure is not of every symbol")
+        if not EARLIEST <= self.times[0] <= self.times[-1] < LATEST or any(
+            later <= earlier for earlier, later in pairwise(self.times)
+        ):
+            raise ValueError("times are not milliseconds since 1970, one after the other")
+        if not self.equity[0] > 0.0:
+            raise ValueError("the equity does not begin above 0")
+        return self
 
     @classmethod
     def of(cls, result: BacktestResult, inference: InferenceCost | None = None) -> BacktestDocument:

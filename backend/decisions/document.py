@@ -30,6 +30,9 @@ MaybeNumber = Annotated[
 ]
 
 
+EXAMPLE_DECISION = "story"  # the evaluation that keeps the decision which a run's report shows
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 

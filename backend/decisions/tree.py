@@ -1,13 +1,13 @@
 """A stored decision as a tree: who asked whom, with what words, and what came of it.
 
 Nothing is judged or shortened here. `backend.reporting.decision_narrative` says the tree in sentences,
-`backend.reporting.decision_views` shows all of it. What models and news said is untrusted: show it through `visible`.
+`backend.reporting.decision_views` shows all of it. What models and news said is untrusted: show it through
+`cryptosentinel.protocol.untrusted.visible`.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,8 +22,6 @@ from cryptosentinel.protocol.tool_calls import MalformedCall, ToolCall, parse
 from simulator.errors import UserError
 from simulator.exchange.exchange_records import Fill
 
-# Controls, which a terminal obeys; formats, which turn or hide text; lone surrogates; separators of lines.
-_UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 _COIN = re.compile(r"^(\S+): held ", re.MULTILINE)  # a coin's line in the manager's brief
 
 
@@ -136,13 +134,6 @@ class _Reading:
             content, call, consulted = self.open_turn
             self.turns.append(Turn(content, call, result, consulted))
         self.open_turn = None
-
-
-def visible(text: str) -> str:
-    """`text` with every character that a terminal or a page would obey or hide spelled out; only new lines stay."""
-    return "".join(
-        one if one == "\n" or unicodedata.category(one) not in _UNSEEN else f"\\u{{{ord(one):x}}}" for one in text
-    )
 
 
 def decision_tree(

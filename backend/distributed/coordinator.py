@@ -15,7 +15,7 @@ from backend.distributed.published_weights import PublishedWeights, replaced_wei
 from backend.distributed.run_files import SERVICES
 from backend.policies.adapters import load_versions
 from backend.policies.tensor_files import write_tensors
-from backend.training.checkpoints import TrainingState
+from backend.training.checkpoints import TrainingState, read_state
 from backend.training.components import LearningStep, TrainingParts
 from backend.training.learning.step_data import StepData
 from simulator.errors import UserError
@@ -78,9 +78,10 @@ class CoordinatorState:
         """As `StateStore.load`. Reads the file under its former name where there is no other."""
         for name in (_STATE, _FORMER_STATE):
             if (self._folder / name).is_file():
-                raw = json.loads((self._folder / name).read_text())
-                raw["rollbacks"] = [(int(step), str(role)) for step, role in raw["rollbacks"]]
-                return TrainingState(**raw)
+                try:
+                    return read_state(self._folder / name)
+                except (OSError, ValueError) as error:
+                    raise UserError(f"{self._folder / name} cannot be read ({error}): train anew") from error
         return None
 
     def save(self, state: TrainingState) -> None:

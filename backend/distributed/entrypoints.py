@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from backend.builders.market import load_market
-from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from backend.distributed.coordinator import CoordinatorState, RemoteLearners
 from backend.distributed.heartbeat import Heartbeat, RunOver
@@ -19,7 +18,7 @@ from backend.distributed.run_files import SERVICES, RunFiles
 from backend.models.registry import START
 from backend.store import lease
 from backend.store.records import RunRecord
-from backend.store.run_record import PROGRAM, versions
+from backend.store.run_record import PROGRAM, how_to_trust, stored_config, versions
 from backend.store.store import Store
 from backend.training.components import TrainingParts
 from backend.training.learning.data_parallel import gradient_pool
@@ -34,13 +33,20 @@ _log = logging.getLogger(__name__)
 
 
 def run_worker(
-    where: str, run: str, runs: Path, number: int, workers: int, replaces: str = "", files: RunFiles | None = None
+    where: str,
+    run: str,
+    runs: Path,
+    number: int,
+    workers: int,
+    replaces: str = "",
+    files: RunFiles | None = None,
+    approved: str = "",
 ) -> None:
     """Rollout worker `number` of `workers` of the run, to its end; number 0 is the coordinator. `where` is the store,
-    `runs` the folder of the runs' folders, `files` where the run's files are if they are not all there. Raises
-    `UserError`, `RunFailed`."""
+    `runs` the folder of the runs' folders, `files` where the run's files are if they are not all there, `approved` the
+    digest of a configuration that may be used although this user has not signed it. Raises `UserError`, `RunFailed`."""
     with Store.open(where) as store:
-        config, folder = _of_run(store, run, runs)
+        config, folder = _of_run(store, run, runs, approved)
         with Heartbeat(store, run, f"rollout-{number}", "rollout", None, replaces) as heartbeat:
             market = load_market(config.market, config.costs)
             if store.run(run).data_hash != market.content_hash:
@@ -75,10 +81,18 @@ def coordinator_trainer(parts: TrainingParts, heartbeat: Heartbeat, workers: int
     )
 
 
-def run_role(where: str, run: str, runs: Path, role: str, replaces: str = "", files: RunFiles | None = None) -> None:
+def run_role(
+    where: str,
+    run: str,
+    runs: Path,
+    role: str,
+    replaces: str = "",
+    files: RunFiles | None = None,
+    approved: str = "",
+) -> None:
     """The trainer of `role` of the run, to the run's end; the rest as `run_worker`. Raises `UserError`, `RunFailed`."""
     with Store.open(where) as store:
-        config, folder = _of_run(store, run, runs)
+        config, folder = _of_run(store, run, runs, approved)
         team = roles_of(config.team.roles)
         if role not in team:
             raise UserError(f"no role '{role}' in the team of run {run}; there are {', '.join(team)}")
@@ -132,9 +146,9 @@ def check_distributed(config: Config, workers: int) -> None:
         )
 
 
-def _of_run(store: Store, run: str, runs: Path) -> tuple[Config, Path]:
+def _of_run(store: Store, run: str, runs: Path, approved: str) -> tuple[Config, Path]:
     """The run's configuration and folder. Raises `UserError` for one that is no training, is over, or was begun by
-    another version of this program."""
+    another version of this program, and for a record that says what only its user may say."""
     record = _run_with_owner(store, run)
     if record.kind != "train" or record.status != "running":
         raise UserError(
@@ -144,7 +158,10 @@ def _of_run(store: Store, run: str, runs: Path) -> tuple[Config, Path]:
     folder = runs / run
     if not folder.is_dir():
         raise UserError(f"{folder} is not there: give --runs the folder that all processes of the run share")
-    return config_from_dict(record.config["config"], f"the configuration of run {run}", to_continue=True), folder
+    config, withheld = stored_config(record, to_continue=True, approved=approved)
+    if withheld:
+        raise UserError(f"{how_to_trust(record, withheld)}; on a machine without your key, name it with --approved")
+    return config, folder
 
 
 def _run_with_owner(store: Store, run: str) -> RunRecord:

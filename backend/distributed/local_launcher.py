@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from backend.config.load import config_from_dict
 from backend.distributed.heartbeat import COORDINATOR
 from backend.distributed.logs import last_message
 from backend.distributed.parent import PARENT
 from backend.store.errors import StoreError
+from backend.store.run_record import stored_config
 from backend.store.store import Store
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import RunFailed
@@ -70,15 +70,17 @@ def run_processes(
     workers: int,
     on_step: OnStep,
     on_start: Callable[[str, int], None] | None = None,
+    approved: str = "",
 ) -> None:
     """The rollout workers and a trainer for each role of a run that has begun, until the coordinator has done.
 
     Logs are in the run's folder, `services/*.log`. A process that a signal has ended is started again; one that failed
-    ends the run: `RunFailed` with its last message. `on_start` gets the name and id of each process that starts.
+    ends the run: `RunFailed` with its last message. `on_start` gets the name and id of each process that starts;
+    `approved` is the digest of the run's configuration, for processes that cannot check its signature.
     """
     folder = runs / run / "services"
     folder.mkdir(parents=True, exist_ok=True)
-    common = ["--store", address, "--run", run, "--runs", str(runs)]
+    common = ["--store", address, "--run", run, "--runs", str(runs), *(["--approved", approved] if approved else [])]
     wanted = {
         f"rollout-{number}": ["serve", "rollout", *common, "--number", str(number), "--workers", str(workers)]
         for number in range(workers)
@@ -98,7 +100,7 @@ def run_processes(
 def _team(address: str, run: str) -> tuple[str, ...]:
     """The roles of the run's team."""
     with Store.open(address) as store:
-        config = config_from_dict(store.run(run).config["config"], f"the configuration of run {run}", to_continue=True)
+        config, _ = stored_config(store.run(run), to_continue=True)
     return roles_of(config.team.roles)
 
 

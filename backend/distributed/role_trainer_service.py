@@ -24,7 +24,8 @@ from backend.training.learning.role_trainer import GradientPool
 from backend.training.learning.step_data import LearningResult, StepData
 from backend.training.recorder import TrainingRecorder
 from backend.training.start import start_of
-from simulator.errors import RunFailed
+from simulator.documents import read_json
+from simulator.errors import RunFailed, UserError
 
 LAST_METRICS = "last_metrics.json"
 _FORMER_LAST_METRICS = "told.json"  # in the folders of older runs
@@ -156,7 +157,7 @@ class RoleTrainerService:
         last step was another."""
         for name in (LAST_METRICS, _FORMER_LAST_METRICS):
             path = self._services() / name
-            if path.is_file() and (saved := json.loads(path.read_text()))["step"] == self.state.step:
+            if path.is_file() and (saved := _metrics_in(path)).get("step") == self.state.step:
                 return {"metrics": saved["metrics"], "rolled_back": saved["rolled_back"]}
         return {"metrics": {}, "rolled_back": False}
 
@@ -168,3 +169,14 @@ class RoleTrainerService:
 
     def _published(self) -> Path:
         return self._services() / "published"
+
+
+def _metrics_in(path: Path) -> dict[str, Any]:
+    """What a file of last metrics holds. Raises `UserError` for one that is damaged."""
+    try:
+        saved = read_json(path, nan=True)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}): remove it to go on without the metrics of that step"
+        ) from error
+    return saved if isinstance(saved, dict) and {"metrics", "rolled_back"} <= saved.keys() else {}

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backend.config.load import config_from_dict
 from backend.config.training import TrainingConfig
 from backend.distributed.heartbeat import COORDINATOR, DEAD_AFTER
 from backend.distributed.step_records import closing_marker
 from backend.store.records import ServiceRecord
+from backend.store.run_record import stored_config
 from backend.store.store import Store
 
 
@@ -61,7 +61,7 @@ class RunProcesses:
 def processes_of(store: Store, run: str) -> RunProcesses:
     """The processes of a run, in order of their names. Raises `StoreError` if there is no such run."""
     record, services, now = store.run(run), store.services(run), store.now()
-    config = config_from_dict(record.config["config"], f"the configuration of run {run}").training
+    config = stored_config(record)[0].training
     coordinator = next((service.step for service in services if service.name == COORDINATOR), None)
     newest = {record.role: record for record in store.published(run)}  # in order of step, so the last one stays
     roles = {service.role for service in services if service.kind == "trainer" and service.role is not None}

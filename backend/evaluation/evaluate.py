@@ -12,7 +12,7 @@ from backend.builders.market import account_of, limits_of, split, unknown_to_tra
 from backend.builders.teams import LoadedTeam
 from backend.config.schema import Config
 from backend.decisions.backtest_document import write_backtest
-from backend.decisions.document import StoredDecision, write_decisions
+from backend.decisions.document import EXAMPLE_DECISION, StoredDecision, write_decisions
 from backend.decisions.recording import episode_decisions
 from backend.evaluation.compare import (
     ReportProgress,
@@ -29,7 +29,6 @@ from simulator.backtest.run import BacktestResult
 from simulator.market.market import Market
 
 TRAINED, WARM_STARTED = "trained", "warm_started"
-EXAMPLE_DECISION = "story"  # under this name the store keeps the decision that a run's report shows
 
 
 @dataclass(frozen=True)

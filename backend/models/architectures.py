@@ -14,7 +14,7 @@ from transformers import Qwen3Config
 
 from backend.config.schema import NanoConfig
 from backend.config.training import TrainingConfig
-from backend.models.manifest import read_manifest
+from backend.models.manifest import base_of_team, read_manifest
 from backend.models.registry import hub_folder, is_hub_name
 from cryptosentinel.llm.model_files import CONFIG, read_config
 from cryptosentinel.llm.nano import nano_config
@@ -144,7 +144,7 @@ def architecture_of(training: TrainingConfig, nano: NanoConfig) -> Qwen3Config:
     is none of them."""
     if training.start_from:
         team = Path(training.start_from)
-        return read_config(team / read_manifest(team).base)
+        return read_config(base_of_team(team, read_manifest(team)))
     if not training.base_model:
         return nano_config(
             nano.vocab_size, hidden_size=nano.hidden_size, layers=nano.layers, intermediate_size=nano.intermediate_size

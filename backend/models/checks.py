@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ from cryptosentinel.llm.model_files import (
 )
 from cryptosentinel.llm.nano import check_chat_format, check_vocabulary
 from simulator.errors import UserError
+
+if TYPE_CHECKING:  # it brings the whole configuration
+    from backend.models.manifest import TeamManifest
 
 CONVERSATIONS, TOKENS = 128, 1000  # what the estimate of memory is for
 
@@ -148,7 +151,7 @@ def check_run(folder: Path) -> Findings:
     findings = Findings()
     if (folder / TEAM).is_file():
         manifest = findings.look("team", lambda: (read_manifest(folder), "the run is finished and is a team"))
-        base = None if manifest is None else folder / manifest.base
+        base = None if manifest is None else _base_in(folder, manifest, findings)
     else:
         findings.note("team", f"no {TEAM}: the run is not finished")
     if base is not None and base.is_dir():
@@ -156,10 +159,7 @@ def check_run(folder: Path) -> Findings:
         findings.fingerprint = of_base.fingerprint
         findings.entries += [ModelFinding(f"base: {one.what}", one.state, one.detail) for one in of_base.entries]
     elif base is not None:
-        state: _State = "note" if manifest is None else "wrong"
-        findings.entries.append(
-            ModelFinding("base", state, f"there is no model folder {base}: put it back where it was")
-        )
+        findings.note("base", f"there is no model folder {base}: put it back where it was")
     kept = adapters_of(folder)
     for one in kept:
         where = str(one.folder.relative_to(folder))
@@ -335,14 +335,30 @@ def _version(path: Path, given: str | None, base: Path | None) -> tuple[bool, st
     return True, f"{detail}, of this base"
 
 
+def _base_in(folder: Path, manifest: TeamManifest, findings: Findings) -> Path | None:
+    """The base of a team; None, with a finding, where it cannot be had."""
+    from backend.models.manifest import base_of_team, team_notice
+
+    said = team_notice(folder, manifest)
+    if said:
+        findings.note("team", said)
+    try:
+        return base_of_team(folder, manifest)
+    except UserError as error:
+        findings.entries.append(ModelFinding("base", "wrong", str(error)))
+        return None
+
+
 def _base_of_run(adapter: Path) -> Path | None:
     """The base of the run that an adapter lies in, where it lies in one that is finished."""
-    from backend.models.manifest import read_manifest
+    from backend.models.manifest import base_of_team, read_manifest
 
     for parent in list(adapter.resolve().parents)[:3]:
         if (parent / TEAM).is_file():
-            base = parent / read_manifest(parent).base
-            return base if base.is_dir() else None
+            try:
+                return base_of_team(parent, read_manifest(parent))
+            except UserError:
+                return None
     return None
 
 

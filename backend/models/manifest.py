@@ -1,28 +1,52 @@
-"""The manifest of a team's folder: base model, adapters and the configuration that they were trained with."""
+"""The manifest of a team's folder: base model, adapters and the configuration that they were trained with.
+
+A team's folder may come from anybody. `read_manifest` takes from its manifest what `backend.config.artefacts` allows;
+base and weights lie in the folder, or the base is one that the user names or has pulled himself.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
+from pydantic import Field
+
+from backend.config.artefacts import Withheld, notice, taken_from
 from backend.config.base import Section
 from backend.config.former import brought_up_to_date
 from backend.config.schema import Config
+from backend.models.registry import MODELS, resolve_base
+from cryptosentinel.llm.model_files import check_folder
+from simulator.documents import read_json
 from simulator.errors import UserError
+from simulator.folders import check_links, inside
 
 MANIFEST = "team.json"
+_MOST_BYTES = 4 * 2**20
 
 
 class TeamManifest(Section):
     """What `team.json` says: where base model and adapters are, relative to it, and the configuration of the run.
 
-    `adapters` is None where no version was kept, `start` where the run began with the base alone.
+    `adapters` is None where no version was kept, `start` where the run began with the base alone. `stated` is the
+    configuration as it stands there, which is only compared and shown; `config` is what may be used of it.
     """
 
     base: str
     adapters: str | None
     start: str | None = None
-    config: Config
+    stated: Config = Field(alias="config")
+
+    @property
+    def config(self) -> Config:
+        """The settings of the training that a team's folder may say."""
+        return taken_from(self.stated)[0]
+
+    def withheld(self, given: Collection[str] = ()) -> tuple[Withheld, ...]:
+        """The settings that a team's folder may not say, but for those that the user sets himself (`given`)."""
+        return taken_from(self.stated, given)[1]
 
     def weights(self, *, trained: bool = True) -> str | None:
         """The weights that the team answers with, or with `trained` False did when its run began; None: the base's."""
@@ -31,20 +55,59 @@ class TeamManifest(Section):
 
 def write_manifest(folder: Path, manifest: TeamManifest) -> None:
     """Make `folder` one that `load_team` reads."""
-    (folder / MANIFEST).write_text(json.dumps(manifest.model_dump(mode="json"), indent=2) + "\n")
+    document = manifest.model_dump(mode="json", by_alias=True)
+    (folder / MANIFEST).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 def read_manifest(folder: Path) -> TeamManifest:
-    """The manifest in `folder`. Raises `UserError` for a folder that holds no team."""
+    """The manifest in `folder`. Raises `UserError` for a folder that holds no team, and for weights outside it."""
     path = folder / MANIFEST
     if not path.is_file():
         raise UserError(
             f"no team '{folder}': give 'scripted' or the folder of a finished training run (one that holds {MANIFEST})"
         )
+    inside(folder, MANIFEST, str(folder))
     try:
-        document = json.loads(path.read_text())
+        document: Any = read_json(path, _MOST_BYTES)
         if isinstance(document, dict) and isinstance(document.get("config"), dict):
             document["config"] = brought_up_to_date(document["config"])
-        return TeamManifest.model_validate_json(json.dumps(document))
+        manifest = TeamManifest.model_validate_json(json.dumps(document))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be used: {error}. Give the folder of a finished training run") from error
+    for name in (manifest.adapters, manifest.start):
+        if name is not None:
+            check_links(inside(folder, name, str(path)), folder)
+    return manifest
+
+
+def base_of_team(folder: Path, manifest: TeamManifest, named: str = "", within: Path | None = None) -> Path:
+    """The folder of a team's base model: in its own folder, or else the one that the user `named`, or has pulled by
+    that name. `within` is the folder that the team's files may lie in, by default its own.
+
+    Raises `UserError` for a base that is in none of these places.
+    """
+    top = within or folder
+    own = folder / manifest.base
+    try:
+        lies_inside = own.resolve().is_relative_to(top.resolve()) and not Path(manifest.base).is_absolute()
+    except (OSError, ValueError, RuntimeError):
+        lies_inside = False
+    if lies_inside:
+        check_folder(own)
+        check_links(own, top)
+        return own
+    if named:
+        return resolve_base(named)
+    pulled = MODELS / Path(manifest.base).name
+    if Path(manifest.base).name and "\0" not in manifest.base and pulled.is_dir():
+        return pulled
+    raise UserError(
+        f"the team in {folder} answers with the base model {manifest.base}, which does not lie in its folder: a team's "
+        f"folder may not say where else to read. Put the base, or a link to it, at {pulled}, or name it yourself with "
+        "--set training.base_model=FOLDER"
+    )
+
+
+def team_notice(folder: Path, manifest: TeamManifest, given: Collection[str] = ()) -> str:
+    """One sentence on what was not taken from a team's folder; empty where nothing was withheld."""
+    return notice(str(folder / MANIFEST), manifest.withheld(given))

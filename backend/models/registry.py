@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from cryptosentinel.llm.model_files import (
     weight_files,
 )
 from cryptosentinel.llm.nano import check_chat_format, check_vocabulary
+from simulator.documents import parse_json, read_json
 from simulator.errors import UserError
 
 MODELS = Path("models")  # where pulled models lie
@@ -168,7 +168,7 @@ def role_header(path: Path) -> dict[str, Any]:
     """What a `{role}.safetensors` says that it is, without reading a tensor. Raises `UserError`."""
     try:
         with path.open("rb"), safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get(HEADER, "null"))
+            header = parse_json((file.metadata() or {}).get(HEADER, "null"))
     except (OSError, SafetensorError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); it may have been cut short: use another version") from error
     if not isinstance(header, dict) or not {"role", "mode", "lora", "base"} <= header.keys():
@@ -198,7 +198,7 @@ def _plain(run: str, path: Path, step: int | None, in_team: bool) -> AdapterInfo
 def _team_adapters(run: Path) -> str | None:
     """Which folder of weights the run's team answers with, if it says so."""
     try:
-        document = json.loads((run / TEAM).read_text(encoding="utf-8"))
+        document = read_json(run / TEAM)
         adapters = document["adapters"] or document.get("start")
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None  # an unfinished run has none; what a damaged one means, loading it says

@@ -26,9 +26,11 @@ from torch import Tensor
 from backend.policies.lora import LoraSettings, lora_config
 from backend.policies.role_policies import RolePolicies, version_name
 from backend.policies.tensor_files import write_tensors
+from simulator.documents import read_json
 from simulator.errors import UserError
 
 CONFIG, WEIGHTS, VERSION = "adapter_config.json", "adapter_model.safetensors", "version.json"
+_MOST_BYTES = 4 * 2**20  # of a file of JSON
 _FORMAT = 1  # of version.json
 _EXPORT = "export it anew from its run"
 
@@ -132,7 +134,7 @@ def read_adapter(folder: Path, base: str | None = None) -> AdapterFile:
             step=int(record["step"]),
             run=_text(record["run"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{folder} is no adapter that this program wrote ({error!r} is amiss): {_EXPORT}") from error
     if record.get("format") != _FORMAT or config.get("peft_type") != "LORA":
         raise UserError(
@@ -227,7 +229,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path.parent} holds no {path.name}, so it is no adapter that this program wrote: {_EXPORT}")
     try:
-        document = json.loads(_bytes(path))
+        document = read_json(path, _MOST_BYTES)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): give this user permission to read it") from error
     except ValueError as error:
         raise UserError(f"{path} is no JSON ({error}): {_EXPORT}") from error
     if not isinstance(document, dict):

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from simulator.documents import parse_json
 from simulator.errors import RunFailed, UserError
 
 HEADER = "cryptosentinel"
@@ -46,11 +47,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get(HEADER)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged ({error}): use another checkpoint") from error
     if header is None:
         raise UserError(f"{path} was not written by this program: use a checkpoint folder that it made")
-    return tensors, json.loads(header)
+    try:
+        about = parse_json(header)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): use another checkpoint") from error
+    if not isinstance(about, dict):
+        raise UserError(f"{path} was not written by this program: use a checkpoint folder that it made")
+    return tensors, about
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:

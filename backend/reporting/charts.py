@@ -17,6 +17,7 @@ import plotly.graph_objects as go
 
 from backend.reporting.labels import title_of
 from cryptosentinel.agents.registry import role_title
+from cryptosentinel.protocol.untrusted import visible
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 SKY, PINK, GREY, INK = "#56b4e9", "#cc79a7", "#767676", "#1f2933"
@@ -264,7 +265,7 @@ def _moving_mean(values: Sequence[float | None], span: int) -> list[float | None
 
 def label_of(text: str) -> str:
     """`text` for a label of a figure, where plotly would read tags in it as a part of its markup."""
-    return html.escape(text, quote=False)
+    return html.escape(visible(text), quote=False)
 
 
 def _rounded(values: Sequence[float | None]) -> list[float | None]:

@@ -12,11 +12,12 @@ from rich.tree import Tree
 
 from backend.decisions.backtest_document import RejectionDocument
 from backend.decisions.document import StoredDecision
-from backend.decisions.tree import ConversationNode, DecisionTree, Turn, visible
+from backend.decisions.tree import ConversationNode, DecisionTree, Turn
 from backend.reporting.decision_narrative import consequences
 from backend.reporting.labels import ABSENT
 from cryptosentinel.agents.registry import ROLES, role_title
 from cryptosentinel.protocol.tool_calls import MalformedCall
+from cryptosentinel.protocol.untrusted import visible
 from simulator.exchange.exchange_records import Fill
 from simulator.market.timeframes import format_time
 
@@ -40,7 +41,7 @@ def decision_page(decision: StoredDecision, tree: DecisionTree) -> str:
     environment = Environment(
         loader=PackageLoader("backend.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+        finalize=shown,
     )  # fmt: skip
     return environment.get_template("decision.html.j2").render(
         manager=tree.manager,
@@ -53,6 +54,11 @@ def decision_page(decision: StoredDecision, tree: DecisionTree) -> str:
         problem=_problem,
         absent=ABSENT,
     )
+
+
+def shown(value: object) -> object:
+    """What a template writes for a value: of a text that is no HTML of ours, only what can be seen."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def decision_facts(tree: DecisionTree) -> list[str]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from backend.builders.market import load_market
-from backend.config.load import config_from_dict
 from backend.store.records import RunRecord
+from backend.store.run_record import how_to_trust, stored_config
 from simulator.errors import DataError, UserError
 from simulator.market.market import Bars, Market
 from simulator.market.resample import resample_arrays
@@ -29,7 +29,10 @@ class MarketReload:
 def market_of(run: RunRecord) -> Market:
     """The market of `run`, from the data that it was made with. Raises `UserError` where that is gone or has changed
     since."""
-    config = config_from_dict(run.config.get("config", {}), f"run {run.run}")
+    config, withheld = stored_config(run)
+    needed = [one for one in withheld if one.measured]
+    if needed:
+        raise UserError(how_to_trust(run, needed))
     market = load_market(config.market, config.costs)
     if market.content_hash != run.data_hash:
         raise DataError(

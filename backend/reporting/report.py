@@ -22,6 +22,7 @@ from backend.decisions.tree import decision_tree
 from backend.reporting import charts
 from backend.reporting.backtest_sections import sections, tiles
 from backend.reporting.decision_narrative import headline, narrate
+from backend.reporting.decision_views import shown
 from backend.reporting.json_facts import backtest_facts
 from backend.reporting.labels import ABSENT, COLUMNS, MEANINGS, duration_text, number_text, title_of
 from backend.reporting.market_reload import MarketReload, reload_market
@@ -97,6 +98,7 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
+        finalize=shown,
     )
     environment.filters |= {"number": number_text, "duration": duration_text, "title_of": title_of, "time": format_time}
     figures, example = _Figures(), summary.example

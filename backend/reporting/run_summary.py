@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from backend.config.schema import BASELINES
 from backend.decisions.backtest_document import BacktestDocument, StoredBacktest, read_backtests
-from backend.decisions.document import ExampleDecision, StoredDecision, read_decisions
-from backend.evaluation.evaluate import EXAMPLE_DECISION
+from backend.decisions.checked_documents import check_document
+from backend.decisions.document import EXAMPLE_DECISION, ExampleDecision, StoredDecision, read_decisions
 from backend.reporting.charts import Event
 from backend.reporting.labels import ABSENT, listed, number_text, title_of
 from backend.store.records import EvaluationRecord, MetricRecord, RunRecord
@@ -231,10 +230,12 @@ class RunSummary:
 
 def summarise(store: Store, run_id: str) -> RunSummary:
     """Read a run. Raises `StoreError` if there is none with this id or a document of it cannot be read."""
-    run = store.run(run_id)
+    run, evaluations = store.run(run_id), store.evaluations(run_id)
+    for record in (run, *evaluations):
+        check_document(record)
     return RunSummary(
         run=run,
-        evaluations=_newest(store.evaluations(run_id)),
+        evaluations=_newest(evaluations),
         metrics=store.metrics(run_id),
         backtests=read_backtests(store, run_id),
         decisions=read_decisions(store, run_id),
@@ -304,7 +305,7 @@ def how_it_was_run(summary: RunSummary) -> list[tuple[str, str]]:
         ("Run", run.run),
         ("Kind", run.kind),
         ("Status", f"{run.status} ({run.message})" if run.message else run.status),
-        ("Started", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.started_at / 1000))),
+        ("Started", f"{format_time(run.started_at)} UTC"),
         ("Seed", str(run.seed)),
         ("Data", summary.data_source),
         ("Data hash (SHA-256)", run.data_hash),

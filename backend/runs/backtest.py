@@ -27,7 +27,7 @@ from backend.decisions.document import write_decisions
 from backend.decisions.recording import episode_decisions, remarks
 from backend.evaluation.compare import baselines
 from backend.evaluation.memorisation import cutoff_note, headlines_note, masking_note
-from backend.models.manifest import MANIFEST, read_manifest
+from backend.models.manifest import MANIFEST, read_manifest, team_notice
 from backend.reporting.report import write_report
 from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import BacktestOutcome
@@ -162,7 +162,9 @@ def notes_on(names: Sequence[str], config: Config, market: Market, window: Windo
     first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
     for name in names:
         if name != SCRIPTED and (Path(name) / MANIFEST).is_file():
-            own = read_manifest(Path(name)).config
+            manifest = read_manifest(Path(name))
+            own, said = manifest.config, team_notice(Path(name), manifest)
+            notes += [said] if said else []
             other = other_costs(own.costs, config.costs)
             if other:
                 notes.append(f"{name} was trained with other costs than it is tested with: {', '.join(other)}")

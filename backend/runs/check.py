@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from backend.builders.market import account_of, limits_of, load_market
 from backend.builders.strategies import strategy_maker
 from backend.builders.teams import LoadedTeam, configured_team
+from backend.models.manifest import MANIFEST, read_manifest, team_notice
 from backend.runs.backtest import market_settings, requested_window
 from backend.runs.requests import CheckRequest
 from cryptosentinel.episode import play
@@ -53,16 +55,19 @@ def check_case(request: CheckRequest) -> CheckCase:
     """Load the strategy or the team of the request, its market and its account. Raises `UserError`."""
     if bool(request.strategy) == bool(request.team):
         raise UserError("say what to check: either --strategy NAME (or module:Class) or --team scripted (or a folder)")
-    config = market_settings(request)
+    config, said = market_settings(request), ""
     if request.strategy:
         name, drive = request.strategy, drive_strategies(strategy_maker(request.strategy))
     else:
         loaded = configured_team(request.team, config)
         loaded = loaded.at_temperature(0.0) if request.greedy else loaded
+        folder = Path(request.team)
+        if (folder / MANIFEST).is_file():
+            said = team_notice(folder, read_manifest(folder))
         name, drive = loaded.name, team_drive(loaded, limits_of(config.guard), request.seed)
     market = load_market(config.market, config.costs)
     window = requested_window(market, request)
-    account, notes = account_of(config, market), []
+    account, notes = account_of(config, market), [said] if said else []
     if account.venue.mark is not None:
         # Mark prices belong to the bars of the whole market; the altered markets have fewer bars.
         notes.append("mark prices are left out here; accounts are valued at the trade price")

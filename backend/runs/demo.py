@@ -22,11 +22,14 @@ from backend.policies.hardware import describe_hardware
 from backend.reporting.report import write_report
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, RunStart
+from backend.store.records import valid_run_id
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.rl_job import check_ready, run_rl
+from simulator.documents import read_json
 from simulator.errors import UserError
+from simulator.folders import check_links
 from simulator.market.market import Market
 
 _STATE = "demo.json"
@@ -116,10 +119,16 @@ def _begin(config: Config, folder: Path) -> tuple[str, float]:
     """The run to do in `folder`, and the seconds that were spent on it before."""
     state = folder / _STATE
     if state.is_file():
-        before = json.loads(state.read_text())
-        if not before["finished"] and before["config"] == config.to_dict():
-            return str(before["run"]), float(before["seconds"])
-        folder.rename(folder.with_name(str(before["run"])))
+        check_links(folder)
+        try:
+            before = read_json(state)
+            run, spent = valid_run_id(before["run"]), float(before["seconds"])
+            unfinished = not before["finished"] and before["config"] == config.to_dict()
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{state} cannot be read ({error}): move {folder} away to begin anew") from error
+        if unfinished:
+            return run, spent
+        folder.rename(folder.with_name(run))
     folder.mkdir(parents=True, exist_ok=True)
     run = new_run_id("demo")
     _save(folder, config, run, 0.0, finished=False)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from backend.builders.market import account_of, load_market, other_costs, venue_record
 from backend.builders.teams import configured_team, scripted_team
+from backend.config.artefacts import notice
 from backend.config.load import override
-from backend.config.schema import Config
+from backend.config.schema import Config, ConfigError
 from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, summary_record, verdict
-from backend.models.manifest import MANIFEST, read_manifest
+from backend.models.manifest import MANIFEST, read_manifest, team_notice
 from backend.reporting.report import write_report
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, EvaluateRequest, Observer, RunStart
@@ -28,7 +29,7 @@ def evaluate_team(
 
     Raises `UserError` for a request that cannot be met; then nothing is recorded.
     """
-    config = _settings(request)
+    config, notes = _settings(request)
     market = load_market(config.market, config.costs)
     name = str(request.folder)
     teams = [
@@ -39,11 +40,11 @@ def evaluate_team(
     account = account_of(config, market)
     run, started = new_run_id("evaluate"), time.monotonic()
     folder = runs / run
-    observer.started(RunStart(run, folder, config, market, account))
+    observer.started(RunStart(run, folder, config, market, account, notes=notes))
     with store_at(store) as opened:
         with recorded_run(
             opened, run, "evaluate", config.evaluation.seed, market.content_hash, config, team=name,
-            venue=venue_record(account.venue, market),
+            venue=venue_record(account.venue, market), notes=list(notes),
         ):  # fmt: skip
             held_out = measure(config, market, teams, "held_out", opened, run, observer.progress).result
             no_edge = None
@@ -58,10 +59,23 @@ def evaluate_team(
     return EvaluationOutcome(run, folder, report, config, sentence, held_out, no_edge)
 
 
-def _settings(request: EvaluateRequest) -> Config:
-    """The configuration of the request, or that of the team's training with the request's overrides."""
+def _settings(request: EvaluateRequest) -> tuple[Config, tuple[str, ...]]:
+    """The configuration of the request, or that of the team's training with the request's overrides; and what a reader
+    must know of it. Raises `ConfigError` where the team's folder says what only the user may say, and the measurement
+    would be another one without it."""
+    folder, given = Path(request.folder), request.given()
     if request.config:
         config = request.settings()
-    else:
-        config = request.on_market(override(read_manifest(Path(request.folder)).config, request.overrides))
-    return request.compared(config)
+        manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None
+        said = "" if manifest is None else team_notice(folder, manifest)
+        return request.compared(config), (said,) if said else ()
+    manifest = read_manifest(folder)
+    needed = [one for one in manifest.withheld(given) if one.measured]
+    if needed:
+        raise ConfigError(
+            f"{notice(str(folder / MANIFEST), needed)}. Without it another market would be measured; or name a "
+            "configuration of your own with --config"
+        )
+    said = team_notice(folder, manifest, given)
+    config = request.on_market(override(manifest.config, request.overrides))
+    return request.compared(config), (said,) if said else ()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from backend.config.artefacts import given_keys
 from backend.config.load import config_from_dict, load_config, override
 from backend.config.schema import Config
 
@@ -51,6 +52,10 @@ class MarketRequest(RunRequest):
     def settings(self) -> Config:
         """As for every request, with the fields of the market."""
         return self.on_market(super().settings())
+
+    def given(self) -> frozenset[str]:
+        """The keys of settings that the user sets in this request himself, outside of `config`."""
+        return given_keys(self.overrides, data=self.data, funding=self.funding, news=self.news)
 
     def on_market(self, config: Config) -> Config:
         """`config` with the fields of the market."""

@@ -6,18 +6,22 @@ from pathlib import Path
 from typing import Protocol
 
 from backend.builders.market import account_of, load_market, unknown_to_training
-from backend.config.load import config_from_dict
+from backend.config.artefacts import effect_of
+from backend.config.load import override
+from backend.config.ownership import is_own
 from backend.config.schema import Config
+from backend.models.manifest import MANIFEST, read_manifest, team_notice
 from backend.policies.hardware import describe_hardware, hardware_change
 from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import SftOutcome, TrainOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunStart, SftRequest, TrainRequest
-from backend.store.run_record import new_run_id, recorded_run, store_at
+from backend.store.run_record import how_to_trust, new_run_id, recorded_run, store_at, stored_config
 from backend.store.store import Store
 from backend.training import rl_job
 from backend.training.checkpoints import TrainingState
 from backend.training.sft_job import run_sft
 from simulator.errors import Interrupted, UserError
+from simulator.folders import check_links
 from simulator.market.market import Market
 
 
@@ -83,7 +87,7 @@ def train_team(
         run = request.resume or new_run_id("train")
         folder = runs / run
         if request.resume:
-            config = _resumed(opened, run, folder, process, observer)
+            config = _resumed(opened, request, folder, process, observer)
         market = load_market(config.market, config.costs)
         if request.resume and opened.run(run).data_hash != market.content_hash:
             raise UserError(
@@ -118,20 +122,35 @@ def fine_tune_roles(request: SftRequest, observer: Observer = SILENT) -> SftOutc
     config, folder = request.settings(), request.folder
     market = load_market(config.market, config.costs)
     try:
+        for name in request.sources:
+            if (Path(name) / MANIFEST).is_file() and (said := team_notice(Path(name), read_manifest(Path(name)))):
+                observer.message(f"note: {said}")
         result = run_sft(config, market, request.sources, folder, observer.progress)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; what is in {folder} is kept, and the same command goes on from here") from None
     return SftOutcome(folder, config, result.manifest["counts"], result.scores, result.losses)
 
 
-def _resumed(store: Store, run: str, folder: Path, process: TrainingProcess, observer: Observer) -> Config:
-    """The configuration of a run that goes on. Makes sure that no other program trains it. Raises `UserError`."""
+def _resumed(store: Store, request: TrainRequest, folder: Path, process: TrainingProcess, observer: Observer) -> Config:
+    """The configuration of a run that goes on. Makes sure that no other program trains it.
+
+    Of a run that this user did not make, what its record may not say comes from the request. Raises `UserError`, also
+    where the request does not say it.
+    """
+    run = request.resume
     record = store.run(run)
     if record.kind != "train":
         raise UserError(f"run {run} is no training run: `cryptosentinel runs` lists those that are")
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder, so nothing to go on from: give --runs as before")
-    config = config_from_dict(record.config["config"], f"the configuration of run {run}", to_continue=True)
+    given = request.given()
+    config, withheld = stored_config(record, given, to_continue=True)
+    if withheld:
+        raise UserError(how_to_trust(record, withheld))
+    if not is_own(run, record.config):
+        own = [text for text in request.overrides if effect_of(text.partition("=")[0].strip())]
+        config = request.on_market(override(config, own)) if given else config
+    check_links(folder)
     process.check_resumed(folder)
     process.check(config)
     if record.status == "running":

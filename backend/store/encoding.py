@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from backend.store.errors import StoreError
+from simulator.documents import parse_json
 
 _INT64 = range(-(2**63), 2**63)
 
@@ -34,6 +35,13 @@ def _encode_json(value: Any, where: str) -> str:
         return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_numpy_scalar)
     except (ValueError, TypeError) as error:
         raise StoreError(f"{where} cannot be stored as JSON: {error}") from error
+
+
+def _document(text: Any) -> dict[str, Any]:
+    value = parse_json(text) if isinstance(text, str) else None
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
 
 
 def _numpy_scalar(value: Any) -> Any:
@@ -59,6 +67,8 @@ def _array_codec(dtype: str, kind: type) -> Codec:
         return narrow.tobytes()
 
     def decode(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, bytes):
+            raise ValueError("it is no array of numbers")
         return tuple(np.frombuffer(value, dtype=dtype).tolist())
 
     return Codec(encode, decode)
@@ -70,7 +80,7 @@ def _clean(value: str | None, where: str) -> str | None:
 
 
 # Metadata of fields that are not plain values.
-JSON = {"codec": Codec(_encode_json, json.loads)}
+JSON = {"codec": Codec(_encode_json, _document)}
 INT32 = {"codec": _array_codec("<i4", int)}
 FLOAT32 = {"codec": _array_codec("<f4", float)}
 TEXT = {"codec": Codec(_clean, lambda value: value)}

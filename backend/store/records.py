@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, Self
+from functools import cache
+from typing import Any, ClassVar, Literal, Self, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from backend.store.encoding import FLOAT32, INT32, JSON, MASK, TEXT, database_value
 from backend.store.errors import StoreError
@@ -17,7 +20,17 @@ from backend.store.errors import StoreError
 RunStatus = Literal["running", "finished", "failed", "interrupted", "deleting"]
 ServiceState = Literal["starting", "waiting", "working", "stopped", "failed"]
 
+_STRICT = ConfigDict(strict=True)
+_ARRAYS = tuple(one["codec"] for one in (INT32, FLOAT32, MASK))
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+def valid_run_id(text: object) -> str:
+    """`text`, which is the id of a run. Raises `StoreError` for one that could not name its folder."""
+    if not isinstance(text, str) or not _RUN_ID.fullmatch(text):
+        raise StoreError(f"run id {text!r}: use up to 100 letters, digits, '.', '_', '-'; begin with a letter or digit")
+    return text
 
 
 @dataclass(frozen=True)
@@ -32,10 +45,7 @@ class Record:
 
     def row(self) -> dict[str, Any]:
         """The record as the database takes it. Raises `StoreError`, naming the field, for a value it cannot hold."""
-        if not _RUN_ID.fullmatch(self.run):
-            raise StoreError(
-                f"run id {self.run!r}: use up to 100 letters, digits, '.', '_', '-'; begin with a letter or digit"
-            )
+        valid_run_id(self.run)
         row: dict[str, Any] = {}
         who = str(self)
         for item in fields(self):
@@ -50,17 +60,46 @@ class Record:
 
     @classmethod
     def from_row(cls, row: dict[str, Any]) -> Self:
-        """The inverse of `row`. A field that the database left out was None."""
+        """The inverse of `row`. A field that the database left out was None.
+
+        Raises `StoreError`, naming the table and the field, for a row that no record gives: what lies in a store or in
+        an export may have been written by anybody.
+        """
         values: dict[str, Any] = {}
+        checks = _checks(cls)
         for item in fields(cls):
             value = row.get(item.name)
             codec = item.metadata.get("codec")
-            if codec:
-                value = codec.decode(value)
-            elif isinstance(value, list):
-                value = tuple(value)
-            values[item.name] = value
+            try:
+                if codec:
+                    value = codec.decode(value)
+                elif isinstance(value, list):
+                    value = tuple(value)
+                values[item.name] = checks[item.name].validate_python(value)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise StoreError(
+                    f"a record of the table {cls.table} cannot be read, its {item.name} is damaged ({_reason(error)}): "
+                    "import the run again from its export, or make the run anew"
+                ) from error
+        valid_run_id(values["run"])
         return cls(**values)
+
+
+@cache
+def _checks(kind: Any) -> dict[str, TypeAdapter[Any]]:
+    """What tells whether the value of a field has its type. Arrays were checked when they were decoded."""
+    hints = get_type_hints(kind)
+    return {
+        item.name: _ANY if item.metadata.get("codec") in _ARRAYS else TypeAdapter(hints[item.name], config=_STRICT)
+        for item in fields(kind)
+    }
+
+
+def _reason(error: Exception) -> str:
+    """Why a value is refused, on one line."""
+    if isinstance(error, ValidationError):
+        return error.errors(include_url=False, include_input=False)[0]["msg"]
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cache
@@ -13,7 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from backend.config.schema import Config
+from backend.config.artefacts import Withheld, notice, taken_from
+from backend.config.load import config_from_dict
+from backend.config.ownership import digest_of, is_own, signed
+from backend.config.schema import Config, ConfigError
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.errors import Interrupted
@@ -54,6 +57,30 @@ def new_run_id(kind: str) -> str:
     return f"{kind}-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}"
 
 
+def stored_config(
+    record: RunRecord, given: Collection[str] = (), *, to_continue: bool = False, approved: str = ""
+) -> tuple[Config, tuple[Withheld, ...]]:
+    """The configuration of a stored run, and what was withheld of it: nothing of a run that this user made.
+
+    The record of any other run is data: it may not say what is run, contacted or read. `given` are keys that the user
+    sets himself; `approved` is the digest of a configuration that whoever started this process answers for. Raises
+    `ConfigError` for a configuration that cannot be read, or with `to_continue` not be continued.
+    """
+    document, where = record.config.get("config", {}), f"the configuration of run {record.run}"
+    if not isinstance(document, dict):
+        raise ConfigError(f"{where} is no table: the record is damaged; make the run anew")
+    stated = config_from_dict(document, where, to_continue=to_continue)
+    if is_own(record.run, record.config) or (approved and approved == digest_of(document)):
+        return stated, ()
+    return taken_from(stated, given)
+
+
+def how_to_trust(record: RunRecord, withheld: Collection[Withheld]) -> str:
+    """What was withheld of a run's configuration, and the two ways to have it."""
+    said = notice(f"the record of run {record.run}, which does not bear this user's signature,", withheld)
+    return f"{said}; or, if this run is your own, take it over as it is: cryptosentinel runs adopt {record.run}"
+
+
 @contextmanager
 def recorded_run(
     store: Store, run: str, kind: str, seed: int, data_hash: str, config: Config, how: str = "", **more: Any
@@ -61,7 +88,7 @@ def recorded_run(
     """Record a run around a block: running, and then finished, failed (with the error's message) or interrupted. `how`
     are the options that `train --resume RUN` needs besides, each with a space before it."""
     document = {"config": config.to_dict(), "versions": versions(), **more}
-    store.add_run(RunRecord(run, kind, seed, data_hash, int(time.time() * 1000), document))
+    store.add_run(RunRecord(run, kind, seed, data_hash, int(time.time() * 1000), signed(run, document)))
     try:
         yield
     except KeyboardInterrupt:

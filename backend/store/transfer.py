@@ -16,16 +16,19 @@ import os
 import secrets
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from backend.config.ownership import unsigned
 from backend.store.errors import StoreError
 from backend.store.migration import SCHEMA_VERSION, upgraded_row
 from backend.store.records import KINDS, Record, RunRecord
 from backend.store.store import Store
+from simulator.documents import lines_of, parse_json
 
 _FORMAT = "cryptosentinel-run"
 _FORMAT_VERSION = 1
@@ -33,6 +36,7 @@ _FORMAT_VERSION = 1
 _BY_TABLE = {kind.table: kind for kind in KINDS}
 _BYTES = "base64"  # the only key of an object that stands for bytes
 _RECORDS_AT_ONCE = 500
+_LONGEST = 128 * 2**20  # bytes of one record: the result of a year of minutes has about 30 million
 
 
 def export_run(store: Store, run_id: str, path: Path) -> int:
@@ -68,15 +72,15 @@ def export_run(store: Store, run_id: str, path: Path) -> int:
     return count - 2
 
 
-def import_run(store: Store, path: Path) -> tuple[str, int]:
+def import_run(store: Store, path: Path, check: Callable[[Record], None] = lambda record: None) -> tuple[str, int]:
     """Add the run in `path` to the store, and return its id and how many records were written: 0 if the store has the
     very same run already.
 
     The run itself is written last, so an import that was cut short can be done again. Raises `StoreError` for a file
     that is damaged, cut short or no exported run, for one of a newer program, and if the store has another run of this
-    id.
+    id. `check` looks at each record before any is written, and raises `StoreError` for one that cannot be used.
     """
-    run_id, schema = _verified(path)
+    run_id, schema = _verified(path, check)
     if any(record.run == run_id for record in store.runs()):
         if _digest(_stored(store, run_id)) == _digest(_records(path, run_id, schema)):
             return run_id, 0
@@ -112,7 +116,12 @@ def _documents(store: Store, run_id: str) -> Iterator[Any]:
 def _stored(store: Store, run_id: str) -> Iterator[Record]:
     """All records of a run, in the order of a file."""
     for kind in KINDS:
-        yield from store.each(kind, run_id)
+        yield from map(_without_signature, store.each(kind, run_id))
+
+
+def _without_signature(record: Record) -> Record:
+    """A file may go to anybody and come from anybody: that its run is the user's own is not in it."""
+    return replace(record, config=unsigned(record.config)) if isinstance(record, RunRecord) else record
 
 
 def _listed(record: Record) -> list[Any]:
@@ -137,7 +146,7 @@ def _digest(records: Iterable[Record]) -> str:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _verified(path: Path) -> tuple[str, int]:
+def _verified(path: Path, check: Callable[[Record], None]) -> tuple[str, int]:
     """The id of the run in a file and the version of its schema, once all of it has been read and checked."""
     digest, counts = hashlib.sha256(), Counter[str]()
     lines = _read_lines(path)
@@ -149,10 +158,12 @@ def _verified(path: Path) -> tuple[str, int]:
         # `held` is not the last line, so it is a record.
         assert held is not None
         digest.update(held)
-        counts[_record(path, held, run_id, schema).table] += 1
+        record = _record(path, held, run_id, schema)
+        check(record)
+        counts[record.table] += 1
         held = line
     try:
-        end = json.loads(held or b"null")
+        end = parse_json(held or b"null")
         complete = end["sha256"] == digest.hexdigest() and end["records"] == dict(counts)
     except (ValueError, TypeError, KeyError):
         complete = False
@@ -165,16 +176,17 @@ def _verified(path: Path) -> tuple[str, int]:
 
 def _header(path: Path, line: bytes) -> tuple[str, int]:
     try:
-        header = json.loads(line)
+        header = parse_json(line)
         known, run_id, schema = header["format"] == _FORMAT, header["run"], header["schema"]
         newer = header["version"] > _FORMAT_VERSION or schema > SCHEMA_VERSION
-    except (ValueError, TypeError, KeyError) as error:
+        schema = int(schema)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise _foreign(path) from error
-    if not known or not isinstance(run_id, str):
+    if not known or not isinstance(run_id, str) or schema < 0:
         raise _foreign(path)
     if newer:
         raise StoreError(f"{path} was exported by a newer program: import it with that one, or update this one")
-    return run_id, int(schema)
+    return run_id, schema
 
 
 def _records(path: Path, run_id: str, schema: int) -> Iterator[Record]:
@@ -189,7 +201,7 @@ def _records(path: Path, run_id: str, schema: int) -> Iterator[Record]:
 
 def _record(path: Path, line: bytes, run_id: str, schema: int) -> Record:
     try:
-        table, values = json.loads(line)
+        table, values = parse_json(line, nan=True)  # a metric may be NaN
         kind = _BY_TABLE[table]
         row = {
             name: base64.b64decode(value[_BYTES], validate=True) if _is_bytes(value) else value
@@ -197,13 +209,12 @@ def _record(path: Path, line: bytes, run_id: str, schema: int) -> Record:
         }
         record = kind.from_row(upgraded_row(table, row, schema))
         record.row()  # what it refuses would be stored wrongly
-    except (ValueError, TypeError, KeyError, AttributeError, StoreError) as error:
-        raise StoreError(
-            f"{path} is damaged or no exported run ({type(error).__name__} in a record): export the run again"
-        ) from error
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, StoreError) as error:
+        reason = str(error) if isinstance(error, StoreError) else f"{type(error).__name__} in a record"
+        raise StoreError(f"{path} is damaged or no exported run ({reason[:300]}): export the run again") from error
     if record.run != run_id:
         raise _foreign(path)
-    return record
+    return _without_signature(record)
 
 
 def _is_bytes(value: Any) -> bool:
@@ -214,10 +225,10 @@ def _read_lines(path: Path) -> Iterator[bytes]:
     begun = False
     try:
         with gzip.open(path, "rb") as file:
-            for line in file:
+            for line in lines_of(file, _LONGEST):
                 begun = True
                 yield line
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
         if isinstance(error, gzip.BadGzipFile) and not begun:
             raise _foreign(path) from error
         raise _damaged(path) from error

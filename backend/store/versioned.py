@@ -55,7 +55,7 @@ class VersionedDocument(BaseModel):
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in first["loc"])
             reason = f"{place}: {first['msg']}"
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             reason = f"{type(error).__name__} {error}"
         raise _damaged(where, reason)
 

@@ -15,9 +15,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from backend.policies.role_policies import RolePolicies
 from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.training.learning.learner import Learner, LearnerState
+from simulator.documents import read_json
 from simulator.errors import RunFailed, UserError
 
 KEPT = 2
@@ -96,10 +99,8 @@ def load_checkpoint(path: Path, policies: RolePolicies, learners: Mapping[str, L
     """Put policies and learners where they were. Raises `UserError` for a checkpoint of another model or a damaged
     one."""
     try:
-        raw = json.loads((path / "state.json").read_text())
-        raw["rollbacks"] = [(int(step), str(role)) for step, role in raw["rollbacks"]]
-        state = TrainingState(**raw)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        state = read_state(path / "state.json")
+    except (OSError, ValueError) as error:
         raise UserError(
             f"{path}/state.json cannot be read ({error}): remove {path} to go on from the one before"
         ) from error
@@ -112,13 +113,18 @@ def load_checkpoint(path: Path, policies: RolePolicies, learners: Mapping[str, L
     return state
 
 
+def read_state(path: Path) -> TrainingState:
+    """The state in a file of JSON. Raises `OSError`, and `ValueError` for anything else than a state."""
+    return TypeAdapter(TrainingState).validate_python(read_json(path, nan=True))
+
+
 def _learner_state(path: Path) -> LearnerState:
     """What a learner remembers of its steps; a fresh state where the checkpoint is of a version that kept none."""
     if not path.is_file():
         return LearnerState()
     try:
-        return LearnerState.from_dict(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return LearnerState.from_dict(read_json(path))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{path} cannot be read ({error}): remove {path.parent} to go on from the one before"
         ) from error

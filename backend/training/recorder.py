@@ -20,6 +20,7 @@ from backend.training.rollout.collect import Practice, Rollout
 from backend.training.wandb_logger import WandbLogger
 from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
 from cryptosentinel.conversation.transcript import Transcript
+from simulator.documents import parse_json
 
 
 class TrainingRecorder:
@@ -209,6 +210,6 @@ def rollout_parts(rollout: Rollout, horizon: int) -> dict[str, float]:
 def _step_of(line: str) -> int:
     """The step of a line of metrics; a line cut short by a crash counts as a later step."""
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+        return int(parse_json(line)["step"])
+    except (ValueError, KeyError, TypeError, OverflowError):
         return 2**62

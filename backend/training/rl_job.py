@@ -3,6 +3,7 @@ read."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +118,7 @@ def write_team(config: Config, folder: Path, base: Path, trainer: Trainer) -> No
     """Make the run's folder one that `load_team` reads: the base, and the adapters of the best validation."""
     best = trainer.state.best_step
     adapters = None if best is None else str(trainer.adapters(best).relative_to(folder))
-    base_name = NANO if base == folder / NANO else str(base.resolve())
+    base_name = NANO if base == folder / NANO else os.path.abspath(base)
     start = START if config.training.start_from else None
     write_manifest(folder, TeamManifest(base=base_name, adapters=adapters, start=start, config=config))
 

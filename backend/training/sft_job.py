@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from backend.builders.market import costs_of, limits_of, split
@@ -51,13 +52,16 @@ from backend.training.start import NANO, begin
 from cryptosentinel.agents.registry import ROLES, STANDARD
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.team import derive_seed
+from simulator.documents import read_json
 from simulator.errors import DataError, RunFailed, UserError
+from simulator.folders import check_links
 from simulator.market.market import Market
 
 STATE, DATA, COLLECTED, TRAINING, ADAPTERS, SCORES = (
     "sft.json", "data", "collected", "training", "adapters", "scores.json",
 )  # fmt: skip
 _CHUNK = 32  # states whose conversations are written at a time
+_COLLECTED: TypeAdapter[ScoredConversation] = TypeAdapter(ScoredConversation)
 SAVE_EVERY = 25  # steps between two checkpoints of a role
 LOSS_ROWS = 256  # validation conversations that the imitation loss is taken on
 
@@ -116,15 +120,17 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
 def _finished(folder: Path) -> SftResult:
     """What a run came to that was finished before."""
     try:
-        saved = json.loads((folder / SCORES).read_text(encoding="utf-8"))
+        saved = read_json(folder / SCORES, nan=True)
         return SftResult(folder, read_data_manifest(folder / DATA), saved["roles"], saved["losses"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder / SCORES} cannot be read ({error}): remove it to score anew") from error
 
 
 def _claim(folder: Path, document: dict[str, Any]) -> None:
     """Make `folder` this run's. Raises `UserError` when it is another run's or holds something else."""
     path = folder / STATE
+    if folder.exists():
+        check_links(folder)
     if not path.is_file():
         if folder.exists() and any(folder.iterdir()):
             raise UserError(f"{folder} is not empty and holds no {STATE}: choose a new folder with --out")
@@ -132,7 +138,7 @@ def _claim(folder: Path, document: dict[str, Any]) -> None:
         _write(path, document)
         return
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = read_json(path)
         # Through the config, so that settings that were added since then have their defaults.
         before["config"] = config_from_dict(before["config"], str(path)).to_dict()
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -213,7 +219,7 @@ def _collect(
 
 def _read_collected(path: Path) -> list[ScoredConversation]:
     try:
-        return [ScoredConversation(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+        return [_COLLECTED.validate_python(one) for one in read_json(path, nan=True)]
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path} cannot be read ({error}): remove it to collect these states anew") from error
 

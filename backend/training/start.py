@@ -16,7 +16,7 @@ from backend.config.market import MarketConfig
 from backend.config.schema import Config, ConfigError
 from backend.config.training import TrainingConfig
 from backend.evaluation.compare import ReportProgress
-from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, write_manifest
+from backend.models.manifest import MANIFEST, TeamManifest, base_of_team, read_manifest, write_manifest
 from backend.models.registry import START, resolve_base
 from backend.training.curriculum.queries import QueryPool
 from backend.training.sft.warm_start import make_nano
@@ -47,7 +47,8 @@ def base_of(training: TrainingConfig, folder: Path) -> Path:
     start = start_of(training, folder)
     if start is None or not start.is_dir():
         return folder / NANO
-    return Path(os.path.normpath(start / read_manifest(start).base))
+    base = base_of_team(start, read_manifest(start), within=folder)
+    return Path(os.path.normpath(base))
 
 
 def start_of(training: TrainingConfig, folder: Path) -> Path | None:
@@ -68,15 +69,16 @@ def _take_over(config: Config, folder: Path) -> None:
         )
     manifest = read_manifest(team)
     weights = _weights_of(team, manifest)
-    _check_parts(config.market, manifest.config.market, team)
-    own_base = manifest.base == NANO
+    _check_parts(config.market, manifest.stated.market, team)
+    base = base_of_team(team, manifest)
+    own_base = base.resolve().is_relative_to(team.resolve())
     if own_base:
-        _copy(team / NANO, folder / NANO)
+        _copy(base, folder / NANO)
     unfinished = kept.with_suffix(".tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    base = Path("..", "..", NANO) if own_base else (team / manifest.base).resolve()
-    write_manifest(unfinished, TeamManifest(base=str(base), adapters=".", config=manifest.config))
+    named = Path("..", "..", NANO) if own_base else Path(os.path.abspath(base))
+    write_manifest(unfinished, TeamManifest(base=str(named), adapters=".", config=manifest.stated))
     for role in roles_of(config.team.roles):
         exported, whole = weights / role, weights / f"{role}.safetensors"
         if exported.is_dir():

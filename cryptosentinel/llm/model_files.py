@@ -7,7 +7,6 @@ tensor's shape, so that a folder that does not fit is refused without reading a 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,12 +19,32 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from simulator.documents import read_json
 from simulator.errors import UserError
 
 CONFIG, TOKENIZER, WEIGHTS, INDEX = "config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"
 ANEW = "make, pull or copy the model anew"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _MOST_LAYERS = 1000
+# What config.json may say: the architecture in numbers and names. All else is for other programs, and not passed on.
+_MAY_SAY = frozenset(
+    (
+        "architectures", "attention_bias", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "head_dim",
+        "hidden_act", "hidden_size", "initializer_range", "intermediate_size", "layer_types",
+        "max_position_embeddings", "max_window_layers", "model_type", "num_attention_heads", "num_hidden_layers",
+        "num_key_value_heads", "pad_token_id", "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta",
+        "sliding_window", "tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache",
+        "use_sliding_window", "vocab_size",
+    )
+)  # fmt: skip
+_MAY_NOT_SAY = {
+    "auto_map": "code of its own",
+    "custom_pipelines": "code of its own",
+    "attn_implementation": "code from a hub",
+    "_attn_implementation": "code from a hub",
+    "attn_implementation_internal": "code from a hub",
+    "quantization_config": "weights in another form",
+}
 # Formats whose reading can run code, and code itself.
 _UNSAFE = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.py")
 
@@ -78,6 +97,10 @@ def check_folder(folder: Path) -> None:
 def read_config(folder: Path) -> Qwen3Config:
     """The architecture that config.json describes. Raises `UserError` for one that is not Qwen3's or not sound."""
     document = read_object(folder / CONFIG)
+    for key in sorted(document.keys() & _MAY_NOT_SAY.keys()):
+        if document[key] not in (None, {}, "eager", "sdpa"):
+            raise UserError(f"{folder / CONFIG} names {key}, {_MAY_NOT_SAY[key]}, which is not read: {ANEW}")
+    document = {key: value for key, value in document.items() if key in _MAY_SAY}
     kind = document.get("model_type")
     if kind != "qwen3":
         raise UserError(f"the model in {folder} is of type {kind!r}; only 'qwen3' is supported: give a Qwen3 model")
@@ -181,10 +204,10 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises `UserError` where it cannot be read or is none."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): give this user permission to read it") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is no JSON ({_first_line(error)}): {ANEW}") from error
     if not isinstance(document, dict):
         raise UserError(f"{path} is no JSON object: {ANEW}")

@@ -4,6 +4,8 @@ Cleaned text is one line of visible characters of bounded length, and spells no 
 encodes data without special tokens (`llm/chat_codec.py`). Here the characters themselves are made safe. So an engine
 that sends text to a server meets no tag, and neither does a model that quotes what it read.
 
+`clean` and `render_result` are for what models read, `visible` for what people do.
+
 Nothing here judges the content. A model may believe a lie; the guard bounds what it can then do.
 """
 
@@ -27,6 +29,8 @@ TOO_LARGE = '{"error": "the result is too large to be read"}'
 _MAX_MARKS = 2  # accents on one letter; more of them only paint over the lines around it
 # Categories that show nothing: controls, formats (zero-width, bidi, tags), surrogates, private use, unassigned.
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn"))
+# Controls, which a terminal obeys; formats, which turn or hide text; lone surrogates; separators of lines.
+_OBEYED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 # Letters, marks and symbols that may be shown as nothing.
 _BLANK = frozenset(
     chr(code)
@@ -63,6 +67,20 @@ def clean(text: str, limit: int) -> str:
     if len(shown) <= limit and len(read) == len(text):
         return shown
     return shown[: limit - len(CUT_MARK)].rstrip() + CUT_MARK
+
+
+def visible(text: str) -> str:
+    """`text` for people: every character that a terminal or a page would obey or hide is spelled out as `\\u{1b}`; only
+    new lines stay.
+
+    >>> visible("ok\\x1b[2J")
+    'ok\\\\u{1b}[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one == "\n" or unicodedata.category(one) not in _OBEYED else f"\\u{{{ord(one):x}}}" for one in text
+    )
 
 
 def render_result(result: Mapping[str, Any]) -> str:

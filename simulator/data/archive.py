@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simulator.documents import read_json
 from simulator.errors import DataError
 from simulator.market.events import funding_columns, news_columns
 from simulator.market.market import Market
@@ -148,8 +149,8 @@ def _truth_columns(truth: Truth) -> dict[str, Any]:
 def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / MARKET_MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        manifest = read_json(path)
+    except (OSError, ValueError) as error:
         raise DataError(f"{path}: not valid JSON ({error}); make the data anew") from error
     if not isinstance(manifest, dict) or not set(manifest) >= _MANIFEST_KEYS:
         raise DataError(f"{path}: not the list of a written market; make the data anew")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.data.archive import SYMBOL
+from simulator.documents import read_json as read_json_value
 from simulator.errors import DataError
 from simulator.exchange.rules import MarginTier, MarketKind, SymbolRules
 
@@ -126,18 +127,14 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`. Raises `DataError` when it is missing, unreadable or no object of finite numbers."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+        document = read_json_value(path)
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{path}: not a readable JSON file ({error}); remove or mend it") from None
     if not isinstance(document, dict):
         raise DataError(f"{path}: holds no JSON object; remove or mend it")
     return document
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def _kind(symbol: str, market: Mapping[str, Any]) -> MarketKind:

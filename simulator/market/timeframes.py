@@ -43,5 +43,8 @@ def parse_time(text: str) -> int:
 
 
 def format_time(time: int) -> str:
-    """`2023-01-31 08:00` (UTC) of milliseconds since the epoch."""
-    return datetime.fromtimestamp(time / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M")
+    """`2023-01-31 08:00` (UTC) of milliseconds since the epoch; a time that no calendar has as its number."""
+    try:
+        return datetime.fromtimestamp(time / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return f"{time} ms"

@@ -8,6 +8,7 @@ from backend.reporting.labels import ABSENT
 from backend.reporting.market_reload import MarketReload, market_of
 from backend.reporting.run_page import RunPage, WindowPage
 from backend.store.records import RunRecord
+from cryptosentinel.protocol.untrusted import visible
 from simulator.market.market import Market
 from ui.access import escape_markdown, store_name
 from ui.parts.decision import choose_decision, draw_lines
@@ -26,7 +27,7 @@ def show_run(page: RunPage) -> None:
         _window(window)
     with st.expander("How it was run"):
         for label, value in page.facts:
-            st.text(f"{label}: {value}")
+            st.text(visible(f"{label}: {value}"))
         if page.settings:
             st.json(page.settings, expanded=1)
 

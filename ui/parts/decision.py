@@ -9,6 +9,7 @@ import streamlit as st
 from backend.reporting.decision_narrative import Line
 from backend.reporting.labels import title_of
 from backend.reporting.run_page import WindowPage
+from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown
 
 _AVATARS = {
@@ -65,6 +66,6 @@ def draw_lines(lines: Sequence[Line], key: str) -> None:
 def _draw_line(line: Line, exact: bool) -> None:
     with st.chat_message(line.title, avatar=_AVATARS.get(line.speaker)):
         st.caption(escape_markdown(line.title))
-        st.text(line.text)
+        st.text(visible(line.text))
         if exact and line.raw and line.raw != line.text:
-            st.code(line.raw, language=None, wrap_lines=True)
+            st.code(visible(line.raw), language=None, wrap_lines=True)

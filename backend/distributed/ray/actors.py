@@ -39,7 +39,8 @@ class Incarnation:
     """What an actor is until it ends: rollout worker `number` of `workers`, or the trainer of `role`.
 
     `where` is the store, `runs` the folder of the runs and `folder` the working directory, both as the driver has
-    them; `replaces` are the ids of dead processes whose place it takes; `shared` is `Machine.shared`.
+    them; `replaces` are the ids of dead processes whose place it takes; `shared` is `Machine.shared`; `approved` is the
+    digest of the configuration that the driver answers for.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Incarnation:
     workers: int = 0
     role: str | None = None
     replaces: str = ""
+    approved: str = ""
 
 
 def probe(node: str, marker: str, token: str) -> Machine:
@@ -156,9 +158,19 @@ def _work(incarnation: Incarnation, runs: Path, files: RunFiles) -> None:
 
     if incarnation.role is None:
         number, workers = incarnation.number, incarnation.workers
-        run_worker(incarnation.where, incarnation.run, runs, number, workers, incarnation.replaces, files)
+        run_worker(
+            incarnation.where, incarnation.run, runs, number, workers, incarnation.replaces, files, incarnation.approved
+        )
     else:
-        run_role(incarnation.where, incarnation.run, runs, incarnation.role, incarnation.replaces, files)
+        run_role(
+            incarnation.where,
+            incarnation.run,
+            runs,
+            incarnation.role,
+            incarnation.replaces,
+            files,
+            incarnation.approved,
+        )
 
 
 def _cache(incarnation: Incarnation) -> Path:

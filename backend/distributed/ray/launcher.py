@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from backend.distributed.heartbeat import COORDINATOR
 from backend.distributed.local_launcher import RESTARTS, OnStep, coordinator_step
@@ -24,7 +23,7 @@ from backend.distributed.ray.actors import FileServer, Incarnation, Machine, Ray
 from backend.distributed.ray.cluster import LOCAL, cluster, require_alive
 from backend.distributed.ray.placement import Capacity, Resources, allocate
 from backend.distributed.run_files import SERVICES, RunFiles
-from backend.store.run_record import code_version
+from backend.store.run_record import code_version, stored_config
 from backend.store.store import Store
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import RunFailed, UserError
@@ -48,6 +47,7 @@ def run_ray(
     on_step: OnStep,
     on_start: OnStart | None = None,
     ray_address: str = LOCAL,
+    approved: str = "",
 ) -> None:
     """`run_processes` on the Ray cluster at `ray_address`: the same processes, the same logs, the same end.
 
@@ -57,8 +57,8 @@ def run_ray(
     folder = (runs / run).absolute()
     (folder / SERVICES).mkdir(parents=True, exist_ok=True)
     with Store.open(address) as store, cluster(ray_address):
-        config = config_from_dict(store.run(run).config["config"], f"the configuration of run {run}", to_continue=True)
-        processes = RayProcesses(config, folder, address, workers)
+        config, _ = stored_config(store.run(run), to_continue=True, approved=approved)
+        processes = RayProcesses(config, folder, address, workers, approved)
         try:
             processes.start(on_start)
             _watch(store, run, processes, on_step, on_start)
@@ -90,13 +90,13 @@ class _Process:
 class RayProcesses:
     """The processes of a run as actors."""
 
-    def __init__(self, config: Config, folder: Path, where: str, workers: int) -> None:
+    def __init__(self, config: Config, folder: Path, where: str, workers: int, approved: str = "") -> None:
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
         self._folder = folder
         self._machines = survey(folder)
-        planned = _planned_processes(config, folder, where, workers)
+        planned = _planned_processes(config, folder, where, workers, approved)
         bundles = [process.bundle_resources() for process in planned]
         if not all(machine.shared for machine in self._machines.values()):
             bundles[0][f"node:{_own_address()}"] = 0.001  # the coordinator writes into the run's folder, which is here
@@ -192,7 +192,7 @@ class RayProcesses:
             on_start(name, pid)
 
 
-def _planned_processes(config: Config, folder: Path, where: str, workers: int) -> list[_Process]:
+def _planned_processes(config: Config, folder: Path, where: str, workers: int, approved: str) -> list[_Process]:
     """The processes of the run in `folder`, with as much of the cluster as each gets."""
     import ray
 
@@ -200,7 +200,9 @@ def _planned_processes(config: Config, folder: Path, where: str, workers: int) -
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     capacities = [Capacity(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes]
     rollout, trainer = allocate(capacities, config, workers, len(roles))
-    common = Incarnation("", where, folder.name, str(folder.parent), str(Path.cwd()), True, workers=workers)
+    common = Incarnation(
+        "", where, folder.name, str(folder.parent), str(Path.cwd()), True, workers=workers, approved=approved
+    )
     incarnations = [replace(common, name=f"rollout-{number}", number=number) for number in range(workers)]
     incarnations += [replace(common, name=f"trainer-{role}", role=role) for role in roles]
     return [_Process(one, trainer if one.role else rollout, place) for place, one in enumerate(incarnations)]

@@ -20,7 +20,6 @@ Records of a step are numbered from 0 and its metrics from 1: a record of step n
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,18 +30,20 @@ from typing import Any
 
 import numpy as np
 
-from backend.config.load import config_from_dict
 from backend.config.training import TrainingConfig
 from backend.store.records import RewardRecord, RolloutRecord, TrajectoryRecord
+from backend.store.run_record import stored_config
 from backend.store.store import Store
 from backend.training.algorithm.alignment import align
 from backend.training.curriculum.curriculum import curriculum_of
 from backend.training.diagnostics.catalogue import RULES
 from backend.training.diagnostics.rules import DiagnosticFinding, History, can_judge, diagnose, missing_points
 from cryptosentinel.agents.registry import MANAGER, ROLES
+from simulator.documents import parse_json, read_bytes
 from simulator.errors import UserError
 
 METRICS_FILE = "metrics.jsonl"
+_MOST_BYTES = 2**30  # of that file
 Steps = dict[int, dict[str, float]]
 
 # What is shown, as (metric, words); `{role}/` stands before those of a role.
@@ -173,10 +174,10 @@ def examine_folder(folder: Path) -> Examination:
 def examine_run(store: Store, run: str) -> Examination:
     """From a run's records in the store. Raises `StoreError` for an unknown run, `UserError` for one that trained
     nothing."""
-    document = store.run(run).config.get("config", {})
+    record = store.run(run)
     steps: Steps = {record.step: dict(record.values) for record in store.metrics(run)}
     failures: dict[str, Counter[str]] = defaultdict(Counter)
-    training = config_from_dict(document, f"the configuration of run {run}").training if document else None
+    training = stored_config(record)[0].training if record.config.get("config") else None
     _merge(steps, reward_metrics(store.rewards(run), steps, training))
     _merge(steps, call_metrics(store.rollouts(run)))
     for step in sorted(steps):
@@ -192,15 +193,17 @@ def read_metrics(path: Path) -> Steps:
     """Metrics by step from a file of JSON lines. Of a step's lines the latter adds to the former; a last line that was
     cut short is left out. Raises `UserError` for a file that is not there or holds something else."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_bytes(path, _MOST_BYTES).decode("utf-8").splitlines()
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): give the folder of a training run") from error
     steps: Steps = {}
     for number, line in enumerate(lines, 1):
         try:
-            values = {name: math.nan if value is None else float(value) for name, value in json.loads(line).items()}
+            values = {
+                name: math.nan if value is None else float(value) for name, value in parse_json(line, nan=True).items()
+            }
             steps.setdefault(int(values.pop("step")), {}).update(values)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             if number == len(lines):
                 break
             raise UserError(f"{path}, line {number} is no line of metrics ({error}): was it edited?") from error

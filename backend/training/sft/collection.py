@@ -75,7 +75,7 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
             loaded = model_team(WARM_START, policies, codec, config.team, config.training.temperature)
             sources.append(Source(loaded, rollouts))
         else:
-            loaded = load_team(name, config.team)
+            loaded = load_team(name, config.team, base=config.training.base_model)
             asked = replace(
                 loaded.team.settings,
                 horizon_bars=config.team.horizon_bars,

@@ -22,6 +22,7 @@ from backend.training.sft.collection import ScoredConversation
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import ChatMessages
 from cryptosentinel.team import derive_seed
+from simulator.documents import parse_json, read_json
 from simulator.errors import DataError
 
 DATA_MANIFEST = "manifest.json"
@@ -60,7 +61,7 @@ class SftRow:
 
     def schemas(self) -> list[dict[str, Any]] | None:
         """`tools`, read."""
-        return None if self.tools is None else json.loads(self.tools)
+        return None if self.tools is None else parse_json(self.tools)
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def read_data_manifest(folder: Path) -> dict[str, Any]:
     """The manifest in `folder`. Raises `DataError` where it is missing, damaged or of another format."""
     path = folder / DATA_MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = read_json(path)
     except FileNotFoundError:
         raise DataError(f"{folder} holds no {DATA_MANIFEST}: give the folder of a finished data set") from None
     except (OSError, ValueError) as error:

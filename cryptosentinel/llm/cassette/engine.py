@@ -41,6 +41,7 @@ from cryptosentinel.llm.cassette.files import (
 from cryptosentinel.llm.chat_codec import ChatCodec, FastTokenizer
 from cryptosentinel.llm.engine import Completion, Engine, Request, StreamingEngine, all_answers
 from simulator.errors import RunFailed, UserError
+from simulator.folders import check_links
 
 
 def record(
@@ -285,6 +286,8 @@ def _check_kind(folder: Path) -> None:
     """Refuse to record into a folder of something else."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"cassette {folder} is a file: give a folder")
+    if folder.is_dir():
+        check_links(folder)
     if (folder / HEADER).exists() or not folder.is_dir():
         return
     # What a program leaves that is ended while it begins a cassette is no obstacle.

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -25,12 +25,15 @@ from tokenizers import Tokenizer
 
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Request, Usage
+from simulator.documents import lines_of, parse_json, read_bytes, read_json
 from simulator.errors import RunFailed, UserError
+from simulator.folders import check_links
 
 _FORMAT = 1
 HEADER, CALLS, TOKENIZER, LOCK = "cassette.json", "calls.jsonl", "tokenizer.json", "lock"
 UNFINISHED = f"{HEADER}.part"
 BYTE = "byte"
+_MOST_HEADER, _LONGEST_CALL = 2**20, 64 * 2**20  # bytes
 
 _FIELDS = {"role", "prompt", "temperature", "max_tokens", "constrained", "seed", "ids", "logps", "finished", "usage"}
 
@@ -77,10 +80,11 @@ def key_of(request: Request) -> Key:
 def read_header(folder: Path) -> Header:
     """What `folder` says it holds. Raises `UserError` for a folder that is no cassette of this format."""
     path = folder / HEADER
+    check_links(folder)
     if not path.is_file():
         raise UserError(f"no cassette in {folder}: give a folder that holds {HEADER}")
     try:
-        value = json.loads(path.read_bytes())
+        value = read_json(path, _MOST_HEADER)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): give another cassette") from None
     if not isinstance(value, dict) or value.get("format") != _FORMAT:
@@ -108,7 +112,7 @@ def load_codec(folder: Path, header: Header) -> ChatCodec:
         return make_byte_codec(empty_think=header.empty_think)
     path = folder / TOKENIZER
     try:
-        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.from_str(read_bytes(path).decode("utf-8"))
     except Exception as error:  # noqa: BLE001  # the tokenizers library raises plain `Exception`
         raise UserError(f"{path} cannot be read ({error}): the cassette cannot be used without it") from None
     return ChatCodec(tokenizer, empty_think=header.empty_think)
@@ -133,16 +137,15 @@ def read_calls(folder: Path, vocab_size: int) -> tuple[dict[Key, Completion], in
     Raises `UserError` for a damaged line, and for a call that stands twice with different answers.
     """
     path = folder / CALLS
-    try:
-        data = path.read_bytes() if path.exists() else b""
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror})") from None
-    whole = data.rfind(b"\n") + 1
     calls: dict[Key, Completion] = {}
-    for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
+    whole = 0
+    for number, line in enumerate(_lines(path), 1):
+        if not line.endswith(b"\n"):
+            break
+        whole += len(line)
         try:
-            key, completion = _read_call(json.loads(line), vocab_size)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            key, completion = _read_call(parse_json(line), vocab_size)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise UserError(
                 f"{path}, line {number} is damaged ({type(error).__name__}: {str(error)[:100]}): take the line out, "
                 "and its call is asked anew when recording goes on"
@@ -150,6 +153,17 @@ def read_calls(folder: Path, vocab_size: int) -> tuple[dict[Key, Completion], in
         if (known := calls.setdefault(key, completion)) != completion or known.usage != completion.usage:
             raise UserError(f"{path}, line {number}: this call stands there before, with another answer: keep one")
     return calls, whole
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of the calls, one at a time. Raises `UserError`."""
+    if not path.exists():
+        return
+    try:
+        with path.open("rb") as file:
+            yield from lines_of(file, _LONGEST_CALL)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}): give another cassette") from None
 
 
 def _read_call(value: Any, vocab_size: int) -> tuple[Key, Completion]:

@@ -21,7 +21,7 @@ from rich.console import Console
 from backend.decisions.backtest_document import BacktestDocument, write_backtest
 from backend.decisions.document import DecisionDocument, StoredDecision, read_decisions, write_decisions
 from backend.decisions.recording import decision_document, episode_decisions, remarks, token_usage
-from backend.decisions.tree import DecisionTree, decision_tree, describe_decisions, find_decision, traced_tree, visible
+from backend.decisions.tree import DecisionTree, decision_tree, describe_decisions, find_decision, traced_tree
 from backend.reporting.decision_narrative import conversation_lines, headline, narrate
 from backend.reporting.decision_views import decision_page, text_tree
 from backend.store.records import RunRecord
@@ -31,6 +31,7 @@ from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
+from cryptosentinel.protocol.untrusted import visible
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies
 from simulator.backtest.run import BacktestRun, Window

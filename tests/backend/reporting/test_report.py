@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.evaluation.evaluate import EXAMPLE_DECISION
+from backend.decisions.document import EXAMPLE_DECISION
 from backend.reporting import charts
 from backend.reporting.labels import ABSENT
 from backend.reporting.market_reload import MarketReload

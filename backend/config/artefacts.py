@@ -1,0 +1,189 @@
+"""What an artefact may say: the settings that are taken from a team's folder, a stored run or an export.
+
+An artefact is made by somebody, and may have been made to do harm. It may describe: what was traded, what trading
+cost, how the team decides and how it was trained. It may not say what is run, contacted or read outside itself, nor
+what is spent. Those settings come from the user: a preset or file named with --config, --set, or another option.
+
+Every setting has its place in one of the two tables below; a test compares them with the schema. A setting that is in
+neither is not taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from backend.config.base import Section
+from backend.config.schema import Config, ConfigError
+
+Effect = Literal["runs", "contacts", "reads", "spends"]
+
+# By section, what an artefact may set. A name stands for all that is below it.
+MAY_SET: Mapping[str, tuple[str, ...]] = {
+    "market": (
+        "symbols", "timeframe", "resample", "start", "end", "coins", "bars", "seed", "edge", "drift_ratio",
+        "news_accuracy", "train_share", "validation_share",
+    ),
+    "costs": (
+        "taker_fee", "maker_fee", "fee_tiers", "fee_currency", "half_spread_bps", "spread_multiplier", "impact",
+        "participation", "latency_bars", "borrow_rate", "max_leverage", "cash",
+    ),
+    "venue": ("isolated", "finer"),
+    "guard": (
+        "max_exposure", "max_gross_exposure", "max_orders", "max_drawdown", "daily_loss", "max_stale_bars",
+        "max_net_exposure", "max_order_rate", "rate_hours", "shutdown_drawdown", "price_band", "max_order_notional",
+        "max_symbol_notional",
+    ),
+    "team": (
+        "horizon_bars", "decide_every", "mask_symbols", "roles", "retries", "knowledge_cutoff", "schemas_in_prompt",
+        "max_tokens", "memory",
+    ),
+    "engine": ("empty_think", "constrained", "context_tokens"),
+    "nano": (
+        "vocab_size", "hidden_size", "layers", "intermediate_size", "decisions", "teacher_share", "steps",
+        "batch_tokens", "learning_rate", "seed",
+    ),
+    "training": (
+        "stage1_steps", "stage1_max_steps", "stage2_steps", "queries_per_step", "rollouts_per_query",
+        "practice_queries", "practice_roles", "scenario_paths", "scenario_source", "temperature", "alignment", "alpha",
+        "beta", "clip_low", "clip_high", "kl", "entropy", "learning_rate", "lr_schedule", "lr_end", "warmup_steps",
+        "minibatches", "optimizer", "adam_betas", "weight_decay", "max_grad_norm", "freeze", "weights", "lora_rank",
+        "lora_alpha", "lora_targets", "device", "precision", "quantization", "gradient_checkpointing",
+        "micro_batch_tokens", "shards", "validation_every", "validation_queries", "gate_format", "rollback_format",
+        "seed", "experimental",
+    ),
+    "evaluation": ("windows", "decisions_per_window", "bootstrap_samples", "seed", "baselines"),
+    "sft": (
+        "states", "rollouts", "random_share", "min_score", "min_margin", "validation_share", "steps", "batch_tokens",
+        "learning_rate", "score_on", "score_states", "score_samples", "seed",
+    ),
+}  # fmt: skip
+
+# What only the user may set, and what it would do.
+USER_ONLY: Mapping[str, Effect] = {
+    "market.data": "reads",
+    "market.funding_dir": "reads",
+    "market.news": "reads",
+    "venue.rules": "reads",
+    "venue.mark": "reads",
+    "engine.kind": "contacts",
+    "engine.model": "reads",
+    "engine.url": "contacts",
+    "engine.served_model": "contacts",
+    "engine.key_variable": "contacts",
+    "engine.python": "runs",
+    "engine.gpu_share": "runs",
+    "engine.timeout": "contacts",
+    "engine.retries": "spends",
+    "engine.concurrency": "spends",
+    "engine.requests_per_minute": "spends",
+    "budget": "spends",
+    "training.base_model": "reads",
+    "training.start_from": "reads",
+    "training.data_parallel": "runs",
+    "training.wandb_project": "contacts",
+}
+# What a measurement is made of: without it, the numbers would be those of something else.
+_MEASURED = ("market", "venue")
+_OPTIONS = {"market.data": "--data", "market.funding_dir": "--funding", "market.news": "--news"}
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """A setting that an artefact named and that was not taken from it."""
+
+    key: str
+    value: Any
+
+    @property
+    def measured(self) -> bool:
+        """Whether it decides what is measured."""
+        return self.key.partition(".")[0] in _MEASURED
+
+    @property
+    def option(self) -> str:
+        """What the user writes to set it himself. The artefact's value is not in it: it is not to be copied unread."""
+        return f"{_OPTIONS[self.key]} ..." if self.key in _OPTIONS else f"--set {self.key}=..."
+
+
+def effect_of(key: str) -> Effect | None:
+    """What a setting that only the user may set would do; None for one that an artefact may set.
+
+    >>> effect_of("engine.python")
+    'runs'
+    >>> effect_of("costs.taker_fee") is None
+    True
+    """
+    section, _, name = key.partition(".")
+    if any(f"{name}.".startswith(f"{known}.") for known in MAY_SET.get(section, ())):
+        return None
+    return next((effect for known, effect in USER_ONLY.items() if f"{key}.".startswith(f"{known}.")), "runs")
+
+
+def taken_from(stated: Config, given: Collection[str] = ()) -> tuple[Config, tuple[Withheld, ...]]:
+    """What an artefact may say of a configuration, the defaults in the place of all else, and what was withheld.
+
+    A setting that has its default says nothing. `given` are keys that the user sets himself: they are not withheld,
+    as what the artefact says of them is not used.
+    """
+    defaults = Config().to_dict()
+    withheld = [
+        Withheld(key, value)
+        for key, value in _leaves(stated.to_dict(), Config)
+        if effect_of(key) is not None and value != _value(defaults, key)
+    ]
+    document = stated.to_dict()
+    for one in withheld:
+        *path, name = one.key.split(".")
+        _value(document, ".".join(path))[name] = _value(defaults, one.key)
+    try:
+        taken = Config.model_validate_json(json.dumps(document))
+    except ValueError as error:
+        raise ConfigError(
+            f"without {', '.join(one.key for one in withheld)}, which an artefact may not set, its other settings "
+            f"contradict each other ({error}): name a configuration of your own with --config"
+        ) from error
+    return taken, tuple(one for one in withheld if not any(_covers(key, one.key) for key in given))
+
+
+def notice(where: str, withheld: Iterable[Withheld]) -> str:
+    """One sentence on what was withheld and how the user sets it; empty where nothing was."""
+    listed = list(withheld)
+    if not listed:
+        return ""
+    named = ", ".join(f"{one.key} = {json.dumps(one.value)}" for one in listed)
+    options = " ".join(one.option for one in listed)
+    return (
+        f"{where} says {named}. What is run, contacted, read or spent is not taken from there. If you want it so, say "
+        f"it yourself: {options}"
+    )
+
+
+def given_keys(overrides: Iterable[str], **fields: object) -> frozenset[str]:
+    """The keys that a user sets with overrides such as `engine.kind=vllm`, and with the options --data, --funding and
+    --news as `fields`."""
+    options = {"data": "market.data", "funding": "market.funding_dir", "news": "market.news"}
+    named = {text.partition("=")[0].strip() for text in overrides}
+    return frozenset(named | {options[name] for name, value in fields.items() if value})
+
+
+def _covers(given: str, key: str) -> bool:
+    return f"{key}.".startswith(f"{given}.")
+
+
+def _leaves(values: Mapping[str, Any], model: type[Section], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Every setting of a document by its dotted key; a table by names is one setting."""
+    for name, info in model.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from _leaves(values[name], kind, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", values[name]
+
+
+def _value(document: Any, key: str) -> Any:
+    for part in key.split("."):
+        document = document[part]
+    return document

@@ -1,0 +1,80 @@
+"""Which stored runs are this user's own: a mark on the record that only this user's key can make.
+
+A store may be somebody else's, and a run may come out of an import. What their records say is data. A run that this
+user made carries a signature (HMAC-SHA256) of its id and its configuration, made with a random key in a file that only
+this user can read; such a run goes on with all of its settings. An export leaves the signature out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+SIGNATURE = "signature"  # in the document of a run's record
+_KEY_BYTES = 32
+
+
+def signed(run: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a run's record with this user's signature; without one where the key cannot be kept."""
+    key = _key(make=True)
+    plain = unsigned(document)
+    return plain if key is None else {**plain, SIGNATURE: _signature(key, run, plain)}
+
+
+def unsigned(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document without a signature."""
+    return {name: value for name, value in document.items() if name != SIGNATURE}
+
+
+def is_own(run: str, document: Mapping[str, Any]) -> bool:
+    """Whether this user made the run with this very configuration."""
+    signature, key = document.get(SIGNATURE), _key(make=False)
+    if key is None or not isinstance(signature, str) or not signature.isascii():
+        return False
+    return hmac.compare_digest(signature, _signature(key, run, document))
+
+
+def digest_of(config: Mapping[str, Any]) -> str:
+    """SHA-256 of a configuration, by which a process tells another one which configuration it may use."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+
+def key_file() -> Path:
+    """Where this user's key is: in XDG_STATE_HOME, or in ~/.local/state."""
+    top = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(top) / "cryptosentinel" / "key"
+
+
+def _signature(key: bytes, run: str, document: Mapping[str, Any]) -> str:
+    signed_part = json.dumps([run, document.get("config")], sort_keys=True)
+    return hmac.new(key, signed_part.encode(), hashlib.sha256).hexdigest()
+
+
+def _key(*, make: bool) -> bytes | None:
+    """The key; None where there is none, or where others could have read or written it."""
+    path = key_file()
+    with suppress(OSError):
+        if make and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+            try:
+                os.link(partial, path)  # of several processes the first one wins
+            except FileExistsError:
+                pass
+            finally:
+                partial.unlink()
+        about = path.stat()
+        if about.st_uid != os.getuid() or about.st_mode & 0o077:
+            return None
+        key = path.read_bytes()
+        return key if len(key) == _KEY_BYTES else None
+    return None

@@ -1,0 +1,88 @@
+"""JSON and text from files that somebody else may have written, read within limits.
+
+The standard reader takes what is harmful: a document nested deeper than the stack, NaN, 1e999, a line of any length.
+Whatever is refused here is a `ValueError` that says why; whoever reads a file adds its name and what to do.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+MOST_BYTES = 256 * 2**20  # of one document, or of one line of a file of lines
+MOST_DEPTH = 100
+_MOST_DIGITS = 1000  # of one number
+_CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
+    """The value that `text` holds; with `nan` also NaN and infinities, as Python writes them.
+
+    Raises `ValueError` for what is no JSON, for bytes that are no UTF-8, numbers of absurd length or beyond all
+    numbers, and values nested deeper than `MOST_DEPTH`.
+    """
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"it has {len(text):,} characters, and at most {MOST_BYTES:,} are read")
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8")
+        constant = _CONSTANTS.__getitem__ if nan else _no_constant
+        value = json.loads(text, parse_constant=constant, parse_float=_finite, parse_int=_integer)
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {MOST_DEPTH} levels") from None
+    # Few brackets cannot nest deeply: most documents need no further look.
+    if text.count("[") + text.count("{") > MOST_DEPTH and depth_of(value) > MOST_DEPTH:
+        raise ValueError(f"it is nested deeper than {MOST_DEPTH} levels")
+    return value
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """The content of a file, at most `most` bytes. Raises `OSError`, and `ValueError` for a longer one."""
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it is longer than {most:,} bytes, the most that is read")
+    return content
+
+
+def read_json(path: Path, most: int = MOST_BYTES, *, nan: bool = False) -> Any:
+    """The value in a file of JSON. Raises `OSError` where it cannot be read, `ValueError` as `parse_json` does."""
+    return parse_json(read_bytes(path, most), nan=nan)
+
+
+def lines_of(file: IO[bytes] | gzip.GzipFile, most: int = MOST_BYTES) -> Iterator[bytes]:
+    """The lines of a file with their ends, none longer than `most` bytes. Raises `ValueError` for a longer one."""
+    while line := file.readline(most + 1):
+        if len(line) > most:
+            raise ValueError(f"a line is longer than {most:,} bytes, the most that is read")
+        yield line
+
+
+def depth_of(value: Any) -> int:
+    """How deep lists and objects are nested in a value of JSON; 0 for a plain one."""
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, list | dict)]:
+        depth += 1
+        level = [item for one in level for item in (one.values() if isinstance(one, dict) else one)]
+    return depth
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is beyond all numbers")
+    return number
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number has {len(text):,} digits")
+    return int(text)
