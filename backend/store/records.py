@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -23,6 +22,7 @@ ServiceState = Literal["starting", "waiting", "working", "stopped", "failed"]
 _STRICT = ConfigDict(strict=True)
 _ARRAYS = tuple(one["codec"] for one in (INT32, FLOAT32, MASK))
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
+_CHECKS: dict[str, dict[str, TypeAdapter[Any]]] = {}  # by table
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -85,14 +85,15 @@ class Record:
         return cls(**values)
 
 
-@cache
-def _checks(kind: Any) -> dict[str, TypeAdapter[Any]]:
+def _checks(kind: type[Record]) -> dict[str, TypeAdapter[Any]]:
     """What tells whether the value of a field has its type. Arrays were checked when they were decoded."""
-    hints = get_type_hints(kind)
-    return {
-        item.name: _ANY if item.metadata.get("codec") in _ARRAYS else TypeAdapter(hints[item.name], config=_STRICT)
-        for item in fields(kind)
-    }
+    if kind.table not in _CHECKS:
+        hints = get_type_hints(kind)
+        _CHECKS[kind.table] = {
+            item.name: _ANY if item.metadata.get("codec") in _ARRAYS else TypeAdapter(hints[item.name], config=_STRICT)
+            for item in fields(kind)
+        }
+    return _CHECKS[kind.table]
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,112 @@
+"""What an artefact may say: every setting has a decision, and nothing that only the user may say is taken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.config.artefacts import MAY_SET, USER_ONLY, effect_of, given_keys, notice, taken_from
+from backend.config.load import config_from_dict, describe
+from backend.config.ownership import SIGNATURE, is_own, key_file, signed, unsigned
+from backend.config.schema import Config
+from tests.hostile import dangerous_keys, hostile_config
+
+KEYS = [one.key for one in describe()]
+
+
+def _allowed(key: str) -> bool:
+    section, _, name = key.partition(".")
+    return any(f"{name}.".startswith(f"{known}.") for known in MAY_SET.get(section, ()))
+
+
+def _refused(key: str) -> bool:
+    return any(f"{key}.".startswith(f"{known}.") for known in USER_ONLY)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_setting_has_one_decision(key: str) -> None:
+    assert _allowed(key) != _refused(key), (
+        f"{key}: say in backend/config/artefacts.py whether a team's folder or an imported run may set it: in MAY_SET "
+        "if it only describes, in USER_ONLY if it decides what is run, contacted, read or spent"
+    )
+
+
+def test_the_tables_name_nothing_that_is_no_setting() -> None:
+    named = [*USER_ONLY, *(f"{section}.{name}" for section, names in MAY_SET.items() for name in names)]
+    assert [name for name in named if not any(f"{key}.".startswith(f"{name}.") for key in KEYS)] == []
+
+
+def test_a_setting_without_a_decision_is_not_taken() -> None:
+    assert effect_of("market.a_setting_of_tomorrow") is not None
+    assert effect_of("a_section_of_tomorrow.name") is not None
+
+
+@pytest.mark.parametrize("key", dangerous_keys())
+def test_what_only_the_user_may_say_is_withheld_and_named(key: str) -> None:
+    stated = config_from_dict(hostile_config(key))
+    taken, withheld = taken_from(stated)
+    defaults = {one.key: json.loads(one.default) for one in describe()}
+    value: object = taken.to_dict()
+    for part in key.split("."):
+        assert isinstance(value, dict)
+        value = value[part]
+    assert value == defaults[key]
+    assert key in {one.key for one in withheld}
+    said = notice("team.json", withheld)
+    assert key in said and ("--set" in said or "--data" in said or "--news" in said or "--funding" in said)
+    assert taken_from(stated, given=[one.key for one in withheld])[1] == ()
+
+
+def test_what_an_artefact_may_say_is_taken_as_it_is() -> None:
+    stated = config_from_dict({"costs": {"taker_fee": 0.002}, "team": {"horizon_bars": 7}, "market": {"bars": 300}})
+    assert taken_from(stated) == (stated, ())
+    assert notice("team.json", ()) == ""
+
+
+@given(st.sets(st.sampled_from(dangerous_keys()), max_size=4))
+def test_nothing_dangerous_is_left_whatever_is_said_together(keys: set[str]) -> None:
+    document = Config().to_dict()
+    for key in sorted(keys):
+        section = key.partition(".")[0]
+        document[section] = hostile_config(key)[section]
+    taken, _ = taken_from(config_from_dict(document))
+    defaults = Config().to_dict()
+    for key in dangerous_keys():
+        one, other = taken.to_dict(), defaults
+        for part in key.split("."):
+            one, other = one[part], other[part]
+        assert one == other
+
+
+def test_the_options_and_overrides_of_a_user_are_known() -> None:
+    keys = given_keys(["engine.kind=vllm", "market.data = x"], data=None, funding="f", news=None)
+    assert keys == {"engine.kind", "market.data", "market.funding_dir"}
+
+
+def test_a_run_is_its_users_own_by_a_signature_that_only_he_can_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
+    document = {"config": {"engine": {"kind": "vllm"}}}
+    own = signed("train-1", document)
+    assert is_own("train-1", own) and is_own("train-1", json.loads(json.dumps(own)))
+    assert not is_own("train-1", document) and not is_own("train-2", own)
+    assert not is_own("train-1", {**own, "config": {"engine": {"kind": "local"}}})
+    assert not any(is_own("train-1", {**own, SIGNATURE: odd}) for odd in ("", "é", None, 7, own[SIGNATURE][:-1]))
+    assert unsigned(own) == document
+    assert key_file().stat().st_mode & 0o777 == 0o600
+    key_file().chmod(0o644)  # others could have read it
+    assert not is_own("train-1", own)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "theirs"))
+    assert not is_own("train-1", own)
+    assert not is_own("train-1", signed("train-1", document) | {SIGNATURE: own[SIGNATURE]})
+
+
+def test_without_a_place_for_the_key_a_run_is_not_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert signed("train-1", {"config": {}}) == {"config": {}}
