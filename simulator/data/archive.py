@@ -28,7 +28,7 @@ from simulator.tables import numbers, read_table, times, timestamp_array, write_
 MARKET_MANIFEST = "market.json"
 # What may stand in a file name: no way out of the folder, and nothing that reads like a series.
 SYMBOL = re.compile(r"(?!series-)[A-Za-z0-9_-]+")
-_MANIFEST_KEYS = {"timeframe", "symbols", "content_hash", "synthetic", "files"}
+_MANIFEST_KEYS = {"timeframe": str, "symbols": list, "content_hash": str, "synthetic": dict | None, "files": list}
 SAMPLE_SEED = 20_240
 SAMPLE_BARS = 3_285  # a year and a half of 4h bars
 SAMPLE_MARKETS = {"synthetic": True, "no_edge": False}  # folder: has edge
@@ -107,13 +107,7 @@ def read_truth(
     recipe = manifest["synthetic"]
     if recipe is None or recipe.get("timeframe") != timeframe:
         return None
-    try:
-        lists = {name: tuple(value) for name, value in recipe.items() if isinstance(value, list)}
-        config = SyntheticConfig(**{**recipe, **lists})
-    except TypeError as error:
-        raise DataError(
-            f"{folder / MARKET_MANIFEST}: not a recipe of this version ({error}); make the sample anew"
-        ) from error
+    config = _recipe(recipe, folder / MARKET_MANIFEST)
     path = folder / "truth.parquet"
     kept = tuple(manifest["symbols"])
     table = read_table(path, ("timestamp", "storm", *(f"{name}_{symbol}" for name in STATE_COLUMNS for symbol in kept)))
@@ -128,6 +122,29 @@ def read_truth(
         arrays[name] = np.ascontiguousarray(columns.astype(np.int8) if integer else columns)
     storm = numbers(table, "storm", path)[rows].astype(np.int8)
     return Truth(config=config, symbols=symbols, open_time=open_time, storm=storm, **arrays)
+
+
+def _recipe(recipe: dict[str, Any], path: Path) -> SyntheticConfig:
+    """The recipe as it was written. Raises `DataError` for another version's, and for values of another type."""
+    known = asdict(SyntheticConfig(bars=1, seed=0))
+    odd = [name for name, value in recipe.items() if name not in known or not _of_the_kind(value, known[name])]
+    try:
+        if odd:
+            raise TypeError(f"{odd[0][:40]} is {recipe[odd[0]]!r:.40}")
+        return SyntheticConfig(**{name: tuple(one) if isinstance(one, list) else one for name, one in recipe.items()})
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise DataError(f"{path}: not a recipe of this version ({error}); make the sample anew") from error
+
+
+def _of_the_kind(value: Any, example: Any) -> bool:
+    """Whether a value of JSON may stand for one like `example`."""
+    if isinstance(example, tuple):
+        pair = not isinstance(example[0], str)  # symbols are as many as there are
+        fits = isinstance(value, list) and len(value) == len(example) if pair else isinstance(value, list)
+        return fits and all(_of_the_kind(one, example[0]) for one in value)
+    if isinstance(example, float):
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
+    return type(value) is type(example) and not (isinstance(value, int) and abs(value) >= 2**63)
 
 
 def recorded_hash(folder: Path) -> tuple[tuple[str, ...], str, str] | None:
@@ -152,7 +169,11 @@ def _manifest(folder: Path) -> dict[str, Any]:
         manifest = read_json(path)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: not valid JSON ({error}); make the data anew") from error
-    if not isinstance(manifest, dict) or not set(manifest) >= _MANIFEST_KEYS:
+    if not isinstance(manifest, dict) or not all(
+        isinstance(manifest.get(name), kind) for name, kind in _MANIFEST_KEYS.items()
+    ):
+        raise DataError(f"{path}: not the list of a written market; make the data anew")
+    if not all(isinstance(name, str) for name in (*manifest["symbols"], *manifest["files"])):
         raise DataError(f"{path}: not the list of a written market; make the data anew")
     return manifest
 

@@ -24,6 +24,7 @@ DECIMAL_PLACES, TICK_SIZE = 2, 4
 
 _RULE_KEYS = frozenset(SymbolRules.__dataclass_fields__)
 _TIER_KEYS = frozenset(MarginTier.__dataclass_fields__)
+_HUGE = 1e300  # what is beyond is no number of a venue
 _OPTIONAL_NUMBERS = ("maker_fee", "taker_fee")
 
 
@@ -160,8 +161,9 @@ def _field(symbol: str, structure: Any, name: str) -> Any:
 
 
 def _number(where: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise DataError(f"{where}: {name} is {value!r}; it must be a finite number.")
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and -_HUGE < value < _HUGE
+    if not usable:
+        raise DataError(f"{where}: {name} is {value!r:.60}; it must be a finite number.")
     return float(value)
 
 
