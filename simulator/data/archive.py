@@ -131,7 +131,8 @@ def _recipe(recipe: dict[str, Any], path: Path) -> SyntheticConfig:
     try:
         if odd:
             raise TypeError(f"{odd[0][:40]} is {recipe[odd[0]]!r:.40}")
-        return SyntheticConfig(**{name: tuple(one) if isinstance(one, list) else one for name, one in recipe.items()})
+        values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in recipe.items()}
+        return SyntheticConfig(**values)
     except (TypeError, ValueError, ArithmeticError) as error:
         raise DataError(f"{path}: not a recipe of this version ({error}); make the sample anew") from error
 

@@ -166,9 +166,12 @@ def test_every_command_that_takes_a_team_says_what_it_did_not_take(
     config["engine"] |= {"kind": "vllm", "python": str(bird.program)}
     team = write_team(tmp_path / "team", config)
     shutil.copytree(nano, team / "nano")
+    write_market(small_market(), tmp_path / "data")
+    data = ("--data", tmp_path / "data", "--start", "2020-03-01", "--end", "2020-03-03")
     for arguments in (
         ("models", "check", team),
-        ("check", "lookahead", "--team", team, "--times", "2", "--draws", "1"),
+        ("check", "lookahead", "--team", team, *data, "--times", "2", "--draws", "1"),
+        ("backtest", "--team", team, *data, "--baselines", "none"),
     ):
         result = command(*arguments)
         assert "engine.python" in result.out + result.err, arguments

@@ -142,13 +142,14 @@ def _read_team(folder: Path) -> None:
 
 def _toml(folder: Path) -> Path:
     path = folder / "my.toml"
+    tables: dict[str, dict[str, Any]] = {
+        "market": {"symbols": ["A", "B"], "bars": 400, "edge": True, "drift_ratio": 0.1},
+        "costs": {"fee_tiers": [[0, 0.1e-3, 0.2e-3]], "taker_fee": 0.0004},
+        "budget.prices": {"m": [1.0, 1.0, 1.0]},
+    }
     text = "".join(
         f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
-        for section, keys in {
-            "market": {"symbols": ["A", "B"], "bars": 400, "edge": True, "drift_ratio": 0.1},
-            "costs": {"fee_tiers": [[0, 0.1e-3, 0.2e-3]], "taker_fee": 0.0004},
-            "budget.prices": {"m": [1.0, 1.0, 1.0]},
-        }.items()
+        for section, keys in tables.items()
     )
     path.write_text(text)
     return path
