@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-MOST_BYTES = 256 * 2**20  # of one document, or of one line of a file of lines
+_MOST_BYTES = 256 * 2**20  # of one document, or of one line of a file of lines
 MOST_DEPTH = 100
 _MOST_DIGITS = 1000  # of one number
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -25,8 +25,8 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
     Raises `ValueError` for what is no JSON, for bytes that are no UTF-8, numbers of absurd length or beyond all
     numbers, and values nested deeper than `MOST_DEPTH`.
     """
-    if len(text) > MOST_BYTES:
-        raise ValueError(f"it has {len(text):,} characters, and at most {MOST_BYTES:,} are read")
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"it has {len(text):,} characters, and at most {_MOST_BYTES:,} are read")
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
@@ -40,7 +40,7 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
     return value
 
 
-def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:
     """The content of a file, at most `most` bytes. Raises `OSError`, and `ValueError` for a longer one."""
     with path.open("rb") as file:
         content = file.read(most + 1)
@@ -49,12 +49,12 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     return content
 
 
-def read_json(path: Path, most: int = MOST_BYTES, *, nan: bool = False) -> Any:
+def read_document(path: Path, most: int = _MOST_BYTES, *, nan: bool = False) -> Any:
     """The value in a file of JSON. Raises `OSError` where it cannot be read, `ValueError` as `parse_json` does."""
     return parse_json(read_bytes(path, most), nan=nan)
 
 
-def lines_of(file: IO[bytes] | gzip.GzipFile, most: int = MOST_BYTES) -> Iterator[bytes]:
+def lines_of(file: IO[bytes] | gzip.GzipFile, most: int = _MOST_BYTES) -> Iterator[bytes]:
     """The lines of a file with their ends, none longer than `most` bytes. Raises `ValueError` for a longer one."""
     while line := file.readline(most + 1):
         if len(line) > most:

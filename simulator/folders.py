@@ -8,7 +8,7 @@ from pathlib import Path
 from simulator.errors import UserError
 
 
-def inside(folder: Path, name: str, what: str) -> Path:
+def path_inside(folder: Path, name: str, what: str) -> Path:
     """`folder / name`, which lies in `folder` when all links are followed.
 
     Raises `UserError`, which begins with `what`, for an absolute path, one with `..` that leaves the folder, and a link

@@ -100,7 +100,7 @@ class Withheld:
     @property
     def measured(self) -> bool:
         """Whether it decides what is measured."""
-        return self.key.partition(".")[0] in _MEASURED
+        return _measured(self.key)
 
     @property
     def option(self) -> str:
@@ -122,17 +122,27 @@ def effect_of(key: str) -> Effect | None:
     return next((effect for known, effect in USER_ONLY.items() if f"{key}.".startswith(f"{known}.")), "runs")
 
 
-def taken_from(stated: Config, given: Collection[str] = ()) -> tuple[Config, tuple[Withheld, ...]]:
+def places_in(stated: Config) -> dict[str, Any]:
+    """Where a configuration says that data lies, by key."""
+    return {
+        key: _value(stated.to_dict(), key) for key, effect in USER_ONLY.items() if effect == "reads" and _measured(key)
+    }
+
+
+def taken_from(
+    stated: Config, given: Collection[str] = (), *, own_places: bool = False
+) -> tuple[Config, tuple[Withheld, ...]]:
     """What an artefact may say of a configuration, the defaults in the place of all else, and what was withheld.
 
     A setting that has its default says nothing. `given` are keys that the user sets himself: they are not withheld,
-    as what the artefact says of them is not used.
+    as what the artefact says of them is not used. With `own_places` the user himself has written where data lies.
     """
+    known = frozenset(places_in(stated)) if own_places else frozenset[str]()
     defaults = Config().to_dict()
     withheld = [
         Withheld(key, value)
         for key, value in _leaves(stated.to_dict(), Config)
-        if effect_of(key) is not None and value != _value(defaults, key)
+        if effect_of(key) is not None and key not in known and value != _value(defaults, key)
     ]
     document = stated.to_dict()
     for one in withheld:
@@ -167,6 +177,10 @@ def given_keys(overrides: Iterable[str], **fields: object) -> frozenset[str]:
     options = {"data": "market.data", "funding": "market.funding_dir", "news": "market.news"}
     named = {text.partition("=")[0].strip() for text in overrides}
     return frozenset(named | {options[name] for name, value in fields.items() if value})
+
+
+def _measured(key: str) -> bool:
+    return key.partition(".")[0] in _MEASURED
 
 
 def _covers(given: str, key: str) -> bool:

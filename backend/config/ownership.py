@@ -23,9 +23,9 @@ _KEY_BYTES = 32
 
 def signed(run: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """The document of a run's record with this user's signature; without one where the key cannot be kept."""
-    key = _key(make=True)
     plain = unsigned(document)
-    return plain if key is None else {**plain, SIGNATURE: _signature(key, run, plain)}
+    signature = sign([run, plain.get("config")])
+    return {**plain, SIGNATURE: signature} if signature else plain
 
 
 def unsigned(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,10 +35,21 @@ def unsigned(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_own(run: str, document: Mapping[str, Any]) -> bool:
     """Whether this user made the run with this very configuration."""
-    signature, key = document.get(SIGNATURE), _key(make=False)
+    return is_signed([run, document.get("config")], document.get(SIGNATURE))
+
+
+def sign(value: Any) -> str:
+    """This user's signature of a value of JSON; empty where the key cannot be kept."""
+    key = _key(make=True)
+    return "" if key is None else _signature(key, value)
+
+
+def is_signed(value: Any, signature: object) -> bool:
+    """Whether this user has signed this very value."""
+    key = _key(make=False)
     if key is None or not isinstance(signature, str) or not signature.isascii():
         return False
-    return hmac.compare_digest(signature, _signature(key, run, document))
+    return hmac.compare_digest(signature, _signature(key, value))
 
 
 def digest_of(config: Mapping[str, Any]) -> str:
@@ -52,9 +63,8 @@ def key_file() -> Path:
     return Path(top) / "cryptosentinel" / "key"
 
 
-def _signature(key: bytes, run: str, document: Mapping[str, Any]) -> str:
-    signed_part = json.dumps([run, document.get("config")], sort_keys=True)
-    return hmac.new(key, signed_part.encode(), hashlib.sha256).hexdigest()
+def _signature(key: bytes, value: Any) -> str:
+    return hmac.new(key, json.dumps(value, sort_keys=True).encode(), hashlib.sha256).hexdigest()
 
 
 def _key(*, make: bool) -> bytes | None:

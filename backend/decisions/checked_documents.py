@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from backend.decisions.backtest_document import StoredBacktest
+from backend.decisions.backtest_document import Number, StoredBacktest
 from backend.decisions.document import EXAMPLE_DECISION, ExampleDecision, StoredDecision
 from backend.store.errors import StoreError
 from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord, Record, RunRecord
 
-Number = int | float
 _Step = Annotated[int, Field(ge=0, le=2**53)]
 
 

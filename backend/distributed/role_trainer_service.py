@@ -24,7 +24,7 @@ from backend.training.learning.role_trainer import GradientPool
 from backend.training.learning.step_data import LearningResult, StepData
 from backend.training.recorder import TrainingRecorder
 from backend.training.start import start_of
-from simulator.documents import read_json
+from simulator.documents import read_document
 from simulator.errors import RunFailed, UserError
 
 LAST_METRICS = "last_metrics.json"
@@ -174,7 +174,7 @@ class RoleTrainerService:
 def _metrics_in(path: Path) -> dict[str, Any]:
     """What a file of last metrics holds. Raises `UserError` for one that is damaged."""
     try:
-        saved = read_json(path, nan=True)
+        saved = read_document(path, nan=True)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} cannot be read ({error}): remove it to go on without the metrics of that step"

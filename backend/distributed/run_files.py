@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import RunFailed, UserError
-from simulator.folders import inside
+from simulator.folders import path_inside
 
 if TYPE_CHECKING:  # torch takes its time, and who only carries files does not need it
     from backend.config.schema import Config
@@ -47,7 +47,7 @@ class RunFiles:
 
     def fetch(self, path: str, checksum: str) -> Path:
         """The file that another process wrote to `path` in the run's folder, `checksum` being its SHA-256."""
-        return inside(self.folder, path, "a record of the run")
+        return path_inside(self.folder, path, "a record of the run")
 
     def restore(self, part: str) -> None:
         """Bring the part of the run's folder that this process owns to where a former life of it left it."""
@@ -139,7 +139,7 @@ class CarriedFiles(RunFiles):
 
     def fetch(self, path: str, checksum: str) -> Path:
         """A copy of the file; those beside it, of other steps, go. Raises `RunFailed` if its checksum is another."""
-        target = inside(self.folder, path, "a record of the run")
+        target = path_inside(self.folder, path, "a record of the run")
         if not (target.is_file() and sha256(target) == checksum):
             self._get(path, checksum)
         for old in target.parent.iterdir():
@@ -151,7 +151,7 @@ class CarriedFiles(RunFiles):
         """As it was when it was last kept: files that are there and not in the library go."""
         names = self._call("names", part)
         for name, checksum in names.items():
-            path = inside(self.folder, name, "the library of the run")
+            path = path_inside(self.folder, name, "the library of the run")
             if not (path.is_file() and sha256(path) == checksum):
                 self._get(name, checksum)
         top = self.folder / part

@@ -83,12 +83,13 @@ class Findings:
 def check_path(path: Path, base: Path | None = None) -> Findings:
     """Check what lies in `path`: a base model, an exported adapter, or a run.
 
-    `base`: the model that an adapter is checked against; by default that of the run it lies in. Raises `UserError`
+    `base`: the model that an adapter is checked against, by default that of the run it lies in; or that of a run whose
+    base does not lie in its folder. Raises `UserError`
     where `path` is none of them.
     """
     try:
         if (path / TEAM).is_file() or (path / ADAPTERS).is_dir():
-            return check_run(path)
+            return check_run(path, base)
         if any((path / name).is_file() for name in (ADAPTER_CONFIG, VERSION)):
             return check_adapter(path, base or _base_of_run(path))
         model = (path / CONFIG).is_file()
@@ -142,8 +143,8 @@ def check_adapter(folder: Path, base: Path | None) -> Findings:
     return findings
 
 
-def check_run(folder: Path) -> Findings:
-    """A run's base, and every version of a role's weights that it kept."""
+def check_run(folder: Path, named: Path | None = None) -> Findings:
+    """A run's base, and every version of a role's weights that it kept. `named`: a base outside the run's folder."""
     from backend.models.manifest import read_manifest  # it brings the whole configuration
 
     base: Path | None = folder / "nano"
@@ -151,7 +152,7 @@ def check_run(folder: Path) -> Findings:
     findings = Findings()
     if (folder / TEAM).is_file():
         manifest = findings.look("team", lambda: (read_manifest(folder), "the run is finished and is a team"))
-        base = None if manifest is None else _base_in(folder, manifest, findings)
+        base = None if manifest is None else _base_in(folder, manifest, findings, named)
     else:
         findings.note("team", f"no {TEAM}: the run is not finished")
     if base is not None and base.is_dir():
@@ -335,7 +336,7 @@ def _version(path: Path, given: str | None, base: Path | None) -> tuple[bool, st
     return True, f"{detail}, of this base"
 
 
-def _base_in(folder: Path, manifest: TeamManifest, findings: Findings) -> Path | None:
+def _base_in(folder: Path, manifest: TeamManifest, findings: Findings, named: Path | None) -> Path | None:
     """The base of a team; None, with a finding, where it cannot be had."""
     from backend.models.manifest import base_of_team, team_notice
 
@@ -343,7 +344,7 @@ def _base_in(folder: Path, manifest: TeamManifest, findings: Findings) -> Path |
     if said:
         findings.note("team", said)
     try:
-        return base_of_team(folder, manifest)
+        return base_of_team(folder, manifest, str(named or ""))
     except UserError as error:
         findings.entries.append(ModelFinding("base", "wrong", str(error)))
         return None

@@ -36,7 +36,7 @@ from huggingface_hub.errors import (
 
 from backend.models.registry import MODELS, hub_folder, is_hub_name
 from cryptosentinel.llm.model_files import CONFIG, INDEX, TOKENIZER, WEIGHTS, read_config
-from simulator.documents import read_json
+from simulator.documents import read_document
 from simulator.errors import RunFailed, UserError
 
 SOURCE = "source.json"  # what a pulled folder says of where it is from
@@ -124,7 +124,7 @@ def pull_model(name: str, revision: str = "main", to: Path | None = None, models
 def read_source(folder: Path) -> dict[str, Any] | None:
     """Where a folder was pulled from: name, revision, sizes of files; None where it was not."""
     try:
-        record = read_json(folder / SOURCE)
+        record = read_document(folder / SOURCE)
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) else None

@@ -7,21 +7,23 @@ base and weights lie in the folder, or the base is one that the user names or ha
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
-from backend.config.artefacts import Withheld, notice, taken_from
+from backend.config.artefacts import Withheld, notice, places_in, taken_from
 from backend.config.base import Section
 from backend.config.former import brought_up_to_date
+from backend.config.ownership import is_signed, sign
 from backend.config.schema import Config
-from backend.models.registry import MODELS, resolve_base
+from backend.models.registry import MODELS, START, resolve_base
 from cryptosentinel.llm.model_files import check_folder
-from simulator.documents import read_json
+from simulator.documents import read_document
 from simulator.errors import UserError
-from simulator.folders import check_links, inside
+from simulator.folders import check_links, path_inside
 
 MANIFEST = "team.json"
 _MOST_BYTES = 4 * 2**20
@@ -31,26 +33,40 @@ class TeamManifest(Section):
     """What `team.json` says: where base model and adapters are, relative to it, and the configuration of the run.
 
     `adapters` is None where no version was kept, `start` where the run began with the base alone. `stated` is the
-    configuration as it stands there, which is only compared and shown; `config` is what may be used of it.
+    configuration as it stands there, which is only compared and shown; `config` is what may be used of it. `signature`
+    is that of the user who trained the team, of where base and data lie: what he wrote himself is no stranger's.
     """
 
     base: str
     adapters: str | None
     start: str | None = None
     stated: Config = Field(alias="config")
+    signature: str = ""
 
     @property
     def config(self) -> Config:
         """The settings of the training that a team's folder may say."""
-        return taken_from(self.stated)[0]
+        return taken_from(self.stated, own_places=self.own)[0]
+
+    @property
+    def own(self) -> bool:
+        """Whether this user has written where base and data of the team lie."""
+        return is_signed(self._places(), self.signature)
+
+    def signed(self) -> Self:
+        """The manifest with this user's signature of where its base and data lie."""
+        return self.model_copy(update={"signature": sign(self._places())})
 
     def withheld(self, given: Collection[str] = ()) -> tuple[Withheld, ...]:
         """The settings that a team's folder may not say, but for those that the user sets himself (`given`)."""
-        return taken_from(self.stated, given)[1]
+        return taken_from(self.stated, given, own_places=self.own)[1]
 
     def weights(self, *, trained: bool = True) -> str | None:
         """The weights that the team answers with, or with `trained` False did when its run began; None: the base's."""
         return self.adapters or self.start if trained else self.start
+
+    def _places(self) -> dict[str, Any]:
+        return {"base": self.base, **places_in(self.stated)}
 
 
 def write_manifest(folder: Path, manifest: TeamManifest) -> None:
@@ -66,9 +82,9 @@ def read_manifest(folder: Path) -> TeamManifest:
         raise UserError(
             f"no team '{folder}': give 'scripted' or the folder of a finished training run (one that holds {MANIFEST})"
         )
-    inside(folder, MANIFEST, str(folder))
+    path_inside(folder, MANIFEST, str(folder))
     try:
-        document: Any = read_json(path, _MOST_BYTES)
+        document: Any = read_document(path, _MOST_BYTES)
         if isinstance(document, dict) and isinstance(document.get("config"), dict):
             document["config"] = brought_up_to_date(document["config"])
         manifest = TeamManifest.model_validate_json(json.dumps(document))
@@ -76,17 +92,19 @@ def read_manifest(folder: Path) -> TeamManifest:
         raise UserError(f"{path} cannot be used: {error}. Give the folder of a finished training run") from error
     for name in (manifest.adapters, manifest.start):
         if name is not None:
-            check_links(inside(folder, name, str(path)), folder)
+            check_links(path_inside(folder, name, str(path)), folder)
     return manifest
 
 
-def base_of_team(folder: Path, manifest: TeamManifest, named: str = "", within: Path | None = None) -> Path:
-    """The folder of a team's base model: in its own folder, or else the one that the user `named`, or has pulled by
-    that name. `within` is the folder that the team's files may lie in, by default its own.
+def base_of_team(folder: Path, manifest: TeamManifest, named: str = "") -> Path:
+    """The folder of a team's base model: in its own folder, or else the one that the user `named`, has trained it on
+    himself, or has pulled by that name. The team that a run began with lies in the run's folder, and so may its base.
 
     Raises `UserError` for a base that is in none of these places.
     """
-    top = within or folder
+    top = folder
+    if Path(os.path.abspath(folder)).parts[-2:] == Path(START).parts:
+        top = folder / ".." / ".."
     own = folder / manifest.base
     try:
         lies_inside = own.resolve().is_relative_to(top.resolve()) and not Path(manifest.base).is_absolute()
@@ -98,6 +116,8 @@ def base_of_team(folder: Path, manifest: TeamManifest, named: str = "", within: 
         return own
     if named:
         return resolve_base(named)
+    if manifest.own and own.is_dir():
+        return own
     pulled = MODELS / Path(manifest.base).name
     if Path(manifest.base).name and "\0" not in manifest.base and pulled.is_dir():
         return pulled

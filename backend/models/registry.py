@@ -25,7 +25,7 @@ from cryptosentinel.llm.model_files import (
     weight_files,
 )
 from cryptosentinel.llm.nano import check_chat_format, check_vocabulary
-from simulator.documents import parse_json, read_json
+from simulator.documents import parse_json, read_document
 from simulator.errors import UserError
 
 MODELS = Path("models")  # where pulled models lie
@@ -198,7 +198,7 @@ def _plain(run: str, path: Path, step: int | None, in_team: bool) -> AdapterInfo
 def _team_adapters(run: Path) -> str | None:
     """Which folder of weights the run's team answers with, if it says so."""
     try:
-        document = read_json(run / TEAM)
+        document = read_document(run / TEAM)
         adapters = document["adapters"] or document.get("start")
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None  # an unfinished run has none; what a damaged one means, loading it says

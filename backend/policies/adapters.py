@@ -26,7 +26,7 @@ from torch import Tensor
 from backend.policies.lora import LoraSettings, lora_config
 from backend.policies.role_policies import RolePolicies, version_name
 from backend.policies.tensor_files import write_tensors
-from simulator.documents import read_json
+from simulator.documents import read_document
 from simulator.errors import UserError
 
 CONFIG, WEIGHTS, VERSION = "adapter_config.json", "adapter_model.safetensors", "version.json"
@@ -229,7 +229,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path.parent} holds no {path.name}, so it is no adapter that this program wrote: {_EXPORT}")
     try:
-        document = read_json(path, _MOST_BYTES)
+        document = read_document(path, _MOST_BYTES)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): give this user permission to read it") from error
     except ValueError as error:

@@ -27,7 +27,7 @@ from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.rl_job import check_ready, run_rl
-from simulator.documents import read_json
+from simulator.documents import read_document
 from simulator.errors import UserError
 from simulator.folders import check_links
 from simulator.market.market import Market
@@ -121,7 +121,7 @@ def _begin(config: Config, folder: Path) -> tuple[str, float]:
     if state.is_file():
         check_links(folder)
         try:
-            before = read_json(state)
+            before = read_document(state)
             run, spent = valid_run_id(before["run"]), float(before["seconds"])
             unfinished = not before["finished"] and before["config"] == config.to_dict()
         except (OSError, ValueError, TypeError, KeyError) as error:

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from backend.policies.role_policies import RolePolicies
 from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.training.learning.learner import Learner, LearnerState
-from simulator.documents import read_json
+from simulator.documents import read_document
 from simulator.errors import RunFailed, UserError
 
 KEPT = 2
@@ -115,7 +115,7 @@ def load_checkpoint(path: Path, policies: RolePolicies, learners: Mapping[str, L
 
 def read_state(path: Path) -> TrainingState:
     """The state in a file of JSON. Raises `OSError`, and `ValueError` for anything else than a state."""
-    return TypeAdapter(TrainingState).validate_python(read_json(path, nan=True))
+    return TypeAdapter(TrainingState).validate_python(read_document(path, nan=True))
 
 
 def _learner_state(path: Path) -> LearnerState:
@@ -123,7 +123,7 @@ def _learner_state(path: Path) -> LearnerState:
     if not path.is_file():
         return LearnerState()
     try:
-        return LearnerState.from_dict(read_json(path))
+        return LearnerState.from_dict(read_document(path))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{path} cannot be read ({error}): remove {path.parent} to go on from the one before"

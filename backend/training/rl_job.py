@@ -120,7 +120,7 @@ def write_team(config: Config, folder: Path, base: Path, trainer: Trainer) -> No
     adapters = None if best is None else str(trainer.adapters(best).relative_to(folder))
     base_name = NANO if base == folder / NANO else os.path.abspath(base)
     start = START if config.training.start_from else None
-    write_manifest(folder, TeamManifest(base=base_name, adapters=adapters, start=start, config=config))
+    write_manifest(folder, TeamManifest(base=base_name, adapters=adapters, start=start, config=config).signed())
 
 
 def check_ready(config: Config) -> None:

@@ -52,7 +52,7 @@ from backend.training.start import NANO, begin
 from cryptosentinel.agents.registry import ROLES, STANDARD
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.team import derive_seed
-from simulator.documents import read_json
+from simulator.documents import read_document
 from simulator.errors import DataError, RunFailed, UserError
 from simulator.folders import check_links
 from simulator.market.market import Market
@@ -108,7 +108,7 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     }
     save_versions(policies, folder / ADAPTERS, folder.resolve().name, config.sft.steps)
     base_name = NANO if base == folder / NANO else os.path.relpath(base.resolve(), folder.resolve())
-    write_manifest(folder, TeamManifest(base=base_name, adapters=ADAPTERS, config=config))
+    write_manifest(folder, TeamManifest(base=base_name, adapters=ADAPTERS, config=config).signed())
     scores = _scores(config, market, base, folder, policies, codec, report)
     _write(
         folder / SCORES,
@@ -120,7 +120,7 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
 def _finished(folder: Path) -> SftResult:
     """What a run came to that was finished before."""
     try:
-        saved = read_json(folder / SCORES, nan=True)
+        saved = read_document(folder / SCORES, nan=True)
         return SftResult(folder, read_data_manifest(folder / DATA), saved["roles"], saved["losses"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder / SCORES} cannot be read ({error}): remove it to score anew") from error
@@ -138,7 +138,7 @@ def _claim(folder: Path, document: dict[str, Any]) -> None:
         _write(path, document)
         return
     try:
-        before = read_json(path)
+        before = read_document(path)
         # Through the config, so that settings that were added since then have their defaults.
         before["config"] = config_from_dict(before["config"], str(path)).to_dict()
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -219,7 +219,7 @@ def _collect(
 
 def _read_collected(path: Path) -> list[ScoredConversation]:
     try:
-        return [_COLLECTED.validate_python(one) for one in read_json(path, nan=True)]
+        return [_COLLECTED.validate_python(one) for one in read_document(path, nan=True)]
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path} cannot be read ({error}): remove it to collect these states anew") from error
 

@@ -47,7 +47,7 @@ def base_of(training: TrainingConfig, folder: Path) -> Path:
     start = start_of(training, folder)
     if start is None or not start.is_dir():
         return folder / NANO
-    base = base_of_team(start, read_manifest(start), within=folder)
+    base = base_of_team(start, read_manifest(start))
     return Path(os.path.normpath(base))
 
 
@@ -78,7 +78,8 @@ def _take_over(config: Config, folder: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     named = Path("..", "..", NANO) if own_base else Path(os.path.abspath(base))
-    write_manifest(unfinished, TeamManifest(base=str(named), adapters=".", config=manifest.stated))
+    begun = TeamManifest(base=str(named), adapters=".", config=manifest.stated)
+    write_manifest(unfinished, begun.signed() if manifest.own else begun)
     for role in roles_of(config.team.roles):
         exported, whole = weights / role, weights / f"{role}.safetensors"
         if exported.is_dir():

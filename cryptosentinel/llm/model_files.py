@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from simulator.documents import read_json
+from simulator.documents import read_document
 from simulator.errors import UserError
 
 CONFIG, TOKENIZER, WEIGHTS, INDEX = "config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"
@@ -204,7 +204,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises `UserError` where it cannot be read or is none."""
     try:
-        document = read_json(path)
+        document = read_document(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): give this user permission to read it") from error
     except ValueError as error:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.documents import read_json
+from simulator.documents import read_document
 from simulator.errors import DataError
 from simulator.market.events import funding_columns, news_columns
 from simulator.market.market import Market
@@ -167,7 +167,7 @@ def _truth_columns(truth: Truth) -> dict[str, Any]:
 def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / MARKET_MANIFEST
     try:
-        manifest = read_json(path)
+        manifest = read_document(path)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: not valid JSON ({error}); make the data anew") from error
     if not isinstance(manifest, dict) or not all(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.data.archive import SYMBOL
-from simulator.documents import read_json as read_json_value
+from simulator.documents import read_document
 from simulator.errors import DataError
 from simulator.exchange.rules import MarginTier, MarketKind, SymbolRules
 
@@ -128,7 +128,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`. Raises `DataError` when it is missing, unreadable or no object of finite numbers."""
     try:
-        document = read_json_value(path)
+        document = read_document(path)
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file") from None
     except (OSError, ValueError) as error:

@@ -19,7 +19,9 @@ from backend.config.load import config_from_dict
 from backend.config.ownership import SIGNATURE, signed
 from backend.decisions.checked_documents import check_document
 from backend.distributed.run_files import CarriedFiles, RunFiles
-from backend.models.manifest import MANIFEST, base_of_team, read_manifest
+from backend.models.manifest import MANIFEST, base_of_team, read_manifest, write_manifest
+from backend.policies.adapters import save_versions
+from backend.policies.build import role_policies
 from backend.reporting.market_reload import market_of
 from backend.store.records import RunRecord
 from backend.store.run_record import stored_config
@@ -188,6 +190,33 @@ def test_a_base_outside_the_teams_folder_is_not_read(base: str, nano: Path, tmp_
     (team / "link").symlink_to(tmp_path / "outside")
     with pytest.raises(UserError):
         base_of_team(team, read_manifest(team))
+
+
+def test_a_team_that_this_user_trained_says_where_base_and_data_lie_and_nothing_more(
+    nano: Path, tmp_path: Path, bird: Canary
+) -> None:
+    config = hostile_config("engine.python", str(bird.folder))
+    config["market"]["data"] = "data/mine"
+    team = write_team(tmp_path / "team", config, base=str(nano))
+    write_manifest(team, read_manifest(team).signed())
+    manifest = read_manifest(team)
+    assert base_of_team(team, manifest) == nano and manifest.config.market.data == "data/mine"
+    assert manifest.config.engine.python == "" and manifest.config.engine.kind == "local"
+    document = json.loads((team / MANIFEST).read_text())
+    for field, value in (("base", "/etc"), ("config", hostile_config("market.news", "/etc"))):
+        (team / MANIFEST).write_text(json.dumps({**document, field: value}))
+        altered = read_manifest(team)
+        assert not altered.own and altered.config.market.data == altered.config.market.news == ""
+
+
+def test_a_training_does_not_sign_what_a_stranger_wrote(nano: Path, tmp_path: Path) -> None:
+    team = write_team(tmp_path / "team", hostile_config("market.data", "/etc"), adapters="adapters")
+    shutil.copytree(nano, team / "nano")
+    policies, _ = role_policies(nano, small_config().training)
+    save_versions(policies, team / "adapters", "theirs", 1)
+    begin(small_config(start_from=str(team)), small_market(), tmp_path / "run", lambda what, done, total: None)
+    start = read_manifest(tmp_path / "run" / "adapters" / "start")
+    assert not start.own and start.config.market.data == ""
 
 
 def test_a_base_that_the_user_names_is_read_in_its_place(nano: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from backend.training.sft.collection import ScoredConversation
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import ChatMessages
 from cryptosentinel.team import derive_seed
-from simulator.documents import parse_json, read_json
+from simulator.documents import parse_json, read_document
 from simulator.errors import DataError
 
 DATA_MANIFEST = "manifest.json"
@@ -139,7 +139,7 @@ def read_data_manifest(folder: Path) -> dict[str, Any]:
     """The manifest in `folder`. Raises `DataError` where it is missing, damaged or of another format."""
     path = folder / DATA_MANIFEST
     try:
-        manifest = read_json(path)
+        manifest = read_document(path)
     except FileNotFoundError:
         raise DataError(f"{folder} holds no {DATA_MANIFEST}: give the folder of a finished data set") from None
     except (OSError, ValueError) as error:

@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Request, Usage
-from simulator.documents import lines_of, parse_json, read_bytes, read_json
+from simulator.documents import lines_of, parse_json, read_bytes, read_document
 from simulator.errors import RunFailed, UserError
 from simulator.folders import check_links
 
@@ -84,7 +84,7 @@ def read_header(folder: Path) -> Header:
     if not path.is_file():
         raise UserError(f"no cassette in {folder}: give a folder that holds {HEADER}")
     try:
-        value = read_json(path, _MOST_HEADER)
+        value = read_document(path, _MOST_HEADER)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): give another cassette") from None
     if not isinstance(value, dict) or value.get("format") != _FORMAT:

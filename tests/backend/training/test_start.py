@@ -224,9 +224,9 @@ def _without_a_role(team: Path) -> None:
 
 def _in_other_parts(team: Path) -> None:
     manifest = read_manifest(team)
-    market = manifest.config.market.model_copy(update={"train_share": 0.5})
-    config = manifest.config.model_copy(update={"market": market})
-    write_manifest(team, manifest.model_copy(update={"config": config}))
+    market = manifest.stated.market.model_copy(update={"train_share": 0.5})
+    config = manifest.stated.model_copy(update={"market": market})
+    write_manifest(team, manifest.model_copy(update={"stated": config}))
 
 
 FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
