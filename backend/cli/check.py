@@ -76,7 +76,6 @@ def lookahead(
             f"{case.name} depends on what was not known, first at {format_time(first.time)} UTC (bar {first.bar})."
             if first.kind != "not_repeatable"
             else f"{case.name} decides otherwise on the very same data: fix its seed, and check again.",
-            markup=False,
         )
         raise typer.Exit(1)
     if not report.with_orders:
@@ -129,7 +128,6 @@ def recursion(
         console.print(
             f"{case.name}: even {max(lengths)} bars of history do not decide as all of it does: load more, or let it "
             "look back a fixed number of bars",
-            markup=False,
         )
         raise typer.Exit(1)
     console.print(f"{case.name}: from {report.settled} bars of history on, more of it changes nothing")
@@ -157,7 +155,6 @@ def _announce(case: CheckCase) -> None:
         f"{case.name} on {case.market.source}: {', '.join(case.market.symbols)}, {case.market.timeframe} bars, "
         f"decisions every {case.window.decide_every} bars from {document['first_decision']} to "
         f"{document['last_decision']} UTC",
-        markup=False,
     )
     console.print(f"data {case.market.content_hash[:12]}")
 

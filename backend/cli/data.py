@@ -130,7 +130,6 @@ def download(
         console.print(
             f"note: {exchange} shows margin tiers only with a key, so {out / 'rules.json'} has none for"
             f" {', '.join(downloaded.without_tiers)}",
-            markup=False,
         )
 
 

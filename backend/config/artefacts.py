@@ -37,8 +37,8 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "max_symbol_notional",
     ),
     "team": (
-        "horizon_bars", "decide_every", "mask_symbols", "roles", "retries", "knowledge_cutoff", "schemas_in_prompt",
-        "max_tokens", "memory",
+        "horizon_bars", "decide_every", "mask_symbols", "headlines", "roles", "retries", "knowledge_cutoff",
+        "schemas_in_prompt", "max_tokens", "memory",
     ),
     "engine": ("empty_think", "constrained", "context_tokens"),
     "nano": (
