@@ -160,7 +160,7 @@ def test_every_command_that_a_page_shows_is_one(path: Path) -> None:
 def test_every_setting_that_a_page_names_is_one(path: Path) -> None:
     sections = "|".join(Config.model_fields)
     names = re.findall(rf"`((?:{sections})\.[a-z_]+(?:\.[a-z_]+)*)\b(?!\()[^`\n]*`", prose(path))
-    files = re.compile(r".*\.(?:py|json|jsonl|toml|parquet|safetensors|md)")
+    files = re.compile(r".*\.(?:py|json|jsonl|log|toml|parquet|safetensors|md)")
     assert [name for name in names if not files.fullmatch(name) and not is_a_key(name)] == []
 
 

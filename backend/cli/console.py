@@ -120,6 +120,16 @@ def narrow_table(title: str) -> Table:
     return table
 
 
+def size_in_words(size: int) -> str:
+    """Bytes as people read them: 0 B, 12.3 kB, 4.56 GB."""
+    value = float(size)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000.0:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000.0
+    return f"{value:.2f} GB"
+
+
 def comparison_table(title: str, evaluation: Mapping[str, Any]) -> Table:
     """The rows of an evaluation, the best return first."""
     table = narrow_table(f"{title}: means over {evaluation.get('windows')} windows")

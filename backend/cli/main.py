@@ -18,9 +18,9 @@ from backend.cli.models import models_app
 from backend.cli.options import ConfigOption, SetOption
 from backend.cli.runs import runs_app
 from backend.cli.serve import serve_app
-from backend.cli.sft import sft
 from backend.cli.signals import end_in_order, exit_code
-from backend.cli.train import train
+from backend.cli.store import store_app
+from backend.cli.train import sft, train
 from backend.config.load import load_config
 from backend.distributed.parent import follow_parent
 from backend.errors import INTERRUPTED, message_and_code
@@ -37,6 +37,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(check_app, name="check")
 app.add_typer(runs_app, name="runs")
+app.add_typer(store_app, name="store")
 app.add_typer(models_app, name="models")
 app.add_typer(serve_app, name="serve")
 for command in (backtest, train, sft, evaluate, demo, doctor):

@@ -1,21 +1,26 @@
-"""The commands of `cryptosentinel runs`: list the stored runs, show one, or one of its decisions."""
+"""The commands of `cryptosentinel runs`: list the stored runs, show one or one of its decisions, move and delete
+them."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from backend.cli.console import comparison_table, console, difference_line, narrow_table
-from backend.cli.options import StoreOption
-from backend.runs.requests import STORE
+from backend.cli.console import bars, comparison_table, console, difference_line, narrow_table, size_in_words
+from backend.cli.options import RunsOption, StoreOption
+from backend.runs.requests import RUNS, STORE
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # the database takes its time
+    from backend.runs.deletion import RunDeletion
+    from backend.store.records import RunRecord
     from backend.store.store import Store
 
 
@@ -150,6 +155,52 @@ def runs_adopt(
     console.print(f"run {run} is your own now; {len(withheld)} settings that only you may say are taken from it")
 
 
+@runs_app.command("delete")
+def runs_delete(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(metavar="RUN...", help="Runs to delete.")] = None,
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="All runs that ended before so long: 12h, 30d, 4w.")
+    ] = "",
+    kind: Annotated[str, typer.Option("--kind", help="All runs of a kind: train, backtest, evaluate, demo.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    store: StoreOption = "",
+    runs: RunsOption = RUNS,
+) -> None:
+    """Delete runs with their records and files. Shows what would go, and asks. What another run needs stays."""
+    from backend.runs.deletion import delete_run, plan_deletions
+    from backend.store.store import Store
+
+    with Store.open(_where(context, store)) as opened:
+        plans = plan_deletions(opened, runs, names or (), kind, older_than)
+        needed = [plan for plan in plans if plan.needed_by]
+        if needed and names:
+            raise UserError("; ".join(f"run {plan.run} stays: {', '.join(plan.needed_by)}" for plan in needed))
+        going = [plan for plan in plans if not plan.needed_by]
+        _show_deletions(plans)
+        if not going:
+            console.print("nothing to delete")
+            return
+        if not yes and not _confirmed(len(going)):
+            console.print("nothing was deleted")
+            return
+        with bars() as shown:
+            total, done = sum(plan.total for plan in going), 0
+            for plan in going:
+
+                def deleted(count: int) -> None:
+                    nonlocal done
+                    done += count
+                    shown.progress("records", done, total)
+
+                delete_run(opened, plan, deleted)
+    console.print(
+        f"deleted {len(going)} runs. The space of their records is used again, and given back by `cryptosentinel "
+        "store compact`",
+        soft_wrap=True,
+    )
+
+
 @runs_app.command("upgrade")
 def runs_upgrade(context: typer.Context, store: StoreOption = "") -> None:
     """Bring a store to the schema of this program, as every command does that opens it."""
@@ -167,16 +218,54 @@ def _where(context: typer.Context, store: str) -> str:
     return store or (context.obj if isinstance(context.obj, str) else "") or STORE
 
 
+def _show_deletions(plans: Sequence[RunDeletion]) -> None:
+    """What a deletion would take, a line a run, and what stays and why."""
+    table = narrow_table("to delete")
+    for heading in ("kind", "status", "started (UTC)"):
+        table.add_column(heading)
+    for heading in ("records", "files"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for plan in plans:
+        if not plan.needed_by:
+            facts = ("", "no run", "") if plan.record is None else _facts(plan.record)
+            table.add_row(plan.run, *facts, f"{plan.total:,}", size_in_words(plan.size))
+    if table.row_count:
+        console.print(table)
+    for plan in plans:
+        for what in plan.needed_by:
+            console.print(f"stays: {plan.run}, for {what}")
+        for what in plan.mentioned_by:
+            console.print(f"note: {plan.run} is named by {what}, which has its own copy")
+        if plan.kept and not plan.needed_by:
+            console.print(f"note: {', '.join(plan.kept)} in {plan.folder} stay: not of this program")
+
+
+def _facts(record: RunRecord) -> tuple[str, str, str]:
+    return record.kind, record.status, format_time(record.started_at)
+
+
+def _confirmed(count: int) -> bool:
+    """Whether the user says yes. Raises `UserError` where nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise UserError("nobody is there to be asked: give --yes to delete, after a look at what would go")
+    return typer.confirm(f"delete {count} runs?")
+
+
 def _show(opened: Store, run: str) -> None:
     from backend.decisions.checked_documents import check_document
     from backend.decisions.document import read_decisions
     from backend.decisions.tree import describe_decisions
+    from backend.store.records import TrajectoryRecord
 
     record = opened.run(run)
     check_document(record)
     message = f" ({record.message})" if record.message else ""
     console.print(f"{record.run}: {record.kind}, {record.status}{message}")
     console.print_json(data=record.config)
+    if keep := record.config.get("config", {}).get("store", {}).get("keep", 0):
+        steps = opened.steps(TrajectoryRecord, run)
+        there = f"of steps {steps[0]} to {steps[-1]}" if steps else "of no step yet"
+        console.print(f"conversations: {there}; store.keep = {keep}")
     for evaluation in opened.evaluations(run):
         check_document(evaluation)
         if "rows" in evaluation.result:

@@ -165,6 +165,17 @@ class SftConfig(Section):
     seed: int = Field(5, ge=0, le=2**31 - 1, description="seed of states, sampling, batches and resamples")
 
 
+class StoreConfig(Section):
+    """What of a run stays in the store."""
+
+    keep: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="newest steps of a training whose conversations stay in the store; 0: all. All else stays anyway",
+    )
+
+
 class Config(Section):
     """All sections."""
 
@@ -179,6 +190,7 @@ class Config(Section):
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     sft: SftConfig = Field(default_factory=SftConfig)
+    store: StoreConfig = Field(default_factory=StoreConfig)
 
     def to_dict(self) -> dict[str, Any]:
         """All values as JSON knows them; `config_from_dict` is the inverse."""

@@ -139,6 +139,12 @@ def check_distributed(config: Config, workers: int) -> None:
             f"--workers {workers}, but training.shards = {config.training.shards}: there can be as many workers as "
             "shards, and at least one"
         )
+    if 0 < config.store.keep <= experimental.staleness:
+        raise ConfigError(
+            f"store.keep = {config.store.keep} drops conversations that a role's trainer may still have to read with "
+            f"training.experimental.staleness = {experimental.staleness}: keep {experimental.staleness + 1} steps or "
+            "more, or all with 0"
+        )
     if experimental.newest_weights and not experimental.staleness:
         raise ConfigError(
             "training.experimental.newest_weights needs training.experimental.staleness above 0: that is how far "

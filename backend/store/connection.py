@@ -23,6 +23,7 @@ from surrealdb.errors import SurrealError, TransportError, UnexpectedResponseErr
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from backend.store.errors import StoreError
+from backend.store.folder_swap import DATABASE_FOLDER
 from backend.store.gateway import address
 from backend.store.gateway.client import GatewayClient, SignInRefused
 from backend.store.gateway.credentials import PASSWORD_VARIABLE, USER_VARIABLE, environment_account
@@ -88,7 +89,8 @@ class Connection:
     that holds the folder, is tried again when it does not answer. It does not hold for the first contact with a server,
     which at once tells of a wrong address. `prepare` is called each time that this process has opened the database
     itself, before others may use it. `reads_only` asks the process that holds the folder for no more than to read.
-    `listen` is for who serves a folder on purpose: it then never uses that of another process.
+    `listen` is for who serves a folder on purpose: it then never uses that of another process. `exclusive` is for who
+    must have a folder alone: nobody is served meanwhile.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Connection:
         listen: Listen | None = None,
         say: Callable[[str], None] | None = None,
         reads_only: bool = False,
+        exclusive: bool = False,
     ) -> None:
         self.name = url = str(where)
         self.remote = url.startswith(("ws://", "wss://"))
@@ -114,6 +117,7 @@ class Connection:
         self._listen = listen
         self._say = say
         self._reads_only = reads_only
+        self._exclusive = exclusive
         self._identity: str | None = None
         self._one_at_a_time = threading.RLock()  # `prepare` asks while it is held
         self._closed = threading.Event()
@@ -270,6 +274,8 @@ class Connection:
         try:
             return self._hold(self.folder)
         except FolderHeld as held:
+            if self._exclusive:
+                raise StoreError(f"{held}: end that one first") from held
             if self._listen is not None:
                 raise StoreError(
                     f"{held}: programs on this machine reach the store through that one, as --store {self.name}; to "
@@ -282,7 +288,7 @@ class Connection:
             self._open_own(_OwnEngine(holding.engine, _nothing))
 
         try:
-            self.holding = holding = hold(folder, folder_url(folder), prepare, self._listen, self._say)
+            self.holding = holding = hold(folder, folder_url(folder), prepare, self._listen, self._say, self._exclusive)
         except RuntimeError as error:
             if _LOCKED in str(error):
                 raise _Again("another process has the database open") from error
@@ -362,7 +368,7 @@ class _Held(_Again):
 
 def folder_url(folder: str | Path) -> str:
     """The address by which the embedded engine opens a folder."""
-    return f"surrealkv://{Path(folder).absolute() / 'db'}"
+    return f"surrealkv://{Path(folder).absolute() / DATABASE_FOLDER}"
 
 
 def _credentials(url: str) -> tuple[str, str] | None:

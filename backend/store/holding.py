@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from backend.store.errors import StoreError
+from backend.store.folder_swap import finish_swap
 from backend.store.gateway import address
 from backend.store.gateway.credentials import random_account
 from backend.store.gateway.engine import StoreEngine
@@ -88,30 +89,44 @@ def hold(
     prepare: Callable[[FolderHolding], None],
     listen: Listen | None = None,
     say: Callable[[str], None] | None = None,
+    exclusive: bool = False,
 ) -> FolderHolding:
     """Hold the folder, whose database has that address, and serve it; or join the holding of this process.
 
     `prepare` brings a database that was just opened into the state in which others may use it. `listen` is for who
-    serves it on purpose; such a one never joins. Raises `FolderHeld` if another process holds it, RuntimeError in the
-    engine's words if that cannot open it, `StoreError` for all else.
+    serves it on purpose, `exclusive` for who serves nobody; such a one never joins. Raises `FolderHeld` if another
+    process holds it, RuntimeError in the engine's words if that cannot open it, `StoreError` for all else.
     """
     with _changing:
         folder = folder.resolve()
-        if (held := _holdings.get(folder)) is not None and listen is None:
+        if (held := _holdings.get(folder)) is not None and listen is None and not exclusive:
             held.join()
             return held
         lock = FolderLock(folder)
         engine: StoreEngine | None = None
         try:
             address.withdraw(folder)  # of one that was killed
+            _finish_swap(folder)
             engine = StoreEngine(url)
             holding = FolderHolding(folder, lock, engine)
             prepare(holding)
-            holding.serve(listen or Listen(), say)
+            if not exclusive:
+                holding.serve(listen or Listen(), say)
         except BaseException:
             if engine is not None:
                 engine.close()
             lock.release()
             raise
-        _holdings[folder] = holding
+        if not exclusive:
+            _holdings[folder] = holding
         return holding
+
+
+def _finish_swap(folder: Path) -> None:
+    try:
+        finish_swap(folder)
+    except OSError as error:
+        raise StoreError(
+            f"store {folder}: what a compaction left cannot be put in place ({error.strerror}): see who owns "
+            f"{error.filename or folder}"
+        ) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -74,13 +74,15 @@ class Store:
         listen: Listen | None = None,
         say: Callable[[str], None] | None = None,
         reads_only: bool = False,
+        exclusive: bool = False,
     ) -> Self:
         """Open the store at `where`: a folder (made if absent), `mem://`, or `ws://` / `wss://` of a server.
 
         A folder that no process holds is held, and served to all that open it meanwhile. One that another process holds
         is reached through that one; when it ends, one of those that use the folder holds it and goes on. `listen` is
         for who serves a folder on purpose: where, with a line to `say` for the operator of what happens. `reads_only`
-        is for who writes no record: another process that holds the folder then refuses it all else.
+        is for who writes no record: another process that holds the folder then refuses it all else. `exclusive` is for
+        who must have the folder alone: it is refused where anybody uses it, and others wait.
 
         A store of an older version of the schema is brought up to date. A server is signed in to with the
         environment's CRYPTOSENTINEL_STORE_USER and CRYPTOSENTINEL_STORE_PASSWORD, where they are set; one that stops
@@ -88,7 +90,7 @@ class Store:
         `StoreError` if the folder cannot be used, belongs to another user or holds a store of an unknown version, if
         its holder does not answer, and if the server does not answer when the store is opened.
         """
-        connection = Connection(where, patience, _prepare, listen, say, reads_only)
+        connection = Connection(where, patience, _prepare, listen, say, reads_only, exclusive)
         store = cls(connection, lease.Leases(connection, patience + 3 * lease.INTERVAL))
         try:
             connection.remember(migrate(connection))
@@ -98,6 +100,11 @@ class Store:
             store.close()
             raise
         return store
+
+    @property
+    def connection(self) -> Connection:
+        """The connection to the database, for what copies and checks whole tables (`maintenance.tables`)."""
+        return self._connection
 
     @property
     def address(self) -> str | None:
@@ -289,11 +296,11 @@ class Store:
         self._leases.drop(run_id)
         return deleted + self._delete(RunRecord, run_id, None)
 
-    def drop_trajectories(self, run_id: str, before: int) -> int:
-        """Delete the conversations of all steps before step `before`, with the edges between them, and return how many
-        conversations they were. Queries, rollouts, rewards and metrics stay."""
+    def drop_trajectories(self, run_id: str, steps: Iterable[int]) -> int:
+        """Delete the conversations of steps, with the edges between them, and return how many conversations they were.
+        Queries, rollouts, rewards and metrics stay."""
         dropped = 0
-        for step in self.steps(TrajectoryRecord, run_id, before):
+        for step in steps:
             self._delete(Delegation, run_id, step)
             dropped += self._delete(TrajectoryRecord, run_id, step)
         return dropped
@@ -430,7 +437,7 @@ class Store:
         """Put records of one table in place, in transactions of bounded size."""
         edges = bool(records) and isinstance(records[0], Delegation)
         text = _WRITE_EDGES if edges else f"FOR $row IN $rows {{ UPSERT $row.id {verb} $row RETURN NONE }}"
-        for rows in _portions([_row(record) for record in records]):
+        for rows in portions([_row(record) for record in records]):
             self._connection.query(text, {"rows": rows})
 
     def _delete(self, kind: type[Record], run_id: str, step: int | None) -> int:
@@ -491,7 +498,7 @@ def _row(record: Record) -> dict[str, Any]:
     return {"id": key, **row}
 
 
-def _portions(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def portions(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """The rows in requests within the bounds; a row that is larger than a request goes alone."""
     portion: list[dict[str, Any]] = []
     size = 0

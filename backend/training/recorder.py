@@ -25,10 +25,15 @@ from simulator.documents import parse_json
 
 class TrainingRecorder:
     """The records of one run, whose decisions are judged over `horizon` bars. Writing a step twice, as after a crash,
-    leaves it once in the store. Metrics go to the project `wandb_project` of Weights & Biases too, if there is one."""
+    leaves it once in the store. Metrics go to the project `wandb_project` of Weights & Biases too, if there is one.
+    Conversations of the newest `keep` steps stay in the store, those of all with 0."""
 
-    def __init__(self, store: Store, run: str, folder: Path, horizon: int, wandb_project: str = "") -> None:
+    def __init__(
+        self, store: Store, run: str, folder: Path, horizon: int, wandb_project: str = "", keep: int = 0
+    ) -> None:
         self.store = store
+        self._keep = keep
+        self._dropped_before: int | None = None  # no conversation of an earlier step is in the store
         self._wandb_project = wandb_project
         self._horizon = horizon
         self.run = run
@@ -124,6 +129,21 @@ class TrainingRecorder:
         for credit in credits.values():
             paid = [item for item in credit.items if item.reward is not None]
             self.store.add_rewards([self._reward(step, item) for item in paid])
+
+    def drop_old_conversations(self, done: int) -> None:
+        """Delete the conversations that are not kept any more, once `done` steps are done and their state is saved.
+
+        Nothing reads them again: a resumed run begins with step `done`. What an interrupt leaves is deleted later.
+        """
+        before = done - self._keep
+        if not self._keep or before <= (self._dropped_before or 0):
+            return
+        if self._dropped_before is None:  # a former life of the run may have left some
+            steps: Sequence[int] = self.store.steps(TrajectoryRecord, self.run, before)
+        else:
+            steps = range(self._dropped_before, before)
+        self.store.drop_trajectories(self.run, steps)
+        self._dropped_before = before
 
     def _rollout(self, step: int, rollout: Rollout) -> RolloutRecord:
         roles = [role.key for role in SUB_AGENTS.values()]

@@ -108,7 +108,7 @@ def training_parts(
         limits=limits_of(config.guard),
         outcome_scale=training.experimental.outcome_scale,
     )
-    recorder = TrainingRecorder(store, run, metrics_folder, horizon, training.wandb_project)
+    recorder = TrainingRecorder(store, run, metrics_folder, horizon, training.wandb_project, config.store.keep)
     return TrainingParts(
         training, settings, loaded.team, loaded.engine, policies, pool, validation_pool, recorder, folder
     )

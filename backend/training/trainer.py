@@ -107,6 +107,7 @@ class Trainer:
             self._validate(metrics)
         self._record(metrics, rollouts.engine)
         self._states.save(state)
+        self._recorder.drop_old_conversations(state.step)
         self._stop_if_hopeless(metrics, learning.failure)
         return metrics
 

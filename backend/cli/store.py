@@ -1,0 +1,91 @@
+"""The commands of `cryptosentinel store`: check a store, back it up, and give unused space back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from backend.cli.console import bars, console, size_in_words
+from backend.cli.options import RunsOption, StoreOption
+from backend.runs.requests import RUNS, STORE
+from simulator.errors import RunFailed, UserError
+
+_SHOWN = 10  # problems of one run
+
+store_app = typer.Typer(help="Check a store, back it up, compact it.", no_args_is_help=True)
+
+
+@store_app.command("check")
+def store_check(store: StoreOption = STORE, runs: RunsOption = RUNS) -> None:
+    """Read every record of a store and say what is damaged. Exit code 1 if anything is; nothing is changed."""
+    from backend.runs.store_check import check_store
+    from backend.store.store import Store
+
+    with Store.open(existing(store), reads_only=True) as opened, bars() as shown:
+        check = check_store(opened, runs, shown.progress)
+    counted = ", ".join(f"{count:,} {table}" for table, count in sorted(check.records.items()))
+    console.print(f"read {sum(check.records.values()):,} records: {counted or 'none'}", soft_wrap=True)
+    for note in check.notes[:_SHOWN]:
+        console.print(f"note: {note}", soft_wrap=True)
+    if len(check.notes) > _SHOWN:
+        console.print(f"note: and {len(check.notes) - _SHOWN} more of these")
+    for run, problems in check.problems.items():
+        for problem in problems[:_SHOWN]:
+            console.print(f"run {run}: {problem}", soft_wrap=True)
+        if len(problems) > _SHOWN:
+            console.print(f"run {run}: and {len(problems) - _SHOWN} more")
+    if check.problems:
+        raise RunFailed(
+            f"store {store} has {sum(map(len, check.problems.values()))} problems in {len(check.problems)} runs. The "
+            "other runs are whole. Go back to a backup (docs/deployment.md), or keep this store and remove a run with "
+            f"`cryptosentinel runs delete RUN`: {', '.join(list(check.problems)[:_SHOWN])}"
+        )
+    console.print("no problem: every record can be read, and what it refers to is there")
+
+
+@store_app.command("backup")
+def store_backup(
+    target: Annotated[Path, typer.Argument(help="Folder to make. It becomes a store itself.")],
+    store: StoreOption = STORE,
+) -> None:
+    """Copy a store into a new folder, also while a training writes it, and verify the copy. Runs' folders are not in
+    it."""
+    from backend.store.maintenance.backup import backup_store
+    from backend.store.store import Store
+
+    with Store.open(existing(store), reads_only=True) as opened, bars() as shown:
+        stored = backup_store(opened, target, shown.progress)
+    console.print(
+        f"{target} holds {stored.rows.get('run', 0)} runs with {sum(stored.rows.values()):,} records, read again and "
+        f"compared. Use it with --store {target}, or put it in the place of {store}",
+        soft_wrap=True,
+    )
+
+
+@store_app.command("compact")
+def store_compact(store: StoreOption = STORE) -> None:
+    """Write a store's database anew without the space of deleted records. The present one stays until the new one is
+    verified."""
+    from backend.store.maintenance.compaction import compact_store
+
+    if "://" in store:
+        raise UserError(
+            "a server's store cannot be compacted: stop the server, and give --store the folder that it has"
+        )
+    with bars() as shown:
+        done = compact_store(Path(existing(store)), shown.progress)
+    console.print(
+        f"{store}: {size_in_words(done.before)} before, {size_in_words(done.after)} now, {done.records:,} records",
+        soft_wrap=True,
+    )
+
+
+def existing(store: str) -> str:
+    """The store of that name, which is there. Raises `UserError`."""
+    from backend.store.folder_swap import DATABASE_FOLDER
+
+    if "://" not in store and not (Path(store) / DATABASE_FOLDER).is_dir():
+        raise UserError(f"there is no store in {store}: give the folder of one with --store")
+    return store

@@ -1,0 +1,244 @@
+"""The use case runs delete: a run with everything that belongs to it, and nothing that another run needs.
+
+A deletion first marks the run in the store, then deletes the files of its folder, then its records, and the run itself
+last. So one that is cut short leaves a run that is marked; a second deletion finishes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backend.store.folder_swap import size_of
+from backend.store.maintenance.copying import COPIED
+from backend.store.records import RunRecord
+from backend.store.store import Store
+from simulator.errors import UserError
+
+# As in `backend.models`, whose import takes torch and seconds.
+_MANIFEST, _ADAPTERS = "team.json", "adapters"
+_START = f"{_ADAPTERS}/start"
+# What the program writes into a run's folder, the manifest first: without it the rest is no team. Anything else there
+# is the user's, and stays.
+RUN_FILES = (
+    _MANIFEST, "report.html", "report.json", "metrics.jsonl", "tensorboard", "wandb", "checkpoints", _ADAPTERS,
+    "served", "services", "nano", "demo.json",
+)  # fmt: skip
+_UNFINISHED = ".tmp"  # what an interrupt may leave beside them
+_AGE = re.compile(r"(\d+)([hdw])")
+_HOURS = {"h": 1, "d": 24, "w": 168}
+
+
+@dataclass(frozen=True)
+class RunDeletion:
+    """What would go with a run: how many records of each table, and `size` bytes of files in `folder`.
+
+    `needed_by` says, a line each, who needs the run's files; then it stays. `mentioned_by` are runs that name it and
+    need nothing of it. `kept` are files in the folder that the program did not write. `record` is None for records
+    whose run is not there, which an import that was cut short leaves.
+    """
+
+    run: str
+    record: RunRecord | None
+    records: dict[str, int]
+    folder: Path | None = None
+    size: int = 0
+    needed_by: tuple[str, ...] = ()
+    mentioned_by: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    files: tuple[Path, ...] = field(default=(), repr=False)
+
+    @property
+    def total(self) -> int:
+        """How many records go."""
+        return sum(self.records.values())
+
+
+def plan_deletions(
+    store: Store, runs: Path, names: Sequence[str], kind: str = "", older_than: str = "", now: int | None = None
+) -> list[RunDeletion]:
+    """What deleting the runs `names` would delete, or all those of a `kind` that ended or began before `older_than`
+    (such as `30d`; counted from `now`, ms, by default the store's clock). The newest come first: who needs another is
+    newer.
+
+    Runs that are being written are left out, and with `names` refused. Nothing is deleted. Raises `UserError`.
+    """
+    known = {record.run: record for record in store.runs()}
+    if names:
+        if kind or older_than:
+            raise UserError("give the runs by name, or --kind and --older-than, not both")
+        chosen = list(dict.fromkeys(names))
+    else:
+        if not kind and not older_than:
+            raise UserError("name a run to delete, or choose by --older-than 30d or --kind backtest")
+        before = None if not older_than else (store.now() if now is None else now) - milliseconds(older_than)
+        chosen = [
+            run
+            for run, record in known.items()
+            if record.status != "running"
+            and (not kind or record.kind == kind)
+            and (before is None or (record.finished_at or record.started_at) < before)
+        ]
+        if kind and all(record.kind != kind for record in known.values()):
+            kinds = ", ".join(sorted({record.kind for record in known.values()})) or "none"
+            raise UserError(f"no run of kind '{kind}'; there are {kinds}")
+    order = {run: place for place, run in enumerate(known)}  # the newest first
+    chosen.sort(key=lambda run: order.get(run, len(order)))
+    plans = [_plan(store, runs, run, known, chosen) for run in chosen]
+    for plan in plans:
+        if plan.record is None and not plan.total:
+            raise UserError(f"there is no run '{plan.run}': `cryptosentinel runs` lists those that are")
+        if plan.record is not None and plan.record.status == "running":
+            raise UserError(
+                f"run {plan.run} is being written: delete it when it has ended, or stop the program that writes it"
+            )
+    return plans
+
+
+def delete_run(store: Store, plan: RunDeletion, on_deleted: Callable[[int], None] | None = None) -> None:
+    """Delete a run as planned. Raises `UserError` for one that is needed or has begun to run meanwhile."""
+    if plan.needed_by:
+        raise UserError(f"run {plan.run} stays: {'; '.join(plan.needed_by)}")
+    store.mark_deleting(plan.run)
+    try:
+        for path in plan.files:
+            _remove(path)
+        if plan.folder is not None and plan.folder.is_dir() and not plan.kept:
+            plan.folder.rmdir()
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or plan.folder} cannot be deleted ({error.strerror}): run {plan.run} is half deleted; "
+            "mend that and delete it again"
+        ) from error
+    store.delete_run(plan.run, on_deleted)
+
+
+def milliseconds(age: str) -> int:
+    """An age such as 12h, 30d or 4w. Raises `UserError`."""
+    match = _AGE.fullmatch(age)
+    if match is None:
+        raise UserError(f"'{age}' is no age: give hours, days or weeks, such as 12h, 30d or 4w")
+    return int(match[1]) * _HOURS[match[2]] * 3_600_000
+
+
+# -- what belongs to a run ---------------------------------------------------------------------------------------------
+
+
+def _plan(store: Store, runs: Path, run: str, known: dict[str, RunRecord], chosen: Collection[str]) -> RunDeletion:
+    counted = {kind.table: store.count(kind, run) for kind in COPIED}
+    folder = folder_of(run, runs)
+    files, kept = _files_of(folder) if folder is not None else ((), ())
+    needed: list[str] = []
+    mentioned: list[str] = []
+    if folder is not None:
+        for other in known.values():
+            if other.run not in chosen and other.status != "deleting":
+                needs, mentions = _uses(other, run, folder, runs)
+                needed += [f"{what} of run {other.run}" for what in needs]
+                mentioned += [f"{what} of run {other.run}" for what in mentions]
+        chosen_folders = {_resolved(one) for name in chosen if (one := folder_of(name, runs)) is not None}
+        needed += [f"the team in {team} has its base there" for team in _teams_over(folder, runs, chosen_folders)]
+    return RunDeletion(
+        run,
+        known.get(run),
+        {table: count for table, count in counted.items() if count},
+        folder,
+        sum(size_of(path) for path in files),
+        tuple(needed),
+        tuple(mentioned),
+        kept,
+        files,
+    )
+
+
+def folder_of(run: str, runs: Path) -> Path | None:
+    """The folder of a run's files below `runs`; None where there is none. The newest demo's is called `demo`."""
+    try:
+        if json.loads((runs / "demo" / "demo.json").read_text(encoding="utf-8"))["run"] == run:
+            return runs / "demo"
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    folder = runs / run
+    return folder if folder.is_dir() and not folder.is_symlink() else None
+
+
+def _files_of(folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """What the program wrote into a folder, in the order in which it is deleted, and the names of what it did not."""
+    present = {path.name: path for path in sorted(folder.iterdir())}
+    ours = [
+        name
+        for name in present
+        if name in RUN_FILES or (name.endswith(_UNFINISHED) and _written_as(name) in {*RUN_FILES})
+    ]
+    ours.sort(key=lambda name: RUN_FILES.index(_written_as(name)))
+    return tuple(present[name] for name in ours), tuple(name for name in present if name not in ours)
+
+
+def _written_as(name: str) -> str:
+    """The name of the file whose unfinished version is called `name`: x.json.tmp and x.tmp stand for x.json."""
+    whole = name.removesuffix(_UNFINISHED)
+    return next((file for file in RUN_FILES if whole in (file, Path(file).stem)), whole)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# -- who needs it ------------------------------------------------------------------------------------------------------
+
+
+def _uses(other: RunRecord, run: str, folder: Path, runs: Path) -> tuple[list[str], list[str]]:
+    """What of another run needs files of `folder`, and what only names them, in words."""
+    config = other.config.get("config")
+    training = config.get("training", {}) if isinstance(config, dict) else {}
+    needs: list[str] = []
+    mentions: list[str] = []
+    if _inside(training.get("base_model"), run, folder):
+        needs.append("the base model (training.base_model)")
+    if _inside(training.get("start_from"), run, folder):
+        own = folder_of(other.run, runs)
+        copied = own is not None and (own / _START).is_dir()
+        (mentions if copied else needs).append("the beginning (training.start_from)")
+    team = other.config.get("team")
+    teams = other.config.get("teams")
+    named = [team] if isinstance(team, str) else list(teams) if isinstance(teams, list) else []
+    if any(_inside(name, run, folder) for name in named):
+        needs.append("the team that was measured")
+    return needs, mentions
+
+
+def _inside(named: Any, run: str, folder: Path) -> bool:
+    """Whether a path in a run's record leads into a folder. Paths were written in another working directory, maybe: a
+    part that is the run's id counts, too."""
+    if not isinstance(named, str) or not named:
+        return False
+    path = Path(named)
+    return run in path.parts or _resolved(path).is_relative_to(_resolved(folder))
+
+
+def _teams_over(folder: Path, runs: Path, chosen: Collection[Path]) -> Iterator[Path]:
+    """The teams below `runs` whose base model lies in `folder`, but for those in folders that go as well."""
+    for manifest in sorted((*runs.glob(f"*/{_MANIFEST}"), *runs.glob(f"*/{_START}/{_MANIFEST}"))):
+        team = manifest.parent
+        home = _resolved(runs / manifest.relative_to(runs).parts[0])
+        if home in chosen or home == _resolved(folder):
+            continue
+        try:
+            base = json.loads(manifest.read_text(encoding="utf-8"))["base"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # it is no team that anybody could load
+        if isinstance(base, str) and _resolved(team / base).is_relative_to(_resolved(folder)):
+            yield team
+
+
+def _resolved(path: Path) -> Path:
+    return Path(os.path.realpath(path))

@@ -1,0 +1,41 @@
+"""A backup: a second store in a folder of its own, also of a store that is being written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from backend.store.errors import StoreError
+from backend.store.folder_swap import sync_folder, sync_tree
+from backend.store.lock import FolderLock
+from backend.store.maintenance.copying import Fingerprint, OnCopied, copy_store
+from backend.store.store import Store
+
+
+def backup_store(source: Store, target: Path, on_copied: OnCopied) -> Fingerprint:
+    """Copy a store into the folder `target`, which is itself a store, and verify the copy. Returns what it holds.
+
+    It is written beside its place, in a hidden folder, and renamed when it is whole and verified. Raises `StoreError`
+    if there is something at `target` or the copy cannot be written; then nothing is there.
+    """
+    target = target.absolute()
+    if target.exists():
+        raise StoreError(f"{target} exists already: give another folder for the backup")
+    workplace = target.with_name(f".{target.name}.partial")
+    copy = workplace / "store"
+    lock = FolderLock(workplace)  # refuses where another backup is at it
+    try:
+        shutil.rmtree(copy, ignore_errors=True)  # of a backup that was cut short
+        stored = copy_store(source, copy, on_copied)
+        sync_tree(copy)
+        if target.exists():
+            raise StoreError(f"{target} was made meanwhile: give another folder for the backup")
+        os.rename(copy, target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise StoreError(f"the backup {target} cannot be written ({error.strerror}): nothing is there") from error
+    finally:
+        shutil.rmtree(workplace, ignore_errors=True)
+        lock.release()
+    return stored

@@ -1,0 +1,65 @@
+"""Compaction: the database of a folder written anew, which gives the space of deleted records back.
+
+The engine (surrealkv in SDK 3.0.0b10, tried) keeps the space of what was deleted until its files grow tenfold, and has
+no request that would compact them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend.store.errors import StoreError
+from backend.store.folder_swap import DATABASE_FOLDER, WORKPLACE, mark_ready, size_of
+from backend.store.maintenance.copying import COPIED, OnCopied, copy_store
+from backend.store.maintenance.tables import Tables
+from backend.store.store import Store
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """Bytes of the database before and after, and how many records it holds."""
+
+    before: int
+    after: int
+    records: int
+
+
+def compact_store(folder: Path, on_copied: OnCopied) -> Compaction:
+    """Write the database of the store in `folder` anew and put it in place. It needs the space of what it keeps.
+
+    The present one stays until the new one was read and compared. Raises `StoreError` if anybody uses the folder, a run
+    of it is being written, or the new one cannot be written or differs; then all is as it was.
+    """
+    folder = folder.absolute()
+    if not (folder / DATABASE_FOLDER).is_dir() and not (folder / WORKPLACE).is_dir():
+        raise StoreError(f"{folder} holds no store: give the folder of one")
+    with Store.open(folder, exclusive=True) as store:
+        before = size_of(folder / DATABASE_FOLDER)
+        workplace = folder / WORKPLACE
+        try:
+            records = _write_anew(store, workplace, on_copied)
+            mark_ready(folder)
+        except BaseException as error:
+            shutil.rmtree(workplace, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise StoreError(
+                    f"store {folder} cannot be compacted ({error.strerror}): it is as it was; free some space"
+                ) from error
+            raise
+    with Store.open(folder):  # which puts the new one in place
+        return Compaction(before, size_of(folder / DATABASE_FOLDER), records)
+
+
+def _write_anew(store: Store, workplace: Path, on_copied: OnCopied) -> int:
+    """The same store in `workplace`; returns how many records it holds."""
+    running = [record.run for record in store.runs() if record.status == "running"]
+    if running:
+        raise StoreError(f"run {running[0]} of the store is being written: compact it afterwards")
+    stored = copy_store(store, workplace, on_copied)
+    if any(Tables(store).total(kind) != stored.rows.get(kind.table, 0) for kind in COPIED):
+        raise StoreError("the store holds records that were not copied: nothing was changed")
+    with Store.open(workplace) as copy:
+        Tables(copy).adopt_identity(Tables(store).identity)
+    return sum(stored.rows.values())
