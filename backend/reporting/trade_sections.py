@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -61,8 +62,27 @@ def costs_section(window: WindowResult, settings: Mapping[str, Any]) -> ReportSe
         tuple(TableRow(title_of(name), one, main=name == window.main) for name, one in rows.items()),
     )
     inference = inference_block(window)
-    blocks = (picture, table, *([inference] if inference else []), settings_block(settings))
+    blocks = (picture, table, _not_executed(window), *([inference] if inference else []), settings_block(settings))
     return ReportSection("What trading cost", blocks)
+
+
+def _not_executed(window: WindowResult) -> Table | Missing:
+    """What the main team or strategy asked for and did not get, by reason."""
+    title = "What was not executed, and why"
+    found = window.main_result.rejections
+    if not found:
+        return Missing(title, "everything that was asked for was executed")
+    reasons = Counter(one.reason for one in found)
+    columns = (
+        Column("count", "Records", "count", "orders or parts of one"),
+        Column("example", "The first of them", "text", "coin and detail"),
+    )
+    first = {one.reason: f"{one.symbol}: {one.detail}" for one in reversed(found)}
+    rows = tuple(
+        TableRow(reason, {"count": count, "example": first[reason]}) for reason, count in reasons.most_common()
+    )
+    caption = "Each order ends in a fill or here; what is filled in part does both. Good: few, and none that surprises."
+    return Table(title, caption, columns, rows, "Reason")
 
 
 _INFERENCE_COLUMNS = (

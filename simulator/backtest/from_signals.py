@@ -6,6 +6,7 @@ can forget it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +16,7 @@ from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.exchange import logbook
 from simulator.exchange.costs import Costs, check_leverage
-from simulator.exchange.exchange_records import Fill
+from simulator.exchange.exchange_records import Fill, Rejection
 from simulator.exchange.tape import last_closes, market_tape, terms_of
 from simulator.exchange.venue import Venue
 from simulator.kernel import kernel
@@ -32,6 +33,7 @@ class SignalRun:
     Attributes:
         equity: (T,) at each close; `equity[0]` is the starting cash. quantity: (S,) held at the end. cash: at the end.
         costs: money paid, as `Exchange.paid` names it. events: the kernel's log, see `simulator.kernel.layout`.
+        waiting: (S,) exposures that were still to be reached at the end, NaN for none.
     """
 
     market: Market
@@ -40,12 +42,27 @@ class SignalRun:
     cash: float
     costs: dict[str, float]
     events: FloatArray
+    waiting: FloatArray
 
     @cached_property
     def fills(self) -> list[Fill]:
         """Every fill, oldest first."""
         rows = self.events[self.events[:, at.KIND] <= at.FILL_LIQUIDATION]
         return [record for record in logbook.read(rows, self.market, 1, {}, {}) if isinstance(record, Fill)]
+
+    @cached_property
+    def rejections(self) -> list[Rejection]:
+        """What was not reached, oldest first. A signal that a later one replaced while it waited has no record."""
+        dropped = self.events[self.events[:, at.KIND] >= at.DROP_LEVERAGE]
+        records = [one for one in logbook.read(dropped, self.market, 1, {}, {}) if isinstance(one, Rejection)]
+        last = len(self.market) - 1
+        marks = last_closes(self.market, last)
+        for column, symbol in enumerate(self.market.symbols):
+            wanted = float(self.waiting[column])
+            if not math.isnan(wanted):
+                account = wanted, float(self.equity[-1]), float(marks[column]), float(self.quantity[column])
+                records.append(logbook.unreached(last, symbol, *account, "window_end", f"bar {last} is the last"))
+        return records
 
 
 def run_signals(
@@ -109,4 +126,5 @@ def run_signals(
             "liquidation": float(paid[at.LIQUIDATION_PAID] - paid[at.INSURED]),
         },
         events=np.concatenate(pieces) if pieces else np.empty((0, at.LOG_FIELDS)),
+        waiting=state.positions[0, :, at.WANTED].copy(),
     )

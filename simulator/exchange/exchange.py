@@ -12,7 +12,7 @@ beside each other. All other orders stay until they are filled, cancelled or exp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -214,8 +214,9 @@ class Exchange:
     def _supersede(self, keys: list[int]) -> None:
         table = self._state.orders[0]
         for key in keys:
-            detail = f"by a decision at bar {self.index}"
-            self.rejections.append(Rejection(self.index, self._waiting.pop(key).order, "superseded", detail))
+            left = float(table[(table[:, at.LIVE] != 0.0) & (table[:, at.ORDER_ID] == key), at.AMOUNT][0])
+            detail = f"by a decision at bar {self.index}; {left:.8g} not executed"
+            self.rejections.append(Rejection(self.index, self._waiting.pop(key).order, "superseded", detail, left))
             table[(table[:, at.LIVE] != 0.0) & (table[:, at.ORDER_ID] == key), at.LIVE] = 0.0
             self._state.accounts[0, at.WAITING] -= 1.0
 
@@ -225,10 +226,11 @@ class Exchange:
             return False
         position = self._state.positions[0, self.market.symbols.index(symbol)]
         kept = [entry for entry in self._targets if entry[2].symbol != symbol]
+        detail = f"by a decision at bar {self.index}"
         for _, _, target in self._targets:
             if target.symbol == symbol:
-                detail = f"by a decision at bar {self.index}"
                 self.rejections.append(Rejection(self.index, target, "superseded", detail))
+        self.rejections += self._unreached([self.market.symbols.index(symbol)], "superseded", detail)
         waited = len(kept) < len(self._targets) or not math.isnan(position[at.WANTED])
         self._targets = kept
         position[at.WANTED] = np.nan
@@ -263,11 +265,24 @@ class Exchange:
 
     def _end_of_window(self) -> None:
         detail = f"bar {self.stop} is the last"
-        for waiting in self._waiting.values():
-            self.rejections.append(Rejection(self.index, waiting.order, "window_end", detail))
+        left = {int(row[at.ORDER_ID]): float(row[at.AMOUNT]) for row in self._state.orders[0] if row[at.LIVE] != 0.0}
+        for key, waiting in self._waiting.items():
+            rest = f"{detail}; {left[key]:.8g} not executed"
+            self.rejections.append(Rejection(self.index, waiting.order, "window_end", rest, left[key]))
         for _, _, target in self._targets:
             self.rejections.append(Rejection(self.index, target, "window_end", detail))
+        self.rejections += self._unreached(range(len(self.market.symbols)), "window_end", detail)
         self._waiting, self._targets = {}, []
+        self._state.positions[0, :, at.WANTED] = np.nan
+
+    def _unreached(self, columns: Iterable[int], reason: RejectionReason, detail: str) -> Iterator[Rejection]:
+        """A record of each exposure that is wanted since an earlier bar and not reached yet, at the last prices."""
+        equity = float(self._state.accounts[0, at.EQUITY])
+        for column in columns:
+            held, mark, wanted = self._state.positions[0, column, [at.QUANTITY, at.MARK, at.WANTED]].tolist()
+            if not math.isnan(wanted):
+                symbol = self.market.symbols[column]
+                yield logbook.unreached(self.index, symbol, wanted, equity, mark, held, reason, detail)
 
     def _due_targets(self, begin: int, end: int) -> NDArray[np.float64]:
         """(1, rows, S): the targets that become active in these rows of the tape; no rows without any."""

@@ -39,12 +39,17 @@ class Fill:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A request, or the part of it that `detail` names, that was not executed. `bar` is where that was decided."""
+    """A request, or the part of it that `detail` names, that was not executed. `bar` is where that was decided.
+
+    `quantity` is what was not executed of an order or target that had been accepted, signed base units; None for a
+    request that was refused, and where the quantity is not known because no price was there to size it.
+    """
 
     bar: int
     order: OrderRequest
     reason: RejectionReason
     detail: str
+    quantity: float | None = None
 
 
 @dataclass(frozen=True)

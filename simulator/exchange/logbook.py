@@ -50,6 +50,15 @@ _DROP_REASONS: dict[int, RejectionReason] = {
 }
 
 
+def unreached(
+    bar: int, symbol: str, wanted: float, equity: float, mark: float, held: float, reason: RejectionReason, detail: str
+) -> Rejection:
+    """That the exposure `wanted` was not reached by the close of `bar`, with what is missing at the price `mark`."""
+    missing = wanted * equity / mark - held
+    what = f"{detail}; exposure {wanted:g} not reached, {missing:.8g} not executed"
+    return Rejection(bar, Target(symbol, wanted), reason, what, missing)
+
+
 def read(
     rows: FloatArray, market: Market, per_bar: int, names: Mapping[int, str], orders: Mapping[int, Order]
 ) -> Iterator[LedgerEntry | Rejection]:
@@ -74,8 +83,8 @@ def read(
             )  # fmt: skip
         elif key in orders:
             part = "" if quantity == orders[key].quantity else f" of {orders[key].quantity:.8g}"
-            yield Rejection(bar, orders[key], _DROP_REASONS[kind], f"{quantity:.8g}{part} not executed")
+            yield Rejection(bar, orders[key], _DROP_REASONS[kind], f"{quantity:.8g}{part} not executed", quantity)
         else:
             target = Target(symbol, row[at.LOG_PRICE])
             what = f"{quantity:.8g} not executed" if quantity else f"exposure {target.exposure:g} not reached"
-            yield Rejection(bar, target, _DROP_REASONS[kind], what)
+            yield Rejection(bar, target, _DROP_REASONS[kind], what, quantity or None)

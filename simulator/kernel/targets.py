@@ -22,9 +22,11 @@ def reach_targets(
 ) -> None:  # fmt: skip
     """Trade every wanted exposure at the open, sized there so that it holds after the costs.
 
-    Reductions go first. The increases are solved together, so the order of the symbols does not matter: with E the
-    equity after the reductions, w_s the exposures, B_s what is held and c_s the unit costs of the increasing symbols,
-    the equity after is ``E' = (E + sum c_s B_s) / (1 + sum c_s w_s)`` and x_s = w_s E' - B_s is bought.
+    Reductions go first, sized for the equity that is left after all costs (`_equity_after_all`). The increases are
+    solved together, so the order of the symbols does not matter: with E the equity after the reductions, w_s the
+    exposures, B_s what is held and c_s the unit costs of the increasing symbols, the equity after is
+    ``E' = (E + sum c_s B_s) / (1 + sum c_s w_s)`` and x_s = w_s E' - B_s is bought. What the leverage cap or the margin
+    keeps back of an increase is recorded and not tried again.
     """
     symbols = positions.shape[1]
     equity, traded, waiting = 0.0, True, False
@@ -44,13 +46,18 @@ def reach_targets(
             after, share = _solve(
                 opens, closes, volumes, half_spread, sigmas, rules, scalars, accounts, positions, path, b, n, equity
             )
+        else:
+            after = _equity_after_all(
+                opens, closes, volumes, half_spread, sigmas, rules, scalars, accounts, positions, path, b, n, equity
+            )
         for s in range(symbols):
             wanted = positions[n, s, at.WANTED]
             if math.isnan(wanted) or math.isnan(closes[path, b, s]):
                 continue
             price = opens[path, b, s]
             held = positions[n, s, at.QUANTITY]
-            grows = abs(wanted) * equity > abs(held) * price and held * wanted >= 0.0
+            # By the equity after the costs: else one could be an increase before the others trade and none after.
+            grows = abs(wanted) * after > abs(held) * price and held * wanted >= 0.0
             turns = held * wanted < 0.0
             if increases == 0:
                 waiting |= grows or turns
@@ -60,7 +67,7 @@ def reach_targets(
             if grows:
                 change = share * (wanted * after / price - held)
             elif held * wanted > 0.0:
-                change = wanted * equity / price - held
+                change = wanted * after / price - held
             else:
                 change = -held  # a turn closes first; the other side is opened among the increases
             volume, sigma = volumes[path, b, s], sigmas[path, b, s]
@@ -76,6 +83,11 @@ def reach_targets(
                     scalars[at.MAX_LEVERAGE],
                 )  # fmt: skip
                 take = min(take, fits)
+                # A lot that is not full or a change too small for the venue is no matter of margin.
+                asked = abs(wanted * after / price - held)
+                kept_back = asked - max(take, 0.0)
+                if not short_of_volume and kept_back > max(rules[s, at.LOT], 1e-9 * asked):
+                    write(log, at.DROP_LEVERAGE, n, bar, s, -1.0, side * kept_back, wanted, 0.0, 0.0, 0.0, 0.0, 0.0)
             if take != abs(held) or grows:
                 take = on_lot(take, rules[s, at.LOT])
             if not short_of_volume and not turns:
@@ -90,6 +102,51 @@ def reach_targets(
                 accounts, positions, rules, scalars, log, at.FILL_ORDER, n, bar, s, -1.0, side * take, price, spread,
                 impact_of(take, volume, sigma, scalars[at.IMPACT]), False,
             )  # fmt: skip
+
+
+@inlined
+def _equity_after_all(
+    opens: FloatArray, closes: FloatArray, volumes: FloatArray, half_spread: FloatArray, sigmas: FloatArray,
+    rules: FloatArray, scalars: FloatArray, accounts: FloatArray, positions: FloatArray, path: int, b: int, n: int,
+    equity: float,
+) -> float:  # fmt: skip
+    """Equity once every wanted exposure is reached, if neither volume nor margin stands in the way.
+
+    With B_s held and w_s wanted (amounts of money and shares of equity, without their signs), a reduction costs
+    ``c_s (B_s - w_s E')``, an increase ``c_s (w_s E' - B_s)`` and a turn ``c_s B_s + c_s w_s E'``; ``E' = E - sum``.
+    """
+    after = equity
+    for _ in range(3):  # what is an increase, and how much is traded, depends on the equity that is to be found
+        above, below = equity, 1.0
+        for s in range(positions.shape[1]):
+            wanted, price = positions[n, s, at.WANTED], opens[path, b, s]
+            if math.isnan(wanted) or math.isnan(closes[path, b, s]):
+                continue
+            held = positions[n, s, at.QUANTITY] * price
+            turns = held * wanted < 0.0
+            grows = abs(wanted) * after > abs(held) and not turns
+            rate = fee_rate(accounts, rules, n, s, False)
+            spread = half_spread[path, b, s] * scalars[at.SPREAD_MULTIPLIER]
+            if not grows and held != 0.0:
+                closed = abs(held) if turns else abs(held) - abs(wanted) * after
+                side = -1.0 if held > 0.0 else 1.0
+                worse = spread + impact_of(closed / price, volumes[path, b, s], sigmas[path, b, s], scalars[at.IMPACT])
+                # The fee of what is bought back is paid in money, also where the fee of a purchase is taken in coins.
+                free = scalars[at.FEE_ON_TOP] != 0.0
+                cost = worse if free else worse + rate * (1.0 + side * worse)
+                above -= cost * abs(held)
+                below -= 0.0 if turns else cost * abs(wanted)
+            if grows or turns:
+                stays = 0.0 if turns else abs(held)
+                added = abs(wanted) * after - stays
+                worse = spread + impact_of(added / price, volumes[path, b, s], sigmas[path, b, s], scalars[at.IMPACT])
+                cost = unit_cost(rate, worse, 1.0 if wanted > 0.0 else -1.0, scalars)
+                above += cost * stays
+                below += cost * abs(wanted)
+        if below <= 0.0:  # costs above all that is held: no equity would be left to share out
+            return 0.0
+        after = max(0.0, above) / below
+    return after
 
 
 @inlined

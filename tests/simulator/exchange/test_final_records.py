@@ -1,0 +1,254 @@
+"""Nothing vanishes: what was asked for is traded, or a record says how much of it was not, and why.
+
+Random markets with gaps, a coin that is never listed again, latency, lots, thin volume, and every kind of request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.backtest.from_signals import run_signals
+from simulator.exchange.costs import Costs
+from simulator.exchange.exchange import Exchange
+from simulator.exchange.orders import Cancel, InForce, Order, OrderRequest, Replace, Target, oco
+from simulator.exchange.rules import SymbolRules
+from simulator.exchange.venue import Venue
+from simulator.kernel import layout as at
+from simulator.market.market import Market
+from tests.simulator.exchange.test_properties import CASH, random_market
+
+BARS = 30
+
+
+def thin_market(seed: int, delisted: bool) -> Market:
+    """Volumes of about what an account of CASH trades in a few bars; the last coin may end half way."""
+    rng = np.random.default_rng(seed)
+    market = random_market(rng, BARS, 3, 0.02, absent=0.2)
+    volume = np.where(market.present, rng.lognormal(5.0, 1.5, market.close.shape), np.nan)
+    arrays = {name: getattr(market, name).copy() for name in ("open", "high", "low", "close", "half_spread")}
+    if delisted:
+        for values in (*arrays.values(), volume):
+            values[BARS // 2 :, 2] = np.nan
+    return replace(market, **arrays, volume=volume, funding={})
+
+
+def random_request(rng: np.random.Generator, exchange: Exchange, number: int) -> list[OrderRequest]:
+    """One request of any kind, with an id of its own; some name an earlier one."""
+    account = exchange.account()
+    symbol = str(rng.choice(exchange.market.symbols))
+    mark = account.mark[symbol] if account.mark[symbol] > 0.0 else 100.0
+    price = round(mark * float(rng.normal(1.0, 0.03)), 1)
+    quantity = round(float(rng.normal(0.0, 0.4)) * CASH / mark, 1)
+    base = Order(
+        symbol,
+        quantity,
+        delay=int(rng.integers(0, 3)),
+        reduce_only=bool(rng.random() < 0.2),
+        expire_bars=int(rng.integers(1, 9)) if rng.random() < 0.4 else None,
+        hold_bars=int(rng.integers(1, 9)) if rng.random() < 0.2 else None,
+        id=f"o{number}",
+    )
+    side = 1.0 if account.positions[symbol] + quantity > 0.0 else -1.0
+    stop, gain = round(mark * (1.0 - 0.02 * side), 1), round(mark * (1.0 + 0.02 * side), 1)
+    forces: tuple[InForce, ...] = ("gtc", "ioc", "fok", "post_only")
+    force = forces[int(rng.integers(0, 4))]
+    kinds: list[list[OrderRequest]] = [
+        [base],
+        [replace(base, stop=stop, target=gain)],
+        [replace(base, kind="limit", limit=price, in_force=force)],
+        [replace(base, kind="stop", trigger=price)],
+        [replace(base, kind="stop_limit", trigger=price, limit=round(price * 1.01, 1))],
+        [replace(base, kind="take_profit", trigger=price)],
+        [replace(base, kind="trailing_stop", trail=0.02)],
+        [
+            *oco(
+                replace(base, kind="limit", limit=price, id=f"o{number}a"),
+                replace(base, kind="stop", trigger=price, id=f"o{number}b"),
+                group=f"g{number}",
+            )
+        ],
+        [Target(symbol, round(float(rng.uniform(-1.0, 1.0)), 2) + 1e-6 * number, delay=int(rng.integers(0, 3)))],
+        [Cancel(f"o{int(rng.integers(0, number + 1))}")],
+        [Replace(f"o{int(rng.integers(0, number + 1))}", quantity=quantity or 1.0)],
+        [Order(symbol, 0.0)],
+    ]
+    return kinds[int(rng.integers(0, len(kinds)))]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    latency=st.integers(0, 2),
+    lot=st.sampled_from([0.0, 0.1]),
+    participation=st.sampled_from([None, 0.1]),
+    leverage=st.sampled_from([1.0, 3.0]),
+    delisted=st.booleans(),
+)
+def test_every_order_is_filled_or_recorded_to_the_last_unit(
+    seed: int, latency: int, lot: float, participation: float | None, leverage: float, delisted: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    market = thin_market(seed, delisted)
+    rules = {symbol: SymbolRules(lot=lot, min_notional=20.0 * (lot > 0.0)) for symbol in market.symbols}
+    costs = Costs(0.001, latency_bars=latency, participation=participation)
+    exchange = Exchange(market, 0, CASH, costs, leverage, venue=Venue(rules=rules))
+    submitted: list[Order] = []
+    number = 0
+    for _ in range(BARS):
+        for _ in range(int(rng.integers(0, 3))):
+            number += 1
+            for request in random_request(rng, exchange, number):
+                pending = {order.id: order for order in exchange.account().pending}
+                exchange.submit(request)
+                if isinstance(request, Order) and request.quantity != 0.0:
+                    submitted.append(request)
+                # A replacement is an order of its own, with the old one's id.
+                if isinstance(request, Replace) and request.id in pending and exchange.index < exchange.stop:
+                    old = pending[request.id]
+                    submitted.append(replace(old, quantity=request.quantity or old.quantity))
+        exchange.step()
+    assert exchange.account().pending == () and np.isnan(exchange._state.positions[0, :, at.WANTED]).all()
+
+    asked, accounted = defaultdict[str, float](float), defaultdict[str, float](float)
+    for order in submitted:
+        asked[order.id] += order.quantity
+    for fill in exchange.fills:
+        accounted[fill.order.removesuffix(" (replaced)")] += fill.quantity
+    final = Counter[str]()
+    for rejection in exchange.rejections:
+        request = rejection.order
+        if isinstance(request, Order) and request.quantity != 0.0:
+            accounted[request.id] += request.quantity if rejection.quantity is None else rejection.quantity
+            final[request.id] += rejection.reason in ("window_end", "cancelled", "expired", "superseded")
+    for name, quantity in asked.items():
+        assert accounted[name] == pytest.approx(quantity, abs=1e-6), name
+        assert final[name] <= sum(order.id == name for order in submitted)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    latency=st.integers(0, 2),
+    lot=st.sampled_from([0.0, 0.1]),
+    participation=st.sampled_from([None, 0.1]),
+    fee=st.sampled_from([0.0, 0.002]),
+    delisted=st.booleans(),
+)
+def test_every_target_is_reached_after_the_costs_or_recorded_once(
+    seed: int, latency: int, lot: float, participation: float | None, fee: float, delisted: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    market = thin_market(seed, delisted)
+    venue = Venue(rules={symbol: SymbolRules(lot=lot) for symbol in market.symbols})
+    exchange = Exchange(
+        market, 0, CASH, Costs(fee, latency_bars=latency, participation=participation), 2.0, venue=venue
+    )
+    open_targets: dict[str, tuple[int, Target]] = {}  # the newest of each symbol, with the bar from which on it acts
+    submitted: list[Target] = []
+    reached: list[Target] = []
+    for _ in range(BARS):
+        for symbol in market.symbols:
+            if rng.random() < 0.25:
+                exposure = float(rng.choice([0.0, 0.3, -0.3, 0.5])) + 1e-6 * (len(submitted) + 1)
+                target = Target(symbol, exposure, delay=int(rng.integers(0, 2)))
+                submitted.append(target)
+                exchange.submit(target)
+                if not any(one.order == target for one in exchange.rejections):
+                    open_targets[symbol] = exchange.index + 1 + target.delay + latency, target
+        if not exchange.step():
+            continue
+        account, bar = exchange.account(), exchange.index
+        opens = np.where(market.present[bar], market.open[bar], list(account.mark.values()))
+        held = np.array(list(account.positions.values()))
+        worth = np.where(held == 0.0, 0.0, held * np.nan_to_num(opens))
+        equity = account.cash + float(worth.sum())
+        for column, symbol in enumerate(market.symbols):
+            active, target = open_targets.get(symbol, (BARS, Target(symbol, 0.0)))
+            if active > bar or not market.present[bar, column]:
+                continue
+            if not math.isnan(exchange._state.positions[0, column, at.WANTED]):
+                assert participation is not None, "only the volume may keep it waiting"
+                continue
+            # Where the volume keeps other coins waiting, their costs are not paid yet.
+            slack = lot * float(opens[column]) / equity * 1.01 + 1e-9
+            slack += 0.0 if participation is None else 0.03 * abs(target.exposure)
+            del open_targets[symbol]
+            if not any(one.order == replace(target, delay=0) for one in exchange.rejections):
+                assert abs(worth[column] / equity - target.exposure) <= slack
+                reached.append(target)
+    named = Counter(one.order.exposure for one in exchange.rejections if isinstance(one.order, Target))
+    for target in submitted:
+        assert named[target.exposure] == (0 if target in reached else 1), target
+    for one in exchange.rejections:
+        assert one.reason in ("window_end", "superseded", "no_price")
+        if one.quantity is not None:
+            assert one.quantity != 0.0 and "not reached" in one.detail
+
+
+def steady(volume: float = 1e9) -> Market:
+    flat, times = np.full((6, 1), 100.0), np.arange(6, dtype=np.int64) * 3_600_000
+    return Market(("A",), "1h", times, flat, flat, flat, flat, np.full((6, 1), volume), 0.0 * flat)
+
+
+def pair(half_spread: float) -> Market:
+    flat, times = np.full((6, 2), 100.0), np.arange(6, dtype=np.int64) * 3_600_000
+    return Market(("A", "B"), "1h", times, flat, flat, flat, flat, 1e7 * flat, np.full((6, 2), half_spread))
+
+
+def test_a_target_that_waits_at_the_end_says_what_is_left() -> None:
+    exchange = Exchange(steady(volume=100.0), 0, CASH, Costs(0.0, participation=0.1))
+    exchange.submit(Target("A", 1.0))
+    exchange.step(5)
+    [record] = exchange.rejections
+    assert (record.bar, record.order, record.reason) == (5, Target("A", 1.0), "window_end")
+    assert sum(fill.quantity for fill in exchange.fills) == 50.0 and record.quantity == pytest.approx(50.0)
+    assert record.detail == "bar 5 is the last; exposure 1 not reached, 50 not executed"
+
+
+def test_a_target_that_another_one_replaces_half_way_says_so() -> None:
+    exchange = Exchange(steady(volume=100.0), 0, CASH, Costs(0.0, participation=0.1))
+    exchange.submit(Target("A", 1.0))
+    exchange.step(2)
+    exchange.submit(Target("A", 0.1))
+    [record] = exchange.rejections
+    assert record.reason == "superseded" and record.quantity == pytest.approx(80.0)
+
+
+def test_what_the_margin_keeps_back_of_a_target_is_recorded() -> None:
+    exchange = Exchange(pair(0.0), 0, CASH, Costs(0.001), 1.0)
+    exchange.submit(Target("A", 0.8))
+    exchange.step()
+    exchange.submit(Target("B", 0.8))
+    exchange.step()
+    [record] = exchange.rejections
+    assert record.order == Target("B", 0.8) and record.reason == "leverage_cap"
+    assert record.quantity is not None and record.quantity == pytest.approx(60.0, rel=0.01)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("others", [0.0, 0.4])
+def test_an_exposure_holds_after_the_costs_of_a_reduction(sign: float, others: float) -> None:
+    exchange = Exchange(pair(0.01), 0, CASH, Costs(0.01), 2.0)
+    exchange.submit(Target("A", 0.9 * sign))
+    exchange.step()
+    exchange.submit(Target("A", 0.5 * sign))
+    exchange.submit(Target("B", -others * sign))
+    exchange.step()
+    account = exchange.account()
+    assert account.exposure["A"] == pytest.approx(0.5 * sign, abs=1e-12)
+    assert account.exposure["B"] == pytest.approx(-others * sign, abs=1e-12)
+
+
+def test_signals_that_wait_at_the_end_are_recorded() -> None:
+    run = run_signals(steady(volume=100.0), np.array([1.0, *[math.nan] * 5]), costs=Costs(0.0, participation=0.1))
+    [record] = run.rejections
+    assert (record.reason, record.order, record.bar) == ("window_end", Target("A", 1.0), 5)
+    assert record.quantity == pytest.approx(50.0)
+    assert run_signals(steady(), np.array([1.0, *[math.nan] * 5]), costs=Costs(0.0)).rejections == []
