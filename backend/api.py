@@ -53,6 +53,7 @@ def backtest(
     seed: int = 1,
     unmasked: bool = False,
     record: str | Path | None = None,
+    check_lookahead: bool = True,
     config: Config | str = "",
     overrides: Sequence[str] = (),
     store: Store | str | Path = STORE,
@@ -61,7 +62,8 @@ def backtest(
 ) -> BacktestOutcome:
     """Backtest teams and strategies beside the baselines. The arguments are the options of the command `backtest`.
 
-    An empty `baselines` is none; left out, the configuration decides.
+    An empty `baselines` is none; left out, the configuration decides. `lookahead` of the outcome has the verdict on
+    each strategy of your own; look at it before the numbers.
     """
     request = BacktestRequest(
         teams=_names(teams),
@@ -80,6 +82,7 @@ def backtest(
         seed=seed,
         unmasked=unmasked,
         record=None if record is None else Path(record),
+        check_lookahead=check_lookahead,
         config=config,
         overrides=tuple(overrides),
     )

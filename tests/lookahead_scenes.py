@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -44,6 +45,12 @@ def rich_market(bars: int = BARS) -> Market:
 
 
 Signal = Callable[[MarketView, str], float]
+
+
+def market_behind(view: MarketView) -> Market:
+    """The market of a view, which no attribute leads to: the garbage collector knows it. For cheats that are to be
+    found."""
+    return next(one for one in gc.get_referents(view) if isinstance(one, Market))
 
 
 class Follows:

@@ -9,23 +9,30 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from backend.config.base import suggestion
 from simulator import strategies
 from simulator.backtest.run import Strategy
 from simulator.errors import UserError
-from simulator.market.market import Market
 
-Make = Callable[[Market], Strategy]
+Make = Callable[[], Strategy]
+
+_PRODUCT = ("backend", "cryptosentinel", "simulator", "ui")
 
 
 @dataclass(frozen=True)
 class NamedStrategy:
-    """A strategy to test: `make` returns a new one for each run."""
+    """A strategy to test: `make` returns a new one for each run.
+
+    `load` is there for a user's own: it imports the user's code anew, so that what it makes shares no state of a module
+    with any other run.
+    """
 
     name: str
     make: Make
+    load: Callable[[], Make] | None = None
 
 
 def named_strategies() -> dict[str, type[Strategy]]:
@@ -38,12 +45,11 @@ def named_strategies() -> dict[str, type[Strategy]]:
     return dict(sorted(found.items()))
 
 
-def strategy_maker(text: str) -> Make:
-    """A function that makes a new strategy for a market. `text` is a strategy's name, or `module:attribute`; the module
-    is looked for in the current folder first.
+def named_strategy(text: str) -> NamedStrategy:
+    """The strategy `text`: the name of one, or `module:attribute`.
 
-    The attribute is a class or a function. It is called without arguments, or with the market of the run if it requires
-    an argument `market`. Raises `UserError` for anything that makes no strategy.
+    The module is looked for in the current folder first. The attribute is a class or a function, and is called without
+    arguments. Raises `UserError` for anything that makes no strategy.
     """
     if ":" not in text:
         known = named_strategies()
@@ -52,22 +58,52 @@ def strategy_maker(text: str) -> Make:
                 f"no strategy '{text}'{suggestion(text, list(known))}; there are {', '.join(known)}, or give your own "
                 "as module:Class, like my_module:MyStrategy"
             )
-        return lambda market: known[text]()
-    made = _attribute(text)
+        return NamedStrategy(text, known[text])
+    return NamedStrategy(text, _maker_of(text, _attribute(text)), lambda: _loaded_anew(text))
+
+
+def _maker_of(text: str, made: Callable[..., Any]) -> Make:
     required = _required(made)
-    if required not in ([], ["market"]):
+    if required:
+        history = (
+            " No strategy is handed the market: what is learned from the past is learned in a method fit(self, view), "
+            "which is called once before the first decision."
+            if "market" in required
+            else ""
+        )
         raise UserError(
-            f"{text} needs the arguments {', '.join(required)}; give a class or function that needs none, or only "
-            "`market`"
+            f"{text} needs the arguments {', '.join(required)}, which nothing fills.{history} Give each argument a "
+            "default, or name a function without arguments that makes the strategy"
         )
 
-    def make(market: Market) -> Strategy:
-        strategy: Strategy = made(market=market) if required else made()
+    def make() -> Strategy:
+        strategy: Strategy = made()
         if not callable(_decide_of(strategy)):
             raise UserError(f"{text} makes a {type(strategy).__name__} without a method decide(view, account); add it")
         return strategy
 
     return make
+
+
+def _loaded_anew(text: str) -> Make:
+    """`text` from modules that are imported again. The modules that were there come back afterwards."""
+    kept = sys.modules[text.partition(":")[0]]
+    folder = os.path.dirname(os.path.abspath(getattr(kept, "__file__", None) or "x")) + os.sep
+    own = {name: module for name, module in sys.modules.items() if module is kept or _lies_in(module, folder)}
+    for name in own:
+        del sys.modules[name]
+    try:
+        return _maker_of(text, _attribute(text))
+    finally:
+        sys.modules.update(own)
+
+
+def _lies_in(module: ModuleType, folder: str) -> bool:
+    """Whether a module is the user's: its file lies beside or below that of the strategy."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or module.__name__.partition(".")[0] in (*_PRODUCT, "__main__"):
+        return False
+    return file.startswith(folder) and file.endswith(".py") and "site-packages" not in file
 
 
 def describe_failure(error: Exception) -> str:

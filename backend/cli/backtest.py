@@ -50,6 +50,13 @@ def backtest(
     unmasked: Annotated[
         bool, typer.Option("--unmasked", help="Play each team again with names and dates shown, and compare the two.")
     ] = False,
+    check_lookahead: Annotated[
+        bool,
+        typer.Option(
+            "--check-lookahead/--no-check-lookahead",
+            help="End the backtest of your own strategy with the look-ahead verdict; a bad one has exit code 1.",
+        ),
+    ] = True,
     cassette: Annotated[
         Path | None,
         typer.Option(
@@ -71,6 +78,7 @@ def backtest(
         seed=seed,
         unmasked=unmasked,
         record=cassette,
+        check_lookahead=check_lookahead,
         **market.given(),
         **window.given(),
     )
@@ -89,6 +97,11 @@ def backtest(
             console.print(f"{stored.name}: {line}")
     print_notes(note for note in outcome.notes if note not in shown_before)
     console.print(f"report: {outcome.report}")
+    verdicts = outcome.lookahead
+    for name, verdict in verdicts.items():
+        console.print(f"{name}: {verdict.text}")
+    if not all(verdict.trusted for verdict in verdicts.values()):
+        raise typer.Exit(1)
 
 
 def _announce(start: RunStart, why: str) -> None:

@@ -54,6 +54,7 @@ def lookahead(
     draws: Annotated[int, typer.Option("--draws", min=0, help="Altered markets for each of the times.")] = 3,
 ) -> None:
     """Decide on markets that end, or become another one, after a time: nothing decided up to it may change."""
+    from backend.runs.check import history_verdict
     from simulator.checks.lookahead import check_lookahead
 
     _check_out(subject.out)
@@ -64,7 +65,17 @@ def lookahead(
             case.drive, case.market, case.window, times=subject.times, draws=draws, seed=subject.seed,
             on_progress=lambda done, total: shown.progress("times", done, total), **case.account,
         )  # fmt: skip
-    _write(subject.out, {"check": "lookahead", "clean": report.clean, **case.describe(), **report.to_dict()})
+        verdict = None
+        if not report.findings:  # what differs in this window already needs no look at the rest of the history
+            verdict = history_verdict(
+                case, subject.seed, lambda done, total: shown.progress("parts of the history", done, total)
+            )
+    clean = report.clean and (verdict is None or verdict.status == "clean")
+    whole = None if verdict is None else {**verdict.to_dict(), "text": verdict.sentence()}
+    _write(
+        subject.out,
+        {"check": "lookahead", **case.describe(), **report.to_dict(), "clean": clean, "whole_history": whole},
+    )
     console.print(
         f"{report.comparisons} decisions compared, at {len(report.times)} times, each with the market cut off and "
         f"{report.draws} altered markets; {report.with_orders} of these times had orders; seed {report.seed}"
@@ -80,6 +91,11 @@ def lookahead(
         raise typer.Exit(1)
     if not report.with_orders:
         console.print("note: no order was sent at any of these times, which proves little; choose another window")
+    if verdict is not None:
+        console.print(f"{case.name}: {verdict.sentence()}")
+        if verdict.status != "clean":
+            raise typer.Exit(1)
+        return
     console.print(f"{case.name}: no look-ahead found")
 
 

@@ -7,12 +7,20 @@ looks for its fills in it, and reports read it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from backend.store.records import BacktestRecord
 from backend.store.store import Store
@@ -21,11 +29,14 @@ from cryptosentinel.conversation.budget import Ledger
 from cryptosentinel.scheduler import Throughput
 from simulator.backtest.run import BacktestResult
 from simulator.backtest.trades import Trade
-from simulator.exchange.exchange_records import Fill
+from simulator.checks.verdict import LookaheadVerdict
+from simulator.exchange.exchange_records import Fill, FillReason
 from simulator.exchange.orders import Order
 from simulator.tables import EARLIEST, LATEST
 
 Number = int | float  # an integer in JSON stays one
+_RECORDS: dict[str, TypeAdapter[Any]] = {"fills": TypeAdapter(Fill), "trades": TypeAdapter(Trade)}
+_KNOWN_REASONS = (*get_args(FillReason), "open")
 
 
 class RoleInference(BaseModel):
@@ -60,6 +71,7 @@ class RejectionDocument(BaseModel):
     order: dict[str, str | bool | int | float | None]
     reason: str
     detail: str
+    quantity: float | None = None  # what was not executed, base units; None where it is not known
 
     @property
     def symbol(self) -> str:
@@ -72,6 +84,37 @@ class RejectionDocument(BaseModel):
         return all(fields[name] == value for name, value in self.order.items() if name in fields)
 
 
+class VerdictDocument(BaseModel):
+    """The look-ahead verdict on a user's strategy, see `simulator.checks.verdict`.
+
+    `status` is clean, look_ahead, not_repeatable or skipped; one that a newer program wrote is shown by its `text`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    status: str
+    text: str
+    cuts: int = 0
+    with_orders: int = 0
+    first: int = 0
+    last: int = 0
+    coverage: float = 0.0
+    indicators: int = 0
+    indicator_cuts: int = 0
+    findings: tuple[dict[str, str | int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, verdict: LookaheadVerdict) -> VerdictDocument:
+        """The document of a verdict."""
+        return cls.model_validate({**verdict.to_dict(), "text": verdict.sentence()})
+
+    @property
+    def trusted(self) -> bool:
+        """Whether nothing speaks against the numbers; a check that was skipped says nothing."""
+        return self.status in ("clean", "skipped")
+
+
 def _complete(document: dict[str, Any]) -> dict[str, Any]:
     """Version 0 to 1: lists that the programs before did not always write; `thinking` is `inference`."""
     lists = {name: document.get(name) or [] for name in ("fills", "trades", "rejections")}
@@ -82,7 +125,8 @@ class BacktestDocument(VersionedDocument):
     """The result of one strategy or team over one window, as `BacktestResult` describes it.
 
     A result of an older program may lack some `costs` and `metrics`, and fields of its trades have their defaults.
-    `inference` is None for what has no model and where it was not recorded.
+    `inference` is None for what has no model and where it was not recorded. `lookahead` is there for a user's own
+    strategy.
     """
 
     LATEST: ClassVar[int] = 1
@@ -101,6 +145,23 @@ class BacktestDocument(VersionedDocument):
     metrics: dict[str, Number]
     absent_bars: int
     inference: InferenceCost | None = None
+    lookahead: VerdictDocument | None = None
+
+    @field_validator("fills", "trades", mode="before")
+    @classmethod
+    def _with_any_reason(cls, records: Any, info: ValidationInfo) -> Any:
+        """A newer program may know reasons of a fill that this one does not: they are kept as they are written."""
+        if not isinstance(records, list | tuple):
+            return records
+        adapter = _RECORDS[info.field_name or ""]
+        read = []
+        for one in records:
+            reason = one.get("reason") if isinstance(one, dict) else None
+            if isinstance(reason, str) and reason not in _KNOWN_REASONS:
+                read.append(replace(adapter.validate_python({**one, "reason": "order"}), reason=reason))
+            else:
+                read.append(one)
+        return read
 
     @field_validator("metrics")
     @classmethod
@@ -128,9 +189,15 @@ class BacktestDocument(VersionedDocument):
         return self
 
     @classmethod
-    def of(cls, result: BacktestResult, inference: InferenceCost | None = None) -> BacktestDocument:
+    def of(
+        cls,
+        result: BacktestResult,
+        inference: InferenceCost | None = None,
+        lookahead: LookaheadVerdict | None = None,
+    ) -> BacktestDocument:
         """The document of a result."""
-        return cls.model_validate({**result.to_dict(), "inference": inference})
+        verdict = None if lookahead is None else VerdictDocument.of(lookahead)
+        return cls.model_validate({**result.to_dict(), "inference": inference, "lookahead": verdict})
 
     @property
     def total_return(self) -> float:
@@ -190,10 +257,15 @@ def read_backtests(store: Store, run: str) -> list[StoredBacktest]:
 
 
 def write_backtest(
-    store: Store, run: str, name: str, result: BacktestResult, inference: InferenceCost | None = None
+    store: Store,
+    run: str,
+    name: str,
+    result: BacktestResult,
+    inference: InferenceCost | None = None,
+    lookahead: LookaheadVerdict | None = None,
 ) -> None:
     """Add the result of a backtest to the store."""
-    store.add_backtest(StoredBacktest(run, name, BacktestDocument.of(result, inference)).record())
+    store.add_backtest(StoredBacktest(run, name, BacktestDocument.of(result, inference, lookahead)).record())
 
 
 def inference_cost(ledger: Ledger, throughput: Throughput, from_cassette: bool = False) -> InferenceCost | None:

@@ -166,8 +166,22 @@ def numbers_section(window: WindowResult) -> ReportSection:
                 tuple(TableRow(row.label, row.values, main=row.main) for row in rows),
             ),
             _months_block(window),
+            *_lookahead_block(window),
         ),
     )
+
+
+def _lookahead_block(window: WindowResult) -> list[Table]:
+    """The verdict on each strategy of the user's own; nothing where there is none."""
+    verdicts = {name: one.lookahead for name, one in window.results.items() if one.lookahead is not None}
+    if not verdicts:
+        return []
+    caption = (
+        "Each strategy of your own decided again where everything after the decision was altered. Good: no decision "
+        "and no indicator changed. Numbers of one that looks ahead mean nothing."
+    )
+    rows = tuple(TableRow(title_of(name), {"verdict": one.text}) for name, one in verdicts.items())
+    return [Table("Does it look ahead?", caption, (Column("verdict", "Verdict", "text", "of all cuts"),), rows)]
 
 
 def _months_block(window: WindowResult) -> Table | Missing:

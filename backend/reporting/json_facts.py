@@ -41,6 +41,7 @@ def backtest_facts(window: WindowResult, settings: Mapping[str, Any], reload: Ma
                 side: result_stats.trade_summary(chosen, result.equity[0])
                 for side, chosen in {"all": trades, **result_stats.by_side(trades)}.items()
             },
+            "lookahead": None if result.lookahead is None else result.lookahead.model_dump(mode="json"),
             "cost_split": result_stats.cost_summary(result),
             "traded_notional": result_stats.traded_notional(result),
             "regimes": None if isinstance(regimes, str) else regimes,

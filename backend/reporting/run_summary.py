@@ -73,6 +73,9 @@ class WindowResult:
         text += "."
         if self.hold is not None:
             text += f" Buying and holding made {number_text(self.hold.total_return, 'change')}."
+        if own.lookahead is not None:
+            said = own.lookahead.text
+            text += f" {said[:1].upper()}{said[1:]}."
         return text
 
     @property

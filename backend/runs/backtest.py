@@ -17,7 +17,7 @@ from backend.builders.market import (
     venue_record,
 )
 from backend.builders.recorded_team import is_cassette, recording, replayed_team
-from backend.builders.strategies import NamedStrategy, describe_failure, named_strategies, strategy_maker
+from backend.builders.strategies import NamedStrategy, named_strategies, named_strategy
 from backend.builders.teams import PROMPTED, SCRIPTED, UNMASKED, LoadedTeam, configured_team
 from backend.config.base import suggestion
 from backend.config.load import load_config
@@ -32,6 +32,7 @@ from backend.reporting.report import write_report
 from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import BacktestOutcome
 from backend.runs.requests import RUNS, SAMPLE, SILENT, STORE, BacktestRequest, Observer, RunStart, WindowRequest
+from backend.runs.strategy_run import lookahead_verdict, play_strategy
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.curriculum.queries import WARM_UP_BARS
@@ -39,7 +40,8 @@ from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.llm.cassette.engine import Cassette
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import TeamDecision
-from simulator.backtest.run import BacktestResult, BacktestRun, Window, run_backtest
+from simulator.backtest.run import BacktestResult, BacktestRun, Window
+from simulator.checks.verdict import LookaheadVerdict
 from simulator.errors import DataError, UserError
 from simulator.market.bar_checks import find_gaps
 from simulator.market.market import Market
@@ -64,6 +66,7 @@ class BacktestPlan:
     seed: int = 1
     notes: tuple[str, ...] = ()
     cassette: Path | None = None
+    check_lookahead: bool = True
 
 
 def backtest_teams(
@@ -100,7 +103,9 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
         raise UserError("--record is for the calls of one team: name one, without --unmasked")
     notes = [*notes_on(request.teams, config, market, window), *notes_on_headlines(subjects, market, window)]
     account = account_of(config, market)
-    return BacktestPlan(config, market, account, window, subjects, request.seed, tuple(notes), request.record)
+    return BacktestPlan(
+        config, market, account, window, subjects, request.seed, tuple(notes), request.record, request.check_lookahead
+    )
 
 
 def market_settings(request: WindowRequest) -> Config:
@@ -143,7 +148,7 @@ def subject_of(name: str, config: Config) -> Subject:
     or the folder of a run. Raises `UserError` where there is none."""
     known = named_strategies()
     if name in known or (":" in name and not Path(name).exists()):
-        return NamedStrategy(name, strategy_maker(name))
+        return named_strategy(name)
     if name not in (SCRIPTED, PROMPTED) and not Path(name).exists():
         close = suggestion(name, [SCRIPTED, PROMPTED, *known])
         raise UserError(
@@ -238,9 +243,19 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
                 observer.progress("backtest", before + done, len(subjects) * bars)
 
             cost: InferenceCost | None = None
+            lookahead: LookaheadVerdict | None = None
             if isinstance(subject, NamedStrategy):
-                result = _tested(subject, market, window, plan.account)
+                played = play_strategy(subject, market, window, plan.account.terms)
+                result = played.result
                 advanced(bars)
+                lookahead = lookahead_verdict(
+                    played,
+                    skip=not plan.check_lookahead,
+                    seed=plan.seed,
+                    on_progress=lambda done, total: observer.progress("look-ahead", done, total),
+                )
+                if lookahead is not None and lookahead.status != "clean":
+                    later.append(f"{subject.name}: {lookahead.sentence()}")
             else:
                 throughput = Throughput()
                 episode = _episode(subject, plan, throughput, advanced, store, run)
@@ -248,7 +263,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
                 cost = inference_cost(episode.ledger, throughput, isinstance(subject.engine, Cassette))
                 later += remarks(subject.name, episode, market)
             results[subject.name] = result
-            write_backtest(store, run, subject.name, result, cost)
+            write_backtest(store, run, subject.name, result, cost, lookahead)
         names = [name for name in config.evaluation.baselines if name not in results]
         matched = [next(iter(results.values()))]
         for name, [result] in baselines(names, market, [window], plan.account, matched, plan.seed).items():
@@ -290,16 +305,3 @@ def _episode(
             recorder.close()
     write_decisions(store, episode_decisions(run, team.name, team.team.codec, episode))
     return episode
-
-
-def _tested(subject: NamedStrategy, market: Market, window: Window, account: Account) -> BacktestResult:
-    """The strategy's run. Raises `UserError` where the user's own strategy fails."""
-    strategy = subject.make(market)
-    try:
-        return run_backtest(market, strategy, window, **account.terms)
-    except UserError:
-        raise
-    except Exception as error:
-        if ":" not in subject.name:
-            raise
-        raise UserError(f"{subject.name} failed: {describe_failure(error)}; mend it first") from error

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from backend.builders.market import account_of, limits_of, load_market
-from backend.builders.strategies import strategy_maker
+from backend.builders.strategies import NamedStrategy, named_strategy
 from backend.builders.teams import LoadedTeam, configured_team
 from backend.models.manifest import MANIFEST, read_manifest, team_notice
 from backend.runs.backtest import market_settings, requested_window
 from backend.runs.requests import CheckRequest
+from backend.runs.strategy_run import lookahead_verdict, play_strategy
 from cryptosentinel.episode import play
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.scheduler import run_all
 from simulator.backtest.run import BacktestRun, Window
-from simulator.checks.lookahead import Drive, drive_strategies
+from simulator.checks.lookahead import CheckProgress, Drive, drive_strategies
+from simulator.checks.verdict import LookaheadVerdict
 from simulator.errors import UserError
 from simulator.market.market import Market
 from simulator.market.timeframes import format_time
@@ -25,7 +27,8 @@ from simulator.market.timeframes import format_time
 
 @dataclass(frozen=True)
 class CheckCase:
-    """What is checked, on which market, in which window, and with which account. `notes` are for the reader."""
+    """What is checked, on which market, in which window, and with which account. `notes` are for the reader;
+    `strategy` is there where no team is checked."""
 
     name: str
     drive: Drive
@@ -33,6 +36,7 @@ class CheckCase:
     window: Window
     account: dict[str, Any]
     notes: tuple[str, ...] = ()
+    strategy: NamedStrategy | None = None
 
     def describe(self) -> dict[str, Any]:
         """The case as a report has it."""
@@ -55,9 +59,10 @@ def check_case(request: CheckRequest) -> CheckCase:
     """Load the strategy or the team of the request, its market and its account. Raises `UserError`."""
     if bool(request.strategy) == bool(request.team):
         raise UserError("say what to check: either --strategy NAME (or module:Class) or --team scripted (or a folder)")
-    config, said = market_settings(request), ""
+    config, strategy, said = market_settings(request), None, ""
     if request.strategy:
-        name, drive = request.strategy, drive_strategies(strategy_maker(request.strategy))
+        strategy = named_strategy(request.strategy)
+        name, drive = strategy.name, drive_strategies(strategy.make)
     else:
         loaded = configured_team(request.team, config)
         loaded = loaded.at_temperature(0.0) if request.greedy else loaded
@@ -72,7 +77,17 @@ def check_case(request: CheckRequest) -> CheckCase:
         # Mark prices belong to the bars of the whole market; the altered markets have fewer bars.
         notes.append("mark prices are left out here; accounts are valued at the trade price")
         account = replace(account, venue=replace(account.venue, mark=None))
-    return CheckCase(name, drive, market, window, account.terms, tuple(notes))
+    return CheckCase(name, drive, market, window, account.terms, tuple(notes), strategy)
+
+
+def history_verdict(case: CheckCase, seed: int, on_progress: CheckProgress | None = None) -> LookaheadVerdict | None:
+    """The look-ahead verdict on a strategy over the whole history; None for a team."""
+    if case.strategy is None:
+        return None
+    own = case.strategy
+    subject = replace(own, load=own.load or (lambda: own.make))
+    played = play_strategy(subject, case.market, case.window, case.account)
+    return lookahead_verdict(played, whole=True, seed=seed, on_progress=on_progress)
 
 
 def team_drive(loaded: LoadedTeam, limits: GuardLimits, seed: int) -> Drive:

@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from backend.config.schema import Config
+from backend.decisions.backtest_document import VerdictDocument
 from backend.reporting import charts
 from backend.reporting.run_summary import RunSummary, WindowResult
 from backend.training.checkpoints import TrainingState
@@ -32,6 +33,12 @@ class BacktestOutcome:
     def notes(self) -> list[str]:
         """What a reader must know before the numbers."""
         return self.summary.notes
+
+    @property
+    def lookahead(self) -> dict[str, VerdictDocument]:
+        """The look-ahead verdict on each strategy of the user's own."""
+        results = self._window.results
+        return {name: result.lookahead for name, result in results.items() if result.lookahead is not None}
 
     @property
     def metrics(self) -> pd.DataFrame:

@@ -95,7 +95,8 @@ class BacktestRequest(WindowRequest):
     """Teams and strategies over one window, beside the baselines.
 
     `teams` are names as `backend.runs.backtest.subject_of` takes them. With `unmasked`, each team also plays with real
-    symbols and dates. `record` is the folder of a cassette, in which the calls of the one team are recorded.
+    symbols and dates. `record` is the folder of a cassette, in which the calls of the one team are recorded. With
+    `check_lookahead`, the backtest of a user's strategy ends with the look-ahead verdict.
     """
 
     teams: tuple[str, ...] = ("scripted",)
@@ -104,6 +105,7 @@ class BacktestRequest(WindowRequest):
     baselines: tuple[str, ...] | None = None
     unmasked: bool = False
     record: Path | None = None
+    check_lookahead: bool = True
 
     def at_venue(self, config: Config) -> Config:
         """`config` with the fields of the venue and the baselines."""

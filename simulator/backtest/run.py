@@ -7,6 +7,7 @@ fill from the open of bar i + 1 on. The window's last close values what is still
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, cast
@@ -23,7 +24,7 @@ from simulator.exchange.exchange_records import AccountView, Fill, Rejection
 from simulator.exchange.orders import Cancel, Order, OrderRequest, Replace, Target
 from simulator.exchange.rules import SymbolRules, down_to
 from simulator.exchange.venue import Venue
-from simulator.market.market import Market, MarketView
+from simulator.market.market import Market, MarketView, set_index
 
 _SMALLEST_CHANGE = 0.005  # of equity: a smaller change of exposure is not worth an order
 
@@ -55,7 +56,11 @@ class Window:
 
 
 class Strategy(Protocol):
-    """Decides from what was known and from its own account, nothing else."""
+    """Decides from what was known and from its own account, nothing else.
+
+    It may also have a method `fit(view)`. That is called once, before the first decision and with the same view: what
+    is learned from the past is learned there.
+    """
 
     name: str
 
@@ -151,6 +156,7 @@ class BacktestRun:
         self.window = window
         self._exchange = Exchange(market, window.start, cash, costs, max_leverage, window.stop, venue)
         self._acted = -1  # the bar at whose close something was last submitted
+        self.viewed = -1  # the bar whose account was last asked for
 
     @property
     def index(self) -> int:
@@ -189,6 +195,7 @@ class BacktestRun:
         self.catch_up(index)
         if self._exchange.index != index or self._acted == index:
             raise DataError("an account was kept and looked at in a later bar; look at it when it is given.")
+        self.viewed = index
         return self._exchange.account()
 
     def result(self) -> BacktestResult:
@@ -217,22 +224,36 @@ class BacktestRun:
         )
 
 
-class _AccountAtClose:
+class AccountAtClose:
     """Stands for an `AccountView` that is only made when it is looked at: most bars of most strategies change nothing,
-    and the exchange then takes many bars at once. One is made at every bar, so it sets no more than it must."""
+    and the exchange then takes many bars at once. No attribute of it leads to the run and its market."""
 
     __slots__ = ("_index", "_run", "_view")
-    _view: AccountView
 
     def __init__(self, run: BacktestRun, index: int) -> None:
-        self._run = run
-        self._index = index
+        _set_run(self, run)
+        _set_close(self, index)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_view":  # not set yet
-            self._view = self._run.account_at(self._index)
+            self._view = _run_of(self).account_at(_close_of(self))
             return self._view
         return getattr(self._view, name)
+
+
+# Slots without a name in the class, as in `simulator.market.market`.
+_run_of: Callable[[AccountAtClose], BacktestRun] = vars(AccountAtClose)["_run"].__get__
+_set_run: Callable[[AccountAtClose, BacktestRun], None] = vars(AccountAtClose)["_run"].__set__
+_close_of: Callable[[AccountAtClose], int] = vars(AccountAtClose)["_index"].__get__
+_set_close: Callable[[AccountAtClose, int], None] = vars(AccountAtClose)["_index"].__set__
+del AccountAtClose._run, AccountAtClose._index  # type: ignore[attr-defined]  # slots are attributes
+
+
+def fit(strategy: Strategy, view: MarketView) -> None:
+    """Let a strategy that has a method `fit(view)` learn from what was known at its first decision."""
+    learn = getattr(strategy, "fit", None)
+    if callable(learn):
+        learn(view)
 
 
 def run_backtest(
@@ -244,13 +265,25 @@ def run_backtest(
     max_leverage: float = 1.0,
     venue: Venue | None = None,
 ) -> BacktestResult:
-    """Let `strategy` decide through `window`. Raises `DataError` for a window outside the market."""
+    """Let `strategy` decide through `window`, after its `fit` if it has one. Raises `DataError` for a window outside
+    the market."""
     run = BacktestRun(market, window, cash, costs, max_leverage, venue)
-    decide = strategy.decide
-    account_at = cast(Callable[[BacktestRun, int], AccountView], _AccountAtClose)
+    decide, kept = strategy.decide, sys.getrefcount
+    view, account = MarketView(market, window.start), AccountAtClose(run, window.start)
+    fit(strategy, view)
     # Bars are not taken before somebody acts or looks: what is submitted at the next close is all that they depend on.
     for index in range(window.start, window.stop, window.decide_every):
-        requests = decide(MarketView(market, index), account_at(run, index))
+        # Making two objects takes as long as a quiet bar, so those of the last close serve again if nobody kept them
+        # (then the name here and the argument of getrefcount are the only references) or looked at the account.
+        if kept(view) > 2:
+            view = MarketView(market, index)
+        else:
+            set_index(view, index)
+        if kept(account) > 2 or run.viewed == index - window.decide_every:
+            account = AccountAtClose(run, index)
+        else:
+            _set_close(account, index)
+        requests = decide(view, cast(AccountView, account))
         if requests:
             run.catch_up(index)
             run.submit(requests)
@@ -336,4 +369,4 @@ def _rejection(data: dict[str, Any]) -> Rejection:
         made = Replace(**request)
     else:
         made = Cancel(**request)
-    return Rejection(data["bar"], made, data["reason"], data["detail"])
+    return Rejection(data["bar"], made, data["reason"], data["detail"], data.get("quantity"))

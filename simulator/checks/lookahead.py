@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.backtest.run import BacktestRun, Strategy, Window
+from simulator.backtest.run import BacktestRun, Strategy, Window, fit
 from simulator.checks.perturbation import perturbed, truncated, with_room
 from simulator.errors import LookAheadError, RunFailed, UserError
 from simulator.exchange.exchange_records import AccountView
@@ -30,11 +30,12 @@ Drive = Callable[[BacktestRun], None]
 CheckProgress = Callable[[int, int], None]  # markets done, of how many
 
 
-def drive_strategies(make: Callable[[Market], Strategy]) -> Drive:
-    """Runs of the strategies that `make` builds, one for each run, from the market of that run."""
+def drive_strategies(make: Callable[[], Strategy]) -> Drive:
+    """Runs of the strategies that `make` builds, one for each run."""
 
     def drive(run: BacktestRun) -> None:
-        strategy = make(run.market)
+        strategy = make()
+        fit(strategy, run.view())
         while not run.done:
             run.apply(strategy.decide(run.view(), run.account()))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -198,11 +199,42 @@ class Market:
     def _coarser(self) -> dict[str, CoarseBars]:
         return {}
 
+    def indicator(self, symbol: str, indicator: Indicator, parameters: tuple[float, ...]) -> FloatArray:
+        """(T,): an indicator of the whole history, made once and kept, for `MarketView.computed`. Not to be written to.
+
+        Raises `DataError` as `values_of` does.
+        """
+        made = values_of(indicator, self.view(len(self) - 1).bars(symbol, len(self)), parameters)
+        self.indicators[symbol, indicator, parameters] = made
+        return made
+
+    def without_indicators(self) -> Market:
+        """The same market, for a run whose indicators are to be known apart from those of other runs."""
+        same = copy(self)
+        vars(same).pop("indicators", None)
+        return same
+
     def view(self, index: int) -> MarketView:
         """The market as it was known at the close of bar `index`."""
         if not 0 <= index < len(self):
             raise DataError(f"{self.source}: bar {index} is outside 0..{len(self) - 1}")
         return MarketView(self, index)
+
+
+def values_of(indicator: Indicator, bars: Bars, parameters: tuple[float, ...]) -> FloatArray:
+    """(n,): the indicator of n bars, read-only. Raises `DataError` for what is no array of one number a bar."""
+    made = np.array(indicator(bars, *parameters), order="C")
+    if made.shape != (len(bars),) or made.dtype.kind not in "biuf":
+        raise DataError(
+            f"{name_of(indicator)} returned {made.dtype} of shape {made.shape}, expected ({len(bars)},) numbers."
+        )
+    made.flags.writeable = False
+    return made
+
+
+def name_of(indicator: Indicator) -> str:
+    """What an indicator is called in messages and verdicts."""
+    return str(getattr(indicator, "__qualname__", type(indicator).__name__))
 
 
 @dataclass(frozen=True)
@@ -224,30 +256,38 @@ class Bars:
 
 
 class MarketView:
-    """What was known at the close of bar `index`: the only access to data for agents, tools and strategies."""
+    """What was known at the close of bar `index`: the only access to data for agents, tools and strategies.
 
-    __slots__ = ("_market", "index")
+    No attribute of a view, and no array that it gives, leads to what comes later. A view cannot be changed.
+    """
+
+    __slots__ = ("_history", "index")
+    index: int  # bar of the market at whose close the view stands
 
     def __init__(self, market: Market, index: int) -> None:
-        self._market = market
-        self.index = index
+        _set_history(self, market)
+        set_index(self, index)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a MarketView cannot be changed, so its {name} cannot be set")
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        return self._market.symbols
+        return _history_of(self).symbols
 
     @property
     def timeframe(self) -> str:
-        return self._market.timeframe
+        return _history_of(self).timeframe
 
     @property
     def interval(self) -> int:
-        return self._market.interval
+        return _history_of(self).interval
 
     @property
     def now(self) -> int:
         """The clock: close time of the current bar."""
-        return int(self._market.open_time[self.index]) + self._market.interval
+        market = _history_of(self)
+        return int(market.open_time[self.index]) + market.interval
 
     def bar(self, symbol: str, index: int) -> Bars:
         """The single bar at an absolute `index`. Raises `LookAheadError` past the clock."""
@@ -262,11 +302,12 @@ class MarketView:
         given: a coarse bar is there from the close of its last finer bar on. Raises `DataError` where the bars of
         `timeframe` are not made of whole bars of this market.
         """
-        if timeframe is None or timeframe == self._market.timeframe:
+        market = _history_of(self)
+        if timeframe is None or timeframe == market.timeframe:
             return self._slice(symbol, max(0, self.index + 1 - count), self.index + 1)
-        column = self._market.column(symbol)
-        coarse = self._market.coarser(timeframe)
-        begin = int(self._market.open_time[0]) // coarse.interval * coarse.interval
+        column = market.column(symbol)
+        coarse = market.coarser(timeframe)
+        begin = int(market.open_time[0]) // coarse.interval * coarse.interval
         complete = (self.now - begin) // coarse.interval
         return _bars_of(coarse, symbol, column, max(0, complete - count), complete)
 
@@ -275,34 +316,28 @@ class MarketView:
         for at each bar.
 
         `indicator(bars, *parameters)` gets the symbol's whole history and returns an array of its length whose value at
-        a bar may depend on that bar and earlier ones only. `cryptosentinel check lookahead` finds one that cheats.
+        a bar may depend on that bar and earlier ones only. It is the one function that is given later bars, so the
+        look-ahead verdict of a backtest makes each indicator again with other later bars and compares the arrays.
         The array is not to be written to.
         """
-        known = self._market.indicators.get((symbol, indicator, parameters))
+        market = _history_of(self)
+        known = market.indicators.get((symbol, indicator, parameters))
         if known is None:
-            known = self._compute(symbol, indicator, parameters)
-        return known[: self.index + 1]
+            known = market.indicator(symbol, indicator, parameters)
+        return np.asarray(_Past(known, self.index + 1))
 
     def latest(self, symbol: str, indicator: Indicator, *parameters: float) -> float:
         """The newest value of `computed`, as a plain number: the quickest way to look an indicator up."""
-        known = self._market.indicators.get((symbol, indicator, parameters))
+        market = _history_of(self)
+        known = market.indicators.get((symbol, indicator, parameters))
         if known is None:
-            known = self._compute(symbol, indicator, parameters)
+            known = market.indicator(symbol, indicator, parameters)
         return known.item(self.index)
-
-    def _compute(self, symbol: str, indicator: Indicator, parameters: tuple[float, ...]) -> FloatArray:
-        """Make an indicator of the whole history and keep it."""
-        bars = MarketView(self._market, len(self._market) - 1).bars(symbol, len(self._market))
-        made = indicator(bars, *parameters)
-        if made.shape != (len(bars),):
-            raise DataError(f"{indicator.__name__} returned shape {made.shape}, expected ({len(bars)},).")
-        made.flags.writeable = False
-        self._market.indicators[symbol, indicator, parameters] = made
-        return made
 
     def last_close(self, symbol: str) -> float:
         """Close of the newest present bar; NaN before the symbol's first bar."""
-        column = self._market.close[: self.index + 1, self._market.column(symbol)]
+        market = _history_of(self)
+        column = market.close[: self.index + 1, market.column(symbol)]
         known = np.flatnonzero(~np.isnan(column[-500:]))
         if len(known):
             return float(column[-500:][known[-1]])
@@ -311,20 +346,22 @@ class MarketView:
 
     def funding(self, symbol: str, count: int) -> tuple[FundingEvent, ...]:
         """The last `count` settlements at or before now."""
-        self._market.column(symbol)  # an unknown symbol is an error, not an empty answer
-        events = self._market.funding.get(symbol, ())
+        market = _history_of(self)
+        market.column(symbol)  # an unknown symbol is an error, not an empty answer
+        events = market.funding.get(symbol, ())
         stop = bisect_right(events, self.now, key=lambda event: event.time)
-        return events[max(0, stop - count) : stop]
+        return tuple(events[max(0, stop - count) : stop])
 
     def news(self, symbol: str, count: int, max_age: int | None = None) -> tuple[NewsItem, ...]:
         """The last `count` headlines about `symbol` or the whole market, known by now and at most `max_age` ms old."""
-        self._market.column(symbol)
+        market, now = _history_of(self), self.now
+        market.column(symbol)
         if count < 1:
             return ()
         found: list[NewsItem] = []
-        for position in range(bisect_right(self._market.news, self.now, key=lambda item: item.known_at) - 1, -1, -1):
-            item = self._market.news[position]
-            if max_age is not None and self.now - item.known_at > max_age:
+        for position in range(bisect_right(market.news, now, key=lambda item: item.known_at) - 1, -1, -1):
+            item = market.news[position]
+            if max_age is not None and now - item.known_at > max_age:
                 break
             if item.symbol is None or item.symbol == symbol:
                 found.append(item)
@@ -335,34 +372,61 @@ class MarketView:
     @property
     def series_names(self) -> tuple[str, ...]:
         """The series of which at least one record is known by now, sorted."""
-        now = self.now
-        return tuple(name for name, one in sorted(self._market.series.items()) if len(one) and one.known_at[0] <= now)
+        now, series = self.now, _history_of(self).series
+        return tuple(name for name, one in sorted(series.items()) if len(one) and one.known_at[0] <= now)
 
     def series(self, name: str, count: int) -> DataSeries:
         """The last `count` records of series `name` that are known by now; fewer, or none, where it begins later.
 
         Raises `DataError` where the market has no such series.
         """
+        market = _history_of(self)
         try:
-            one = self._market.series[name]
+            one = market.series[name]
         except KeyError:
-            there = ", ".join(sorted(self._market.series)) or "none"
-            raise DataError(f"{self._market.source}: no series '{name}'; there are {there}") from None
+            there = ", ".join(sorted(market.series)) or "none"
+            raise DataError(f"{market.source}: no series '{name}'; there are {there}") from None
         stop = int(np.searchsorted(one.known_at, self.now, side="right"))
         return one.rows(max(0, stop - count), stop)
 
     def book(self, symbol: str) -> OrderBook | None:
         """The newest order book of `symbol` that is known by now; None where there is none yet, or none at all."""
-        self._market.column(symbol)
-        books = self._market.books.get(symbol)
+        market = _history_of(self)
+        market.column(symbol)
+        books = market.books.get(symbol)
         known = 0 if books is None else int(np.searchsorted(books.time, self.now, side="right"))
         return books.at(known - 1) if books is not None and known else None
 
     def _slice(self, symbol: str, start: int, stop: int) -> Bars:
-        column = self._market.column(symbol)
+        market = _history_of(self)
+        column = market.column(symbol)
         if start < 0:
             raise LookAheadError(f"bar {start} of {symbol} lies before the history")
-        return _bars_of(self._market, symbol, column, start, stop)
+        return _bars_of(market, symbol, column, start, stop)
+
+
+class _Past:
+    """The first `count` values of an array, which numpy reads through the array interface.
+
+    A slice would lead to all values through its `base`; an array made from this has only this as its base.
+    """
+
+    __slots__ = ("__array_interface__", "_whole")
+
+    def __init__(self, whole: FloatArray, count: int) -> None:
+        described = whole.__array_interface__
+        described["shape"] = (count,)
+        self.__array_interface__ = described
+        _set_whole(self, whole)  # its memory must live as long as this
+
+
+# The slots that hold what a strategy must not see are reached through these functions only: without its name in the
+# class, no attribute of the object leads to it.
+_history_of: Callable[[MarketView], Market] = vars(MarketView)["_history"].__get__
+_set_history: Callable[[MarketView, Market], None] = vars(MarketView)["_history"].__set__
+_set_whole: Callable[[_Past, FloatArray], None] = vars(_Past)["_whole"].__set__
+set_index: Callable[[MarketView, int], None] = vars(MarketView)["index"].__set__  # only for a view that nobody keeps
+del MarketView._history, _Past._whole  # type: ignore[attr-defined]  # slots are attributes at run time
 
 
 def _bars_of(history: Market | CoarseBars, symbol: str, column: int, start: int, stop: int) -> Bars:

@@ -39,6 +39,7 @@ from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
 from simulator.market.series import DataSeries, OrderBooks
 from simulator.market.timeframes import parse_time
+from tests.lookahead_scenes import market_behind
 from tests.standard_limits import guard_limits
 from tests.team_scenes import account_in, codec, half_taught_policies, make_team, synthetic
 
@@ -239,40 +240,40 @@ def test_every_role_has_something_to_prove() -> None:
 
 
 def peek_close(context: ToolContext) -> float:
-    return float(context.view._market.close[context.view.index + 1, 0])
+    return float(market_behind(context.view).close[context.view.index + 1, 0])
 
 
 def peek_high(context: ToolContext) -> float:
-    market, row = context.view._market, context.view.index + 1
+    market, row = market_behind(context.view), context.view.index + 1
     return max(float(np.nan_to_num(market.high[row:]).max()), float(np.nan_to_num(market.low[row:]).max()))
 
 
 def peek_open(context: ToolContext) -> float:
-    return float(context.view._market.open[context.view.index + 1 :, 0].mean())
+    return float(market_behind(context.view).open[context.view.index + 1 :, 0].mean())
 
 
 def peek_volume(context: ToolContext) -> float:
-    return float(np.nan_to_num(context.view._market.volume[:, 0]).sum())
+    return float(np.nan_to_num(market_behind(context.view).volume[:, 0]).sum())
 
 
 def peek_spread(context: ToolContext) -> float:
-    return float(np.nan_to_num(context.view._market.half_spread[-1, -1]))
+    return float(np.nan_to_num(market_behind(context.view).half_spread[-1, -1]))
 
 
 def peek_presence(context: ToolContext) -> int:
-    return int(context.view._market.present.sum())
+    return int(market_behind(context.view).present.sum())
 
 
 def peek_funding(context: ToolContext) -> float:
-    return float(np.mean([event.rate for event in context.view._market.funding[context.symbol]]))
+    return float(np.mean([event.rate for event in market_behind(context.view).funding[context.symbol]]))
 
 
 def peek_news_by_event_time(context: ToolContext) -> list[str]:
-    return [item.text for item in context.view._market.news if item.time <= context.view.now]
+    return [item.text for item in market_behind(context.view).news if item.time <= context.view.now]
 
 
 def peek_truth(context: ToolContext) -> bool:
-    return context.view._market.truth is not None
+    return market_behind(context.view).truth is not None
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--finer",
         "--unmasked",
         "--rules",
+        "--check-lookahead",
         "--record",
     ),
     "train": (

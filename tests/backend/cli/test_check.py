@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from backend.builders.market import limits_of
-from backend.builders.strategies import named_strategies, strategy_maker
+from backend.builders.strategies import named_strategies, named_strategy
 from backend.builders.teams import LoadedTeam, load_team
 from backend.config.load import load_config
 from backend.runs.check import team_drive
@@ -24,6 +24,7 @@ from simulator.market.timeframes import format_time
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.command_line import Result, Run, program
+from tests.lookahead_scenes import market_behind
 from tests.team_scenes import codec, half_taught_policies, make_team
 
 MARKET = generate(SyntheticConfig(bars=260, seed=3, symbols=("AAAUSDT", "BBBUSDT")))
@@ -50,11 +51,9 @@ class Drifting(Base):
 
 
 class Peeking(Base):
-    def __init__(self, market):
-        self.closes = market.close[:, 0]
-
     def up(self, view):
-        return self.closes[min(view.index + 1, len(self.closes) - 1)] > self.closes[view.index]
+        closes = next(one for one in gc.get_referents(view) if hasattr(one, "close")).close[:, 0]
+        return closes[min(view.index + 1, len(closes) - 1)] > closes[view.index]
 
 
 class Door(Base):
@@ -90,8 +89,8 @@ class Nothing:
     pass
 
 
-def made(market):
-    return Peeking(market)
+def made():
+    return Peeking()
 
 
 def empty():
@@ -107,7 +106,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     """check("lookahead", ...) runs the program in a folder with a market in `bars` and a module `my_own`."""
     monkeypatch.delitem(sys.modules, "my_own", raising=False)
     write_market(MARKET, tmp_path / "bars")
-    imports = "import numpy as np\nfrom simulator.backtest.run import orders_for_target\n"
+    imports = "import gc\nimport numpy as np\nfrom simulator.backtest.run import orders_for_target\n"
     (tmp_path / "my_own.py").write_text(imports + OWN)
 
     whole = program(tmp_path, monkeypatch, capsys)
@@ -260,8 +259,8 @@ def test_named_strategies_can_be_made() -> None:
     assert {"flat", "hold", "sma_cross", "volatility_target"} <= set(known)
     assert not {"oracle", "matched_random"} & set(known)
     for name in known:
-        made: Any = strategy_maker(name)(MARKET)
-        assert made.name == name and made is not strategy_maker(name)(MARKET)
+        made: Any = named_strategy(name).make()
+        assert made.name == name and made is not named_strategy(name).make()
 
 
 def test_a_sampled_team_is_compared_under_one_seed() -> None:
@@ -281,7 +280,7 @@ def test_a_team_that_is_told_the_future_is_found(monkeypatch: pytest.MonkeyPatch
     honest = team_module.orders_for_target
 
     def by_the_next_bar(view: Any, account: Any, symbol: str, exposure: float, *rest: Any, **more: Any) -> Any:
-        inside = view._market
+        inside = market_behind(view)
         column, after = inside.column(symbol), min(view.index + 1, len(inside) - 1)
         rises = inside.close[after, column] > inside.close[view.index, column]
         return honest(view, account, symbol, 0.2 if rises else -0.2, *rest, **more)
@@ -298,4 +297,4 @@ def test_the_program_knows_the_commands(check: Run) -> None:
 
 def test_a_wrong_name_is_a_user_error() -> None:
     with pytest.raises(UserError, match=r"there are .*sma_cross"):
-        strategy_maker("sma")
+        named_strategy("sma")

@@ -26,6 +26,7 @@ from backend.reporting.decision_narrative import narrate
 from backend.reporting.run_summary import summarise
 from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord
 from backend.store.store import Store
+from simulator.checks.verdict import LookaheadVerdict, VerdictFinding
 from simulator.errors import UserError
 from simulator.exchange.orders import Order
 from tests.stored_runs import add_backtest_run, add_demo_run, episode, full_decision, full_document
@@ -121,6 +122,32 @@ def test_documents_of_the_former_program_are_read_whole() -> None:
     assert {"desk", "manager", "market_analyst", "orders", "result"} <= {line.speaker for line in lines}
     backtest = StoredBacktest.from_record(BacktestRecord("old", "scripted", FORMER["backtest"])).document
     assert held(FORMER["backtest"], as_read(backtest.to_json())) and backtest.inference is None
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
+def test_a_reason_that_a_newer_program_knows_is_kept_as_it_is() -> None:
+    written = json.loads(json.dumps(FORMER["backtest"]))
+    assert written["fills"]
+    written["fills"][0]["reason"] = "delisted"
+    for trade in written["trades"][:1]:
+        trade["reason"] = "delisted"
+    written["rejections"] = [
+        {"bar": 3, "order": {"symbol": "A", "exposure": 0.5}, "reason": "asleep", "detail": "", "quantity": 2.0}
+    ]
+    read = BacktestDocument.from_json(written, "here")
+    assert read.fills[0].reason == "delisted" and read.rejections[0].reason == "asleep"
+    assert read.rejections[0].quantity == 2.0 and BacktestDocument.from_json(as_read(read.to_json()), "here") == read
+
+
+def test_a_verdict_comes_back_and_is_absent_from_older_results() -> None:
+    former = BacktestDocument.from_json(FORMER["backtest"], "here")
+    assert former.lookahead is None and all(one.quantity is None for one in former.rejections)
+    finding = VerdictFinding("order", 2_000, 1_000, 3, "A quantity", "1.0", "2.0")
+    verdict = LookaheadVerdict("look_ahead", cuts=5, with_orders=2, coverage=0.5, findings=(finding,))
+    document = BacktestDocument.of(former.result(), lookahead=verdict)
+    read = BacktestDocument.from_json(as_read(document.to_json()), "here")
+    assert read == document and read.lookahead is not None and not read.lookahead.trusted
+    assert read.lookahead.text.startswith("LOOK-AHEAD: order at ") and read.lookahead.findings[0]["cut"] == 3
 
 
 def test_what_a_team_spent_has_a_new_name() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.builders.strategies import NamedStrategy, strategy_maker
+from backend.builders.strategies import named_strategy
 from backend.builders.teams import scripted_team
 from backend.config.load import load_config
 from backend.config.schema import ConfigError
@@ -82,7 +82,7 @@ def test_the_interval_of_a_share_holds_it_and_lies_in_0_to_1(trials: int, share:
 
 def test_only_masked_teams_have_a_twin() -> None:
     config = load_config("demo")
-    team, strategy = scripted_team(config.team), NamedStrategy("hold", strategy_maker("hold"))
+    team, strategy = scripted_team(config.team), named_strategy("hold")
     names = [one.name for one in with_unmasked([strategy, team])]
     assert names == ["hold", "scripted", "scripted, unmasked"]
     twin = team.unmasked()

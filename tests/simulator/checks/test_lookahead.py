@@ -29,12 +29,12 @@ from simulator.market.market import Bars, Market, MarketView
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.strategies import SmaCross
 from simulator.synthetic.truth import truth_of
-from tests.lookahead_scenes import BARS, WITHOUT_ARGUMENTS, Follows, Signal, rich_market
+from tests.lookahead_scenes import BARS, WITHOUT_ARGUMENTS, Follows, Signal, market_behind, rich_market
 
 WINDOW = Window(130, BARS - 1, 2)
 
 
-def checked(make: Callable[[Market], Strategy], **options: Any) -> LookaheadReport:
+def checked(make: Callable[[], Strategy], **options: Any) -> LookaheadReport:
     return check_lookahead(drive_strategies(make), rich_market(), WINDOW, **{"times": 8, "draws": 2} | options)
 
 
@@ -123,57 +123,70 @@ def test_a_bar_outside_is_refused(index: int) -> None:
 # Peeking is found
 
 
-def peeks(market: Market) -> dict[str, Signal]:
-    """Ways to know the future of a market one was handed. Those that index past its end check it first, as a cheat
-    that is to run until the last bar has to."""
-    last = len(market) - 1
+def peeks() -> dict[str, Signal]:
+    """Ways to know the future of a market that one has got hold of. Those that index past its end check it first, as a
+    cheat that is to run until the last bar has to."""
 
     def next_close(view: MarketView, symbol: str) -> float:
+        market = market_behind(view)
         column = market.column(symbol)
-        return float(np.sign(market.close[min(view.index + 1, last), column] - market.close[view.index, column]))
+        return float(
+            np.sign(market.close[min(view.index + 1, len(market) - 1), column] - market.close[view.index, column])
+        )
 
     def next_open(view: MarketView, symbol: str) -> float:
+        market = market_behind(view)
         column = market.column(symbol)
-        return 20.0 * float(market.open[min(view.index + 1, last), column] / view.last_close(symbol) - 1.0)
+        return 20.0 * float(market.open[min(view.index + 1, len(market) - 1), column] / view.last_close(symbol) - 1.0)
 
     def past_the_end(view: MarketView, symbol: str) -> float:
+        market = market_behind(view)
         return float(market.low[view.index + 1, market.column(symbol)] > market.close[view.index, 0])
 
     def by_event_time(view: MarketView, symbol: str) -> float:
+        market = market_behind(view)
         return float(len([item for item in market.news if item.time <= view.now]) % 5) / 4.0
 
     def next_headline(view: MarketView, symbol: str) -> float:
+        market = market_behind(view)
         return float(len(next((item.text for item in market.news if item.known_at > view.now), "")) % 7) / 6.0
 
     def next_funding(view: MarketView, symbol: str) -> float:
+        market = market_behind(view)
         return 1e3 * next((one.rate for one in market.funding[symbol] if one.time > view.now), 0.0)
 
     def next_series(view: MarketView, symbol: str) -> float:
+        market = market_behind(view)
         one = market.series["onchain/fees"]
         return float(np.nan_to_num(one.columns["value"][one.known_at > view.now][:1].sum())) / 20.0
 
     def next_book(view: MarketView, symbol: str) -> float:
+        market = market_behind(view)
         books = market.books["AAAUSDT"]
         return float(books.bid_size[books.time > view.now][:1, 0].sum())
 
     def centred(view: MarketView, symbol: str) -> float:
+        market = market_behind(view)
         close = np.nan_to_num(market.close[:, market.column(symbol)], nan=100.0)
         smooth = np.convolve(close, np.full(9, 1.0 / 9.0), mode="same")
         return 10.0 * float(smooth[view.index] / close[view.index] - 1.0)
 
     def whole_deviation(view: MarketView, symbol: str) -> float:
+        market = market_behind(view)
         moves = np.diff(np.log(market.close[:, market.column(symbol)]))
         return float(moves[view.index - 1] / np.nanstd(moves)) / 4.0
 
     def holes_ahead(view: MarketView, symbol: str) -> float:
-        return float(market.present[view.index + 1 :].mean()) if view.index < last else 0.0
+        market = market_behind(view)
+        return float(market.present[view.index + 1 :].mean()) if view.index < len(market) - 1 else 0.0
 
     def spread_ahead(view: MarketView, symbol: str) -> float:
+        market = market_behind(view)
         return float(np.nanmean(market.half_spread[view.index :])) * 1e3
 
     def behind_the_door(view: MarketView, symbol: str) -> float:
-        inside = view._market
-        return float(np.nanmax(inside.high[view.index :, 0]) / np.nanmax(inside.high[view.index, 0]) - 1.0)
+        market = market_behind(view)
+        return float(np.nanmax(market.high[view.index :, 0]) / np.nanmax(market.high[view.index, 0]) - 1.0)
 
     return {
         "next_close": next_close, "next_open": next_open, "past_the_end": past_the_end, "by_event_time": by_event_time,
@@ -183,26 +196,24 @@ def peeks(market: Market) -> dict[str, Signal]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", list(peeks(rich_market())))
+@pytest.mark.parametrize("name", list(peeks()))
 @pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning", "ignore:Mean of empty:RuntimeWarning")
 def test_a_peek_is_found_by_the_cut_and_by_the_other_future(name: str) -> None:
-    report = checked(lambda market: Follows(peeks(market)[name]))
+    report = checked(lambda: Follows(peeks()[name]))
     kinds = {finding.kind for finding in report.findings}
     assert "perturbation" in kinds and not report.clean and report.with_orders > 0
     if name != "by_event_time":  # a headline that is about to come is rare; the perturbed markets always have some
         assert kinds & {"truncation", "failure"}
-        assert not checked(lambda market: Follows(peeks(market)[name]), draws=0).clean
+        assert not checked(lambda: Follows(peeks()[name]), draws=0).clean
 
 
 def test_a_peek_is_found_at_the_decision_it_was_made_for() -> None:
     class NextOpen:
         name = "next_open"
 
-        def __init__(self, market: Market) -> None:
-            self.open = np.append(market.open[:, 0], np.nan)
-
         def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
-            return [Order("BBBUSDT", 1.0), Order("AAAUSDT", float(self.open[view.index + 1]))]
+            opens = np.append(market_behind(view).open[:, 0], np.nan)
+            return [Order("BBBUSDT", 1.0), Order("AAAUSDT", float(opens[view.index + 1]))]
 
     market, report = rich_market(), checked(NextOpen)
     # One finding for each run, at the time after which its market is another one.
@@ -215,7 +226,7 @@ def test_a_peek_is_found_at_the_decision_it_was_made_for() -> None:
 
 
 def test_what_knows_the_whole_history_is_found_at_the_first_decision() -> None:
-    report = checked(lambda market: Follows(peeks(market)["whole_deviation"]))
+    report = checked(lambda: Follows(peeks()["whole_deviation"]))
     assert {finding.bar for finding in report.findings} == {WINDOW.start}
     assert len(report.findings) == 3 * len(report.times)
 
@@ -224,19 +235,19 @@ def test_a_look_past_the_clock_is_a_finding_and_what_came_before_it_is_still_com
     def late(view: MarketView, symbol: str) -> float:
         return 0.0 if view.index < 200 else float(view.bar(symbol, view.index + 1).close[0])
 
-    report = checked(lambda market: Follows(late))
+    report = checked(lambda: Follows(late))
     assert [(finding.kind, finding.bar, finding.altered_after) for finding in report.findings] == [("clock", 200, None)]
     assert "LookAheadError" in report.findings[0].found
     assert report.times[0] == WINDOW.start and report.times[-1] == 198 and report.comparisons > 0
-    at_once = checked(lambda market: Follows(lambda view, symbol: float(view.bar(symbol, view.index + 1).close[0])))
+    at_once = checked(lambda: Follows(lambda view, symbol: float(view.bar(symbol, view.index + 1).close[0])))
     assert at_once.times == () and at_once.findings[0].bar == WINDOW.start
 
 
 def test_the_hidden_truth_is_no_way_either() -> None:
     def regime(view: MarketView, symbol: str) -> float:
-        return float(truth_of(view._market).regime[view.index, 0])
+        return float(truth_of(market_behind(view)).regime[view.index, 0])
 
-    report = checked(lambda market: Follows(regime))
+    report = checked(lambda: Follows(regime))
     assert {(finding.kind, finding.bar) for finding in report.findings} == {("failure", WINDOW.start)}
     assert "its hidden state is not known" in report.findings[0].found
 
@@ -269,7 +280,7 @@ def average_of_20(bars: Bars, ahead: float) -> FloatArray:
 
 @pytest.mark.parametrize(("ahead", "clean"), [(0, True), (1, False), (5, False)])
 def test_precomputing_is_allowed_and_knowing_is_not(ahead: int, clean: bool) -> None:
-    assert checked(lambda market: Precomputed(ahead)).clean is clean
+    assert checked(lambda: Precomputed(ahead)).clean is clean
 
 
 # Honest ones pass
@@ -278,7 +289,7 @@ def test_precomputing_is_allowed_and_knowing_is_not(ahead: int, clean: bool) -> 
 @pytest.mark.parametrize("strategy", WITHOUT_ARGUMENTS)
 def test_the_baselines_are_honest(strategy: type[Any]) -> None:
     assert len(WITHOUT_ARGUMENTS) >= 5
-    report = checked(lambda market: strategy(), times=6, draws=1)
+    report = checked(lambda: strategy(), times=6, draws=1)
     assert report.findings == () and report.clean and len(report.times) == 6
     assert report.times[0] == WINDOW.start and report.times[-1] == BARS - 2
     # The run that is repeated, and for each time one truncated and one perturbed market.
@@ -298,7 +309,7 @@ class Diced:
 
 
 def test_what_keeps_state_and_draws_with_a_seed_is_compared() -> None:
-    report = checked(lambda market: Diced(4))
+    report = checked(lambda: Diced(4))
     assert report.clean and report.with_orders == 8
 
 
@@ -309,12 +320,12 @@ def test_orders_that_wait_are_there_at_the_last_decision_too() -> None:
         def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
             return [Order("AAAUSDT", 0.01 * (1 + len(account.pending)), delay=7)]
 
-    report = checked(lambda market: CountsWaiting(1))
+    report = checked(lambda: CountsWaiting(1))
     assert report.clean and report.with_orders == 8
 
 
 def test_what_cannot_be_repeated_is_reported_so() -> None:
-    report = checked(lambda market: Diced(None))
+    report = checked(lambda: Diced(None))
     assert [finding.kind for finding in report.findings] == ["not_repeatable"] and report.times == ()
 
 
@@ -339,13 +350,13 @@ def test_a_strategy_that_fails_is_a_mistake_to_mend(decision: Callable[[MarketVi
             return made
 
     with pytest.raises(UserError, match=message):
-        checked(lambda market: Fails())
+        checked(lambda: Fails())
 
 
 @pytest.mark.parametrize("options", [{"times": 1}, {"draws": -1}])
 def test_bad_numbers_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(UserError, match="give at least 2 times"):
-        checked(lambda market: SmaCross(), **options)
+        checked(lambda: SmaCross(), **options)
 
 
 # The parts
@@ -394,7 +405,7 @@ def test_the_times_are_spread_and_prefer_orders(decided: dict[int, Any], times: 
 
 
 def test_the_report_is_json_and_repeats_with_its_seed() -> None:
-    one, same, other = (checked(lambda market: Diced(4), seed=seed) for seed in (1, 1, 2))
+    one, same, other = (checked(lambda: Diced(4), seed=seed) for seed in (1, 1, 2))
     assert one == same and one.times != other.times
     output = json.loads(json.dumps(one.to_dict(), allow_nan=False))
     assert output["data_hash"] == rich_market().content_hash and output["times"] == list(one.times)

@@ -15,9 +15,9 @@ from simulator.checks.recursion import check_recursion
 from simulator.errors import UserError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.market.market import Market, MarketView
+from simulator.market.market import MarketView
 from simulator.strategies import SmaCross
-from tests.lookahead_scenes import WITHOUT_ARGUMENTS, Follows, rich_market
+from tests.lookahead_scenes import WITHOUT_ARGUMENTS, Follows, market_behind, rich_market
 
 LONG = 700
 STEADY = Window(0, LONG - 1, 4)
@@ -40,14 +40,14 @@ def trend(average: Callable[[np.ndarray], float]) -> Strategy:
     return Follows(signal)
 
 
-def settled_at(make: Callable[[Market], Strategy], *warm_ups: int) -> Any:
+def settled_at(make: Callable[[], Strategy], *warm_ups: int) -> Any:
     return check_recursion(
         drive_strategies(make), rich_market(LONG), STEADY, warm_ups=warm_ups, times=8, first_time=300
     )
 
 
 def test_a_simple_average_settles_once_its_window_fits() -> None:
-    report = settled_at(lambda market: trend(lambda closes: float(np.nanmean(closes[-100:]))), 60, 99, 100, 200)
+    report = settled_at(lambda: trend(lambda closes: float(np.nanmean(closes[-100:]))), 60, 99, 100, 200)
     assert [one.changed > 0 for one in report.warm_ups] == [True, True, False, False]
     assert report.settled == 100 and report.clean and report.with_orders > 0
     assert [one.compared for one in report.warm_ups] == [8, 8, 8, 8] and min(report.times) >= 300
@@ -59,7 +59,7 @@ def test_a_simple_average_settles_once_its_window_fits() -> None:
 
 @pytest.mark.parametrize(("span", "settled"), [(8.0, 121), (20.0, 300), (150.0, None)])
 def test_an_exponential_average_drifts(span: float, settled: int | None) -> None:
-    report = settled_at(lambda market: trend(lambda closes: ema(closes, span)), 50, 121, 300)
+    report = settled_at(lambda: trend(lambda closes: ema(closes, span)), 50, 121, 300)
     assert report.settled == settled and report.clean is (settled is not None)
     # The shorter the history, the more its beginning weighs.
     drifts = [one.exposure_difference for one in report.warm_ups]
@@ -80,14 +80,14 @@ def test_state_that_is_kept_in_the_object_is_history_too() -> None:
             return orders_for_target(view, account, "BBBUSDT", float(np.clip(3.0 * (close / self.value - 1.0), -1, 1)))
 
     # A decision every 4 bars: 300 bars are 75 steps of the average.
-    assert settled_at(lambda market: Remembers(5.0), 20, 300).settled == 300
-    assert settled_at(lambda market: Remembers(100.0), 20, 300).settled is None
+    assert settled_at(lambda: Remembers(5.0), 20, 300).settled == 300
+    assert settled_at(lambda: Remembers(100.0), 20, 300).settled is None
 
 
 @pytest.mark.parametrize("strategy", WITHOUT_ARGUMENTS)
 def test_the_account_does_not_depend_on_the_history(strategy: type[Any]) -> None:
     """What was bought long before is held in every history, so that buying once settles at once."""
-    report = settled_at(lambda market: strategy(), 300)
+    report = settled_at(lambda: strategy(), 300)
     assert report.warm_ups[0].compared == 8 and (report.clean or strategy.name not in ("flat", "hold", "sma_cross"))
 
 
@@ -96,9 +96,7 @@ def test_a_history_that_is_too_short_to_decide_is_a_change() -> None:
         return float(view.bar(symbol, view.index - 150).close[0] / view.last_close(symbol) - 1.0)
 
     window = Window(152, LONG - 1, 4)
-    report = check_recursion(
-        drive_strategies(lambda market: Follows(needs)), rich_market(LONG), window, warm_ups=(100, 200)
-    )
+    report = check_recursion(drive_strategies(lambda: Follows(needs)), rich_market(LONG), window, warm_ups=(100, 200))
     assert [one.changed for one in report.warm_ups] == [20, 0] and report.settled == 200
     first = report.warm_ups[0].first
     assert first is not None and first.kind == "failure" and "before the history" in first.found
@@ -106,15 +104,15 @@ def test_a_history_that_is_too_short_to_decide_is_a_change() -> None:
 
 def test_recursion_says_what_it_cannot_test() -> None:
     with pytest.raises(UserError, match="no decision has more than 5000 bars of history"):
-        settled_at(lambda market: SmaCross(), 5000)
+        settled_at(lambda: SmaCross(), 5000)
     with pytest.raises(UserError, match="at least one warm-up"):
-        settled_at(lambda market: SmaCross())
+        settled_at(lambda: SmaCross())
     with pytest.raises(UserError, match=r"market ends with it.*mend that first"):
         settled_at(
-            lambda market: Follows(
-                lambda view, symbol: float(np.sign(np.diff(view._market.close[view.index :, 0])[:1].sum()))
+            lambda: Follows(
+                lambda view, symbol: float(np.sign(np.diff(market_behind(view).close[view.index :, 0])[:1].sum()))
             ),
             50,
         )
     with pytest.raises(UserError, match=r"clock at .*mend that first"):
-        settled_at(lambda market: Follows(lambda view, symbol: float(view.bar(symbol, view.index + 1).close[0])), 50)
+        settled_at(lambda: Follows(lambda view, symbol: float(view.bar(symbol, view.index + 1).close[0])), 50)

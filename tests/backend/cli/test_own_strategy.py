@@ -1,0 +1,243 @@
+"""A backtest of a user's own strategy: what it is handed, and the look-ahead verdict that ends it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from backend import api
+from backend.builders.strategies import named_strategies, named_strategy
+from backend.decisions.backtest_document import BacktestDocument, read_backtests
+from backend.runs import strategy_run
+from backend.store.store import Store
+from simulator.data.archive import write_market
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
+from tests.command_line import Result, Run, program
+
+MARKET = generate(SyntheticConfig(bars=900, seed=3, symbols=("AAAUSDT", "BBBUSDT")))
+OWN = '''
+import gc
+import pathlib
+import numpy as np
+from simulator.backtest.run import orders_for_target
+
+SEEN = {}
+
+
+class Base:
+    name = "own"
+
+    def decide(self, view, account):
+        return orders_for_target(view, account, "AAAUSDT", 0.4 if self.up(view) else 0.0)
+
+
+class TakesMarket(Base):
+    def __init__(self, market):
+        self.closes = market.close[:, 0]
+
+    def up(self, view):
+        return self.closes[min(view.index + 1, len(self.closes) - 1)] > self.closes[view.index]
+
+
+class TakesMore(Base):
+    def __init__(self, fast, slow):
+        pass
+
+
+class MayTakeMarket(Base):
+    """An argument with a default stays at it."""
+
+    def __init__(self, market=None):
+        self.market = market
+
+    def up(self, view):
+        return self.market is not None
+
+
+class Learns(Base):
+    def fit(self, view):
+        self.level = view.bars("AAAUSDT", 10**6).close.mean()
+
+    def up(self, view):
+        return view.last_close("AAAUSDT") < self.level
+
+
+def behind(view):
+    return next(one for one in gc.get_referents(view) if hasattr(one, "close")).close[:, 0]
+
+
+class Peeks(Base):
+    def up(self, view):
+        closes = behind(view)
+        return closes[min(view.index + 1, len(closes) - 1)] > closes[view.index]
+
+
+class PeeksEarly(Peeks):
+    """Honest in the last 90 days, which are the default window."""
+
+    def up(self, view):
+        if view.index < 300:
+            return super().up(view)
+        return view.last_close("AAAUSDT") > view.bars("AAAUSDT", 20).close.mean()
+
+
+def remember(bars):
+    SEEN.setdefault(bars.symbol, bars.close)
+    return np.zeros(len(bars))
+
+
+class Remembers(Base):
+    """Keeps in its module what an indicator was given."""
+
+    def up(self, view):
+        view.computed("AAAUSDT", remember)
+        return SEEN["AAAUSDT"][min(view.index + 1, len(SEEN["AAAUSDT"]) - 1)] > view.last_close("AAAUSDT")
+
+
+class CountsItself(Base):
+    """Its module counts its instances; each run has a module of its own."""
+
+    def __init__(self):
+        SEEN["runs"] = SEEN.get("runs", 0) + 1
+        self.runs = SEEN["runs"]
+
+    def up(self, view):
+        return (view.index // 7 + self.runs) % 2
+
+
+class LeavesAFile(Base):
+    def __init__(self):
+        self.path = pathlib.Path("state.txt")
+        self.before = self.path.read_text() if self.path.exists() else ""
+        self.path.write_text(self.before + "x")
+
+    def up(self, view):
+        return (view.index // 7 + len(self.before)) % 2
+'''
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """command("backtest", ...) in a folder with a market in `bars` and the strategies above in `my_own`."""
+    monkeypatch.delitem(sys.modules, "my_own", raising=False)
+    write_market(MARKET, tmp_path / "bars")
+    (tmp_path / "my_own.py").write_text(OWN)
+    # However slow the machine is, all of the history is looked at.
+    monkeypatch.setattr(strategy_run, "_LEAST_SECONDS", float("inf"))
+    whole = program(tmp_path, monkeypatch, capsys)
+
+    def run(*arguments: object) -> Result:
+        store = () if "check" in arguments else ("--store", "here")
+        return whole(*arguments, "--data", "bars", "--timeframe", "4h", *store)
+
+    return run
+
+
+TEST = ("backtest", "--decide-every", 2, "--baselines", "hold", "--team")
+
+
+def stored(name: str) -> BacktestDocument:
+    with Store.open("here") as store:
+        [run] = [one.run for one in store.runs()]
+        return next(one.document for one in read_backtests(store, run) if one.name == name)
+
+
+@pytest.mark.parametrize("name", ["TakesMarket", "TakesMore"])
+def test_an_argument_that_nothing_fills_is_a_mistake_that_says_what_to_do(command: Run, name: str) -> None:
+    for arguments in ((*TEST, f"my_own:{name}"), ("check", "lookahead", "--strategy", f"my_own:{name}")):
+        result = command(*arguments)
+        assert result.code == 2 and "Traceback" not in result.err
+        assert "which nothing fills" in result.err and "Give each argument a default" in result.err
+        assert ("fit(self, view)" in result.err) is (name == "TakesMarket")
+
+
+@pytest.mark.parametrize("name", ["Learns", "MayTakeMarket", "CountsItself"])
+def test_an_honest_strategy_ends_with_a_clean_verdict(command: Run, name: str) -> None:
+    result = command(*TEST, f"my_own:{name}")
+    assert result.code == 0, result.out + result.err
+    assert f"my_own:{name}: no look-ahead found in " in result.out and "over the whole history" in result.out
+    verdict = stored(f"my_own:{name}").lookahead
+    assert verdict is not None and verdict.status == "clean" and verdict.trusted and verdict.coverage == 1.0
+    assert stored("hold").lookahead is None, "the project's own are checked by its tests"
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("Peeks", "look_ahead", "LOOK-AHEAD: order at "),
+        ("PeeksEarly", "look_ahead", "LOOK-AHEAD: order at "),
+        ("Remembers", "look_ahead", "LOOK-AHEAD: order at "),
+        ("LeavesAFile", "not_repeatable", "NOT REPEATABLE: two runs on the same data differ"),
+    ],
+)
+def test_a_bad_verdict_is_loud(command: Run, name: str, status: str, words: str) -> None:
+    result = command(*TEST, f"my_own:{name}")
+    assert result.code == 1 and result.err == ""
+    assert f"my_own:{name}: {words}" in result.out and "report: " in result.out
+    verdict = stored(f"my_own:{name}").lookahead
+    assert verdict is not None and verdict.status == status and not verdict.trusted and len(verdict.findings) == 1
+    [folder] = [one for one in Path("runs").iterdir() if one.is_dir() and (one / "report.html").exists()]
+    assert words in (folder / "report.html").read_text()
+    facts = json.loads((folder / "report.json").read_text())
+    assert facts["backtest"]["by_name"][f"my_own:{name}"]["lookahead"]["status"] == status
+    assert facts["backtest"]["by_name"]["hold"]["lookahead"] is None
+
+
+def test_the_check_may_be_left_out_which_is_recorded(command: Run) -> None:
+    result = command(*TEST, "my_own:Peeks", "--no-check-lookahead")
+    assert result.code == 0 and "my_own:Peeks: not checked for look-ahead, as asked" in result.out
+    verdict = stored("my_own:Peeks").lookahead
+    assert verdict is not None and verdict.status == "skipped" and verdict.cuts == 0
+
+
+def test_the_command_check_looks_at_the_whole_history(command: Run) -> None:
+    check = (
+        "check",
+        "lookahead",
+        "--decide-every",
+        2,
+        "--times",
+        4,
+        "--draws",
+        1,
+        "--out",
+        "report.json",
+        "--strategy",
+    )
+    result = command(*check, "my_own:PeeksEarly")
+    assert result.code == 1 and "LOOK-AHEAD: order at 2020-0" in result.out
+    report = json.loads(Path("report.json").read_text())
+    assert report["findings"] == [] and not report["clean"]
+    assert report["whole_history"]["status"] == "look_ahead"
+    result = command(*check, "my_own:Learns")
+    assert result.code == 0 and "over the whole history" in result.out
+    assert command(*check, "sma_cross").code == 0
+
+
+def test_the_api_has_the_verdicts(command: Run) -> None:
+    result = api.backtest("my_own:Peeks,my_own:Learns", data="bars", timeframe="4h", baselines=(), store="here")
+    assert {name: one.status for name, one in result.lookahead.items()} == {
+        "my_own:Peeks": "look_ahead", "my_own:Learns": "clean",
+    }  # fmt: skip
+    assert any("my_own:Peeks: LOOK-AHEAD" in note for note in result.notes)
+
+
+def test_a_second_load_shares_nothing_and_leaves_the_first_in_place(command: Run) -> None:
+    own = named_strategy("my_own:CountsItself")
+    assert own.load is not None
+    module = sys.modules["my_own"]
+    assert [vars(own.make())["runs"] for _ in range(2)] == [1, 2]
+    assert vars(own.load()())["runs"] == 1 and sys.modules["my_own"] is module
+    assert all(named_strategy(name).load is None for name in named_strategies())
+
+
+def test_a_second_load_that_fails_is_no_verdict(command: Run) -> None:
+    text = Path("my_own.py").read_text()
+    Path("my_own.py").write_text(text + "\nif pathlib.Path('once').exists():\n    raise OSError('locked')\n")
+    Path("my_own.py").write_text(Path("my_own.py").read_text() + "pathlib.Path('once').touch()\n")
+    result = command(*TEST, "my_own:Learns")
+    assert result.code == 1 and "my_own:Learns: NOT REPEATABLE" in result.out and "locked" in result.out
