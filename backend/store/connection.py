@@ -367,8 +367,11 @@ class _Held(_Again):
 
 
 def folder_url(folder: str | Path) -> str:
-    """The address by which the embedded engine opens a folder."""
-    return f"surrealkv://{Path(folder).absolute() / DATABASE_FOLDER}"
+    """The address by which the embedded engine opens a folder. Raises `StoreError` for a path that it would misread."""
+    path = Path(folder).absolute() / DATABASE_FOLDER
+    if "?" in str(path):  # it would open the folder whose name ends there, which other stores may share
+        raise StoreError(f"store {folder}: the engine cannot use a path with '?' in it ({path}); choose another folder")
+    return f"surrealkv://{path}"
 
 
 def _credentials(url: str) -> tuple[str, str] | None:

@@ -266,3 +266,18 @@ def test_a_server_is_shared() -> None:
         one.add_trajectories(a_step(0, rollouts=2)[1])
         assert other.runs() == [RUN]
         assert other.trajectories("r", 0) == a_step(0, rollouts=2)[1]
+
+
+@pytest.mark.parametrize("name", ["Ünï cødé 数据", "a%20b", "a#b", "a&b+c", "a:b", "a'b", "a\\b"])
+def test_a_store_lies_in_the_very_folder_that_was_named(name: str, tmp_path: Path) -> None:
+    with Store.open(tmp_path / name):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name / "db" / "manifest").is_dir()
+
+
+def test_a_path_that_the_engine_would_cut_short_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    """It would open `a` for `a?b` and for `a?c`: two stores in one."""
+    with pytest.raises(StoreError, match="choose another folder"):
+        Store.open(tmp_path / "a?b" / "store")
+    assert not list(tmp_path.iterdir())
