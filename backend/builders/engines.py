@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from backend.config.engine import EngineConfig
+from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Engine
@@ -79,7 +79,7 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16) -> LoadedEng
 @cache
 def _server(base: Path, python: str, context_tokens: int, rank: int, gpu_share: float) -> VllmServer:
     """The vLLM server of this process for a base model. Teams with different adapters share it and its device."""
-    log = Path(tempfile.mkdtemp(prefix="cryptosentinel-vllm-")) / "vllm.log"
+    log = temporary_folder("vllm", keep=True) / "vllm.log"  # its errors name it
     memory = ("--gpu-memory-utilization", str(gpu_share)) if gpu_share else ()
     allowed = next((known for known in _VLLM_RANKS if known >= rank), rank)
     settings = ServerSettings(context=context_tokens or None, adapters=len(ROLES), rank=allowed, arguments=memory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from backend.policies.adapter_shapes import largest_rank
 from backend.policies.adapters import export_adapter, load_versions
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
+from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import roles_of
 from cryptosentinel.conversation.budget import Budget
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
@@ -135,7 +135,7 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
     if weights is not None:
         policies, _ = role_policies(base, trained_with.training, roles=roles_of(trained_with.team.roles))
         load_versions(policies, folder / weights)
-        exported = Path(tempfile.mkdtemp(prefix="cryptosentinel-adapters-"))
+        exported = temporary_folder("adapters")
         for role in policies.roles:
             adapter = export_adapter(policies, role, exported / policies.version(role))
             served.engine.publish(role, adapter.version, adapter.folder)

@@ -17,9 +17,9 @@ from __future__ import annotations
 import io
 import multiprocessing as mp
 import os
+import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +37,7 @@ from backend.config.training import TrainingConfig
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.role_policies import RolePolicies
+from backend.policies.temporary import temporary_folder
 from backend.training.learning.batches import MicroBatch, StepStats
 from backend.training.learning.role_trainer import GradientPool, LocalGradients, PolicyGradient, RoleTrainerSettings
 from simulator.errors import RunFailed
@@ -67,8 +68,8 @@ class DataParallelGradients:
         """
         self._size = training.data_parallel
         self._device = torch.device(hardware_of(training).device)
-        self._folder = tempfile.TemporaryDirectory(prefix="cryptosentinel-gradients-")
-        meeting = str(Path(self._folder.name) / "meeting")
+        self._folder = temporary_folder("gradients")
+        meeting = str(self._folder / "meeting")
         context = mp.get_context("spawn")
         self._followers: list[tuple[SpawnProcess, Connection]] = []
         for rank in range(1, self._size):
@@ -97,7 +98,7 @@ class DataParallelGradients:
         self._followers = []
         if dist.is_initialized():
             dist.destroy_process_group()
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def token_budget(self, batch_tokens: int, tokens: int) -> int:
         """As `GradientPool.token_budget`: small enough that every process gets a micro-batch."""
