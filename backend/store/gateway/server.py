@@ -17,7 +17,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -45,6 +45,7 @@ MOST_BYTES = 32 * 1024 * 1024  # of one message
 MOST_BYTES_UNKNOWN = 64 * 1024  # of one message of who has yet to sign in
 MOST_CLIENTS = 64
 MOST_UNKNOWN = 32  # connections that have yet to sign in; they take no place of a client
+OPENING_SECONDS = 5.0  # for a connection to become a WebSocket
 SIGN_IN_SECONDS = 10.0  # from connecting to having signed in
 REFUSAL_SECONDS = 0.5  # between two wrong passwords, whoever tries them
 PARTING_SECONDS = 10.0  # for requests under way when the gateway is told to stop
@@ -116,7 +117,8 @@ class Gateway:
         try:
             server = await serve(
                 self._attend, host, port,
-                subprotocols=[Subprotocol("cbor")], max_size=MOST_BYTES_UNKNOWN, close_timeout=CLOSING_SECONDS,
+                subprotocols=[Subprotocol("cbor")], max_size=MOST_BYTES_UNKNOWN,
+                open_timeout=OPENING_SECONDS, close_timeout=CLOSING_SECONDS,
                 max_queue=1, compression=None, process_request=self._admit, logger=_SILENT,
             )  # fmt: skip
         except OSError as error:
@@ -142,7 +144,9 @@ class Gateway:
                 self._say(f"{self._under_way} requests did not end within {PARTING_SECONDS:.0f} seconds")
         # Side by side: one that does not listen any more must not keep the others, nor the holder of the store.
         await asyncio.gather(*(one.close(1001, "the store stops") for one in tuple(server.connections)))
-        await server.wait_closed()
+        with suppress(TimeoutError):  # of one that has not even asked properly yet
+            async with asyncio.timeout(CLOSING_SECONDS):
+                await server.wait_closed()
 
     def _admit(self, connection: ServerConnection, asked: Request) -> Response | None:
         """A response in place of the WebSocket for who may not come in."""

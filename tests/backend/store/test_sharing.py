@@ -466,7 +466,8 @@ def test_a_writer_and_two_readers_are_killed_again_and_again(tmp_path: Path, kil
         alive[name].kill()
         alive[name].wait()
         listening[name].join()  # all that it said is read
-        assert alive[name].stderr is not None and "Error" not in alive[name].stderr.read()
+        errors = alive[name].stderr
+        assert errors is not None and "Error" not in errors.read()
 
     for name in ("writer", "one", "other"):
         begin(name)
