@@ -26,6 +26,7 @@ from backend.training.recorder import TrainingRecorder
 from backend.training.start import start_of
 from simulator.documents import read_document
 from simulator.errors import RunFailed, UserError
+from simulator.files import write_whole
 
 LAST_METRICS = "last_metrics.json"
 _FORMER_LAST_METRICS = "told.json"  # in the folders of older runs
@@ -147,10 +148,7 @@ class RoleTrainerService:
     def _save_metrics(self, result: LearningResult) -> None:
         """Keep the metrics of the step, before the checkpoint that ends it."""
         saved = {"step": self.state.step, "metrics": dict(result.metrics), "rolled_back": result.rolled_back}
-        path = self._services() / LAST_METRICS
-        partial = path.with_suffix(".tmp")
-        partial.write_text(json.dumps(saved))
-        partial.replace(path)
+        write_whole(self._services() / LAST_METRICS, json.dumps(saved))
 
     def _saved_metrics(self) -> dict[str, Any]:
         """The metrics of the last step, which this process may not have published before it was killed; none where the

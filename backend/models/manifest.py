@@ -23,6 +23,7 @@ from backend.models.registry import MODELS, START, resolve_base
 from cryptosentinel.llm.model_files import check_folder
 from simulator.documents import read_document
 from simulator.errors import UserError
+from simulator.files import write_whole
 from simulator.folders import check_links, path_inside
 
 MANIFEST = "team.json"
@@ -72,7 +73,7 @@ class TeamManifest(Section):
 def write_manifest(folder: Path, manifest: TeamManifest) -> None:
     """Make `folder` one that `load_team` reads."""
     document = manifest.model_dump(mode="json", by_alias=True)
-    (folder / MANIFEST).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_whole(folder / MANIFEST, json.dumps(document, indent=2) + "\n")
 
 
 def read_manifest(folder: Path) -> TeamManifest:

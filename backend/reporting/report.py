@@ -30,6 +30,7 @@ from backend.reporting.run_summary import RunSummary, how_it_was_run, run_facts,
 from backend.reporting.trade_sections import candles_section
 from backend.store.store import Store
 from simulator.errors import UserError
+from simulator.files import write_whole
 from simulator.market.timeframes import format_time
 
 _NOT_NEEDED = MarketReload(None, "only a backtest needs its market again")
@@ -69,8 +70,8 @@ def write_report(store: Store, run_id: str, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         document = json.dumps(all_facts(summary, reload), indent=2, allow_nan=False)
-        (folder / "report.json").write_text(document + "\n", encoding="utf-8")
-        page.write_text(render(summary, reload), encoding="utf-8")
+        write_whole(folder / "report.json", document + "\n")
+        write_whole(page, render(summary, reload))
     except OSError as error:
         raise UserError(
             f"the report cannot be written to {folder} ({error.strerror}): free some space or choose another folder; "

@@ -29,6 +29,7 @@ from backend.training.checkpoints import TrainingState
 from backend.training.rl_job import check_ready, run_rl
 from simulator.documents import read_document
 from simulator.errors import UserError
+from simulator.files import write_whole
 from simulator.folders import check_links
 from simulator.market.market import Market
 
@@ -137,6 +138,4 @@ def _begin(config: Config, folder: Path) -> tuple[str, float]:
 
 def _save(folder: Path, config: Config, run: str, seconds: float, *, finished: bool) -> None:
     state = {"run": run, "config": config.to_dict(), "seconds": seconds, "finished": finished}
-    partial = folder / f"{_STATE}.tmp"
-    partial.write_text(json.dumps(state))
-    partial.replace(folder / _STATE)
+    write_whole(folder / _STATE, json.dumps(state))

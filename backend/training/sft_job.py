@@ -54,6 +54,7 @@ from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.team import derive_seed
 from simulator.documents import read_document
 from simulator.errors import DataError, RunFailed, UserError
+from simulator.files import write_whole
 from simulator.folders import check_links
 from simulator.market.market import Market
 
@@ -356,6 +357,4 @@ def _rollouts(config: Config) -> RolloutSettings:
 
 def _write(path: Path, document: object) -> None:
     """JSON, written whole or not at all."""
-    unfinished = path.with_name(path.name + ".tmp")
-    unfinished.write_text(json.dumps(document) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
+    write_whole(path, json.dumps(document) + "\n")

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from simulator.documents import read_document
 from simulator.errors import DataError
+from simulator.files import write_whole
 from simulator.market.events import funding_columns, news_columns
 from simulator.market.market import Market
 from simulator.market.series import BOOK_SUFFIX, book_columns, series_columns, series_file
@@ -78,7 +79,7 @@ def write_market(market: Market, root: str | Path) -> None:
         "files": sorted(files),
     }
     try:
-        (folder / MARKET_MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        write_whole(folder / MARKET_MANIFEST, json.dumps(manifest, indent=1) + "\n")
     except OSError as error:
         raise DataError(f"{folder / MARKET_MANIFEST}: cannot be written: {error.strerror or error}") from error
     for name, columns in files.items():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +16,7 @@ from simulator.data.archive import SYMBOL
 from simulator.documents import read_document
 from simulator.errors import DataError
 from simulator.exchange.rules import MarginTier, MarketKind, SymbolRules
+from simulator.files import write_whole
 
 RULES_FILE = "rules.json"
 # How ccxt states precision: digits after the point, or the step itself. Its third mode, significant digits, is no step.
@@ -117,10 +117,8 @@ def read_rules(path: str | Path) -> dict[str, SymbolRules]:
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Write a JSON object in one piece: the file is whole or as it was. Raises `DataError` when it cannot be."""
-    part = path.with_suffix(".tmp")
     try:
-        part.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(part, path)
+        write_whole(path, json.dumps(document, indent=2, allow_nan=False) + "\n")
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
 

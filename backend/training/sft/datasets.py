@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from cryptosentinel.llm.chat_codec import ChatMessages
 from cryptosentinel.team import derive_seed
 from simulator.documents import parse_json, read_document
 from simulator.errors import DataError
+from simulator.files import write_whole
 
 DATA_MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -130,9 +130,7 @@ def write_data_set(folder: Path, rows: Sequence[SftRow], manifest: Mapping[str, 
         pq.write_table(pa.Table.from_pylist(own, schema=_SCHEMA), path)
         lines.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in own), encoding="utf-8")
         hashes |= {one.name: _hash(one) for one in (path, lines)}
-    partial = folder / f"{DATA_MANIFEST}.tmp"
-    partial.write_text(json.dumps({**manifest, "format": _FORMAT, "sha256": hashes}, indent=2) + "\n")
-    os.replace(partial, folder / DATA_MANIFEST)
+    write_whole(folder / DATA_MANIFEST, json.dumps({**manifest, "format": _FORMAT, "sha256": hashes}, indent=2) + "\n")
 
 
 def read_data_manifest(folder: Path) -> dict[str, Any]:
