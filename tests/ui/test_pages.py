@@ -22,6 +22,7 @@ from simulator.data.venue import write_rules
 from simulator.errors import UserError
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules
+from tests.hostile_runs import RUN, dangerous, hostile_store
 from tests.stored_runs import add_backtest_run, add_demo_run, episode, full_decision, small_market
 
 APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
@@ -258,3 +259,14 @@ def test_a_failing_backtest_is_explained(here: Path, monkeypatch: pytest.MonkeyP
     app.button[0].click().run()
     assert not app.exception
     assert "the window is too short" in app.error[0].value.replace("\\", "")
+
+
+@pytest.mark.parametrize("kind", ["backtest", "demo"])
+def test_a_hostile_run_is_shown_as_text(here: Path, kind: str) -> None:
+    hostile_store(here / "store", kind)
+    app = open_page()
+    app.selectbox(key="open").select(RUN).run()
+    assert not app.exception, app.exception
+    said = words(app)
+    assert dangerous(said) == []
+    assert "\\u{1b}" in said.replace("\\\\", "\\")

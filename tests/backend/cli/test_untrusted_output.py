@@ -6,7 +6,6 @@ import io
 import json
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,67 +18,12 @@ from rich.text import Text
 
 from backend.cli import main as cli
 from backend.cli.console import PlainConsole, console, narrow_table
-from backend.decisions.backtest_document import write_backtest
-from backend.decisions.document import DecisionDocument, StoredDecision, write_decisions
 from backend.reporting.report import write_report
-from backend.store.records import EvaluationRecord, MetricRecord, RunRecord, TrajectoryRecord
 from backend.store.store import Store
 from backend.store.transfer import export_run
 from cryptosentinel.protocol.untrusted import visible
 from tests.hostile import hostile_config, write_team
-from tests.stored_runs import episode, full_document, small_market
-
-# Clears the screen, sets the window's title, writes a link, turns the line round, is markup of Rich, HTML and Markdown.
-HOSTILE = (
-    "a\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\b\x9b31m\r\x08\u202egnp\u2066\u200b "
-    "[bold red]m[/bold red] [link=x]l[/] :smile: <script>alert(1)</script><img src=x onerror=y> "
-    "**b** [t](http://x) `c` \u2028"
-)
-RUN = "run-1"
-
-
-def dangerous(text: str) -> list[str]:
-    """The characters that a terminal obeys or hides; new lines are the program's own."""
-    return sorted({hex(ord(one)) for one in text if one != "\n" and unicodedata.category(one) in ("Cc", "Cf", "Cs")})
-
-
-def _hostile_store(where: Path, kind: str = HOSTILE) -> None:
-    """A run in which every text that a record can hold is hostile."""
-    market = small_market()
-    document = {
-        "config": {"market": {"data": HOSTILE, "symbols": [HOSTILE]}},
-        "versions": {HOSTILE: HOSTILE},
-        "teams": [HOSTILE],
-        "notes": [HOSTILE],
-        "gaps": HOSTILE,
-        "venue": {"told": HOSTILE},
-        "hardware": {"device": HOSTILE},
-    }
-    plain = episode().result
-    with Store.open(where) as store:
-        store.add_run(RunRecord(RUN, kind, 1, market.content_hash, 1_700_000_000_000, document, message=HOSTILE))
-        write_backtest(store, RUN, HOSTILE, plain)
-        words = json.loads(json.dumps(full_document().to_json()))
-        for conversation in words["conversations"]:
-            conversation |= {"title": HOSTILE, "policy_version": HOSTILE, "problem": HOSTILE}
-            for message in conversation["messages"]:
-                message["content"] += HOSTILE
-        words["symbols"] = [HOSTILE]
-        words["events"] = [HOSTILE]
-        words["clamps"] = [{"rule": HOSTILE, "symbol": HOSTILE, "asked": 1.0, "allowed": 0.0, "detail": HOSTILE}]
-        words["rulings"] = [{"symbol": HOSTILE, "side": HOSTILE, "asked": 1.0, "allowed": 0.0}]
-        hostile = DecisionDocument.from_json(words, "test")
-        write_decisions(store, [StoredDecision(RUN, HOSTILE, 0, market.open_time[200].item(), hostile)])
-        row = {"total_return": 0.1, "sharpe": 1.0, "max_drawdown": 0.1, "exposure": 0.5, "trades": 1.0, "costs": 0.0}
-        difference = {"of": HOSTILE, "against": HOSTILE, "mean": 0.1, "ci95": [0.0, 0.2], "costs_saved": 0.0}
-        result = {"windows": 2, "rows": {HOSTILE: {**row, "long_share": 1.0}}, "difference": difference}
-        store.add_evaluation(EvaluationRecord(RUN, HOSTILE, 0, result))
-        store.add_evaluation(EvaluationRecord(RUN, "summary", 0, {"verdict": HOSTILE}))
-        for step in range(3):
-            store.put([MetricRecord(RUN, step, {f"{HOSTILE}/reward/mean": 0.5, "team/outcome": 0.5, HOSTILE: 1.0})])
-        trajectory = TrajectoryRecord(RUN, 0, 0, 0, "manager", 0, HOSTILE, (1,), (True,), (0.0,), False, reason=HOSTILE)
-        store.put([trajectory])
-        store.finish_run(RUN, "failed", HOSTILE)
+from tests.hostile_runs import HOSTILE, RUN, dangerous, hostile_store
 
 
 @pytest.fixture
@@ -119,7 +63,7 @@ def said(
 def test_a_command_prints_a_hostile_run_as_text(
     command: tuple[str, ...], said: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
-    _hostile_store(tmp_path / "runs" / "store")
+    hostile_store(tmp_path / "runs" / "store")
     code, printed = said(*command)
     assert code in (0, 2) and "Traceback" not in printed
     assert dangerous(printed) == []
@@ -128,7 +72,7 @@ def test_a_command_prints_a_hostile_run_as_text(
 
 
 def test_an_imported_hostile_run_is_printed_as_text(said: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
-    _hostile_store(tmp_path / "theirs")
+    hostile_store(tmp_path / "theirs")
     with Store.open(tmp_path / "theirs") as store:
         export_run(store, RUN, tmp_path / "run.jsonl.gz")
     for command in (("runs", "import", "run.jsonl.gz"), ("runs",), ("runs", "show", RUN)):
@@ -207,7 +151,7 @@ def _texts(page: str) -> Iterator[str]:
 def test_the_report_and_the_page_of_a_decision_obey_no_text(
     kind: str, said: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
-    _hostile_store(tmp_path / "runs" / "store", kind)
+    hostile_store(tmp_path / "runs" / "store", kind)
     with Store.open(tmp_path / "runs" / "store") as store:
         page = write_report(store, RUN, tmp_path / "report").read_text(encoding="utf-8")
     assert said("runs", "show", RUN, "--decision", "0", "--html", "decision.html")[0] == 0

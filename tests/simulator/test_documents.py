@@ -1,0 +1,106 @@
+"""Limits of reading: what is harmful in JSON, lines, folders and tables is refused before it does harm."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator import tables
+from simulator.documents import MOST_DEPTH, depth_of, lines_of, parse_json, read_bytes, read_document
+from simulator.errors import DataError, UserError
+from simulator.folders import check_links, path_inside
+from simulator.tables import read_table
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_json_is_read_as_it_was_written(value: object) -> None:
+    assert parse_json(json.dumps(value)) == value
+    assert parse_json(json.dumps(value).encode()) == value
+
+
+@given(st.text() | st.binary(max_size=200))
+def test_whatever_is_no_json_is_a_value_error(text: str | bytes) -> None:
+    try:
+        parse_json(text)
+    except ValueError as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("NaN", "no number"), ("[-Infinity]", "no number"), ("1e999", "beyond all numbers"), ("-1e999", "beyond"),
+        ("9" * 5000, "5,000 digits"), ("[" * 100_000, "nested deeper"), ('{"a":' * 3000, "nested deeper"),
+        ("[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1), "nested deeper"), (b'"\xff"', "decode"), ("", "Expecting"),
+    ],
+    ids=lambda value: str(value)[:20],
+)  # fmt: skip
+def test_what_is_harmful_is_refused_with_a_reason(text: str | bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_json(text)
+
+
+def test_a_metric_may_be_no_number() -> None:
+    assert math.isnan(parse_json("[NaN]", nan=True)[0]) and parse_json("-Infinity", nan=True) == -math.inf
+    with pytest.raises(ValueError, match="beyond all numbers"):
+        parse_json("1e999", nan=True)
+
+
+def test_the_depth_of_a_document_is_counted() -> None:
+    assert [depth_of(value) for value in (1, [], [1, {"a": [2]}], "[[")] == [0, 1, 3, 0]
+    assert parse_json("[" * MOST_DEPTH + "]" * MOST_DEPTH)
+
+
+def test_a_file_or_a_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("[1, 2, 3]")
+    assert read_document(tmp_path / "x.json", 9) == [1, 2, 3]
+    with pytest.raises(ValueError, match="longer than 8 bytes"):
+        read_bytes(tmp_path / "x.json", 8)
+    assert list(lines_of(io.BytesIO(b"abc\nde"), 4)) == [b"abc\n", b"de"]
+    with pytest.raises(ValueError, match="longer than 3 bytes"):
+        list(lines_of(io.BytesIO(b"ab\nabcdef\n"), 3))
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "out", "out/file", "a\0b", "circle"])
+def test_a_name_that_leads_out_of_a_folder_is_refused(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "out").symlink_to(tmp_path)
+    (folder / "circle").symlink_to(folder / "circle")
+    with pytest.raises(UserError, match=r"it says names .* does not lie in"):
+        path_inside(folder, name, "it says")
+
+
+def test_names_and_links_that_stay_inside_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "link").symlink_to(tmp_path / "a" / "b")
+    check_links(tmp_path / "a")
+    for name in ("b", "b/../b", "link", "not there yet", "."):
+        assert path_inside(tmp_path / "a", name, "it") == tmp_path / "a" / name
+    (tmp_path / "a" / "b" / "up").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="up is a link out of"):
+        check_links(tmp_path / "a")
+    check_links(tmp_path / "a", within=tmp_path)
+
+
+def test_a_table_that_says_that_it_is_huge_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"a": [1] * 1000}), path)
+    assert read_table(path, ("a",)).num_rows == 1000
+    monkeypatch.setattr(tables, "_MOST_VALUES", 999)
+    with pytest.raises(DataError, match="1,000 rows of 1 columns"):
+        read_table(path, ("a",))
