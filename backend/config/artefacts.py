@@ -18,7 +18,7 @@ from typing import Any, Literal
 from backend.config.base import Section
 from backend.config.schema import Config, ConfigError
 
-Effect = Literal["runs", "contacts", "reads", "spends"]
+Effect = Literal["runs", "contacts", "reads", "removes", "spends"]
 
 # By section, what an artefact may set. A name stands for all that is below it.
 MAY_SET: Mapping[str, tuple[str, ...]] = {
@@ -80,6 +80,7 @@ USER_ONLY: Mapping[str, Effect] = {
     "engine.concurrency": "spends",
     "engine.requests_per_minute": "spends",
     "budget": "spends",
+    "store.keep": "removes",
     "training.base_model": "reads",
     "training.start_from": "reads",
     "training.data_parallel": "runs",

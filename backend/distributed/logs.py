@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from backend.errors import INTERRUPTED, message_and_code
+from simulator.documents import parse_json
 
 _log = logging.getLogger(__name__)
 
@@ -110,5 +111,5 @@ def last_message(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines() if log.is_file() else []
     message = lines[-1] if lines else "it logged nothing"
     with suppress(ValueError, TypeError, KeyError):  # killed while it wrote, or another program's line
-        message = str(json.loads(message)["message"])
+        message = str(parse_json(message)["message"])
     return f"{message[:400]} (see {log})"

@@ -18,6 +18,7 @@ from cryptosentinel.agents.registry import ROLES, SUB_AGENTS, role_title
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.protocol.tool_calls import MalformedCall, ToolCall
+from simulator.documents import parse_json
 from simulator.exchange.orders import Order
 
 
@@ -169,7 +170,7 @@ def _order(order: Order) -> str:
 def _result(content: str, names: dict[str, str]) -> str:
     """A tool's JSON as text; anything else as it stands."""
     try:
-        value = json.loads(content)
+        value = parse_json(content)
     except ValueError:
         return content
     return _plain(value, names) if isinstance(value, dict) else content

@@ -6,7 +6,6 @@ last. So one that is cut short leaves a run that is marked; a second deletion fi
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from backend.store.folder_swap import size_of
 from backend.store.maintenance.copying import COPIED
 from backend.store.records import RunRecord
 from backend.store.store import Store
+from simulator.documents import read_document
 from simulator.errors import UserError
 
 # As in `backend.models`, whose import takes torch and seconds.
@@ -160,7 +160,7 @@ def _plan(store: Store, runs: Path, run: str, known: dict[str, RunRecord], chose
 def folder_of(run: str, runs: Path) -> Path | None:
     """The folder of a run's files below `runs`; None where there is none. The newest demo's is called `demo`."""
     try:
-        if json.loads((runs / "demo" / "demo.json").read_text(encoding="utf-8"))["run"] == run:
+        if read_document(runs / "demo" / "demo.json")["run"] == run:
             return runs / "demo"
     except (OSError, ValueError, KeyError, TypeError):
         pass
@@ -233,10 +233,11 @@ def _teams_over(folder: Path, runs: Path, chosen: Collection[Path]) -> Iterator[
         if home in chosen or home == _resolved(folder):
             continue
         try:
-            base = json.loads(manifest.read_text(encoding="utf-8"))["base"]
+            base = read_document(manifest)["base"]
+            lies_there = isinstance(base, str) and _resolved(team / base).is_relative_to(_resolved(folder))
         except (OSError, ValueError, KeyError, TypeError):
             continue  # it is no team that anybody could load
-        if isinstance(base, str) and _resolved(team / base).is_relative_to(_resolved(folder)):
+        if lies_there:
             yield team
 
 
