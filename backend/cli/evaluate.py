@@ -1,23 +1,42 @@
-"""`cryptosentinel evaluate` and `demo`: what a training changed, measured on held-out windows."""
+"""`cryptosentinel evaluate` and `demo`: what a training changed, measured on held-out windows.
+
+`cryptosentinel doctor`: what the metrics of a training run say about its health."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from backend.cli.console import bars, comparison_table, console, difference_line, print_account, print_notes
+from backend.cli.console import (
+    bars,
+    comparison_table,
+    console,
+    difference_line,
+    narrow_table,
+    print_account,
+    print_notes,
+)
 from backend.cli.options import (
     BaselinesOption,
     ConfigOption,
     MarketOptions,
     RecordOptions,
     SetOption,
+    StoreOption,
     baseline_names,
     grouped,
 )
-from backend.runs.requests import EvaluateRequest, RunRequest, RunStart
+from backend.runs.requests import STORE, EvaluateRequest, RunRequest, RunStart
+from simulator.errors import UserError
+
+if TYPE_CHECKING:  # it imports the database and torch
+    from backend.training.diagnostics.examine import Examination
 
 
 @grouped
@@ -68,3 +87,84 @@ def demo(recorded: RecordOptions, config: ConfigOption = "demo", set_: SetOption
             console.print(difference_line(evaluation))
     console.print(f"\n{outcome.verdict}\n", style="bold")
     console.print(f"report: {outcome.report}\nnext: make ui, or cryptosentinel backtest --team {outcome.folder}")
+
+
+def doctor(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A run, as `cryptosentinel runs` lists it, or its folder, which can be read while the run goes on."
+        ),
+    ],
+    store: StoreOption = STORE,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write all of it to this file, too.")] = None,
+) -> None:
+    """Say what is wrong with a training run, and what to try: a table per role, and the findings."""
+    from backend.store.store import Store
+    from backend.training.diagnostics.examine import METRICS_FILE, examine_folder, examine_run
+
+    folder = Path(run)
+    if (folder / METRICS_FILE).is_file():
+        found = examine_folder(folder)
+    else:
+        with Store.open(store, reads_only=True) as opened:
+            found = examine_run(opened, run)
+    show(found)
+    if json_ is not None:
+        try:
+            json_.parent.mkdir(parents=True, exist_ok=True)
+            json_.write_text(json.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{json_} cannot be written ({error.strerror}): give another file with --json") from error
+        console.print(f"all of it: {json_}")
+
+
+def show(found: Examination) -> None:
+    """Print an examination."""
+    from backend.training.diagnostics.examine import ROLE_ROWS, TEAM_ROWS
+    from cryptosentinel.agents.registry import ROLES
+
+    console.print(f"{found.run}: {found.steps} steps; means of the first and the last third of them")
+    for role in ROLES:
+        table = _table(found, role, [(f"{role}/{name}", words) for name, words in ROLE_ROWS])
+        if table.row_count:
+            console.print(table)
+        if found.failures.get(role):
+            ranked = sorted(found.failures[role].items(), key=lambda item: -item[1])
+            told = ", ".join(f"{reason[:60]} {count}" for reason, count in ranked[:5])
+            console.print(f"{role}: invalid because of {told}")
+    console.print(_table(found, "team", TEAM_ROWS))
+    console.print(found.verdict())
+    for one in found.findings:
+        lasted = f"step {one.step}" if one.until == one.step else f"from step {one.step} to {one.until}"
+        name = Text(f"{one.severity}: {one.rule}", style="bold")
+        console.print(Text.assemble(name, f", {one.role or 'team'}, {lasted}, at {one.value:.4g}"))
+        console.print(f"  when: {one.condition}")
+        console.print(f"  try: {one.advice}")
+    if found.too_short:
+        console.print(f"not judged yet, steps that they need more: {_steps_missing(found)}")
+    if found.unjudged:
+        told = "; ".join(f"{rule} ({', '.join(needs)})" for rule, needs in found.unjudged.items())
+        console.print(f"not judged, for want of metrics: {told}")
+
+
+def _steps_missing(found: Examination) -> str:
+    """The rules that need more steps, and for whom."""
+    shown = []
+    for rule, by_role in found.too_short.items():
+        missing = ", ".join(f"{role or 'team'} {count}" for role, count in by_role.items())
+        shown.append(f"{rule} ({missing})")
+    return "; ".join(shown)
+
+
+def _table(found: Examination, title: str, rows: Sequence[tuple[str, str]]) -> Table:
+    """What is known of the metrics, a line each."""
+    table = narrow_table(title)
+    for heading in ("first", "last", "least", "largest", "steps"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, words in rows:
+        known = found.summaries.get(name)
+        if known is not None:
+            numbers = (known.first, known.last, known.low, known.high)
+            table.add_row(words, *(f"{number:.3g}" for number in numbers), str(known.points))
+    return table

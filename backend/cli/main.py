@@ -12,8 +12,7 @@ from backend.cli.backtest import backtest
 from backend.cli.check import check_app
 from backend.cli.console import errors, print_config
 from backend.cli.data import data_app
-from backend.cli.diagnose import doctor
-from backend.cli.evaluate import demo, evaluate
+from backend.cli.evaluate import demo, doctor, evaluate
 from backend.cli.models import models_app
 from backend.cli.options import ConfigOption, SetOption
 from backend.cli.runs import runs_app

@@ -298,6 +298,10 @@ class StoreModel(RuleBasedStateMachine):
             for run, kinds in self.model.items():
                 for kind, records in kinds.items():
                     assert self.stored(kind, run) == records
+                    assert self.store.count(kind, run) == len(records)
+                    if "step" in kind.identity:
+                        of_step = sum(vars(one)["step"] == 1 for one in records.values())
+                        assert self.store.count(kind, run, 1) == of_step
 
 
 @pytest.mark.parametrize("examples", [2, pytest.param(60, marks=pytest.mark.slow)])

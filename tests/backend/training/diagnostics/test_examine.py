@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from backend.cli.console import console
-from backend.cli.diagnose import doctor
+from backend.cli.evaluate import doctor
 from backend.store.errors import StoreError
 from backend.store.records import RewardRecord, RolloutRecord, RunRecord, TrajectoryRecord
 from backend.store.store import Store
