@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from cryptosentinel.agents.manager import Decision, Position
 from cryptosentinel.agents.market_analyst import ROLE as MARKET_ANALYST
@@ -17,6 +18,9 @@ from simulator.backtest.run import BacktestResult, BacktestRun
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order
 from simulator.market.market import MarketView
+
+# Seconds that every decision takes, or "measured": those that its answers were waited for.
+ThinkingTime = float | Literal["measured"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ def play(
     memory: Memory | None = None,
     budget: Budget | None = None,
     decisions: list[tuple[int, TeamDecision]] | None = None,
+    thinking_time: ThinkingTime = 0.0,
 ) -> AgentTask[EpisodeResult]:
     """Let the team trade `run` to its end. `on_decision` gets the bars that are done.
 
@@ -51,6 +56,10 @@ def play(
     one, and stores the outcomes of its decisions there; otherwise `memory` is not used. `budget` limits the inference
     cost; once it is spent, decisions are *no change*. Each decision is appended to `decisions` when it is made, so
     that the caller has them even if the engine fails.
+
+    `thinking_time` delays the orders of each decision. Decisions on several coins are taken one after the other, and
+    each sends its orders as soon as it is taken. A measured time is that of the answers themselves: a cassette gives
+    those of its recording, so that a replay trades as the run did.
     """
     guard, ledger = Guard(limits), Ledger(budget or Budget())
     decisions = [] if decisions is None else decisions
@@ -67,6 +76,8 @@ def play(
         share = 1.0 / len(groups)
         earned = _settled(remembers, run) if remembers is not None else {}
         orders: list[Order] = []
+        late: list[int] = []  # milliseconds, for each of the orders
+        thought = 0
         for number, symbols in enumerate(groups):
             decision = yield from team.decide(
                 view,
@@ -79,15 +90,22 @@ def play(
                 memory=remembers,
                 ledger=ledger,
             )
+            seconds = decision.usage.seconds if thinking_time == "measured" else thinking_time
+            thought += round(1000.0 * seconds)
+            decision = replace(decision, thinking_ms=thought)
             decisions.append((view.index, decision))
             orders += decision.orders
+            late += [thought] * len(decision.orders)
             if remembers is not None:
                 for open_decision in _open_decisions(team, decision, view, account, symbols, share, earned):
                     remembers.note(open_decision)
         # Orders that rest from an earlier decision end with this one, which has seen more.
         ended = {order.id: Cancel(order.id) for order in account.pending if order.kind != "market"}
         ended |= {withdrawal.id: withdrawal for withdrawal in guard.withdrawals(account)}
-        run.apply([*ended.values(), *orders])
+        run.submit([*ended.values()])
+        for order, milliseconds in zip(orders, late, strict=True):
+            run.submit([order], milliseconds)
+        run.apply([])
         if on_decision is not None:
             on_decision(run.index - run.window.start)
     while not run.done:

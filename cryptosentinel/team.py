@@ -75,7 +75,7 @@ class TeamDecision:
     """The result of one decision. `transcripts[0]` is the manager's; the others are in the order of their calls.
 
     Without a valid answer of the manager `orders` is empty: no change. `symbols` are the coins of the decision, in the
-    order of the manager's brief.
+    order of the manager's brief. The orders reach the venue `thinking_ms` after the close that was decided at.
     """
 
     orders: list[Order]
@@ -83,6 +83,7 @@ class TeamDecision:
     rulings: list[Ruling]
     clamps: list[Clamp]
     symbols: tuple[str, ...] = ()
+    thinking_ms: int = 0
 
     @property
     def manager(self) -> Transcript:

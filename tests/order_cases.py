@@ -1,6 +1,7 @@
 """What the tables of orders share: a case, its market, short names for orders, and the comparison.
 
-Unless a case says otherwise there is one symbol in hourly bars, cash 1,000, volume 1e6, no fee, no spread, leverage 1.
+Unless a case says otherwise there is one symbol in hourly bars, cash 1,000, volume 1e6, no fee, no spread, nothing to
+pay for what is borrowed or for funding that is not stated, leverage 1.
 Candles are (open, high, low, close). Requests are keyed by the bar at whose close they are decided. Fills are (bar,
 quantity, price, reason, maker), rejections (bar, reason).
 """
@@ -29,7 +30,7 @@ INTERVALS = {"30m": HOUR // 2, "1h": HOUR, "1d": 24 * HOUR}
 STILL: Candle = (100, 100, 100, 100)
 WIDE: Candle = (100, 110, 100, 105)
 WIDE_SIGMA = math.log(1.1) / 1.665  # of a bar whose past is too short to tell
-FREE: dict[str, Any] = {"taker_fee": 0.0, "maker_fee": 0.0}
+FREE: dict[str, Any] = {"taker_fee": 0.0, "maker_fee": 0.0, "borrow_rate": 0.0, "missing_funding_rate": 0.0}
 ONE_TIER = (MarginTier(0.0, 0.01, 10.0),)
 
 

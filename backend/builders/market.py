@@ -15,16 +15,19 @@ import numpy as np
 
 from backend.config.market import NONE, CostsConfig, MarketConfig
 from backend.config.schema import Config, GuardConfig
+from cryptosentinel.episode import ThinkingTime
 from cryptosentinel.guard.guard import GuardLimits
+from simulator.backtest.run import Window
 from simulator.data.archive import MARKET_MANIFEST
 from simulator.data.catalog import Catalog
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import DataError
+from simulator.exchange.carry import carry_of
 from simulator.exchange.costs import Costs
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market
-from simulator.market.timeframes import interval_of, parse_time
+from simulator.market.timeframes import format_time, interval_of, parse_time
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 
@@ -58,7 +61,7 @@ class Account:
 def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
     """Recorded bars from `config.data`, or a synthetic market where it is empty. Raises `DataError`."""
     if config.data:
-        return Catalog(config.data).load(
+        market = Catalog(config.data).load(
             config.symbols or None,
             config.timeframe,
             start=parse_time(config.start) if config.start else None,
@@ -68,6 +71,8 @@ def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
             funding_dir=Path(config.funding_dir) if config.funding_dir else None,
             news_path=Path(config.news) if config.news else None,
         )
+        kind = config.instrument
+        return replace(market, kinds=dict.fromkeys(market.symbols, kind)) if kind else market
     symbols = config.symbols or tuple(f"{letter * 3}USDT" for letter in "ABCDEFGHIJKLMNOPQRST"[: config.coins])
     return generate(
         SyntheticConfig(
@@ -106,6 +111,14 @@ def costs_of(config: CostsConfig) -> Costs:
     return config.costs()
 
 
+def thinking_time_of(config: Config) -> ThinkingTime:
+    """Which time the decisions of a team take: "auto" is "measured" on recorded bars and none on generated ones."""
+    stated = config.costs.thinking_time
+    if stated == "auto":
+        return "measured" if config.market.data and is_historical(config.market.data) else 0.0
+    return 0.0 if stated == "none" else stated
+
+
 def limits_of(config: GuardConfig) -> GuardLimits:
     """The guard's limits as the configuration has them, where 0 is no limit."""
     limits: dict[str, Any] = {name: value or math.inf for name, value in config.model_dump().items()}
@@ -142,6 +155,8 @@ def venue_of(config: Config, market: Market) -> Venue:
             )
         finer = Catalog(root).beside(market, settings.finer, config.costs.half_spread_bps)
     rules = _rules(settings.rules, root, market)
+    if config.market.instrument:
+        rules = {symbol: replace(one, kind=config.market.instrument) for symbol, one in rules.items()}
     return Venue(rules=rules, isolated=leverages, finer=finer, mark=_mark(settings.mark, root, market, finer))
 
 
@@ -161,6 +176,34 @@ def describe_costs(costs: Costs, market: Market) -> str:
         parts.append(f"at most {100 * costs.participation:g} % of a bar's volume")
     if costs.latency_bars:
         parts.append(f"{costs.latency_bars} bars of latency")
+    if costs.latency_ms:
+        parts.append(f"{costs.latency_ms} ms of latency")
+    return "; ".join(parts)
+
+
+def describe_carry(account: Account, market: Market, window: Window | None = None) -> str:
+    """What holding the symbols costs in the window, or in the whole history: funding, interest, and where the data
+    lacks what it should say."""
+    first, stop = (1, len(market)) if window is None else (window.start + 1, window.stop + 1)
+    costs, parts = account.costs, []
+    carried = carry_of(market, account.venue, first, stop)
+    perpetual = [one.symbol for one in carried if one.kind == "perpetual"]
+    if perpetual:
+        parts.append(f"{', '.join(perpetual)} as perpetuals: funding")
+    for kind in ("spot", None):
+        named = [one.symbol for one in carried if one.kind == kind]
+        if named:
+            what = "as spot" if kind else "as spot, since nothing states what they are (market.instrument does)"
+            parts.append(f"{', '.join(named)} {what}: {100 * costs.borrow_rate:g} % a year on what is borrowed")
+    for one in carried:
+        if one.unfunded_bars:
+            parts.append(
+                f"{one.symbol} lacks funding for {one.unfunded_bars:,} of {stop - first:,} bars: both sides pay "
+                f"{100 * costs.missing_funding_rate:g} % every eight hours there"
+            )
+        if one.delisted is not None:
+            ended = format_time(int(market.open_time[one.delisted]))
+            parts.append(f"{one.symbol} is delisted: closed at {ended}, {100 * costs.delisting_haircut:g} % worse")
     return "; ".join(parts)
 
 
@@ -188,24 +231,28 @@ def describe_venue(venue: Venue, market: Market) -> str:
     return "; ".join(parts) or "no rules, finer bars or mark prices"
 
 
-def venue_record(venue: Venue, market: Market) -> dict[str, Any]:
-    """The venue in the record of a run: in words, and a hash of each of its parts."""
+def venue_record(account: Account, market: Market, window: Window | None = None) -> dict[str, Any]:
+    """The venue in the record of a run: in words, what holding costs there, and a hash of each of its parts."""
+    venue = account.venue
     rules = hashlib.sha256(repr(sorted(venue.rules.items())).encode()).hexdigest() if venue.rules else None
     return {
         "told": describe_venue(venue, market),
+        "carry": describe_carry(account, market, window),
         "rules": rules,
         "finer": None if venue.finer is None else venue.finer.content_hash,
         "mark": None if venue.mark is None else venue.mark.content_hash,
     }
 
 
-def unknown_to_training(account: Account) -> list[str]:
-    """Parts of the account that the scenarios of training do not model, in words."""
+def unknown_to_training(account: Account, thinking: bool = False) -> list[str]:
+    """Parts of the account that the scenarios of training do not model, in words; `thinking`: orders wait for it."""
     venue, parts = account.venue, []
     if account.costs.impact:
         parts.append("price impact")
     if account.costs.participation is not None:
         parts.append("the limit to a share of the volume")
+    if thinking:
+        parts.append("the time that decisions take")
     if venue.rules:
         parts.append("the venue's rules with their fees")
     if venue.isolated:

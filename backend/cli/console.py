@@ -100,10 +100,11 @@ def bars(on_start: Callable[[RunStart], None] = _nothing) -> Iterator[ProgressBa
 
 def print_account(start: RunStart) -> None:
     """Print the costs and the venue of a run."""
-    from backend.builders.market import describe_costs, describe_venue
+    from backend.builders.market import describe_carry, describe_costs, describe_venue
 
     account, market = start.account, start.market
     console.print(f"costs: {describe_costs(account.costs, market)}")
+    console.print(f"carry: {describe_carry(account, market, start.window)}")
     console.print(f"venue: {describe_venue(account.venue, market)}")
 
 

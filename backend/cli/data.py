@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -11,7 +12,9 @@ from rich.table import Table
 from backend.cli.console import bars, console, narrow_table
 from backend.cli.options import SymbolsOption
 from backend.config.base import split_names
+from simulator.data.instruments import StatedKind
 from simulator.errors import DataError
+from simulator.market.instruments import check_kind
 from simulator.market.timeframes import format_time, parse_time
 
 data_app = typer.Typer(help="Make, list, check and import market data.", no_args_is_help=True)
@@ -36,9 +39,13 @@ def data_list(data: Annotated[Path, typer.Argument(help="Folder of Parquet files
     """List the series in a folder."""
     from simulator.data.catalog import Catalog
 
-    table = Table("symbol", "timeframe", "bars", "first (UTC)", "last (UTC)", title=str(data), title_justify="left")
-    for info in Catalog(data).series():
-        table.add_row(info.symbol, info.timeframe, str(info.bars), _time_or_dash(info.first), _time_or_dash(info.last))
+    catalog = Catalog(data)
+    kinds = catalog.kinds()
+    headings = ("symbol", "timeframe", "bars", "first (UTC)", "last (UTC)", "kind")
+    table = Table(*headings, title=str(data), title_justify="left")
+    for info in catalog.series():
+        times = (_time_or_dash(time) for time in (info.first, info.last))
+        table.add_row(info.symbol, info.timeframe, str(info.bars), *times, str(kinds[info.symbol]))
     console.print(table)
 
 
@@ -65,13 +72,17 @@ def data_import(
     source: Annotated[Path, typer.Argument(help="Folder tree of recorded Parquet files.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the catalogs, one for each venue of the tree.")],
     symbols: Annotated[str, typer.Option("--symbols", help="Only these symbols: BTCUSDT,ETHUSDT. Default: all.")] = "",
+    instrument: Annotated[
+        str, typer.Option("--instrument", help="What the bars are of, spot or perpetual, where the tree does not say.")
+    ] = "",
 ) -> None:
     """Make catalogs of recorded bars, funding, books, news and series. Exit code 2 if nothing could be used."""
     from simulator.data.importing import import_tree
 
+    kind = check_kind("--instrument", instrument) if instrument else None
     with bars() as shown:
         report = import_tree(
-            source, out, split_names(symbols) or None, lambda done, total: shown.progress("import", done, total)
+            source, out, split_names(symbols) or None, lambda done, total: shown.progress("import", done, total), kind
         )
     for one in report.sources:
         console.print(f"{one.outcome:<9} {one.path}: {one.detail}", soft_wrap=True)
@@ -83,6 +94,7 @@ def data_import(
             if (count := list(states.values()).count(state))
         )
         console.print(f"{catalog}: {counts}", soft_wrap=True)
+        _print_kinds(catalog, report.kinds[catalog])
         for path, state in states.items():
             if state == "replaced":
                 console.print(f"replaced  {path}: it had other content", soft_wrap=True)
@@ -130,6 +142,22 @@ def download(
         console.print(
             f"note: {exchange} shows margin tiers only with a key, so {out / 'rules.json'} has none for"
             f" {', '.join(downloaded.without_tiers)}",
+        )
+
+
+def _print_kinds(catalog: Path, kinds: Mapping[str, StatedKind]) -> None:
+    """What the symbols of a catalog are, those of one kind together."""
+    by_kind: dict[str, list[str]] = {}
+    for symbol, stated in kinds.items():
+        by_kind.setdefault(str(stated), []).append(symbol)
+    for stated_kind, named in by_kind.items():
+        console.print(f"{catalog}: {', '.join(named)}: {stated_kind}", soft_wrap=True)
+    unknown = [symbol for symbol, stated in kinds.items() if stated.kind is None]
+    if unknown:
+        console.print(
+            f"note: nothing states whether {', '.join(unknown)} are spot or perpetual, so shorts and borrowed cash pay"
+            " costs.borrow_rate; say it with --instrument, or as market.instrument in the configuration",
+            soft_wrap=True,
         )
 
 

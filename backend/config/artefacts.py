@@ -24,11 +24,12 @@ Effect = Literal["runs", "contacts", "reads", "removes", "spends"]
 MAY_SET: Mapping[str, tuple[str, ...]] = {
     "market": (
         "symbols", "timeframe", "resample", "start", "end", "coins", "bars", "seed", "edge", "drift_ratio",
-        "news_accuracy", "train_share", "validation_share",
+        "news_accuracy", "train_share", "validation_share", "instrument",
     ),
     "costs": (
         "taker_fee", "maker_fee", "fee_tiers", "fee_currency", "half_spread_bps", "spread_multiplier", "impact",
-        "participation", "latency_bars", "borrow_rate", "max_leverage", "cash",
+        "participation", "latency_bars", "latency_ms", "thinking_time", "borrow_rate", "missing_funding_rate",
+        "delisting_haircut", "max_leverage", "cash",
     ),
     "venue": ("isolated", "finer"),
     "guard": (

@@ -11,7 +11,8 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -155,7 +156,7 @@ def _validated(data: dict[str, Any], source: str, overridden: dict[str, str]) ->
         if any(not problem["loc"] for problem in error.errors(include_url=False)):
             raise ConfigError(f"{source}: {error.errors(include_url=False)[0]['msg']}") from error
         problems = [_problem(problem, source, overridden) for problem in error.errors(include_url=False)]
-        raise ConfigError("\n".join(problems)) from error
+        raise ConfigError("\n".join(dict.fromkeys(problems))) from error
 
 
 def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
@@ -181,6 +182,9 @@ def _problem(problem: Any, source: str, overridden: dict[str, str]) -> str:
     *location, last = problem["loc"]
     of_name = last == "[key]"  # pydantic's word for the name of a table's entry
     location = tuple(location) if of_name else (*location, last)
+    # Which of the two types of a key was tried.
+    if str(last).startswith("literal[") or last in ("float", "constrained-float"):
+        location = location[:-1]
     key = _dotted(location)
     where = _blame(key, source, overridden)
     now = former_name(key, problem["input"])
@@ -258,6 +262,8 @@ def _allowed(info: FieldInfo) -> str:
     choices = getattr(info.annotation, "__args__", ())
     if choices and all(isinstance(choice, str) for choice in choices):
         return "one of " + ", ".join(f"'{choice}'" for choice in choices)
+    if get_origin(info.annotation) is UnionType or get_origin(info.annotation) is Union:
+        return " or ".join(_allowed(FieldInfo.from_annotation(choice)) for choice in choices)
     entry = _entry_of(info)
     if entry is not None:
         names = get_args(get_args(info.annotation)[0])

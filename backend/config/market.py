@@ -6,7 +6,7 @@ Like all sections of the configuration (`schema.py`), they are typed, bounded, f
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -31,6 +31,9 @@ class MarketConfig(Section):
     )
     resample: Literal["", "5m", "15m", "30m", "1h", "4h", "1d"] = Field(
         "", description="timeframe to decide on, a multiple of `timeframe`; empty: the same"
+    )
+    instrument: Literal["", "spot", "perpetual"] = Field(
+        "", description="what all symbols are, where the data does not say or says it wrongly; empty: as it says"
     )
     funding_dir: str = Field("", description="folder of funding files; empty: look beside the bars")
     news: str = Field("", description="Parquet file of dated headlines; empty: look beside the bars")
@@ -102,8 +105,34 @@ class CostsConfig(Section):
     latency_bars: int = Field(
         _COSTS.latency_bars, ge=0, le=1000, description="bars that an order takes beyond the next open"
     )
+    latency_ms: int = Field(
+        _COSTS.latency_ms,
+        ge=0,
+        le=86_400_000,
+        description="milliseconds that an order takes beyond that; finer bars (venue.finer) show their price",
+    )
+    thinking_time: Literal["auto", "measured", "none"] | Annotated[float, Field(ge=0.0, le=86_400.0)] = Field(
+        "auto",
+        description="delay of a team's orders by the time its decision took: 'measured', 'none', seconds, or 'auto', "
+        "which is measured on recorded bars and none on generated ones",
+    )
     borrow_rate: float = Field(
-        _COSTS.borrow_rate, ge=0.0, le=10.0, description="interest a year on spot coins sold short"
+        _COSTS.borrow_rate,
+        ge=0.0,
+        le=10.0,
+        description="interest a year on what is borrowed for spot: coins sold short, and cash beyond one's own",
+    )
+    missing_funding_rate: float = Field(
+        _COSTS.missing_funding_rate,
+        ge=0.0,
+        le=0.05,
+        description="what both sides of a perpetual pay every eight hours where the data lacks its funding",
+    )
+    delisting_haircut: float = Field(
+        _COSTS.delisting_haircut,
+        ge=0.0,
+        lt=1.0,
+        description="share of the last price that a position loses, long or short, when its coin's bars end for good",
     )
     max_leverage: float = Field(1.0, gt=0.0, le=10.0, description="cap on gross notional / equity at the exchange")
     cash: float = Field(10_000.0, gt=0.0, le=1e9, description="cash at the start")
@@ -131,7 +160,10 @@ class CostsConfig(Section):
             impact=self.impact,
             participation=self.participation or None,
             latency_bars=self.latency_bars,
+            latency_ms=self.latency_ms,
             borrow_rate=self.borrow_rate,
+            missing_funding_rate=self.missing_funding_rate,
+            delisting_haircut=self.delisting_haircut,
         )
 
 

@@ -133,7 +133,8 @@ class DecisionDocument(VersionedDocument):
     """A decision. `conversations[0]` is the manager's, the others stand in the order of the calls.
 
     `symbols` are the coins that it was about, in the order of the manager's brief. `net_return` is the
-    change of the account's equity up to the next decision. The last three are None where they are not known.
+    change of the account's equity up to the next decision. `thinking_ms` is how late the orders were because the
+    decision took time. The last four are None where they are not known.
     """
 
     LATEST: ClassVar[int] = 1
@@ -148,6 +149,7 @@ class DecisionDocument(VersionedDocument):
     equity_before: float | None = None
     equity_after: float | None = None
     net_return: float | None = None
+    thinking_ms: int | None = None
 
 
 class ExampleDecision(DecisionDocument):

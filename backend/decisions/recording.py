@@ -44,6 +44,7 @@ def decision_document(
         equity_before=equity_before,
         equity_after=equity_after,
         net_return=net_return,
+        thinking_ms=decision.thinking_ms,
     )
 
 

@@ -15,7 +15,7 @@ from backend.builders.market import Account
 from backend.builders.strategies import named_strategies
 from backend.builders.teams import LoadedTeam
 from backend.evaluation.bootstrap import mean_interval
-from cryptosentinel.episode import EpisodeResult, play
+from cryptosentinel.episode import EpisodeResult, ThinkingTime, play
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.scheduler import run_all
@@ -55,8 +55,10 @@ def play_windows(
     limits: GuardLimits,
     seed: int,
     report: ReportProgress,
+    thinking_time: ThinkingTime = 0.0,
 ) -> list[EpisodeResult]:
-    """The team's backtests of all windows, side by side."""
+    """The team's backtests of all windows, side by side. A measured `thinking_time` is that of the whole batch that an
+    answer was one of."""
     tasks = [
         play(
             loaded.team,
@@ -64,6 +66,7 @@ def play_windows(
             limits,
             derive_seed(seed, window.start),
             budget=loaded.budget,
+            thinking_time=thinking_time,
         )
         for window in windows
     ]

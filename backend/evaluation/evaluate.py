@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.builders.market import account_of, limits_of, split, unknown_to_training, venue_record
+from backend.builders.market import (
+    account_of,
+    limits_of,
+    split,
+    thinking_time_of,
+    unknown_to_training,
+    venue_record,
+)
 from backend.builders.teams import LoadedTeam
 from backend.config.schema import Config
 from backend.decisions.backtest_document import write_backtest
@@ -53,12 +60,15 @@ def measure(
     Stores the evaluation as `name`, and the first window's backtests with the trained team's decisions as `name/...`.
     """
     evaluation, account = config.evaluation, account_of(config, market)
+    thinking = thinking_time_of(config)
     held_out = split(market, config.market, config.team.horizon_bars).held_out
     windows = split_windows(
         *held_out, evaluation.windows, evaluation.decisions_per_window, config.team.decide_every or 1
     )
     episodes = {
-        one.name: play_windows(one, market, windows, account, limits_of(config.guard), evaluation.seed, report)
+        one.name: play_windows(
+            one, market, windows, account, limits_of(config.guard), evaluation.seed, report, thinking
+        )
         for one in teams
     }
     results: dict[str, list[BacktestResult]] = {
@@ -70,8 +80,8 @@ def measure(
         "rows": table(results, episodes),
         "difference": difference(results, TRAINED, WARM_STARTED, evaluation.bootstrap_samples, evaluation.seed),
         **mean_equity(results, market.interval),
-        "venue": venue_record(account.venue, market),
-        "unknown_to_training": unknown_to_training(account),
+        "venue": venue_record(account, market),
+        "unknown_to_training": unknown_to_training(account, thinking != 0.0),
     }
     store.add_evaluation(EvaluationRecord(run, name, 0, document))
     for row, runs in results.items():

@@ -143,7 +143,7 @@ class _Stretch:
         if quantity == 0.0:
             return 0.0
         if self._path is None:
-            self._path = recorded_path(self._market, self._index, self._bars)
+            self._path = recorded_path(self._market, self._index, self._bars, self._costs)
         symbols = self._market.symbols
         equity = _ROOM * abs(quantity) * close
         marks = {name: self.close_of(name) for name in symbols}

@@ -317,6 +317,8 @@ def how_it_was_run(summary: RunSummary) -> list[tuple[str, str]]:
     venue = run.config.get("venue")
     if isinstance(venue, dict) and venue.get("told"):
         rows.append(("Venue", str(venue["told"])))
+    if isinstance(venue, dict) and venue.get("carry"):
+        rows.append(("Cost of holding", str(venue["carry"])))
     if run.config.get("gaps"):
         rows.append(("Gaps in the data", str(run.config["gaps"])))
     if isinstance(versions, dict):

@@ -14,6 +14,7 @@ from backend.builders.market import (
     limits_of,
     load_market,
     other_costs,
+    thinking_time_of,
     venue_record,
 )
 from backend.builders.recorded_team import is_cassette, recording, replayed_team
@@ -233,7 +234,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
     with recorded_run(
         store, run, "backtest", plan.seed, market.content_hash, config,
         data=market.source, gaps=find_gaps(market).summary(), teams=[subject.name for subject in subjects],
-        venue=venue_record(plan.account.venue, market), notes=list(plan.notes),
+        venue=venue_record(plan.account, market, window), notes=list(plan.notes),
     ):  # fmt: skip
         results: dict[str, BacktestResult] = {}
         later: list[str] = []  # notes that only the playing shows
@@ -292,6 +293,7 @@ def _episode(
     task = play(
         team.team, game, limits_of(plan.config.guard), plan.seed,
         on_decision=on_decision, budget=team.budget, decisions=decisions,
+        thinking_time=thinking_time_of(plan.config),
     )  # fmt: skip
     try:
         [episode] = run_all([task], team.engine, throughput=throughput)

@@ -44,7 +44,7 @@ def evaluate_team(
     with store_at(store) as opened:
         with recorded_run(
             opened, run, "evaluate", config.evaluation.seed, market.content_hash, config, team=name,
-            venue=venue_record(account.venue, market), notes=list(notes),
+            venue=venue_record(account, market), notes=list(notes),
         ):  # fmt: skip
             held_out = measure(config, market, teams, "held_out", opened, run, observer.progress).result
             no_edge = None

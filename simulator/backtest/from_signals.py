@@ -15,6 +15,7 @@ import numpy as np
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.exchange import logbook
+from simulator.exchange.carry import kind_of
 from simulator.exchange.costs import Costs, check_leverage
 from simulator.exchange.exchange_records import Fill, Rejection
 from simulator.exchange.tape import last_closes, market_tape, terms_of
@@ -47,7 +48,7 @@ class SignalRun:
     @cached_property
     def fills(self) -> list[Fill]:
         """Every fill, oldest first."""
-        rows = self.events[self.events[:, at.KIND] <= at.FILL_LIQUIDATION]
+        rows = self.events[np.isin(self.events[:, at.KIND], at.FILL_KINDS)]
         return [record for record in logbook.read(rows, self.market, 1, {}, {}) if isinstance(record, Fill)]
 
     @cached_property
@@ -89,15 +90,16 @@ def run_signals(
     signals = exposure.reshape(bars, 1) if exposure.shape == (bars,) and symbols == 1 else exposure
     if signals.shape != (bars, symbols):
         raise DataError(f"the signals have shape {exposure.shape}; the market needs {(bars, symbols)}.")
-    if venue.finer is not None or costs.latency_bars:
-        raise DataError("signals take neither finer bars nor latency; submit Target requests to an Exchange for those.")
+    if venue.finer is not None or costs.latency_bars or costs.latency_ms >= market.interval:
+        raise DataError("signals take neither finer bars nor a latency of bars; submit Target requests to an Exchange.")
     beyond = np.nanmax(np.abs(signals), initial=0.0)
     if not beyond <= max_leverage * (1.0 + 1e-9):
         raise DataError(f"a signal asks for an exposure of {beyond}; at most {max_leverage:g} is allowed.")
     if not cash > 0.0:
         raise DataError(f"the starting cash is {cash}; give a positive amount.")
     tape, _ = market_tape(market, 1, bars, costs, venue)
-    terms = terms_of(market.symbols, market.interval, costs, max_leverage, venue)
+    kinds = [kind_of(symbol, market, venue) for symbol in market.symbols]
+    terms = terms_of(market.symbols, kinds, market.interval, costs, max_leverage, venue)
     state = at.new_state(1, symbols, 1, cash)
     state.accounts[0, at.MAKER_FEE], state.accounts[0, at.TAKER_FEE] = costs.maker_fee, costs.taker_fee
     state.positions[0, :, at.MARK] = last_closes(market, 0)

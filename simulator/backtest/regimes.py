@@ -46,7 +46,8 @@ class RegimeRow:
         total_return: change of the equity in its bars as a fraction of the equity at the start.
         sharpe: annual, of the returns of its bars alone.
         trades: round trips that were opened in its bars. hit_rate: share of those with a positive net pnl, 0 without.
-        fees, spread, impact: money, by the bar of the fill. funding: money, by the bar in which the trade was opened.
+        fees, spread, impact: money, by the bar of the fill. funding: money with the interest on what was
+            borrowed, by the bar in which the trade was opened.
     """
 
     kind: str
@@ -151,7 +152,7 @@ def _row(result: BacktestResult, interval: int, kind: str, name: str, labelled: 
         fees=math.fsum(fill.fee for fill in fills),
         spread=math.fsum(fill.spread_cost for fill in fills),
         impact=math.fsum(fill.impact_cost for fill in fills),
-        funding=math.fsum(trade.funding for trade in trades),
+        funding=math.fsum(trade.funding + trade.borrow for trade in trades),
     )
 
 

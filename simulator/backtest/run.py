@@ -179,11 +179,11 @@ class BacktestRun:
         if not self.done:
             self._exchange.step(self.window.decide_every)
 
-    def submit(self, requests: Sequence[OrderRequest]) -> None:
-        """Submit `requests` at this close and stay there."""
+    def submit(self, requests: Sequence[OrderRequest], thinking_ms: int = 0) -> None:
+        """Submit `requests` at this close and stay there; they are late by the time that the decision took."""
         self._acted = self._exchange.index
         for request in requests:
-            self._exchange.submit(request)
+            self._exchange.submit(request, thinking_ms)
 
     def catch_up(self, index: int) -> None:
         """Advance to the close of bar `index` without submitting anything."""

@@ -9,10 +9,11 @@ import numpy as np
 
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
+from simulator.exchange.carry import kind_of
 from simulator.exchange.costs import Costs, check_leverage
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, bracket_side, objection, resulting_position
-from simulator.exchange.tape import market_tape, order_row, paths_tape, terms_of
+from simulator.exchange.tape import late_rows, market_tape, order_row, paths_tape, terms_of
 from simulator.exchange.venue import Venue
 from simulator.kernel import kernel
 from simulator.kernel import layout as at
@@ -27,7 +28,8 @@ class ScenarioOutcome:
     Attributes:
         net_return: change of equity, what is still held valued at the last close.
         gross_return: the same without the costs: ``net + fees + spread + funding``.
-        fees, spread, funding: costs paid (funding negative: received).
+        fees, spread, funding: costs paid (funding negative: received). `funding` holds the interest on what is
+            borrowed.
         max_loss: how far the equity fell below its start at the worst close; 0 if it never did.
         shortfall: (paths, S) what the orders' fills cost against the last close before the decision, as a fraction of
             the traded notional, spread included and fees not; positive is a cost; NaN where nothing filled.
@@ -59,7 +61,8 @@ def simulate_scenarios(
         symbols: what the last axis of `paths` means; every symbol of the account must be there.
 
     Raises:
-        DataError: symbols that do not fit, a bad leverage cap, or an account without equity.
+        DataError: symbols that do not fit, a bad leverage cap, an account without equity, or a latency in milliseconds
+            on bars of an unknown length.
     """
     count, bars, columns = paths.shape
     if len(symbols) != columns or set(symbols) != set(account.positions):
@@ -71,6 +74,9 @@ def simulate_scenarios(
         raise DataError(f"the account's equity is {account.equity}; nothing can be simulated from there.")
     check_leverage(max_leverage)
     costs = costs or Costs()
+    if costs.latency_ms and not paths.interval:
+        raise DataError("a latency in milliseconds needs PricePaths.interval, the length of a bar; give it.")
+    rows, late = late_rows(costs.latency_ms, paths.interval) if costs.latency_ms else (0, 0.0)
     accepted = _accepted(account, orders)
     state = at.new_state(count, columns, max(1, len(accepted)), account.cash)
     state.accounts[:, [at.EQUITY, at.PEAK, at.LOWEST]] = account.equity
@@ -88,9 +94,11 @@ def simulate_scenarios(
     groups: dict[str, int] = {"": 0}
     for key, (order, side) in enumerate(accepted):
         group = groups.setdefault(order.group, len(groups))
-        active = order.delay + costs.latency_bars
-        state.orders[:, key] = order_row(key, position_of[order.symbol], order, active, side, group)
-    terms = terms_of(symbols, 0, costs, max_leverage, Venue())  # no rules, so no borrowing: the interval is not used
+        active = order.delay + costs.latency_bars + rows
+        column = position_of[order.symbol]
+        state.orders[:, key] = order_row(key, column, order, active, side, group, late=late)
+    kinds = paths.kinds or ("perpetual",) * columns
+    terms = terms_of(symbols, kinds, paths.interval, costs, max_leverage, Venue())
     kernel.advance(
         paths_tape(paths), terms, state, at.new_log(0), 0, bars, 0, 0, kernel.NO_TARGETS, kernel.NO_EQUITY,
         kernel.NO_NOTIONAL,
@@ -98,18 +106,18 @@ def simulate_scenarios(
     return _outcome(state, account, symbols)
 
 
-def recorded_path(market: Market, index: int, bars: int) -> PricePaths:
+def recorded_path(market: Market, index: int, bars: int, costs: Costs | None = None) -> PricePaths:
     """The one path that history took after the close of bar `index`: (1, bars, S).
 
-    Settlements inside a bar (bars longer than the funding interval) are booked at its close. Raises `DataError` where
-    history ends before.
+    Settlements inside a bar (bars longer than the funding interval) are booked at its close. `costs` have the rate of
+    those that the data lacks. Raises `DataError` where history ends before.
     """
     if bars < 1 or not 0 <= index < len(market) - bars:
         raise DataError(
             f"{market.source} has no {bars} bars after bar {index}: it has bars 0..{len(market) - 1}; "
             "decide earlier or look less far ahead."
         )
-    tape, _ = market_tape(market, index + 1, index + 1 + bars, Costs(), Venue())
+    tape, _ = market_tape(market, index + 1, index + 1 + bars, costs or Costs(), Venue())
     return PricePaths(
         open=tape.open,
         high=tape.high,
@@ -117,6 +125,10 @@ def recorded_path(market: Market, index: int, bars: int) -> PricePaths:
         close=tape.close,
         half_spread=tape.half_spread,
         funding_rate=tape.funding_inside + tape.funding_close,
+        interval=market.interval,
+        kinds=tuple(kind_of(symbol, market, Venue()) for symbol in market.symbols),
+        missing_funding=tape.missing if tape.missing.shape[1] else None,
+        delisted=tape.delisted,
     )
 
 
@@ -146,7 +158,7 @@ def _outcome(state: kernel.KernelState, account: AccountView, symbols: Sequence[
     cost = positions[:, :, at.ORDERED_VALUE] - positions[:, :, at.ORDERED] * arrival
     net = ends[:, at.EQUITY] / start - 1.0
     fees, spread = ends[:, at.FEES] / start, ends[:, at.SPREAD] / start
-    funding = ends[:, at.FUNDING_PAID] / start
+    funding = (ends[:, at.FUNDING_PAID] + ends[:, at.BORROW_PAID]) / start
     return ScenarioOutcome(
         net_return=net,
         gross_return=net + fees + spread + funding,

@@ -33,7 +33,7 @@ class Trade:
         fees, funding: the part of the costs that `pnl` already holds (the spread is in the prices).
         reason: what closed it; "open" when it was still held at the end, valued there at the last close, at no cost.
         spread, impact: money that half spreads and market impact took; the prices, and so `pnl`, already hold them.
-        borrow, liquidation: interest on coins sold short, and the fee of a liquidation less what the venue's insurance
+        borrow, liquidation: interest on what was borrowed, and the fee of a liquidation less what the venue's insurance
             paid of the loss; the other parts of the costs that `pnl` holds.
         closing_price: price of the last fill, or the last close of a trade that is "open".
         holding_ms: from the first fill to the last; a fill inside a bar counts as at its close.
@@ -127,6 +127,13 @@ def trades_of(ledger: Sequence[LedgerEntry], marks: Mapping[str, float], time: i
             last = max(place for place, trade in enumerate(trades) if trade.symbol == event.symbol)
             trade = trades[last]
             trades[last] = replace(trade, pnl=trade.pnl - event.amount, liquidation=trade.liquidation + event.amount)
+        elif event.symbol not in positions:  # carry of a position that was closed inside the bar
+            last = max(place for place, trade in enumerate(trades) if trade.symbol == event.symbol)
+            trade = replace(trades[last], pnl=trades[last].pnl - event.amount)
+            if isinstance(event, BorrowPayment):
+                trades[last] = replace(trade, borrow=trade.borrow + event.amount)
+            else:
+                trades[last] = replace(trade, funding=trade.funding + event.amount)
         elif isinstance(event, BorrowPayment):
             positions[event.symbol].borrow += event.amount
         else:

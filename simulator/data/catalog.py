@@ -4,6 +4,7 @@
 | --- | --- |
 | `{SYMBOL}-{timeframe}.parquet` | timestamp (of the open), open, high, low, close, volume; maybe half_spread, partial |
 | `{SYMBOL}-funding.parquet` | timestamp, funding_rate |
+| `instruments.json` | no table: spot or perpetual by symbol, see `simulator.data.instruments` |
 | `news.parquet` | time, known_at, symbol (null: the whole market), text |
 | `series-{kind}-{name}.parquet`, `{SYMBOL}-book.parquet` | see `simulator.market.series` |
 | `truth.parquet`, `market.json` | of synthetic markets: the hidden state of every bar, and the recipe |
@@ -26,6 +27,7 @@ import numpy as np
 
 from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.data.archive import SYMBOL, read_truth, recorded_hash
+from simulator.data.instruments import INSTRUMENTS_FILE, StatedKind, read_instruments, stated_kinds
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import DataError
 from simulator.market.bar_checks import Issue, check_bars, check_funding, unusual_bars
@@ -84,6 +86,15 @@ class Catalog:
         """The symbols that have bars, sorted."""
         return tuple(sorted({symbol for symbol, _, _ in self._bar_files()}))
 
+    def kinds(self, funding_dir: str | Path | None = None) -> dict[str, StatedKind]:
+        """What states of each symbol whether it is spot or a perpetual; `funding_dir` as of `load`.
+
+        Raises `DataError` for statements that cannot be read or contradict each other.
+        """
+        root = self.root if funding_dir is None else Path(funding_dir)
+        funded = [path.name.removesuffix("-funding.parquet") for path in root.glob("*-funding.parquet")]
+        return stated_kinds(self.root, self.symbols(), funded)
+
     def check(self, symbols: Sequence[str] | None = None, timeframe: str | None = None) -> list[Issue]:
         """Everything wrong or noteworthy about the files, of some symbols or one timeframe where given."""
         issues: list[Issue] = []
@@ -128,9 +139,13 @@ class Catalog:
             if wanted is None or path.name.removesuffix(BOOK_SUFFIX) in wanted:
                 checks.append((path, read_books))
         checks += [(path, read_series) for path in series_in(self.root).values()]
-        rules = self.root / RULES_FILE
+        rules, instruments = self.root / RULES_FILE, self.root / INSTRUMENTS_FILE
         if rules.exists():
             checks.append((rules, read_rules))
+        if instruments.exists():
+            checks.append((instruments, read_instruments))
+            if rules.exists():
+                checks.append((self.root, lambda _: self.kinds()))
         news = self.root / "news.parquet"
         if news.exists():
             checks.append((news, lambda path: read_news(path, known)))
@@ -174,6 +189,7 @@ class Catalog:
         series = [self._series(symbol, timeframe, target, half_spread_bps, exact=bool(resample)) for symbol in chosen]
         first = min(int(one.open_time[0]) for one in series)
         stop = max(int(one.open_time[-1]) for one in series) + target
+        kinds = self.kinds(funding_dir)
         low = first if start is None else max(first, -(-start // target) * target)
         high = stop if end is None else min(stop, -(-end // target) * target)
         bars = max(0, high - low) // target
@@ -200,6 +216,7 @@ class Catalog:
             source=str(self.root),
             series={name: read_series(path).until(high) for name, path in series_in(self.root).items()},
             books={symbol: read_books(path).until(high) for symbol, path in self._books(chosen).items()},
+            kinds={symbol: kind for symbol in chosen if (kind := kinds[symbol].kind) is not None},
         )
 
     def beside(self, market: Market, timeframe: str, half_spread_bps: float = 2.0) -> Market:

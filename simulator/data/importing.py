@@ -14,6 +14,8 @@ Each file is recognised by its columns and its name, and validated before anythi
 A venue is a folder that holds bars. It becomes a catalog of its own, for one symbol is another instrument at another
 venue. News, series and funding in a folder with the name of a venue (`funding/binance-usdm` beside `binance-usdm`) go
 to that one. All other news and series go to every venue, other funding wherever its symbol has bars.
+
+What the tree states about its symbols, spot or perpetual, is written down in the catalogs' `instruments.json`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from simulator.data.archive import MARKET_MANIFEST, SYMBOL
-from simulator.data.catalog import BAR_FILE, STORED_COLUMNS, read_bars
+from simulator.data.catalog import BAR_FILE, STORED_COLUMNS, Catalog, read_bars
+from simulator.data.instruments import INSTRUMENTS_FILE, StatedKind, read_instruments, write_instruments
 from simulator.errors import DataError
 from simulator.market.events import (
     NewsItem,
@@ -36,6 +39,7 @@ from simulator.market.events import (
     read_news,
     time_findings,
 )
+from simulator.market.instruments import MarketKind
 from simulator.market.series import (
     BOOK_SUFFIX,
     SERIES_FILE,
@@ -75,6 +79,7 @@ class ImportReport:
     sources: tuple[SourceFile, ...]
     written: tuple[tuple[Path, Written], ...]
     catalogs: tuple[Path, ...]
+    kinds: dict[Path, dict[str, StatedKind]]  # of the symbols of each catalog
 
 
 @dataclass(frozen=True)
@@ -127,12 +132,13 @@ def import_tree(
     out: str | Path,
     symbols: Sequence[str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    instrument: MarketKind | None = None,
 ) -> ImportReport:
     """Make one catalog `out/VENUE` of each venue in the tree `source`; of some `symbols` only, where given.
 
     Nothing in `source` is changed. A file of a catalog that has the same content already stays as it is; one of other
     content is replaced, and the report says so. Files that are there and not in the tree stay. `progress` is called
-    with the files done and their number.
+    with the files done and their number. `instrument` is the kind of all the symbols, in place of what the tree states.
 
     Raises:
         DataError: no such folder or no Parquet file in it, a symbol that no venue has, an `out` that lies in the tree,
@@ -176,11 +182,27 @@ def import_tree(
     for venue, items in work.news.items():
         if items:
             work.write(work.out / venue / _NEWS, news_columns(in_order(items)))
+    catalogs = tuple(work.out / venue for venue in sorted(work.traded))
     return ImportReport(
         tuple(sorted(work.sources, key=lambda one: one.path)),
         tuple(sorted(work.written.items())),
-        tuple(work.out / venue for venue in sorted(work.traded)),
+        catalogs,
+        {catalog: _state_kinds(catalog, work.traded[catalog.name], instrument) for catalog in catalogs},
     )
+
+
+def _state_kinds(catalog: Path, symbols: Collection[str], instrument: MarketKind | None) -> dict[str, StatedKind]:
+    """Write down what is known of the kinds of `symbols` in `catalog`; what was written there before stays, unless
+    `instrument` says something else. Raises `DataError` as `stated_kinds` does."""
+    path = catalog / INSTRUMENTS_FILE
+    before = read_instruments(path) if path.exists() else {}
+    if instrument is not None:
+        write_instruments(path, before | dict.fromkeys(symbols, instrument))
+    found = Catalog(catalog).kinds()
+    own = {symbol: one.kind for symbol, one in found.items() if symbol in symbols and one.kind is not None}
+    if own and before | own != before:
+        write_instruments(path, before | own)
+    return {symbol: found[symbol] for symbol in sorted(symbols)}
 
 
 def _paths(work: _Work) -> list[Path]:

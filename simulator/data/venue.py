@@ -15,8 +15,9 @@ from typing import Any
 from simulator.data.archive import SYMBOL
 from simulator.documents import read_document
 from simulator.errors import DataError
-from simulator.exchange.rules import MarginTier, MarketKind, SymbolRules
+from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.files import write_whole
+from simulator.market.instruments import MarketKind
 
 RULES_FILE = "rules.json"
 # How ccxt states precision: digits after the point, or the step itself. Its third mode, significant digits, is no step.

@@ -53,8 +53,9 @@ from simulator.env.step import (
     write_observations,
 )
 from simulator.errors import DataError
+from simulator.exchange.carry import kind_of
 from simulator.exchange.costs import Costs, check_leverage
-from simulator.exchange.tape import last_closes, market_tape, terms_of
+from simulator.exchange.tape import last_closes, late_rows, market_tape, terms_of
 from simulator.exchange.venue import Venue
 from simulator.kernel import layout as at
 from simulator.kernel.layout import KernelState
@@ -130,11 +131,6 @@ class EnvConfig:
             raise DataError(f"sharpe_decay is {self.sharpe_decay}; give a share above 0 and below 1.")
         if not (math.isfinite(self.drawdown_penalty) and self.drawdown_penalty >= 0.0):
             raise DataError(f"drawdown_penalty is {self.drawdown_penalty}; give a finite number from 0 up.")
-        if self.costs.latency_bars >= self.decide_every:
-            raise DataError(
-                f"a latency of {self.costs.latency_bars} bars reaches the next decision; "
-                f"give a larger decide_every than {self.decide_every}."
-            )
 
 
 class _Accounts:
@@ -158,7 +154,16 @@ class _Accounts:
         self._begun = 0  # episodes since the last seeded reset
         tape, self._per_bar = market_tape(market, config.first + 1, stop, config.costs, config.venue)
         interval = market.interval // self._per_bar
-        terms = terms_of(market.symbols, interval, config.costs, config.max_leverage, config.venue)
+        kinds = [kind_of(symbol, market, config.venue) for symbol in market.symbols]
+        terms = terms_of(market.symbols, kinds, interval, config.costs, config.max_leverage, config.venue)
+        late, _ = late_rows(config.costs.latency_ms, interval)
+        # The row of a step in which the venue gets its actions.
+        self._due = config.costs.latency_bars * self._per_bar + late
+        if self._due >= config.decide_every * self._per_bar:
+            raise DataError(
+                f"a latency of {config.costs.latency_bars} bars and {config.costs.latency_ms} ms reaches the next "
+                f"decision; give a larger decide_every than {config.decide_every}."
+            )
         self._places = len(columns(market.symbols, config.window))
         self._unit = config.max_exposure / symbols
         self._levels = np.array(config.levels) * self._unit
@@ -221,7 +226,7 @@ class _Accounts:
         self.index += config.decide_every
         results = self._results(np.empty)
         self._over = step(
-            (row - first) * self._per_bar, config.costs.latency_bars * self._per_bar, first * self._per_bar,
+            (row - first) * self._per_bar, self._due, first * self._per_bar,
             config.actions == "continuous", config.decide_every / config.length, REWARDS.index(config.reward),
             config.sharpe_decay, config.drawdown_penalty, self.index, (self.end - self.index) / config.length,
             *self._arrays, *results,

@@ -29,8 +29,15 @@ class Costs:
         impact: coefficient Y of the square-root law ``Y sigma sqrt(quantity / volume)``; 0 for none, 1 is usual. It
             needs `participation`, which bounds the root.
         participation: largest share of a bar's volume that the account may trade; what is left waits. None: any.
-        borrow_rate: interest a year on spot coins sold short.
-        latency: bars that an order or a cancel takes to reach the venue, beyond the next open.
+        borrow_rate: interest a year on what is borrowed to trade spot: coins sold short, and cash beyond the account's
+            own. Also of symbols of which nobody states whether they are spot.
+        missing_funding_rate: what both sides of a perpetual pay at each settlement, every eight hours, that the data
+            lacks.
+        latency_bars: bars that an order or a cancel takes to reach the venue, beyond the next open.
+        latency_ms: milliseconds beyond that. The order meets the finer bar that trades then, or the bar itself, at a
+            price that has run against it, see `simulator.exchange.tape.late_share`.
+        delisting_haircut: what a position loses of its last price when its symbol is delisted; a short one pays as much
+            more.
         fill: "next_open" trades at the open after the decision; "close" at the close of the decision itself, which is
             too optimistic and only meant for comparisons with engines that do so.
         fee_currency: "quote", or "base" where the coins bought are lessened by the fee.
@@ -46,6 +53,9 @@ class Costs:
     participation: float | None = None
     borrow_rate: float = 0.1
     latency_bars: int = 0
+    latency_ms: int = 0
+    missing_funding_rate: float = 0.0001
+    delisting_haircut: float = 0.5
     fill: Literal["next_open", "close"] = "next_open"
     fee_currency: Literal["quote", "base"] = "quote"
     sizing: Literal["fee_inside", "fee_on_top"] = "fee_inside"
@@ -55,7 +65,7 @@ class Costs:
             raise DataError(f"taker_fee is {self.taker_fee}; give a fraction from 0 to below 1, as 0.0005 for 5 bps.")
         if not -0.01 < self.maker_fee < 1.0:
             raise DataError(f"maker_fee is {self.maker_fee}; give a fraction above -0.01 (a rebate) and below 1.")
-        for name in ("spread_multiplier", "impact", "borrow_rate"):
+        for name in ("spread_multiplier", "impact", "borrow_rate", "missing_funding_rate"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
                 raise DataError(f"{name} is {value}; give a finite number from 0 up.")
@@ -63,8 +73,10 @@ class Costs:
             raise DataError(f"participation is {self.participation}; give a share above 0 and up to 1, or None.")
         if self.impact > 0.0 and self.participation is None:
             raise DataError("impact needs participation: without a largest share of the volume it has no bound.")
-        if self.latency_bars < 0:
-            raise DataError(f"latency is {self.latency_bars} bars; give 0 or more.")
+        if self.latency_bars < 0 or self.latency_ms < 0:
+            raise DataError(f"latency is {self.latency_bars} bars and {self.latency_ms} ms; give 0 or more.")
+        if not 0.0 <= self.delisting_haircut < 1.0:
+            raise DataError(f"delisting_haircut is {self.delisting_haircut}; give a share from 0 to below 1.")
         choices = {"fill": ("next_open", "close"), "fee_currency": ("quote", "base")}
         choices["sizing"] = ("fee_inside", "fee_on_top")
         for name, allowed in choices.items():

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import DataError
 from simulator.exchange import logbook, snapshot
+from simulator.exchange.carry import DELISTED_AFTER_MS, delisted_bars, kind_of
 from simulator.exchange.costs import Costs, check_leverage
 from simulator.exchange.exchange_records import AccountView, Fill, LedgerEntry, Rejection
 from simulator.exchange.orders import (
@@ -34,11 +35,12 @@ from simulator.exchange.orders import (
     objection,
     resulting_position,
 )
-from simulator.exchange.tape import last_closes, market_tape, order_row, terms_of
+from simulator.exchange.tape import last_closes, late_rows, market_tape, order_row, terms_of
 from simulator.exchange.venue import Venue
 from simulator.kernel import kernel
 from simulator.kernel import layout as at
 from simulator.market.market import Market
+from simulator.market.timeframes import HOUR_MS
 
 _ORDER_ROWS = 8  # doubled whenever more orders wait
 _LOG_ROWS = 512
@@ -85,7 +87,10 @@ class Exchange:
         self.rejections: list[Rejection] = []
         self._first = index + 1
         self._tape, self._per_bar = market_tape(market, self._first, self.stop + 1, self.costs, self.venue)
-        self._terms = terms_of(market.symbols, market.interval // self._per_bar, self.costs, max_leverage, self.venue)
+        self._interval = market.interval // self._per_bar  # of a row of the tape, ms
+        kinds = [kind_of(symbol, market, self.venue) for symbol in market.symbols]
+        self._terms = terms_of(market.symbols, kinds, self._interval, self.costs, max_leverage, self.venue)
+        self._delisted = delisted_bars(market)
         self._state = at.new_state(1, len(market.symbols), _ORDER_ROWS, cash)
         self._state.accounts[0, at.MAKER_FEE] = self.costs.maker_fee
         self._state.accounts[0, at.TAKER_FEE] = self.costs.taker_fee
@@ -105,22 +110,27 @@ class Exchange:
         """The fills of the ledger."""
         return [event for event in self.ledger if isinstance(event, Fill)]
 
-    def submit(self, request: OrderRequest) -> None:
-        """Take `request` at the close of bar `index`; it reaches the venue at the next open, or later by its delay and
-        the latency. An unusable one is recorded."""
+    def submit(self, request: OrderRequest, thinking_ms: int = 0) -> None:
+        """Take `request` at the close of bar `index`; it reaches the venue at the next open, or later by its delay, the
+        latency and `thinking_ms`, the time that the decision took. An unusable one is recorded.
+
+        A cancel acts from the first open after it has arrived; a target that took thinking acts no earlier than that.
+        """
         why: tuple[RejectionReason, str] | None = None
         if self.index >= self.stop:
             why = "window_end", f"bar {self.stop} is the last"
         if isinstance(request, Cancel):
-            self._cancel(request.id, request, self._row(0), at.DROP_CANCELLED, why)
+            self._cancel(request.id, request, self._row(0, thinking_ms), at.DROP_CANCELLED, why)
         elif isinstance(request, Replace):
-            self._replace(request, why)
+            self._replace(request, why, thinking_ms)
         elif isinstance(request, Target):
-            self._submit_target(request, why)
+            self._submit_target(request, why, thinking_ms)
         else:
-            self._submit_order(request, why)
+            self._submit_order(request, why, thinking_ms)
 
-    def _submit_order(self, order: Order, why: tuple[RejectionReason, str] | None, group: int = 0) -> None:
+    def _submit_order(
+        self, order: Order, why: tuple[RejectionReason, str] | None, thinking_ms: int, group: int = 0
+    ) -> None:
         symbols = self.market.symbols
         older = self._older(order.symbol) if order.kind == "market" else []
         if order.kind == "market" and order.quantity == 0.0 and (older or self._drop_targets(order.symbol)):
@@ -134,6 +144,7 @@ class Exchange:
             position = resulting_position(order, held, beside)
         ended = bool(self._state.accounts[0, at.ENDED])
         wrong = objection(order, marks, position, ended, self.venue.rules.get(order.symbol)) or why
+        wrong = wrong or self._delisting(order.symbol)
         if wrong is None and order.id and order.id in self._live_names():
             wrong = "duplicate_id", f"an order '{order.id}' waits already"
         if wrong is not None:
@@ -149,11 +160,17 @@ class Exchange:
         self._seen += 1
         self._names[key] = order.id or f"#{key}"
         self._waiting[key] = _Waiting(order, self.index, side)
-        active = self._row(order.delay)
-        row = order_row(key, symbols.index(order.symbol), order, active, side, group, self._per_bar)
-        self._add_row(row)
+        rows, late = late_rows(self.costs.latency_ms + thinking_ms, self._interval)
+        active, column = self._first_row(order.delay) + rows, symbols.index(order.symbol)
+        self._add_row(order_row(key, column, order, active, side, group, self._per_bar, late))
 
-    def _submit_target(self, target: Target, why: tuple[RejectionReason, str] | None) -> None:
+    def _delisting(self, symbol: str) -> tuple[RejectionReason, str] | None:
+        """Why nothing of a symbol of the market can be traded any more, if it was delisted."""
+        if symbol not in self.market.symbols or self.index < self._delisted[self.market.symbols.index(symbol)]:
+            return None
+        return "delisted", f"{symbol} has had no bar for {DELISTED_AFTER_MS // HOUR_MS} hours and gets none any more"
+
+    def _submit_target(self, target: Target, why: tuple[RejectionReason, str] | None, thinking_ms: int) -> None:
         symbols, wrong = self.market.symbols, why
         if target.symbol not in symbols:
             wrong = "unknown_symbol", f"the market has {', '.join(symbols)}"
@@ -165,12 +182,15 @@ class Exchange:
             wrong = "bad_delay", f"delay {target.delay}"
         elif math.isnan(self._state.positions[0, symbols.index(target.symbol), at.MARK]):
             wrong = "no_price", f"{target.symbol} has no bar yet"
+        wrong = wrong or self._delisting(target.symbol)
         if wrong is not None:
             self.rejections.append(Rejection(self.index, target, *wrong))
             return
         self._supersede(self._older(target.symbol))
         self._drop_targets(target.symbol)
-        self._targets.append((self._row(target.delay), symbols.index(target.symbol), target))
+        rows, _ = late_rows(self.costs.latency_ms, self._interval)
+        row = self._row(target.delay, thinking_ms) if thinking_ms else self._first_row(target.delay) + rows
+        self._targets.append((row, symbols.index(target.symbol), target))
 
     def _cancel(
         self, name: str, request: OrderRequest, row: int, cause: int, why: tuple[RejectionReason, str] | None
@@ -187,8 +207,8 @@ class Exchange:
         self.rejections.append(Rejection(self.index, request, *wrong))
         return None
 
-    def _replace(self, request: Replace, why: tuple[RejectionReason, str] | None) -> None:
-        old = self._cancel(request.id, request, self._row(0), at.DROP_CANCELLED, why)
+    def _replace(self, request: Replace, why: tuple[RejectionReason, str] | None, thinking_ms: int) -> None:
+        old = self._cancel(request.id, request, self._row(0, thinking_ms), at.DROP_CANCELLED, why)
         if old is None:
             return
         given: dict[str, Any] = {"quantity": request.quantity, "limit": request.limit, "trigger": request.trigger}
@@ -201,7 +221,7 @@ class Exchange:
         if table[at_row, at.GROUP] == 0.0:
             name = f"replacement of #{key}"
             table[at_row, at.GROUP] = self._groups.setdefault(name, len(self._groups) + 1)
-        self._submit_order(replace(new, id=request.id), None, int(table[at_row, at.GROUP]))
+        self._submit_order(replace(new, id=request.id), None, thinking_ms, int(table[at_row, at.GROUP]))
 
     def _older(self, symbol: str) -> list[int]:
         """Market orders of the symbol that wait from earlier bars."""
@@ -236,8 +256,13 @@ class Exchange:
         position[at.WANTED] = np.nan
         return waited
 
-    def _row(self, delay: int) -> int:
-        """Row of the tape, counted from the market's first bar, from which on a request of now acts."""
+    def _row(self, delay: int, thinking_ms: int) -> int:
+        """Row of the tape, counted from the market's first bar, at whose open a request of now has arrived."""
+        milliseconds = self.costs.latency_ms + thinking_ms
+        return self._first_row(delay) + -(-milliseconds // self._interval)
+
+    def _first_row(self, delay: int) -> int:
+        """The same of a request that takes no milliseconds."""
         return (self.index + 1 + delay + self.costs.latency_bars) * self._per_bar
 
     def step(self, bars: int = 1) -> int:
@@ -372,10 +397,7 @@ class Exchange:
 
         Raises `DataError` where the bars so far or the terms of trading are not those of then, or `data` is damaged.
         """
-        if data.get("format") != snapshot.SNAPSHOT_FORMAT:
-            raise DataError(
-                f"the saved exchange has format {data.get('format')}; this version reads {snapshot.SNAPSHOT_FORMAT}."
-            )
+        data = snapshot.upgraded(data)
         try:
             first, index = int(data["first"]), int(data["index"])
             fresh = cls(market, first - 1, float(data["cash"]), costs, max_leverage, stop, venue)

@@ -13,14 +13,16 @@ from typing import Literal
 from simulator.exchange.orders import Order, OrderRequest, RejectionReason
 from simulator.exchange.rules import SymbolRules
 
-FillReason = Literal["order", "stop", "target", "time", "liquidation"]
+FillReason = Literal["order", "stop", "target", "time", "liquidation", "delisted"]
 
 
 @dataclass(frozen=True)
 class Fill:
-    """An execution. `price` holds half spread and impact; the two costs say how much money those were.
+    """An execution. `price` holds half spread, impact and the rounding to the tick, which counts as spread; the two
+    costs say how much money those were.
 
-    `time` is the bar's open for what traded there, its close for the others (their moment inside the bar is not known).
+    `time` is the bar's open for what traded there, a latency in milliseconds left out, and its close for the others
+    (their moment inside the bar is not known). "delisted": the venue ended the trade in the symbol.
     `order` is the id of the order, empty where none stood behind the fill. `maker`: it gave liquidity.
     """
 
@@ -54,16 +56,18 @@ class Rejection:
 
 @dataclass(frozen=True)
 class FundingPayment:
-    """A settlement: `amount` left the account (negative: was received)."""
+    """A settlement: `amount` left the account (negative: was received). `assumed`: the data lacks it, and both sides
+    pay the stated rate."""
 
     bar: int
     symbol: str
     amount: float
+    assumed: bool = False
 
 
 @dataclass(frozen=True)
 class BorrowPayment:
-    """Interest of one bar on coins sold short on a spot market."""
+    """Interest of one bar on coins sold short on a spot market, or on the cash borrowed for those held."""
 
     bar: int
     symbol: str

@@ -27,6 +27,7 @@ _FILL_REASONS: dict[int, FillReason] = {
     at.FILL_TARGET: "target",
     at.FILL_TIME: "time",
     at.FILL_LIQUIDATION: "liquidation",
+    at.FILL_DELISTED: "delisted",
 }
 _PAYMENTS: dict[int, type[Payment]] = {
     at.PAID_FUNDING: FundingPayment,
@@ -47,6 +48,7 @@ _DROP_REASONS: dict[int, RejectionReason] = {
     at.DROP_POST_ONLY: "would_take",
     at.DROP_OCO: "one_cancels_other",
     at.DROP_MIN_NOTIONAL: "min_notional",
+    at.DROP_DELISTED: "delisted",
 }
 
 
@@ -72,10 +74,12 @@ def read(
     for row in rows.tolist():
         kind, place, symbol = int(row[at.KIND]), int(row[at.LOG_BAR]), market.symbols[int(row[at.LOG_SYMBOL])]
         bar, quantity, key = place // per_bar, row[at.LOG_QUANTITY], int(row[at.LOG_ORDER])
-        if kind in _PAYMENTS:
+        if kind == at.PAID_MISSING_FUNDING:
+            yield FundingPayment(bar, symbol, row[at.LOG_FEE], assumed=True)
+        elif kind in _PAYMENTS:
             yield _PAYMENTS[kind](bar, symbol, row[at.LOG_FEE])
         elif kind in _FILL_REASONS:
-            at_open = kind in (at.FILL_ORDER, at.FILL_TIME)
+            at_open = kind in (at.FILL_ORDER, at.FILL_TIME, at.FILL_DELISTED)
             yield Fill(
                 start + (place if at_open else place + 1) * interval, bar, symbol, quantity, row[at.LOG_PRICE],
                 row[at.LOG_FEE], row[at.LOG_SPREAD], _FILL_REASONS[kind], row[at.LOG_IMPACT],

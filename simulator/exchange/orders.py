@@ -241,6 +241,7 @@ RejectionReason = Literal[
     "no_price",  # the symbol has not traded yet
     "liquidated",  # the account is over
     "window_end",  # no bar was left to fill it
+    "delisted",  # the symbol's bars have ended
     "superseded",  # a later decision about the same symbol replaced it
     "cancelled",  # by a Cancel or a Replace
     "expired",  # its time was up

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from simulator.errors import DataError
-
-MarketKind = Literal["spot", "perpetual"]
+from simulator.market.instruments import MarketKind, check_kind
 
 
 @dataclass(frozen=True)
@@ -31,8 +29,10 @@ class SymbolRules:
     """The venue's rules for one symbol. The defaults restrict nothing.
 
     Attributes:
-        kind: "spot" pays borrow costs while short and no funding; "perpetual" is linear, margined in quote currency.
-        tick, lot: steps of price and quantity; 0 for any.
+        kind: "spot" pays for what is borrowed and no funding; "perpetual" is linear, margined in quote currency, and
+            pays funding. None: the rules do not say, see `simulator.exchange.carry.kind_of`.
+        tick, lot: steps of price and quantity; 0 for any. What takes liquidity is filled on the tick, rounded against
+            the trader.
         min_quantity, max_quantity: of one order, in base units.
         min_notional: of one order, in quote currency; orders that only reduce a position are exempt.
         maker_fee, taker_fee: fractions of the notional; None: those of the account.
@@ -44,7 +44,7 @@ class SymbolRules:
         DataError: a value that no venue could mean.
     """
 
-    kind: MarketKind = "perpetual"
+    kind: MarketKind | None = None
     tick: float = 0.0
     lot: float = 0.0
     min_quantity: float = 0.0
@@ -56,8 +56,8 @@ class SymbolRules:
     liquidation_fee: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("spot", "perpetual"):
-            raise DataError(f"kind is '{self.kind}'; a symbol is 'spot' or 'perpetual'.")
+        if self.kind is not None:
+            check_kind("kind", self.kind)
         for name in ("tick", "lot", "min_quantity", "min_notional", "liquidation_fee"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +11,14 @@ import numpy as np
 
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
+from simulator.exchange.carry import SETTLEMENT_MS, delisted_bars, kind_of, missing_settlements
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules, maintenance_amounts
 from simulator.exchange.venue import Venue
 from simulator.kernel import layout as at
 from simulator.kernel.layout import Tape, Terms
+from simulator.market.instruments import MarketKind
 from simulator.market.market import Market
 from simulator.market.price_paths import PricePaths
 from simulator.market.timeframes import DAY_MS, YEAR_MS, format_time
@@ -42,10 +45,13 @@ def market_tape(market: Market, first: int, stop: int, costs: Costs, venue: Venu
     does not fit.
     """
     per_bar = 1
+    kinds = [kind_of(symbol, market, venue) for symbol in market.symbols]
+    delisted = delisted_bars(market)
+    listed = delisted == at.NEVER
     if venue.finer is not None:
         begin = max(0, first - IMPACT_BARS - 1)  # as much of the past as the impact of the first bars asks for
         market, per_bar = _refined(market, venue.finer, begin, stop)
-        first, stop = (first - begin) * per_bar, (stop - begin) * per_bar
+        first, stop, delisted = (first - begin) * per_bar, (stop - begin) * per_bar, (delisted - begin) * per_bar
     rows = slice(first, stop)
     bars = {name: _path(getattr(market, name)[rows]) for name in ("open", "high", "low", "close", "volume")}
     if costs.fill == "close":
@@ -68,10 +74,19 @@ def market_tape(market: Market, first: int, stop: int, costs: Costs, venue: Venu
                 close[0, bar - 1, column] += event.rate
             else:
                 inside[0, bar, column] += event.rate
+    missing = np.zeros((1, 0, 0))
+    for column, symbol in enumerate(market.symbols):
+        if kinds[column] != "perpetual" or costs.missing_funding_rate == 0.0:
+            continue
+        lacking, step = missing_settlements(market.funding.get(symbol, ()), begin, end)
+        if len(lacking):
+            missing = missing if missing.shape[1] else np.zeros(shape)
+            places = (lacking - begin - 1) // market.interval
+            np.add.at(missing[0, :, column], places, costs.missing_funding_rate * step / SETTLEMENT_MS)
     sigma = _sigma(market, first, stop)[None] if costs.impact > 0.0 else np.zeros(shape)
     tape = Tape(
         bars["open"], bars["high"], bars["low"], bars["close"], bars["volume"], spread, *mark, sigma, inside, close,
-        market.open_time[rows] // DAY_MS,
+        missing, market.open_time[rows] // DAY_MS, np.where(listed, at.NEVER, delisted - first),
     )  # fmt: skip
     return tape, per_bar
 
@@ -86,28 +101,34 @@ def paths_tape(paths: PricePaths) -> Tape:
     spread = np.ascontiguousarray(paths.half_spread)
     _check(bars, spread, "scenarios", (), 0, 0)
     zeros, endless = np.zeros(paths.shape), np.full(paths.shape, np.inf)
+    listed = np.full(paths.shape[2], at.NEVER, np.int64)
     return Tape(
         bars["open"], bars["high"], bars["low"], bars["close"], endless, np.nan_to_num(spread), bars["low"],
         bars["high"], bars["close"], zeros, zeros, np.ascontiguousarray(paths.funding_rate),
-        np.zeros(paths.shape[1], np.int64),
+        np.zeros((1, 0, 0)) if paths.missing_funding is None else np.ascontiguousarray(paths.missing_funding),
+        np.zeros(paths.shape[1], np.int64), listed if paths.delisted is None else paths.delisted,
     )  # fmt: skip
 
 
-def terms_of(symbols: Sequence[str], interval: int, costs: Costs, max_leverage: float, venue: Venue) -> Terms:
-    """The arrays of what trading `symbols` in bars of `interval` ms is subject to.
+def terms_of(
+    symbols: Sequence[str], kinds: Sequence[MarketKind | None], interval: int, costs: Costs, max_leverage: float,
+    venue: Venue,
+) -> Terms:  # fmt: skip
+    """The arrays of what trading `symbols`, of these kinds, in bars of `interval` ms is subject to.
 
-    Rules of other symbols are not used. Raises `DataError` for an isolated symbol that is not there.
+    A symbol whose kind is not known is charged as spot: for what is borrowed. Rules of other symbols are not used.
+    Raises `DataError` for an isolated symbol that is not there.
     """
     strangers = sorted(set(venue.isolated) - set(symbols))
     if strangers:
         raise DataError(f"isolated margin is asked for {', '.join(strangers)}; the market has {', '.join(symbols)}.")
     rules = np.zeros((len(symbols), at.RULE_FIELDS))
     tiers: list[tuple[float, float, float, float]] = []
-    for column, symbol in enumerate(symbols):
+    for column, (symbol, kind) in enumerate(zip(symbols, kinds, strict=True)):
         own = venue.rules.get(symbol, SymbolRules())
         row = rules[column]
-        row[at.SPOT] = own.kind == "spot"
-        row[at.LOT], row[at.MIN_NOTIONAL] = own.lot, own.min_notional
+        row[at.SPOT] = kind != "perpetual"
+        row[at.LOT], row[at.TICK], row[at.MIN_NOTIONAL] = own.lot, own.tick, own.min_notional
         row[at.MAKER] = np.nan if own.maker_fee is None else own.maker_fee
         row[at.TAKER] = np.nan if own.taker_fee is None else own.taker_fee
         row[at.LIQUIDATION_FEE] = own.liquidation_fee
@@ -125,6 +146,8 @@ def terms_of(symbols: Sequence[str], interval: int, costs: Costs, max_leverage: 
     scalars[at.BORROW] = costs.borrow_rate * interval / YEAR_MS
     scalars[at.FEE_IN_BASE] = costs.fee_currency == "base"
     scalars[at.FEE_ON_TOP] = costs.sizing == "fee_on_top"
+    scalars[at.TARGET_LATE] = late_rows(costs.latency_ms, interval)[1] if costs.latency_ms else 0.0
+    scalars[at.HAIRCUT] = costs.delisting_haircut
     fees = [(tier.volume, tier.maker, tier.taker) for tier in costs.fee_tiers]
     return Terms(
         rules, np.array(tiers, dtype=np.float64).reshape(-1, at.TIER_FIELDS),
@@ -132,8 +155,27 @@ def terms_of(symbols: Sequence[str], interval: int, costs: Costs, max_leverage: 
     )  # fmt: skip
 
 
-def order_row(key: int, column: int, order: Order, active: int, side: int, group: int, per_bar: int = 1) -> FloatArray:
-    """(ORDER_FIELDS,): a live order. `active` is a row of the tape; durations are bars of `per_bar` rows each."""
+def late_rows(latency_ms: int, interval: int) -> tuple[int, float]:
+    """Rows of `interval` ms that an order is late, and its `late_share` in the row that it then meets."""
+    rows, rest = divmod(latency_ms, interval)
+    return rows, late_share(rest, interval)
+
+
+def late_share(milliseconds: int, interval: int) -> float:
+    """How far the price may have run against an order that reaches the venue inside a bar, as a share of the way from
+    the bar's open to its extreme.
+
+    The price at that moment is not known. A random walk goes as far as the square root of the time, so it is taken to
+    have gone that share of the whole way against the order, and never in its favour.
+    """
+    return math.sqrt(milliseconds / interval)
+
+
+def order_row(
+    key: int, column: int, order: Order, active: int, side: int, group: int, per_bar: int = 1, late: float = 0.0
+) -> FloatArray:
+    """(ORDER_FIELDS,): a live order. `active` is a row of the tape; durations are bars of `per_bar` rows each. `late`
+    is its `late_share` there."""
     row = np.zeros(at.ORDER_FIELDS)
     row[at.LIVE], row[at.ORDER_ID], row[at.SYMBOL] = 1.0, key, column
     row[at.TYPE], row[at.AMOUNT] = _KINDS[order.kind], order.quantity
@@ -149,7 +191,7 @@ def order_row(key: int, column: int, order: Order, active: int, side: int, group
     row[at.REDUCE_ONLY] = order.reduce_only
     row[at.GROUP], row[at.SIDE] = group, side
     row[at.HOLD] = 0.0 if order.hold_bars is None else order.hold_bars * per_bar
-    row[at.MET] = -1.0
+    row[at.MET], row[at.ORDER_LATE] = -1.0, late
     return row
 
 

@@ -81,6 +81,32 @@ def impact_of(quantity: float, volume: float, sigma: float, coefficient: float) 
 
 
 @inlined
+def taker_price(reference: float, side: float, worse: float, tick: float) -> float:
+    """`reference` worsened by the fraction `worse`, and rounded to the tick against the trader.
+
+    A price below one tick is left as it is: the tick is that of another time.
+    """
+    price = reference * (1.0 + side * worse)
+    if tick > 0.0 and price > tick:
+        ticks = price / tick
+        # What lies within a millionth of a tick is on it.
+        price = tick * (math.ceil(ticks - 1e-6) if side > 0.0 else math.floor(ticks + 1e-6))
+    return price
+
+
+@inlined
+def worse_on_tick(reference: float, side: float, worse: float, tick: float) -> float:
+    """`worse` with the rounding of `taker_price`."""
+    return worse if tick == 0.0 else side * (taker_price(reference, side, worse, tick) / reference - 1.0)
+
+
+@inlined
+def late_price(first: float, high: float, low: float, side: float, late: float) -> float:
+    """The price at which an order of `side` meets a bar that opens at `first`, see `layout.ORDER_LATE`."""
+    return first if late == 0.0 else first + late * ((high if side > 0.0 else low) - first)
+
+
+@inlined
 def fee_rate(accounts: FloatArray, rules: FloatArray, n: int, s: int, maker: bool) -> float:
     """The symbol's own rate, or the account's."""
     own = rules[s, at.MAKER] if maker else rules[s, at.TAKER]
@@ -104,7 +130,8 @@ def fill(
     bar: int, s: int, order_id: float, quantity: float, reference: float, half_spread: float, impact: float,
     maker: bool,
 ) -> None:  # fmt: skip
-    """Trade `quantity` and keep the books. A taker's price is `reference` worsened by half spread and impact."""
+    """Trade `quantity` and keep the books. A taker's price is `reference` worsened by half spread and impact, and
+    rounded to the tick; the rounding counts as spread."""
     held = positions[n, s, at.QUANTITY]
     new = held + quantity
     if abs(new) <= at.DUST * max(abs(held), abs(quantity)):
@@ -115,7 +142,12 @@ def fill(
         impact = 0.0
     size = abs(quantity)
     side = 1.0 if quantity > 0.0 else -1.0
-    price = reference * (1.0 + side * (half_spread + impact))
+    price = reference
+    rounding = 0.0
+    if not maker:
+        exact = reference * (1.0 + side * (half_spread + impact))
+        price = taker_price(reference, side, half_spread + impact, rules[s, at.TICK])
+        rounding = side * (price - exact)
     rate = fee_rate(accounts, rules, n, s, maker)
     fee = size * price * rate
     cash = accounts[n, at.CASH] - quantity * price
@@ -131,7 +163,7 @@ def fill(
     else:
         positions[n, s, at.USED] += size
     accounts[n, at.CASH] = cash
-    spread_cost = size * reference * half_spread
+    spread_cost = size * reference * half_spread + size * rounding
     impact_cost = size * reference * impact
     accounts[n, at.FEES] += fee
     accounts[n, at.SPREAD] += spread_cost
@@ -146,6 +178,7 @@ def fill(
         positions[n, s, at.EXPIRY] = np.inf
         positions[n, s, at.EXIT] = at.FILL_TIME
         positions[n, s, at.MARGIN] = abs(new) * price / leverage if isolated else 0.0
+        positions[n, s, at.INSIDE] = bar if kind == at.FILL_INSIDE else -1.0
     elif abs(new) > abs(held):
         positions[n, s, at.ENTRY] = (held * positions[n, s, at.ENTRY] + (new - held) * price) / new
         if isolated:

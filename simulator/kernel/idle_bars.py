@@ -11,6 +11,7 @@ import math
 
 from simulator.arrays import FloatArray
 from simulator.kernel import layout as at
+from simulator.kernel.carry import ROUNDING
 from simulator.kernel.jit import compiled
 from simulator.kernel.layout import KernelState, Tape, Terms
 
@@ -29,18 +30,25 @@ def skip_idle_bars(
     symbols = positions.shape[0]
     if account[at.WAITING] > 0.0:
         return start
-    expiry = math.inf
+    expiry, financed, derived = math.inf, False, False
     for s in range(symbols):
         expiry = min(expiry, positions[s, at.EXPIRY])
+        quantity = positions[s, at.QUANTITY]
         margined = rules[s, at.ISOLATED] != 0.0 or rules[s, at.TIER_FIRST] != rules[s, at.TIER_STOP]
-        borrowed = rules[s, at.SPOT] != 0.0 and positions[s, at.QUANTITY] < 0.0
-        if not math.isnan(positions[s, at.WANTED]) or (positions[s, at.QUANTITY] != 0.0 and (margined or borrowed)):
+        spot = rules[s, at.SPOT] != 0.0
+        borrowed = spot and quantity < 0.0
+        financed |= spot and quantity > 0.0
+        derived |= not spot and quantity != 0.0
+        if not math.isnan(positions[s, at.WANTED]) or (quantity != 0.0 and (margined or borrowed)):
             return start
+    if financed and (derived or account[at.CASH] < -ROUNDING * account[at.EQUITY]):
+        return start
     highs, lows, closes = tape.high[0], tape.low[0], tape.close[0]
     mark_highs, mark_lows, marks = tape.mark_high[0], tape.mark_low[0], tape.mark_close[0]
     inside, at_close = tape.funding_inside[0], tape.funding_close[0]
     cash, value, peak, lowest = account[at.CASH], account[at.EQUITY], account[at.PEAK], account[at.LOWEST]
     tiered, participation = terms.fee_tiers.shape[0] > 0, terms.scalars[at.PARTICIPATION] > 0.0
+    misses = tape.missing.shape[1] > 0
     last = start
     for b in range(start, stop):
         if expiry <= bar + (b - start) or (tiered and account[at.DAY] != tape.day[b]):
@@ -59,7 +67,7 @@ def skip_idle_bars(
             else:
                 touched = highs[b, s] >= stopped or lows[b, s] < target
                 excess += quantity * mark_highs[b, s]
-            settles = inside[b, s] != 0.0 or at_close[b, s] != 0.0
+            settles = inside[b, s] != 0.0 or at_close[b, s] != 0.0 or (misses and tape.missing[0, b, s] != 0.0)
             now += quantity * marks[b, s]
             if touched or settles or math.isnan(closes[b, s]) or math.isnan(marks[b, s]):
                 quiet = False

@@ -13,11 +13,12 @@ All of them run this code, so they cannot disagree. Inside a bar, in this order:
 4. *Best path.* Targets of positions that were held since the open, then all other orders in order of submission. A
    position that is opened, enlarged or given a stop here meets its stop or its liquidation if the bar touches it. It
    never meets its target in the same bar.
-5. *Close.* Positions are marked, funding due exactly then is settled on that mark, borrowed coins are paid for, and an
-   account below its maintenance margin is liquidated.
+5. *Close.* Positions are marked, funding due exactly then is settled on that mark, what is borrowed is paid for
+   (`simulator.kernel.carry`), and an account below its maintenance margin is liquidated.
 
 So a bar that holds both stop and target takes the stop. Where finer bars are given, they decide instead: the tape then
-holds those. A bar that is absent for a symbol fills nothing of it and leaves its mark; its orders wait. Accounts are
+holds those. A bar that is absent for a symbol fills nothing of it and leaves its mark; its orders wait. What is held of
+a symbol that is delisted is closed below its last mark (above it, where it is short) by the haircut. Accounts are
 linear: ``equity = cash + sum(quantity * mark)``. No fastmath: the same input must give the same bytes.
 """
 
@@ -29,6 +30,7 @@ import numpy as np
 
 from simulator.arrays import FloatArray
 from simulator.kernel import layout as at
+from simulator.kernel.carry import ROUNDING, borrowed_cash, pay_carry
 from simulator.kernel.fills import drop, write
 from simulator.kernel.idle_bars import skip_idle_bars
 from simulator.kernel.jit import allocating, compiled
@@ -36,7 +38,7 @@ from simulator.kernel.layout import KernelState, Log, Tape, Terms
 from simulator.kernel.margin import cross_breach, isolated_breach, maintenance
 from simulator.kernel.matching import at_open, finish, inside, trail
 from simulator.kernel.targets import reach_targets
-from simulator.kernel.worst_path import close_position, end_account, liquidate, walk_worst_path
+from simulator.kernel.worst_path import close_position, delist, end_account, liquidate, walk_worst_path
 
 
 @compiled
@@ -46,16 +48,6 @@ def _settle(account: FloatArray, position: FloatArray, rate: float, log: Log, n:
     account[at.CASH] -= paid
     account[at.FUNDING_PAID] += paid
     write(log, at.PAID_FUNDING, n, bar, s, -1.0, position[at.QUANTITY], position[at.MARK], paid, 0.0, 0.0, 0.0, 0.0)
-    return float(paid)
-
-
-@compiled
-def _borrow(account: FloatArray, position: FloatArray, rate: float, log: Log, n: int, bar: int, s: int) -> float:
-    """Pay for a bar's use of borrowed coins; returns what was paid."""
-    paid = -position[at.QUANTITY] * position[at.MARK] * rate
-    account[at.CASH] -= paid
-    account[at.BORROW_PAID] += paid
-    write(log, at.PAID_BORROW, n, bar, s, -1.0, position[at.QUANTITY], position[at.MARK], paid, 0.0, 0.0, 0.0, 0.0)
     return float(paid)
 
 
@@ -70,6 +62,8 @@ def _walk_best_path(
     for s in range(symbols):
         quantity, target = positions[s, at.QUANTITY], positions[s, at.TARGET]
         if quantity == 0.0 or math.isnan(target) or math.isnan(tape.close[path, b, s]):
+            continue
+        if positions[s, at.INSIDE] == bar:  # a stop has turned it in this bar
             continue
         first = tape.open[path, b, s]
         if quantity > 0.0 and tape.high[path, b, s] > target:
@@ -190,6 +184,10 @@ def advance(
     participation = scalars[at.PARTICIPATION] > 0.0
     tiered = terms.fee_tiers.shape[0] > 0
     low, high, close, mark_close = tape.low, tape.high, tape.close, tape.mark_close
+    borrows, misses = scalars[at.BORROW] != 0.0, tape.missing.shape[1] > 0
+    delists = False
+    for s in range(symbols):
+        delists |= start <= tape.delisted[s] < stop
     # Nothing but scalar reads here: a view of a row or a call costs more than a quiet bar.
     alone = accounts.shape[0] == 1
     b = start - 1
@@ -203,7 +201,7 @@ def advance(
             return b
         bar = first_bar + b
         for n in range(accounts.shape[0]):
-            path = 0 if shared else n
+            path, carries = 0 if shared else n, False
             if accounts[n, at.ENDED] == 0.0:
                 if tiered and accounts[n, at.DAY] != tape.day[b]:
                     _new_day(accounts[n], state.traded[n], terms.fee_tiers, tape.day[b])
@@ -213,7 +211,10 @@ def advance(
                         target = targets[n if targets.shape[0] > 1 else 0, b - start, s]
                         if not math.isnan(target):
                             positions[n, s, at.WANTED] = target
+                            positions[n, s, at.LATE] = scalars[at.TARGET_LATE]
                 for s in range(symbols):
+                    if delists and tape.delisted[s] == b:
+                        delist(terms, state, log, n, bar, s)
                     if participation:
                         positions[n, s, at.USED] = 0.0
                     wanted |= not math.isnan(positions[n, s, at.WANTED])
@@ -222,19 +223,29 @@ def advance(
                         close_position(tape, terms, state, log, path, b, n, bar, s, kind, tape.open[path, b, s])
                 if wanted:
                     reach_targets(
-                        tape.open, close, tape.volume, tape.half_spread, tape.sigma, rules, terms.tiers, scalars,
-                        accounts, positions, log, path, b, n, bar,
+                        tape.open, high, low, close, tape.volume, tape.half_spread, tape.sigma, rules, terms.tiers,
+                        scalars, accounts, positions, log, path, b, n, bar,
                     )  # fmt: skip
+                    if scalars[at.TARGET_LATE] != 0.0:
+                        for s in range(symbols):
+                            positions[n, s, at.LATE] = 0.0
                 if accounts[n, at.WAITING] > 0.0:
                     _open(tape, terms, state, log, path, b, n, bar)
                 waits = accounts[n, at.WAITING] > 0.0
-                held, targeted, endangered = False, False, False
+                held, targeted, endangered, financed, derived = False, False, False, False, False
                 excess = accounts[n, at.CASH]
                 for s in range(symbols):
                     quantity = positions[n, s, at.QUANTITY]
                     if quantity == 0.0:
                         continue
                     held = True
+                    if rules[s, at.SPOT] == 0.0:
+                        derived = True
+                        carries |= misses and tape.missing[path, b, s] != 0.0
+                    elif quantity > 0.0:
+                        financed = True
+                    else:
+                        carries |= borrows
                     targeted |= not math.isnan(positions[n, s, at.TARGET])
                     if tape.funding_inside[path, b, s] != 0.0 and rules[s, at.SPOT] == 0.0:
                         _settle(accounts[n], positions[n, s], tape.funding_inside[path, b, s], log, n, bar, s)
@@ -251,12 +262,18 @@ def advance(
                         endangered = True
                     elif rules[s, at.TIER_FIRST] != rules[s, at.TIER_STOP]:
                         excess -= maintenance(abs(quantity) * worst, rules[s], terms.tiers)
+                if borrows and financed and (derived or accounts[n, at.CASH] < -ROUNDING * accounts[n, at.EQUITY]):
+                    accounts[n, at.BORROWED] = borrowed_cash(accounts[n], positions[n], rules)
+                    carries = True
+                if carries:
+                    for s in range(symbols):
+                        positions[n, s, at.CARRIED] = positions[n, s, at.QUANTITY]
                 if held and (waits or endangered or excess <= 0.0):
                     walk_worst_path(tape, terms, state, log, path, b, n, bar, -1)
                 if targeted or waits:
                     _walk_best_path(tape, terms, state, log, path, b, n, bar)
             # The close.
-            value, needed, held = accounts[n, at.CASH], 0.0, False
+            value, needed, held, financed, derived = accounts[n, at.CASH], 0.0, False, False, False
             for s in range(symbols):
                 mark = mark_close[path, b, s]
                 if math.isnan(mark):
@@ -269,12 +286,20 @@ def advance(
                 held = True
                 value += quantity * mark
                 if rules[s, at.SPOT] == 0.0:
+                    derived = True
                     if tape.funding_close[path, b, s] != 0.0:
                         value -= _settle(accounts[n], positions[n, s], tape.funding_close[path, b, s], log, n, bar, s)
-                elif quantity < 0.0 and scalars[at.BORROW] != 0.0:
-                    value -= _borrow(accounts[n], positions[n, s], scalars[at.BORROW], log, n, bar, s)
+                    carries |= misses and tape.missing[path, b, s] != 0.0
+                elif quantity > 0.0:
+                    financed = True
+                else:
+                    carries |= borrows
                 if rules[s, at.TIER_FIRST] != rules[s, at.TIER_STOP]:
                     needed += maintenance(abs(quantity) * mark, rules[s], terms.tiers)
+            if borrows and financed and (derived or accounts[n, at.CASH] < -ROUNDING * accounts[n, at.EQUITY]):
+                carries = True
+            if carries and accounts[n, at.ENDED] == 0.0:
+                value -= pay_carry(tape, terms, state, log, path, b, n, bar)
             if value <= needed and (held or value <= 0.0) and accounts[n, at.ENDED] == 0.0:
                 value = _uncovered(tape, terms, state, log, path, b, n, bar)
             accounts[n, at.EQUITY] = value

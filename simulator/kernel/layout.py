@@ -21,7 +21,11 @@ class Tape(NamedTuple):
             has none, the very arrays of the trade price.
         sigma: volatility of a bar's log return as known before the bar, for the market impact.
         funding_inside: rates settled strictly inside the bar, summed. funding_close: settled at its close.
+        missing: rates of settlements that the data lacks, summed at the bar's close; both sides pay them. Without bars
+            none is missing.
         day: (bars,) UTC day of each bar's open, for the 30-day volume that decides the fee tier.
+        delisted: (S,) the bar at whose open the venue closes what is held of a symbol, which is absent from then on;
+            `NEVER` where it stays listed.
     """
 
     open: FloatArray
@@ -36,7 +40,9 @@ class Tape(NamedTuple):
     sigma: FloatArray
     funding_inside: FloatArray
     funding_close: FloatArray
+    missing: FloatArray
     day: IntArray
+    delisted: IntArray
 
 
 class Terms(NamedTuple):
@@ -66,38 +72,49 @@ class Log(NamedTuple):
     used: IntArray
 
 
+NEVER = np.iinfo(np.int64).max  # the bar of what does not happen
+
 # Columns of the rules. TIER_FIRST .. TIER_STOP are rows of the tiers. MAKER and TAKER are NaN for the account's own.
-SPOT, LOT, MIN_NOTIONAL, MAKER, TAKER, LIQUIDATION_FEE, ISOLATED, LEVERAGE, TIER_FIRST, TIER_STOP = range(10)
-RULE_FIELDS = 10
+SPOT, LOT, MIN_NOTIONAL, MAKER, TAKER, LIQUIDATION_FEE, ISOLATED, LEVERAGE, TIER_FIRST, TIER_STOP, TICK = range(11)
+RULE_FIELDS = 11
 
 # Columns of the tiers, see simulator.exchange.rules.MarginTier and maintenance_amounts.
 FLOOR, RATE, AMOUNT_OFF, TIER_LEVERAGE = range(4)
 TIER_FIELDS = 4
 
 # The scalars. PARTICIPATION is the share of a bar's volume that one account may trade, 0 for any. BORROW is per bar.
-SPREAD_MULTIPLIER, IMPACT, PARTICIPATION, MAX_LEVERAGE, BORROW, FEE_IN_BASE, FEE_ON_TOP = range(7)
-SCALARS = 7
+# TARGET_LATE is the ORDER_LATE of targets, HAIRCUT what a position loses of its last mark when it is delisted.
+SPREAD_MULTIPLIER, IMPACT, PARTICIPATION, MAX_LEVERAGE, BORROW, FEE_IN_BASE, FEE_ON_TOP, TARGET_LATE, HAIRCUT = range(9)
+SCALARS = 9
 
 # Columns of the accounts. The sums are of what was paid so far. WAITING counts live orders, ENDED is 1 after a
-# liquidation of the account, PEAK and LOWEST are of the equity at closes, TODAY is the notional traded on DAY.
+# liquidation of the account, PEAK and LOWEST are of the equity at closes, TODAY is the notional traded on DAY. BORROWED
+# is the cash that was borrowed after the bar's open.
 CASH, EQUITY, PEAK, LOWEST, MAKER_FEE, TAKER_FEE, WAITING, ENDED, DAY, TODAY = range(10)
 FEES, SPREAD, IMPACT_PAID, FUNDING_PAID, BORROW_PAID, LIQUIDATION_PAID, INSURED = range(10, 17)
-ACCOUNT_FIELDS = 17
+BORROWED = 17
+ACCOUNT_FIELDS = 18
 
 # Columns of the positions. WANTED: target exposure that is still to be reached. EXPIRY: bar at whose open the position
 # is closed, EXIT the kind of that fill. MARGIN: set aside for an isolated position. USED: quantity traded in this bar.
-# The last three sum, over fills of orders, the quantity, its absolute value and quantity * price.
+# ORDERED and the two after it sum, over fills of orders, the quantity, its absolute value and quantity * price.
+# CARRIED: quantity after the bar's open, kept until its carry is paid at the close. INSIDE: the bar inside which the
+# position was opened or turned, -1 for one that was opened at an open. LATE: as ORDER_LATE, of the target that came
+# with this bar.
 QUANTITY, ENTRY, STOP, TARGET, MARK, EXPIRY, EXIT, MARGIN, USED, WANTED = range(10)
 ORDERED, ORDERED_ABS, ORDERED_VALUE = range(10, 13)
-POSITION_FIELDS = 13
+CARRIED, INSIDE, LATE = range(13, 16)
+POSITION_FIELDS = 16
 
 # Columns of the orders. LIVE 0: the row is free. ACTIVE: first bar in which it may act; EXPIRES: first bar in which it
 # may not, for the reason CAUSE. ARMED: has met an open (limits rest, trails have a start). SIDE: sign of the position
 # that the bracket is meant for, 0 without one. HOLD: bars after which the position is closed, 0 never. MET: the
-# bar whose open it met last.
+# bar whose open it met last. ORDER_LATE: how far the price may have run against the order when it reaches the venue
+# inside its ACTIVE bar, as a share of the way from the open to the extreme; 0 for an order that is there at the open.
 LIVE, ORDER_ID, SYMBOL, TYPE, AMOUNT, LIMIT, TRIGGER, TRAIL, ACTIVE, EXPIRES, CAUSE, IN_FORCE, REDUCE_ONLY = range(13)
 GROUP, ORDER_STOP, ORDER_TARGET, SIDE, HOLD, ARMED, MET = range(13, 20)
-ORDER_FIELDS = 20
+ORDER_LATE = 20
+ORDER_FIELDS = 21
 
 # TYPE of an order.
 MARKET_ORDER, LIMIT_ORDER, STOP_ORDER, STOP_LIMIT_ORDER, TAKE_PROFIT_ORDER, TRAILING_ORDER = range(6)
@@ -116,6 +133,11 @@ PAID_FUNDING, PAID_BORROW, PAID_INSURANCE, PAID_LIQUIDATION = range(6, 10)
     DROP_EXPIRED, DROP_IOC, DROP_FOK, DROP_POST_ONLY, DROP_OCO, DROP_MIN_NOTIONAL,
 ) = range(10, 22)  # fmt: skip
 
+# A saved account names these kinds, so those that came later stand behind.
+FILL_DELISTED, PAID_MISSING_FUNDING, DROP_DELISTED = range(22, 25)
+FILL_KINDS = (*range(FILL_ORDER, FILL_LIQUIDATION + 1), FILL_DELISTED)
+PAID_KINDS = (*range(PAID_FUNDING, PAID_LIQUIDATION + 1), PAID_MISSING_FUNDING)
+
 DUST = 1e-12  # a remainder this small beside the quantities that made it is rounding, not a position
 
 
@@ -131,6 +153,7 @@ def new_state(accounts: int, symbols: int, order_rows: int, cash: float) -> Kern
     state.accounts[:, DAY] = -1.0
     state.positions[:, :, [ENTRY, STOP, TARGET, MARK, WANTED]] = np.nan
     state.positions[:, :, EXPIRY] = np.inf
+    state.positions[:, :, INSIDE] = -1.0
     return state
 
 
@@ -143,4 +166,4 @@ def log_rows(state: KernelState) -> int:
     """How many log rows one bar of these accounts can need at most. In a group each fill lessens all the others."""
     accounts, orders, symbols = len(state.accounts), state.orders.shape[1], state.positions.shape[1]
     grouped = int((state.orders[:, :, GROUP] > 0.0).sum(axis=1).max(initial=0))
-    return accounts * (8 * orders + 16 * symbols + 2 * grouped * grouped)
+    return accounts * (8 * orders + 20 * symbols + 2 * grouped * grouped)

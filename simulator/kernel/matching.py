@@ -3,6 +3,10 @@
 A market order trades at the open. A limit trades only when the bar goes *through* it, at the limit or at the better
 open; one that already crosses the spread at its first open takes liquidity there, within its limit. A stop trades at
 the worse of its trigger and the open, a take-profit at the better, once the bar goes through it.
+
+An order that reaches the venue inside its first bar meets it at a price that has run against the order since the open
+(`fills.late_price`). What rests then trades in that bar only where the bar's close is through its level: whether an
+earlier price was there before or after the order, nobody knows.
 """
 
 from __future__ import annotations
@@ -11,7 +15,17 @@ import math
 
 from simulator.arrays import FloatArray
 from simulator.kernel import layout as at
-from simulator.kernel.fills import available, drop, fee_rate, fill, impact_of, on_lot, unit_cost
+from simulator.kernel.fills import (
+    available,
+    drop,
+    fee_rate,
+    fill,
+    impact_of,
+    late_price,
+    on_lot,
+    unit_cost,
+    worse_on_tick,
+)
 from simulator.kernel.jit import compiled
 from simulator.kernel.layout import KernelState, Log, Tape, Terms
 from simulator.kernel.margin import room
@@ -114,6 +128,8 @@ def execute(
     if take > closing + at.DUST * size:
         rate = fee_rate(state.accounts, terms.rules, n, s, maker)
         worse = half_spread + impact_of(take, volume, sigma, strength)
+        if not maker:
+            worse = worse_on_tick(reference, side, worse, rules[at.TICK])
         cost = unit_cost(rate, worse, side, scalars)
         fits = room(
             state.accounts, state.positions, tape.open, tape.close, terms.rules, terms.tiers, path, b, n, s, closing,
@@ -162,8 +178,9 @@ def at_open(
     """What one active order does at the open of its symbol's bar."""
     order = state.orders[n, m]
     s = int(order[at.SYMBOL])
-    first = tape.open[path, b, s]
     side = 1.0 if order[at.AMOUNT] > 0.0 else -1.0
+    late = order[at.ORDER_LATE] if order[at.ACTIVE] == bar else 0.0
+    first = late_price(tape.open[path, b, s], tape.high[path, b, s], tape.low[path, b, s], side, late)
     kind = order[at.TYPE]
     fresh = order[at.ARMED] == 0.0
     order[at.ARMED] = 1.0
@@ -211,6 +228,8 @@ def inside(tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b:
     # How far the bar goes against and for a resting order of this side.
     up = tape.high[path, b, s] if side > 0.0 else tape.low[path, b, s]
     down = tape.low[path, b, s] if side > 0.0 else tape.high[path, b, s]
+    if order[at.ORDER_LATE] > 0.0 and order[at.ACTIVE] == bar:
+        down = tape.close[path, b, s]
     kind = order[at.TYPE]
     if kind == at.LIMIT_ORDER:
         if side * (order[at.LIMIT] - down) > 0.0:

@@ -8,7 +8,17 @@ import numpy as np
 
 from simulator.arrays import FloatArray
 from simulator.kernel import layout as at
-from simulator.kernel.fills import available, fee_rate, fill, impact_of, on_lot, unit_cost, write
+from simulator.kernel.fills import (
+    available,
+    fee_rate,
+    fill,
+    impact_of,
+    late_price,
+    on_lot,
+    unit_cost,
+    worse_on_tick,
+    write,
+)
 from simulator.kernel.jit import inlined
 from simulator.kernel.layout import Log
 from simulator.kernel.margin import room
@@ -16,9 +26,9 @@ from simulator.kernel.margin import room
 
 @inlined
 def reach_targets(
-    opens: FloatArray, closes: FloatArray, volumes: FloatArray, half_spread: FloatArray, sigmas: FloatArray,
-    rules: FloatArray, tiers: FloatArray, scalars: FloatArray, accounts: FloatArray, positions: FloatArray, log: Log,
-    path: int, b: int, n: int, bar: int,
+    opens: FloatArray, highs: FloatArray, lows: FloatArray, closes: FloatArray, volumes: FloatArray,
+    half_spread: FloatArray, sigmas: FloatArray, rules: FloatArray, tiers: FloatArray, scalars: FloatArray,
+    accounts: FloatArray, positions: FloatArray, log: Log, path: int, b: int, n: int, bar: int,
 ) -> None:  # fmt: skip
     """Trade every wanted exposure at the open, sized there so that it holds after the costs.
 
@@ -44,12 +54,14 @@ def reach_targets(
         after, share = equity, 1.0
         if increases:
             after, share = _solve(
-                opens, closes, volumes, half_spread, sigmas, rules, scalars, accounts, positions, path, b, n, equity
-            )
+                opens, highs, lows, closes, volumes, half_spread, sigmas, rules, scalars, accounts, positions, path, b,
+                n, equity,
+            )  # fmt: skip
         else:
             after = _equity_after_all(
-                opens, closes, volumes, half_spread, sigmas, rules, scalars, accounts, positions, path, b, n, equity
-            )
+                opens, highs, lows, closes, volumes, half_spread, sigmas, rules, scalars, accounts, positions, path, b,
+                n, equity,
+            )  # fmt: skip
         for s in range(symbols):
             wanted = positions[n, s, at.WANTED]
             if math.isnan(wanted) or math.isnan(closes[path, b, s]):
@@ -73,10 +85,13 @@ def reach_targets(
             volume, sigma = volumes[path, b, s], sigmas[path, b, s]
             spread = half_spread[path, b, s] * scalars[at.SPREAD_MULTIPLIER]
             size, side = abs(change), 1.0 if change > 0.0 else -1.0
+            late = positions[n, s, at.LATE]
+            reference = late_price(price, highs[path, b, s], lows[path, b, s], side, late)
             take = min(size, available(volume, positions[n, s, at.USED], scalars[at.PARTICIPATION]))
             short_of_volume = take < size
             if grows:
                 worse = spread + impact_of(take, volume, sigma, scalars[at.IMPACT])
+                worse = _worse_than_open(price, reference, side, worse, rules[s, at.TICK])
                 cost = unit_cost(fee_rate(accounts, rules, n, s, False), worse, side, scalars)
                 fits = room(
                     accounts, positions, opens, closes, rules, tiers, path, b, n, s, 0.0, price, cost,
@@ -99,16 +114,23 @@ def reach_targets(
                     write(log, at.DROP_MIN_NOTIONAL, n, bar, s, -1.0, side * take, wanted, 0.0, 0.0, 0.0, 0.0, 0.0)
                 continue
             fill(
-                accounts, positions, rules, scalars, log, at.FILL_ORDER, n, bar, s, -1.0, side * take, price, spread,
-                impact_of(take, volume, sigma, scalars[at.IMPACT]), False,
+                accounts, positions, rules, scalars, log, at.FILL_ORDER, n, bar, s, -1.0, side * take, reference,
+                spread, impact_of(take, volume, sigma, scalars[at.IMPACT]), False,
             )  # fmt: skip
 
 
 @inlined
+def _worse_than_open(first: float, reference: float, side: float, worse: float, tick: float) -> float:
+    """By what fraction of the open a taker's price is worse than it, where it trades at `reference` and `worse`."""
+    worse = worse_on_tick(reference, side, worse, tick)
+    return worse if reference == first else side * (reference / first * (1.0 + side * worse) - 1.0)
+
+
+@inlined
 def _equity_after_all(
-    opens: FloatArray, closes: FloatArray, volumes: FloatArray, half_spread: FloatArray, sigmas: FloatArray,
-    rules: FloatArray, scalars: FloatArray, accounts: FloatArray, positions: FloatArray, path: int, b: int, n: int,
-    equity: float,
+    opens: FloatArray, highs: FloatArray, lows: FloatArray, closes: FloatArray, volumes: FloatArray,
+    half_spread: FloatArray, sigmas: FloatArray, rules: FloatArray, scalars: FloatArray, accounts: FloatArray,
+    positions: FloatArray, path: int, b: int, n: int, equity: float,
 ) -> float:  # fmt: skip
     """Equity once every wanted exposure is reached, if neither volume nor margin stands in the way.
 
@@ -131,6 +153,8 @@ def _equity_after_all(
                 closed = abs(held) if turns else abs(held) - abs(wanted) * after
                 side = -1.0 if held > 0.0 else 1.0
                 worse = spread + impact_of(closed / price, volumes[path, b, s], sigmas[path, b, s], scalars[at.IMPACT])
+                reference = late_price(price, highs[path, b, s], lows[path, b, s], side, positions[n, s, at.LATE])
+                worse = _worse_than_open(price, reference, side, worse, rules[s, at.TICK])
                 # The fee of what is bought back is paid in money, also where the fee of a purchase is taken in coins.
                 free = scalars[at.FEE_ON_TOP] != 0.0
                 cost = worse if free else worse + rate * (1.0 + side * worse)
@@ -139,8 +163,11 @@ def _equity_after_all(
             if grows or turns:
                 stays = 0.0 if turns else abs(held)
                 added = abs(wanted) * after - stays
+                side = 1.0 if wanted > 0.0 else -1.0
                 worse = spread + impact_of(added / price, volumes[path, b, s], sigmas[path, b, s], scalars[at.IMPACT])
-                cost = unit_cost(rate, worse, 1.0 if wanted > 0.0 else -1.0, scalars)
+                reference = late_price(price, highs[path, b, s], lows[path, b, s], side, positions[n, s, at.LATE])
+                worse = _worse_than_open(price, reference, side, worse, rules[s, at.TICK])
+                cost = unit_cost(rate, worse, side, scalars)
                 above += cost * stays
                 below += cost * abs(wanted)
         if below <= 0.0:  # costs above all that is held: no equity would be left to share out
@@ -151,9 +178,9 @@ def _equity_after_all(
 
 @inlined
 def _solve(
-    opens: FloatArray, closes: FloatArray, volumes: FloatArray, half_spread: FloatArray, sigmas: FloatArray,
-    rules: FloatArray, scalars: FloatArray, accounts: FloatArray, positions: FloatArray, path: int, b: int, n: int,
-    equity: float,
+    opens: FloatArray, highs: FloatArray, lows: FloatArray, closes: FloatArray, volumes: FloatArray,
+    half_spread: FloatArray, sigmas: FloatArray, rules: FloatArray, scalars: FloatArray, accounts: FloatArray,
+    positions: FloatArray, path: int, b: int, n: int, equity: float,
 ) -> tuple[float, float]:  # fmt: skip
     """Equity after the increases, and the share of them that the leverage cap allows: all give way alike."""
     above, below, held_gross, growing, wanted_gross = equity, 1.0, 0.0, 0.0, 0.0
@@ -169,8 +196,10 @@ def _solve(
         worse = half_spread[path, b, s] * scalars[at.SPREAD_MULTIPLIER]
         if scalars[at.IMPACT] != 0.0:
             worse += impact_of(added / price, volumes[path, b, s], sigmas[path, b, s], scalars[at.IMPACT])
-        rate = fee_rate(accounts, rules, n, s, False)
-        cost = unit_cost(rate, worse, 1.0 if wanted > 0.0 else -1.0, scalars)
+        rate, side = fee_rate(accounts, rules, n, s, False), 1.0 if wanted > 0.0 else -1.0
+        reference = late_price(price, highs[path, b, s], lows[path, b, s], side, positions[n, s, at.LATE])
+        worse = _worse_than_open(price, reference, side, worse, rules[s, at.TICK])
+        cost = unit_cost(rate, worse, side, scalars)
         above += cost * abs(held)
         below += cost * abs(wanted)
         growing += abs(held)

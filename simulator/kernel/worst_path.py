@@ -1,8 +1,8 @@
 """Compiled: the worst path through a bar, on which stops and liquidations are met.
 
 All prices run from the open to the worst extreme for the position held, at the same pace; what is met first happens
-first. A position that was opened inside the bar runs from the best extreme to the worst: the moment of its opening is
-not known, so it is assumed to lie before the worst price.
+first. A position that was opened or turned inside the bar runs from the best extreme to the worst: the moment of
+its opening is not known, so it is assumed to lie before the worst price.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 
 from simulator.arrays import FloatArray
 from simulator.kernel import layout as at
-from simulator.kernel.fills import available, fill, forget_target, impact_of, on_lot, write
+from simulator.kernel.fills import available, drop, fill, forget_target, impact_of, on_lot, write
 from simulator.kernel.jit import allocating, compiled
 from simulator.kernel.layout import KernelState, Log, Tape, Terms
 from simulator.kernel.margin import cross_breach, isolated_breach, price_on_path
-from simulator.kernel.matching import cancel, inside
+from simulator.kernel.matching import cancel, finish, inside
 
 
 @compiled
@@ -80,6 +80,26 @@ def liquidate(
 
 
 @compiled
+def delist(terms: Terms, state: KernelState, log: Log, n: int, bar: int, s: int) -> None:
+    """The venue has ended the trade in a symbol: a position is closed at its last mark, worse by the haircut, and what
+    waits is dropped. Its volume, spread and impact are those of no bar; the haircut stands for all."""
+    account, position = state.accounts[n], state.positions[n, s]
+    quantity = position[at.QUANTITY]
+    if quantity != 0.0:
+        side = 1.0 if quantity < 0.0 else -1.0
+        fill(
+            state.accounts, state.positions, terms.rules, terms.scalars, log, at.FILL_DELISTED, n, bar, s, -1.0,
+            -quantity, position[at.MARK] * (1.0 + side * terms.scalars[at.HAIRCUT]), 0.0, 0.0, False,
+        )  # fmt: skip
+    forget_target(position, log, at.DROP_DELISTED, n, bar, s)
+    for m in range(state.orders.shape[1]):
+        order = state.orders[n, m]
+        if order[at.LIVE] != 0.0 and int(order[at.SYMBOL]) == s:
+            drop(log, at.DROP_DELISTED, n, bar, order, order[at.AMOUNT])
+            finish(account, order)
+
+
+@compiled
 def end_account(account: FloatArray, positions: FloatArray, orders: FloatArray, log: Log, n: int, bar: int) -> None:
     """A cross liquidation ends the account, unless isolated positions live on."""
     cancel(account, orders, log, at.DROP_LIQUIDATED, n, bar, -1)
@@ -92,21 +112,27 @@ def end_account(account: FloatArray, positions: FloatArray, orders: FloatArray, 
 
 
 @compiled
-def _extremes(tape: Tape, positions: FloatArray, path: int, b: int, s: int, fresh: int) -> tuple[float, float]:
+def _extremes(
+    tape: Tape, positions: FloatArray, path: int, b: int, bar: int, s: int, fresh: int
+) -> tuple[float, float]:  # fmt: skip
     """First and last trade price of the worst path through a present bar, for the position held."""
     low, high = tape.low[path, b, s], tape.high[path, b, s]
     worst, best = (low, high) if positions[s, at.QUANTITY] > 0.0 else (high, low)
-    return best if s == fresh else tape.open[path, b, s], worst
+    return best if s == fresh or positions[s, at.INSIDE] == bar else tape.open[path, b, s], worst
 
 
 @compiled
-def _mark_extremes(tape: Tape, positions: FloatArray, path: int, b: int, s: int, fresh: int) -> tuple[float, float]:
+def _mark_extremes(
+    tape: Tape, positions: FloatArray, path: int, b: int, bar: int, s: int, fresh: int
+) -> tuple[float, float]:  # fmt: skip
     """The same of the mark; both are the last mark where the bar is absent."""
     if math.isnan(tape.close[path, b, s]):
         return positions[s, at.MARK], positions[s, at.MARK]
     low, high = tape.mark_low[path, b, s], tape.mark_high[path, b, s]
     worst, best = (low, high) if positions[s, at.QUANTITY] > 0.0 else (high, low)
-    return best if s == fresh else min(max(tape.open[path, b, s], low), high), worst
+    if s == fresh or positions[s, at.INSIDE] == bar:
+        return best, worst
+    return min(max(tape.open[path, b, s], low), high), worst
 
 
 @compiled
@@ -128,7 +154,7 @@ def walk_worst_path(
     account, positions = state.accounts[n], state.positions[n]
     symbols, rows = positions.shape[0], state.orders.shape[1]
     for _ in range(3 * symbols + rows):
-        breach = _first_breach(tape, terms, state, path, b, n, fresh)
+        breach = _first_breach(tape, terms, state, path, b, n, bar, fresh)
         # What is met first, no later than the breach. Equal shares: stops do not touch one another.
         best, stopped, triggered = 2.0, -1, -1
         for s in range(symbols):
@@ -138,7 +164,7 @@ def walk_worst_path(
             # A stop that the volume filled in part is closed at the next opens.
             if positions[s, at.EXIT] == at.FILL_STOP or (fresh >= 0 and s != fresh):
                 continue
-            first, worst = _extremes(tape, positions, path, b, s, fresh)
+            first, worst = _extremes(tape, positions, path, b, bar, s, fresh)
             share = _share_of(stop, 1.0 if quantity > 0.0 else -1.0, first, worst)
             if share < best:
                 best, stopped = share, s
@@ -150,14 +176,14 @@ def walk_worst_path(
                 continue
             if positions[s, at.QUANTITY] * order[at.AMOUNT] >= 0.0 or math.isnan(tape.close[path, b, s]):
                 continue
-            first, worst = _extremes(tape, positions, path, b, s, fresh)
+            first, worst = _extremes(tape, positions, path, b, bar, s, fresh)
             share = _share_of(order[at.TRIGGER], -1.0 if order[at.AMOUNT] > 0.0 else 1.0, first, worst)
             if share < best:
                 best, triggered = share, m
         if best <= breach and triggered >= 0:
             inside(tape, terms, state, log, path, b, n, triggered, bar)
         elif best <= breach and stopped >= 0:
-            first, worst = _extremes(tape, positions, path, b, stopped, fresh)
+            first, worst = _extremes(tape, positions, path, b, bar, stopped, fresh)
             stop = positions[stopped, at.STOP]
             reference = min(stop, first) if positions[stopped, at.QUANTITY] > 0.0 else max(stop, first)
             close_position(tape, terms, state, log, path, b, n, bar, stopped, at.FILL_STOP, reference)
@@ -168,14 +194,16 @@ def walk_worst_path(
 
 
 @allocating
-def _first_breach(tape: Tape, terms: Terms, state: KernelState, path: int, b: int, n: int, fresh: int) -> float:
+def _first_breach(
+    tape: Tape, terms: Terms, state: KernelState, path: int, b: int, n: int, bar: int, fresh: int
+) -> float:  # fmt: skip
     """Share of the worst path at which the account or an isolated position is liquidated first; 2 for none."""
     positions = state.positions[n]
     symbols = positions.shape[0]
     firsts, worsts = np.empty(symbols), np.empty(symbols)
     earliest = 2.0
     for s in range(symbols):
-        firsts[s], worsts[s] = _mark_extremes(tape, positions, path, b, s, fresh)
+        firsts[s], worsts[s] = _mark_extremes(tape, positions, path, b, bar, s, fresh)
         if positions[s, at.QUANTITY] != 0.0 and terms.rules[s, at.ISOLATED] != 0.0:
             earliest = min(earliest, isolated_breach(positions[s], firsts[s], worsts[s], terms.rules[s], terms.tiers))
     cash = state.accounts[n, at.CASH]
@@ -201,7 +229,7 @@ def _liquidate_at(
     symbols = positions.shape[0]
     firsts, worsts = np.empty(symbols), np.empty(symbols)
     for s in range(symbols):
-        firsts[s], worsts[s] = _mark_extremes(tape, positions, path, b, s, fresh)
+        firsts[s], worsts[s] = _mark_extremes(tape, positions, path, b, bar, s, fresh)
     whole = cross_breach(account[at.CASH], positions, firsts, worsts, terms.rules, terms.tiers) <= share
     for s in range(symbols):
         if positions[s, at.QUANTITY] == 0.0:
@@ -213,7 +241,7 @@ def _liquidate_at(
         if goes:
             reference = positions[s, at.MARK]
             if not math.isnan(tape.close[path, b, s]):
-                first, worst = _extremes(tape, positions, path, b, s, fresh)
+                first, worst = _extremes(tape, positions, path, b, bar, s, fresh)
                 reference = price_on_path(first, worst, share)
             liquidate(tape, terms, state, log, path, b, n, bar, s, reference)
     if whole:

@@ -25,6 +25,7 @@ import numpy as np
 from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.errors import DataError, LookAheadError
 from simulator.market.events import FundingEvent, NewsItem
+from simulator.market.instruments import MarketKind
 from simulator.market.resample import CoarseBars, resample_arrays
 from simulator.market.series import DataSeries, OrderBook, OrderBooks
 from simulator.market.timeframes import BAR_COLUMNS, interval_of
@@ -44,7 +45,8 @@ class Market:
     """History of S symbols on one grid of T bars (see the module's docstring for units).
 
     `half_spread` is a fraction of the price, per bar. `truth` exists for synthetic markets only and is never reachable
-    from a view. Equal content gives an equal `content_hash`, whatever file it came from.
+    from a view. Equal content gives an equal `content_hash`, whatever file it came from; `kinds` is no content: it says
+    how to trade, not what happened.
     """
 
     symbols: tuple[str, ...]
@@ -63,6 +65,7 @@ class Market:
     source: str = "memory"
     series: dict[str, DataSeries] = field(default_factory=dict)  # by name, like onchain/BTC
     books: dict[str, OrderBooks] = field(default_factory=dict)  # by symbol
+    kinds: dict[str, MarketKind] = field(default_factory=dict)  # spot or perpetual, of the symbols where it is known
 
     def __post_init__(self) -> None:
         shape = (len(self.open_time), len(self.symbols))
@@ -151,6 +154,7 @@ class Market:
             truth=None if self.truth is None else self.truth.select(symbols),
             partial=None if self.partial is None else np.ascontiguousarray(self.partial[:, columns]),
             books={symbol: self.books[symbol] for symbol in symbols if symbol in self.books},
+            kinds={symbol: self.kinds[symbol] for symbol in symbols if symbol in self.kinds},
         )
 
     def resample(self, timeframe: str) -> Market:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import DataError
+from simulator.market.instruments import MarketKind
 
 _FIELDS = ("open", "high", "low", "close", "half_spread", "funding_rate")
 
@@ -23,6 +24,12 @@ class PricePaths:
         half_spread: half the bid-ask spread as a fraction of the price.
         funding_rate: rate settled at the close of that bar, 0 where nothing is settled. A long position of
             notional ``n`` pays ``n * rate``; a short one receives it.
+        interval: length of a bar in ms; 0 where it is not known. Borrowing and latency need it.
+        kinds: of the symbols; empty: all are perpetuals.
+        missing_funding: rates of settlements that the data lacks, which both sides pay at the close of that bar; None
+            where none is missing.
+        delisted: (S,) the bar at whose open what is held is closed, see `simulator.exchange.carry.delisted_bars`; None
+            where all symbols stay listed.
     """
 
     open: NDArray[np.float64]
@@ -31,6 +38,10 @@ class PricePaths:
     close: NDArray[np.float64]
     half_spread: NDArray[np.float64]
     funding_rate: NDArray[np.float64]
+    interval: int = 0
+    kinds: tuple[MarketKind | None, ...] = ()
+    missing_funding: NDArray[np.float64] | None = None
+    delisted: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         shape = self.open.shape
@@ -40,6 +51,12 @@ class PricePaths:
             array = getattr(self, name)
             if array.shape != shape:
                 raise DataError(f"PricePaths.{name} has shape {array.shape}, open has {shape}; make them equal.")
+        for name, given in (("missing_funding", self.missing_funding), ("delisted", self.delisted)):
+            wanted = shape if name == "missing_funding" else shape[2:]
+            if given is not None and given.shape != wanted:
+                raise DataError(f"PricePaths.{name} has shape {given.shape}; it must have {wanted}.")
+        if self.kinds and len(self.kinds) != shape[2]:
+            raise DataError(f"PricePaths.kinds names {len(self.kinds)} symbols, open has {shape[2]}.")
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -75,6 +75,7 @@ def generate(config: SyntheticConfig) -> Market:
         volume=volume,
         half_spread=course.half_spread[0],
         funding=funding,
+        kinds=dict.fromkeys(config.symbols, "perpetual"),
         news=write_news(
             config.symbols,
             open_time,

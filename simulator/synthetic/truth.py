@@ -131,6 +131,7 @@ class Truth:
             close=course.close,
             half_spread=course.half_spread,
             funding_rate=course.funding_rate.sum(axis=3),
+            interval=interval,
         )
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cryptosentinel.episode import EpisodeResult, play
+from cryptosentinel.episode import EpisodeResult, ThinkingTime, play
 from cryptosentinel.guard.guard import GuardLimits
 from cryptosentinel.llm.chat_codec import ChatMessages
-from cryptosentinel.llm.engine import Engine
+from cryptosentinel.llm.engine import Completion, Engine, Usage
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies
@@ -184,3 +184,33 @@ def test_a_role_that_never_answers_does_not_stop_the_others(role: str) -> None:
     assert mute and not any(t.valid for t in mute) and len(episode.decisions) == 30
     assert all(decision.manager.valid for _, decision in episode.decisions)
     assert {decision.symbols for _, decision in episode.decisions} == {(s,) for s in synthetic().symbols}
+
+
+class Slow(ScriptedEngine):
+    """The scripted team, of which every answer says that it took four minutes."""
+
+    def generate(self, requests: Any) -> list[Completion]:
+        usage = Usage(seconds=240.0)
+        return [replace(answer, usage=usage) for answer in super().generate(requests)]
+
+
+def test_the_time_to_think_delays_the_orders() -> None:
+    """The decisions on the coins follow one another; each says how late its orders were."""
+
+    def played(thinking_time: ThinkingTime) -> EpisodeResult:
+        game = BacktestRun(synthetic(), WINDOW)
+        task = play(make_team(), game, guard_limits(), 4, thinking_time=thinking_time)
+        return run_all([task], Slow(codec(), half_taught_policies()))[0]
+
+    free, measured = played(0.0), played("measured")
+    assert {decision.thinking_ms for _, decision in free.decisions} == {0}
+    at_bar: dict[int, int] = {}
+    for bar, decision in measured.decisions:
+        at_bar[bar] = at_bar.get(bar, 0) + round(1000 * decision.usage.seconds)
+        assert decision.thinking_ms == at_bar[bar] > 0
+    first, late = free.result.fills[0], measured.result.fills[0]
+    side = 1.0 if first.quantity > 0.0 else -1.0
+    assert (late.bar, late.quantity) == (first.bar, first.quantity)
+    assert side * (late.price - first.price) > 0.0
+    assert played("measured").result.fills == measured.result.fills  # the same seconds, the same run
+    assert {decision.thinking_ms for _, decision in played(90.0).decisions} <= {90_000 * n for n in range(1, 9)}

@@ -18,6 +18,7 @@ from backend.runs.requests import RUNS, BacktestRequest, Observer
 from simulator.data.catalog import Catalog, SeriesInfo
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import UserError
+from simulator.market.instruments import MARKET_KINDS
 from simulator.market.timeframes import TIMEFRAMES
 from ui.access import escape_markdown, mistakes_explained, open_store, read_run
 from ui.pages.run import show_run
@@ -132,6 +133,15 @@ def _realism(folder: Path, series: list[SeriesInfo]) -> list[str]:
             "Compare with", list(BASELINES), default=list(preset.evaluation.baselines), format_func=title_of,
             help="The oracle takes part only where the truth of a synthetic market is known.",
         )  # fmt: skip
+        instrument = preset.market.instrument
+        unknown = [symbol for symbol, stated in Catalog(folder).kinds().items() if stated.kind is None]
+        if unknown and not instrument:
+            chosen = left.selectbox(
+                "What the bars are of", ["not stated", *MARKET_KINDS],
+                help=f"Nothing states it for {', '.join(unknown)}. Not stated: shorts and borrowed cash pay "
+                "costs.borrow_rate, as on a spot market.",
+            )  # fmt: skip
+            instrument = "" if chosen == "not stated" else chosen
         if (folder / RULES_FILE).exists():
             ruled = ", ".join(read_rules(folder / RULES_FILE))
             use_rules = st.toggle("The venue's rules", value=True, help=f"{RULES_FILE} has those of {ruled}.")
@@ -143,6 +153,7 @@ def _realism(folder: Path, series: list[SeriesInfo]) -> list[str]:
         f"costs.taker_fee={fee / 1e4!r}", f"costs.half_spread_bps={spread!r}",
         f"costs.impact={(costs.impact or 1.0 if impact else 0.0)!r}",
         f"costs.participation={(costs.participation or 0.1 if impact else 0.0)!r}",
+        f"market.instrument={instrument!r}",
         f"costs.latency_bars={int(latency)}", f"venue.finer={('' if finer == 'none' else finer)!r}",
         f"venue.rules={('' if use_rules else 'none')!r}", f"evaluation.baselines={list(baselines)!r}",
     ]  # fmt: skip

@@ -19,6 +19,7 @@ from cryptosentinel.team import derive_seed
 from cryptosentinel.tools.context import horizon_volatility
 from simulator.backtest.scenarios import recorded_path
 from simulator.errors import DataError
+from simulator.exchange.costs import Costs
 from simulator.exchange.exchange_records import AccountView
 from simulator.market.market import Market, MarketView
 from simulator.market.price_paths import PricePaths
@@ -58,11 +59,11 @@ class Query:
         """An account that holds the query's exposure, entered at the last close."""
         return account_holding(self.view(), self.symbol, self.exposure)
 
-    def scenarios(self, paths: int, bars: int) -> PricePaths:
+    def scenarios(self, paths: int, bars: int, costs: Costs | None = None) -> PricePaths:
         """Simulated scenarios of the state where the market's truth is known, the recorded one (a single path)
-        otherwise."""
+        otherwise, in which `costs` have the rate of funding that the data lacks."""
         if self.market.truth is None:
-            scenarios = recorded_path(self.market, self.bar, bars)
+            scenarios = recorded_path(self.market, self.bar, bars, costs)
         else:
             belief = None if self.belief is None else [self.belief]
             scenarios = truth_of(self.market).scenarios(self.market, self.bar, paths, bars, self.seed, belief)

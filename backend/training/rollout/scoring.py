@@ -47,7 +47,7 @@ class RolloutScorer:
     ) -> None:
         self.query = query
         self._outcome_scale = outcome_scale
-        self._scenarios = query.scenarios(paths, horizon)
+        self._scenarios = query.scenarios(paths, horizon, costs)
         self._costs = costs
         self._max_leverage = max_leverage
         self._view = query.view()

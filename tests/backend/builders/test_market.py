@@ -16,21 +16,24 @@ from backend.builders.market import (
     Account,
     account_of,
     costs_of,
+    describe_carry,
     describe_costs,
     describe_venue,
     is_historical,
     load_market,
     other_costs,
+    thinking_time_of,
     unknown_to_training,
     venue_of,
     venue_record,
 )
 from backend.config.load import config_from_dict
-from backend.config.schema import Config
+from backend.config.schema import Config, ConfigError
 from simulator.backtest.run import BacktestRun, Window, orders_for_target, run_backtest
 from simulator.data.archive import write_market
 from simulator.data.venue import write_rules
 from simulator.errors import DataError
+from simulator.exchange.carry import carry_of
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
@@ -138,7 +141,7 @@ def test_finer_bars_serve_the_symbols_that_have_them(folder: Path) -> None:
     # A stop and a target in one bar: the finer bars know which was first, and both symbols can be traded.
     result = run_backtest(market, EqualWeight(), Window(5, len(market) - 1), **account.terms)
     assert {fill.symbol for fill in result.fills} == set(SYMBOLS)
-    assert venue_record(account.venue, market)["finer"] == finer.content_hash
+    assert venue_record(account, market)["finer"] == finer.content_hash
 
 
 def test_mark_prices_beside_the_bars_value_the_account(folder: Path) -> None:
@@ -249,3 +252,36 @@ def test_targets_are_traded_in_whole_lots_and_never_refused_for_them(
     assert not reasons & {"off_lot", "off_tick", "min_quantity"}
     for fill in run.result().fills:
         assert abs(fill.quantity / lot - round(fill.quantity / lot)) < 1e-6
+
+
+def test_the_kind_of_bars_is_known_asked_for_or_charged_and_said(folder: Path) -> None:
+    config = config_on(folder)
+    market = loaded(config)
+    assert market.kinds == {}
+    words = describe_carry(account_of(config, market), market)
+    assert words == (
+        "AAAUSDT, BBBUSDT as spot, since nothing states what they are (market.instrument does): 10 % a year on what is "
+        "borrowed"
+    )
+    config = config_from_dict({"market": {"data": str(folder), "instrument": "perpetual"}})
+    market = loaded(config)
+    words = describe_carry(account_of(config, market), market, Window(10, 70))
+    assert "as perpetuals: funding" in words
+    assert "AAAUSDT lacks funding for 60 of 60 bars: both sides pay 0.01 % every eight hours there" in words
+    write_rules(folder / "rules.json", {"AAAUSDT": SymbolRules(kind="spot")})
+    assert loaded(config_on(folder)).kinds == {"AAAUSDT": "spot"}
+    # The setting goes before the venue's rules, and both before nothing.
+    assert {one.kind for one in carry_of(market, venue_of(config, market), 1, 50)} == {"perpetual"}
+    record = venue_record(account_of(config, market), market)
+    assert "perpetual" in record["carry"]
+
+
+def test_thinking_is_charged_on_recorded_bars_unless_told_otherwise(folder: Path) -> None:
+    assert thinking_time_of(config_on(folder)) == "measured"
+    assert thinking_time_of(config_from_dict({})) == 0.0
+    assert thinking_time_of(config_on(folder, costs={"thinking_time": "none"})) == 0.0
+    assert thinking_time_of(config_from_dict({"costs": {"thinking_time": "measured"}})) == "measured"
+    assert thinking_time_of(config_from_dict({"costs": {"thinking_time": 20}})) == 20.0
+    assert "the time that decisions take" in unknown_to_training(account_of(config_on(folder), FINE), thinking=True)
+    with pytest.raises(ConfigError, match="thinking_time"):
+        config_from_dict({"costs": {"thinking_time": "soon"}})

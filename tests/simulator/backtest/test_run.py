@@ -205,7 +205,7 @@ def test_trades_by_hand() -> None:
     """Buy 2, buy 2, sell 6 (turns), stopped; then a position that stays open."""
     close = np.array([100, 100, 110, 120, 130, 90, 90], dtype=np.float64).reshape(-1, 1)
     market = Market(("A",), "1h", np.arange(7) * HOUR, close, close, close, close, close, np.zeros((7, 1)))
-    run = BacktestRun(market, Window(0, 6), 10_000.0, Costs(0.01))
+    run = BacktestRun(market, Window(0, 6), 10_000.0, Costs(0.01, borrow_rate=0.0))
     for orders in (
         [Order("A", 2.0)],
         [Order("A", 2.0)],
@@ -278,7 +278,7 @@ def test_orders_for_target_reach_the_exposure(seed: int, first: float, then: flo
     price = float(np.random.default_rng(seed).uniform(0.1, 5_000.0))
     flat = np.full((12, 1), price)
     market = Market(("A",), "1h", np.arange(12) * HOUR, flat, flat, flat, flat, flat, np.zeros((12, 1)))
-    run = BacktestRun(market, Window(0, 11, 5), costs=Costs(0.0))
+    run = BacktestRun(market, Window(0, 11, 5), costs=Costs(0.0, borrow_rate=0.0))
     run.apply(orders_for_target(run.view(), run.account(), "A", first, delays=tuple(range(parts))))
     if abs(then) < 0.005:
         then = 0.0  # documented: too small to hold
@@ -305,7 +305,7 @@ def test_account_view_by_hand() -> None:
     close = np.array([[100.0, np.nan], [100.0, np.nan], [80.0, 10.0]])
     spread = np.where(np.isnan(close), np.nan, 0.0)
     market = Market(("A", "B"), "1h", np.arange(3) * HOUR, close, close, close, close, close, spread)
-    run = BacktestRun(market, Window(0, 2), 1_000.0, Costs(0.0))
+    run = BacktestRun(market, Window(0, 2), 1_000.0, Costs(0.0, borrow_rate=0.0))
     run.apply([Order("A", 4.0, stop=50.0), Order("A", 1.0, delay=3)])
     (waiting,) = run.account().pending
     assert waiting.delay == 2

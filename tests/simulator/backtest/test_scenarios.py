@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.arrays import FloatArray
 from simulator.backtest.run import BacktestRun, Window
 from simulator.backtest.scenarios import recorded_path, simulate_scenarios
 from simulator.errors import DataError
@@ -48,8 +50,15 @@ def random_market(seed: int, bars: int = 40, symbols: tuple[str, ...] = ("A", "B
     )
 
 
+def arrays(path: PricePaths) -> dict[str, FloatArray]:
+    """Those of every path."""
+    named = {item.name: getattr(path, item.name) for item in fields(path)}
+    return {name: value for name, value in named.items() if isinstance(value, np.ndarray) and value.ndim == 3}
+
+
 def many(path: PricePaths, paths: int) -> PricePaths:
-    return PricePaths(*(np.repeat(getattr(path, f.name), paths, axis=0) for f in fields(path)))
+    given: dict[str, Any] = {name: np.repeat(value, paths, axis=0) for name, value in arrays(path).items()}
+    return replace(path, **given)
 
 
 def random_orders(rng: np.random.Generator, prices: dict[str, float], scale: float) -> list[Order]:
@@ -128,7 +137,8 @@ def test_paths_do_not_touch_each_other() -> None:
     account = BacktestRun(market, Window(0, 20)).account()
     orders = [Order("A", 20.0, stop=account.mark["A"] * 0.97, delay=1), Order("B", -30.0)]
     alone = [recorded_path(market, index, 12) for index in (2, 9, 20)]
-    together = PricePaths(*(np.concatenate([getattr(p, f.name) for p in alone]) for f in fields(PricePaths)))
+    given: dict[str, Any] = {name: np.concatenate([arrays(p)[name] for p in alone]) for name in arrays(alone[0])}
+    together = replace(alone[0], **given)
     outcome = simulate_scenarios(together, account, orders, market.symbols)
     for n, path in enumerate(alone):
         single = simulate_scenarios(path, account, orders, market.symbols)

@@ -116,7 +116,7 @@ def ours(
                     requests.append(Order("X", action.size, action.sl, action.tp, kind=action.kind, **prices))
             return requests
 
-    costs = Costs(taker_fee=fee, maker_fee=fee, fill=fill)
+    costs = Costs(taker_fee=fee, maker_fee=fee, fill=fill, borrow_rate=0.0)  # the other engine lends for nothing
     result = run_backtest(market, Ours(), Window(1, len(bars) - 1), CASH, costs, leverage)
     fills: dict[tuple[int, float], float] = defaultdict(float)
     for one in result.fills:

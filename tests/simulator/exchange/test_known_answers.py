@@ -65,6 +65,7 @@ def crosses(close: NDArray[np.float64]) -> NDArray[np.float64]:
 def terms_of(case: dict[str, Any], bars: dict[str, NDArray[Any]]) -> tuple[Market, Costs, Venue]:
     lower = case["spread_cents"] / 200.0
     costs = Costs(
+        borrow_rate=0.0,  # the references owe the fee on top without interest
         taker_fee=float(case["fee"]),
         fill=case["fill"],
         fee_currency="base" if case["sizing"] == "fee_in_base" else "quote",

@@ -77,7 +77,7 @@ def random_run(
     """A finished run, the orders submitted, and the cash and quantities that the account showed at each bar."""
     rng = np.random.default_rng(seed)
     market = random_market(rng, int(rng.integers(3, 40)), count, step, absent)
-    costs = Costs(float(rng.choice([0.0, 0.0005, 0.01])), float(rng.choice([0.0, 1.0, 2.0])))
+    costs = Costs(float(rng.choice([0.0, 0.0005, 0.01])), float(rng.choice([0.0, 1.0, 2.0])), borrow_rate=0.0)
     exchange = Exchange(market, 0, CASH, costs, leverage)
     submitted: list[Order] = []
     seen = [{"cash": CASH, **dict.fromkeys(market.symbols, 0.0)}]
@@ -277,7 +277,7 @@ def test_without_costs_a_short_loses_what_a_long_earns(seed: int, quantity: floa
     market = random_market(np.random.default_rng(seed), 12, 1, 0.02, absent=0.0)
     curves = []
     for sign in (1.0, -1.0):
-        exchange = Exchange(market, 0, CASH, Costs(0.0, 0.0))
+        exchange = Exchange(market, 0, CASH, Costs(0.0, 0.0, borrow_rate=0.0))
         exchange.submit(Order("A", sign * quantity))
         exchange.step(12)
         assert exchange.fills[0].quantity == sign * quantity
@@ -303,7 +303,7 @@ def test_a_mirrored_market_mirrors_the_stops_and_targets(seed: int, distance: fl
     )
     runs = []
     for bars, side in ((market, sign), (mirror, -sign)):
-        exchange = Exchange(bars, 0, CASH, Costs(0.0, 0.0))
+        exchange = Exchange(bars, 0, CASH, Costs(0.0, 0.0, borrow_rate=0.0))
         price = float(bars.close[0, 0])
         reach = distance * 100.0 * side
         exchange.submit(Order("A", side * 5.0, price - reach, price + reach))
@@ -329,7 +329,7 @@ def test_a_round_trip_at_a_constant_price_costs_fees_and_spread(
     market = Market(
         ("A",), "1h", np.arange(4, dtype=np.int64) * HOUR, flat, flat, flat, flat, flat, np.full((4, 1), half_spread)
     )
-    exchange = Exchange(market, 0, CASH, Costs(fee))
+    exchange = Exchange(market, 0, CASH, Costs(fee, borrow_rate=0.0))
     exchange.submit(Order("A", sign * quantity))
     exchange.step()
     exchange.submit(Order("A", -sign * quantity))

@@ -379,7 +379,7 @@ def market_of(case: Case) -> Market:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_exchange_follows_the_table(case: Case) -> None:
-    costs = Costs(taker_fee=case.fee)
+    costs = Costs(taker_fee=case.fee, borrow_rate=0.0)
     exchange = Exchange(market_of(case), 0, 1_000.0, costs, case.leverage)
     for bar in range(len(case.candles)):
         for order in case.orders.get(bar, []):

@@ -22,7 +22,7 @@ from simulator.kernel.layout import KernelState, Tape, Terms
 HOUR = 3_600_000
 SYMBOLS = ("A", "B", "C")
 TERMS = terms_of(
-    SYMBOLS, HOUR,
+    SYMBOLS, ("perpetual", "spot", "perpetual"), HOUR,
     Costs(0.001, participation=0.5, impact=1.0, fee_tiers=(FeeTier(0.0, 0.0002, 0.001), FeeTier(5e3, 0.0, 0.0005))),
     3.0,
     Venue(
@@ -48,15 +48,23 @@ def random_tape(rng: np.random.Generator, paths: int, bars: int, symbols: int) -
     spread = rng.uniform(0.0, 0.01, close.shape)
     inside = rng.normal(0.0, 0.01, close.shape) * (rng.random(close.shape) < 0.2)
     settled = rng.normal(0.0, 0.01, close.shape) * (rng.random(close.shape) < 0.2)
+    missing = np.full(close.shape, 0.001) * (rng.random(close.shape) < 0.2)
     sigma = np.full(close.shape, 0.05)
+    delisted = np.full(symbols, at.NEVER)
+    for s in np.flatnonzero(rng.random(symbols) < 0.3):
+        delisted[s] = int(rng.integers(0, bars))
+        for array in (first, high, low, close):
+            array[:, delisted[s] :, s] = np.nan
     days = np.arange(bars, dtype=np.int64) // 4
-    return Tape(first, high, low, close, volume, spread, low, high, close, sigma, inside, settled, days)
+    return Tape(
+        first, high, low, close, volume, spread, low, high, close, sigma, inside, settled, missing, days, delisted
+    )
 
 
 def path_of(tape: Tape, n: int) -> Tape:
     """One account's own path."""
-    own = {name: getattr(tape, name)[n : n + 1] for name in Tape._fields if name != "day"}
-    return Tape(**own, day=tape.day)
+    own = {name: getattr(tape, name)[n : n + 1] for name in Tape._fields if name not in ("day", "delisted")}
+    return Tape(**own, day=tape.day, delisted=tape.delisted)
 
 
 def random_state(rng: np.random.Generator, accounts: int, symbols: int, rows: int, bars: int) -> KernelState:
@@ -159,8 +167,8 @@ def test_the_books_explain_the_cash(seed: int, symbols: int) -> None:
     rng = np.random.default_rng(seed)
     tape, state = random_tape(rng, 1, 20, symbols), random_state(rng, 1, symbols, 6, 20)
     log, equity = advance(tape, state, 10_000, targets=random_targets(rng, 1, 20, symbols))
-    fills = log[log[:, at.KIND] <= at.FILL_LIQUIDATION]
-    paid = log[(log[:, at.KIND] >= at.PAID_FUNDING) & (log[:, at.KIND] <= at.PAID_LIQUIDATION)]
+    fills = log[np.isin(log[:, at.KIND], at.FILL_KINDS)]
+    paid = log[np.isin(log[:, at.KIND], at.PAID_KINDS)]
     cash = 1_000.0 - float((fills[:, at.LOG_QUANTITY] * fills[:, at.LOG_PRICE] + fills[:, at.LOG_FEE]).sum())
     cash -= float(paid[:, at.LOG_FEE].sum())
     scale = 1_000.0 + float(np.abs(fills[:, at.LOG_QUANTITY] * fills[:, at.LOG_PRICE]).sum())
@@ -171,8 +179,8 @@ def test_the_books_explain_the_cash(seed: int, symbols: int) -> None:
     assert (fills[:, [at.LOG_FEE, at.LOG_SPREAD, at.LOG_IMPACT]] >= 0.0).all()
     if (equity < 0.0).any():
         assert (fills[:, at.KIND] == at.FILL_LIQUIDATION).any()
-    # Participation: half the volume of a bar, for all but liquidations.
-    orders = fills[fills[:, at.KIND] != at.FILL_LIQUIDATION]
+    # Participation: half the volume of a bar, for all but liquidations and delistings.
+    orders = fills[~np.isin(fills[:, at.KIND], (at.FILL_LIQUIDATION, at.FILL_DELISTED))]
     for bar in range(20):
         for s in range(symbols):
             chosen = orders[(orders[:, at.LOG_BAR] == bar) & (orders[:, at.LOG_SYMBOL] == s)]

@@ -1,0 +1,97 @@
+"""What holding a symbol costs: its kind, the funding that its data lacks, and where its history ends.
+
+The kernel pays it (`simulator.kernel.carry`); this module says for which symbols and bars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.arrays import IntArray
+from simulator.exchange.venue import Venue
+from simulator.kernel.layout import NEVER
+from simulator.market.events import FundingEvent
+from simulator.market.instruments import MarketKind
+from simulator.market.market import Market
+from simulator.market.timeframes import DAY_MS, HOUR_MS
+
+SETTLEMENT_MS = 8 * HOUR_MS  # how often most venues settle funding, at 00:00, 08:00 and 16:00 UTC
+DELISTED_AFTER_MS = DAY_MS  # without a bar for so long, to the end of the data, a symbol is delisted
+
+
+@dataclass(frozen=True)
+class SymbolCarry:
+    """How a symbol was carried in some bars.
+
+    Attributes:
+        kind: None where nothing states it; then it is charged as spot.
+        unfunded_bars: present bars of a perpetual whose settlement is not in the data.
+        delisted: bar at whose open what is held of it is closed; None where its bars go on.
+    """
+
+    symbol: str
+    kind: MarketKind | None
+    unfunded_bars: int
+    delisted: int | None
+
+
+def kind_of(symbol: str, market: Market, venue: Venue) -> MarketKind | None:
+    """The kind of a symbol; None where nothing states it.
+
+    The venue's rules go first, then the data, and then what only a perpetual has: a margin of its own, margin tiers,
+    funding.
+    """
+    rules = venue.rules.get(symbol)
+    stated = (rules.kind if rules else None) or market.kinds.get(symbol)
+    if stated is not None:
+        return stated
+    derived = symbol in venue.isolated or (rules is not None and bool(rules.tiers)) or bool(market.funding.get(symbol))
+    return "perpetual" if derived else None
+
+
+def missing_settlements(events: Sequence[FundingEvent], begin: int, end: int) -> tuple[IntArray, int]:
+    """Times after `begin` and up to `end` (ms) at which a settlement should stand and none does, and their distance.
+
+    They lie on a grid of eight hours, or of the usual distance of the `events` where that is longer. A settlement up to
+    half a step from its place on the grid counts as the one of that place.
+    """
+    times = np.array([event.time for event in events], dtype=np.int64)
+    usual = int(np.median(np.diff(times))) if len(times) > 1 else 0
+    step = max(SETTLEMENT_MS, -(-usual // HOUR_MS) * HOUR_MS)
+    grid = np.arange(begin // step + 1, end // step + 1, dtype=np.int64) * step
+    near = np.searchsorted(times, grid - step // 2, side="right")
+    there = near < len(times)
+    there[there] = times[near[there]] <= grid[there] + step // 2
+    return grid[~there], step
+
+
+def delisted_bars(market: Market) -> IntArray:
+    """(S,): the bar of the market at whose open what is held is closed; `NEVER` for a symbol whose bars go on to the
+    end of the data, or to less than `DELISTED_AFTER_MS` before it."""
+    bars: IntArray = np.full(len(market.symbols), NEVER, np.int64)
+    wait = max(1, -(-DELISTED_AFTER_MS // market.interval))
+    for column in np.flatnonzero(~market.present[-1]):
+        known = np.flatnonzero(market.present[:, column])
+        if len(known) and known[-1] + wait < len(market):
+            bars[column] = known[-1] + wait
+    return bars
+
+
+def carry_of(market: Market, venue: Venue, first: int, stop: int) -> list[SymbolCarry]:
+    """How each symbol was carried in the bars ``first .. stop - 1``."""
+    begin, end = (int(market.open_time[0]) + bar * market.interval for bar in (first, stop))
+    delisted = delisted_bars(market)
+    found = []
+    for column, symbol in enumerate(market.symbols):
+        kind, unfunded = kind_of(symbol, market, venue), 0
+        if kind == "perpetual":
+            times, step = missing_settlements(market.funding.get(symbol, ()), begin, end + SETTLEMENT_MS)
+            missing = set(times.tolist())
+            closes = market.open_time[first:stop][market.present[first:stop, column]] + market.interval
+            unfunded = sum(-(-close // step) * step in missing for close in closes.tolist())
+        ended = int(delisted[column]) if first <= delisted[column] < stop else None
+        found.append(SymbolCarry(symbol, kind, unfunded, ended))
+    return found
