@@ -21,7 +21,7 @@ from simulator.market.timeframes import BAR_COLUMNS
 
 TREATED = frozenset(
     {
-        "symbols", "timeframe", "source",  # the same in every history
+        "symbols", "timeframe", "source", "kinds",  # the same in every history
         "open_time", *BAR_COLUMNS, "partial", "funding", "news", "series", "books", "truth",
     }
 )  # fmt: skip

@@ -19,7 +19,8 @@ from simulator.market.market import Market
 from simulator.market.timeframes import DAY_MS, HOUR_MS
 
 SETTLEMENT_MS = 8 * HOUR_MS  # how often most venues settle funding, at 00:00, 08:00 and 16:00 UTC
-DELISTED_AFTER_MS = DAY_MS  # without a bar for so long, to the end of the data, a symbol is delisted
+# Without a bar for so long, to the end of the data, a symbol is delisted. No outage of a large venue was as long.
+DELISTED_AFTER_MS = 2 * DAY_MS
 
 
 @dataclass(frozen=True)

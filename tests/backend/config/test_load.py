@@ -55,6 +55,7 @@ def test_every_option_of_the_exchange_can_be_set() -> None:
     changed = CostsConfig(
         taker_fee=0.001, maker_fee=-0.001, fee_tiers=((0.0, 0.0, 0.001), (1e6, -0.0001, 0.0005)), fee_currency="base",
         spread_multiplier=2.0, impact=0.5, participation=0.2, latency_bars=3, borrow_rate=0.3,
+        latency_ms=250, missing_funding_rate=0.0002, delisting_haircut=0.9,
     ).costs()  # fmt: skip
     same = {one.name for one in fields(Costs) if getattr(changed, one.name) == getattr(Costs(), one.name)}
     assert same == CONVENTIONS

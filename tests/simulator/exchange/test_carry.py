@@ -261,31 +261,31 @@ def test_all_ways_to_trade_pay_the_same(kind: MarketKind | None, exposure: float
 @pytest.mark.parametrize(("quantity", "price"), [(50.0, 60.0), (-50.0, 140.0)])
 def test_a_delisted_coin_is_closed_with_a_haircut(quantity: float, price: float) -> None:
     """Its position once stood at the last price for ever."""
-    market = flat_market(80, "perpetual", 2)
+    market = flat_market(100, "perpetual", 2)
     for array in (market.open, market.high, market.low, market.close, market.volume, market.half_spread):
         array[30:, 0] = np.nan
-    assert delisted_bars(market)[0] == 29 + 24
+    assert delisted_bars(market)[0] == 29 + 48
     exchange = Exchange(market, 0, 10_000.0, Costs(**FREE, missing_funding_rate=0.0, delisting_haircut=0.4))  # type: ignore[arg-type]
     exchange.submit(Order("A", quantity))
     exchange.step(40)
     exchange.submit(Order("A", 1.0, kind="limit", limit=99.0, id="waits"))
-    exchange.step(12)
+    exchange.step(36)
     assert exchange.account().positions["A"] == quantity
     exchange.step()
     assert exchange.account().positions["A"] == 0.0
     last = exchange.fills[-1]
-    assert (last.bar, last.quantity, last.reason) == (53, -quantity, "delisted")
+    assert (last.bar, last.quantity, last.reason) == (77, -quantity, "delisted")
     assert last.price == pytest.approx(price)
     exchange.submit(Order("A", 1.0))
     exchange.submit(Target("A", 0.5))
     assert [one.reason for one in exchange.rejections] == ["delisted"] * 3
     assert exchange.account().equity == pytest.approx(10_000.0 - abs(quantity) * 40.0)
-    exchange.step(80)
+    exchange.step(100)
     assert exchange.account().equity == exchange.account().cash
 
 
 def test_an_outage_is_no_delisting() -> None:
     market = flat_market(80, "perpetual", 2)
     market.close[30:60, 0] = np.nan
-    market.close[70:, 1] = np.nan  # less than a day before the end of the data
+    market.close[70:, 1] = np.nan  # less than two days before the end of the data
     assert (delisted_bars(market) > len(market)).all()
