@@ -89,10 +89,9 @@ def carry_of(market: Market, venue: Venue, first: int, stop: int) -> list[Symbol
     for column, symbol in enumerate(market.symbols):
         kind, unfunded = kind_of(symbol, market, venue), 0
         if kind == "perpetual":
-            times, step = missing_settlements(market.funding.get(symbol, ()), begin, end + SETTLEMENT_MS)
-            missing = set(times.tolist())
+            times, step = missing_settlements(market.funding.get(symbol, ()), begin, end)
             closes = market.open_time[first:stop][market.present[first:stop, column]] + market.interval
-            unfunded = sum(-(-close // step) * step in missing for close in closes.tolist())
+            unfunded = int(np.isin(-(-closes // step) * step, times).sum())
         ended = int(delisted[column]) if first <= delisted[column] < stop else None
         found.append(SymbolCarry(symbol, kind, unfunded, ended))
     return found
