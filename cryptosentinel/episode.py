@@ -102,10 +102,8 @@ def play(
         # Orders that rest from an earlier decision end with this one, which has seen more.
         ended = {order.id: Cancel(order.id) for order in account.pending if order.kind != "market"}
         ended |= {withdrawal.id: withdrawal for withdrawal in guard.withdrawals(account)}
-        run.submit([*ended.values()])
-        for order, milliseconds in zip(orders, late, strict=True):
-            run.submit([order], milliseconds)
-        run.apply([])
+        # What rests is withdrawn at the close, before anybody thinks: it must not fill beside what comes after it.
+        run.apply([*ended.values(), *orders], [0] * len(ended) + late)
         if on_decision is not None:
             on_decision(run.index - run.window.start)
     while not run.done:

@@ -173,17 +173,18 @@ class BacktestRun:
     def account(self) -> AccountView:
         return self._exchange.account()
 
-    def apply(self, requests: Sequence[OrderRequest]) -> None:
-        """Submit `requests` and advance to the next decision or the end; once `done` they are only rejected."""
-        self.submit(requests)
+    def apply(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
+        """`submit` and advance to the next decision or the end; once `done` the requests are only rejected."""
+        self.submit(requests, thinking_ms)
         if not self.done:
             self._exchange.step(self.window.decide_every)
 
-    def submit(self, requests: Sequence[OrderRequest], thinking_ms: int = 0) -> None:
-        """Submit `requests` at this close and stay there; they are late by the time that the decision took."""
+    def submit(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
+        """Submit `requests` at this close and stay there. They are late by the times that their decisions took, one for
+        each of them; none: they took none."""
         self._acted = self._exchange.index
-        for request in requests:
-            self._exchange.submit(request, thinking_ms)
+        for request, milliseconds in zip(requests, thinking_ms or [0] * len(requests), strict=True):
+            self._exchange.submit(request, milliseconds)
 
     def catch_up(self, index: int) -> None:
         """Advance to the close of bar `index` without submitting anything."""

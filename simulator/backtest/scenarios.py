@@ -17,6 +17,7 @@ from simulator.exchange.tape import late_rows, market_tape, order_row, paths_tap
 from simulator.exchange.venue import Venue
 from simulator.kernel import kernel
 from simulator.kernel import layout as at
+from simulator.market.instruments import MarketKind
 from simulator.market.market import Market
 from simulator.market.price_paths import PricePaths
 
@@ -97,7 +98,7 @@ def simulate_scenarios(
         active = order.delay + costs.latency_bars + rows
         column = position_of[order.symbol]
         state.orders[:, key] = order_row(key, column, order, active, side, group, late=late)
-    kinds = paths.kinds or ("perpetual",) * columns
+    kinds: tuple[MarketKind | None, ...] = paths.kinds or ("perpetual",) * columns
     terms = terms_of(symbols, kinds, paths.interval, costs, max_leverage, Venue())
     kernel.advance(
         paths_tape(paths), terms, state, at.new_log(0), 0, bars, 0, 0, kernel.NO_TARGETS, kernel.NO_EQUITY,

@@ -222,7 +222,7 @@ class CheckedRun(BacktestRun):
     def account(self) -> AccountView:
         return super().account() if self._given is None else self._given[self.bar]
 
-    def apply(self, orders: Sequence[Any]) -> None:
+    def apply(self, orders: Sequence[Any], thinking_ms: Sequence[int] = ()) -> None:
         if not isinstance(orders, Sequence):
             raise UserError(
                 f"the decision at bar {self.bar} is a {type(orders).__name__}; return a list or tuple of orders, an "
@@ -231,7 +231,10 @@ class CheckedRun(BacktestRun):
         self.accounts[self.bar] = self.account()
         self.decided[self.bar] = tuple(orders)
         if not self.done:
-            super().apply(self.decided[self.bar] if self._given is None else ())
+            if self._given is None:
+                super().apply(self.decided[self.bar], thinking_ms)
+            else:
+                super().apply(())
 
     def close(self, bar: int) -> int:
         """Close time of a bar, ms."""

@@ -114,7 +114,8 @@ class Exchange:
         """Take `request` at the close of bar `index`; it reaches the venue at the next open, or later by its delay, the
         latency and `thinking_ms`, the time that the decision took. An unusable one is recorded.
 
-        A cancel acts from the first open after it has arrived; a target that took thinking acts no earlier than that.
+        A cancel acts from the open of the bar that it falls into, as the orders that are sent with it do; a target that
+        took thinking acts from the first open after it has arrived.
         """
         why: tuple[RejectionReason, str] | None = None
         if self.index >= self.stop:
@@ -189,8 +190,9 @@ class Exchange:
         self._supersede(self._older(target.symbol))
         self._drop_targets(target.symbol)
         rows, _ = late_rows(self.costs.latency_ms, self._interval)
-        row = self._row(target.delay, thinking_ms) if thinking_ms else self._first_row(target.delay) + rows
-        self._targets.append((row, symbols.index(target.symbol), target))
+        if thinking_ms:
+            rows = -(-(self.costs.latency_ms + thinking_ms) // self._interval)
+        self._targets.append((self._first_row(target.delay) + rows, symbols.index(target.symbol), target))
 
     def _cancel(
         self, name: str, request: OrderRequest, row: int, cause: int, why: tuple[RejectionReason, str] | None
@@ -257,9 +259,8 @@ class Exchange:
         return waited
 
     def _row(self, delay: int, thinking_ms: int) -> int:
-        """Row of the tape, counted from the market's first bar, at whose open a request of now has arrived."""
-        milliseconds = self.costs.latency_ms + thinking_ms
-        return self._first_row(delay) + -(-milliseconds // self._interval)
+        """Row of the tape, counted from the market's first bar, into which a request of now falls."""
+        return self._first_row(delay) + late_rows(self.costs.latency_ms + thinking_ms, self._interval)[0]
 
     def _first_row(self, delay: int) -> int:
         """The same of a request that takes no milliseconds."""

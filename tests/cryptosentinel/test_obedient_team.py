@@ -52,7 +52,7 @@ class WatchedRun(BacktestRun):
         self.limits = limits
         self.sent = 0
 
-    def submit(self, requests: Sequence[OrderRequest]) -> None:
+    def submit(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
         account = self.account()
         orders = [request for request in requests if isinstance(request, Order)]
         self.sent += len(orders)
@@ -67,7 +67,7 @@ class WatchedRun(BacktestRun):
             gross = max(sum(map(abs, one.values())) for one in alone)
             bound = max(self.limits.max_gross_exposure, gross + sum(map(abs, alone[0].values())))
             assert sum(map(abs, moment.values())) <= bound + 1e-9
-        super().submit(requests)
+        super().submit(requests, thinking_ms)
 
     def _course(self, account: AccountView, orders: Sequence[Order]) -> list[dict[str, float]]:
         """Exposures now and whenever an order fills, at the last closes."""

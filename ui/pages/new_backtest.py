@@ -133,7 +133,7 @@ def _realism(folder: Path, series: list[SeriesInfo]) -> list[str]:
             "Compare with", list(BASELINES), default=list(preset.evaluation.baselines), format_func=title_of,
             help="The oracle takes part only where the truth of a synthetic market is known.",
         )  # fmt: skip
-        instrument = preset.market.instrument
+        instrument: str = preset.market.instrument
         unknown = [symbol for symbol, stated in Catalog(folder).kinds().items() if stated.kind is None]
         if unknown and not instrument:
             chosen = left.selectbox(
