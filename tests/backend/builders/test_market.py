@@ -265,9 +265,9 @@ def test_the_kind_of_bars_is_known_asked_for_or_charged_and_said(folder: Path) -
     )
     config = config_from_dict({"market": {"data": str(folder), "instrument": "perpetual"}})
     market = loaded(config)
-    words = describe_carry(account_of(config, market), market, Window(10, 70))
+    words = describe_carry(account_of(config, market), market, Window(10, 71))
     assert "as perpetuals: funding" in words
-    assert "AAAUSDT lacks funding for 60 of 60 bars: both sides pay 0.01 % every eight hours there" in words
+    assert "AAAUSDT lacks funding for 61 of 61 bars: both sides pay 0.01 % every eight hours there" in words
     write_rules(folder / "rules.json", {"AAAUSDT": SymbolRules(kind="spot")})
     assert loaded(config_on(folder)).kinds == {"AAAUSDT": "spot"}
     # The setting goes before the venue's rules, and both before nothing.

@@ -157,7 +157,10 @@ def carry_again(exchange: Exchange) -> tuple[float, float, FloatArray]:
     perpetual = np.array([kind == "perpetual" for kind in kinds])
     rate = costs.borrow_rate * market.interval / YEAR
     begin, end = int(market.open_time[1]), int(market.open_time[-1]) + market.interval
-    lacking = [set(missing_settlements(market.funding.get(s, ()), begin, end)[0].tolist()) for s in market.symbols]
+    lacking: list[dict[int, float]] = []
+    for symbol in market.symbols:
+        times, step = missing_settlements(market.funding.get(symbol, ()), begin, end)
+        lacking.append(dict.fromkeys(times.tolist(), costs.missing_funding_rate * step / (8 * HOUR)))
     cash, quantity = exchange.initial_cash, np.zeros(len(market.symbols))
     mark = np.nan_to_num(market.close[0])
     funding = interest = 0.0
@@ -188,7 +191,7 @@ def carry_again(exchange: Exchange) -> tuple[float, float, FloatArray]:
             if not perpetual[column]:
                 paid += max(0.0, -opened[column], -quantity[column]) * mark[column] * rate
             elif close_time in lacking[column]:
-                due = max(abs(opened[column]), abs(quantity[column])) * mark[column] * costs.missing_funding_rate
+                due = max(abs(opened[column]), abs(quantity[column])) * mark[column] * lacking[column][close_time]
                 funding, cash = funding + due, cash - due
         paid += owed * rate
         interest, cash = interest + paid, cash - paid
