@@ -131,6 +131,11 @@ class EnvConfig:
             raise DataError(f"sharpe_decay is {self.sharpe_decay}; give a share above 0 and below 1.")
         if not (math.isfinite(self.drawdown_penalty) and self.drawdown_penalty >= 0.0):
             raise DataError(f"drawdown_penalty is {self.drawdown_penalty}; give a finite number from 0 up.")
+        if self.costs.latency_bars >= self.decide_every:
+            raise DataError(
+                f"a latency of {self.costs.latency_bars} bars reaches the next decision; "
+                f"give a larger decide_every than {self.decide_every}."
+            )
 
 
 class _Accounts:

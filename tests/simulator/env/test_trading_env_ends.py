@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from simulator.env.step import _WORST_RATIO
 from simulator.env.trading_env import EnvConfig, TradingEnv, TradingVectorEnv
+from simulator.exchange.costs import Costs
 from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market
@@ -64,7 +65,8 @@ def test_a_liquidated_account_is_terminated() -> None:
 
 def test_a_terminated_account_begins_anew_beside_the_others() -> None:
     market = crash()
-    config = EnvConfig(length=20, starts=(5,), max_leverage=3.0, max_exposure=3.0)
+    costs = Costs(borrow_rate=0.0)
+    config = EnvConfig(length=20, starts=(5,), max_leverage=3.0, max_exposure=3.0, costs=costs)
     env = TradingVectorEnv(market, 3, config)
     env.reset()
     for bar in range(6, 26):

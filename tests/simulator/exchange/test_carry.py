@@ -6,6 +6,7 @@ The property test computes the carry anew from the fills, with arithmetic of its
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ from tests.simulator.exchange.test_properties import random_market, random_order
 
 HOUR = 3_600_000
 YEAR = 365 * 24 * HOUR
-FREE = {"taker_fee": 0.0, "maker_fee": 0.0}
+FREE: dict[str, Any] = {"taker_fee": 0.0, "maker_fee": 0.0}
 
 
 def flat_market(bars: int, kind: MarketKind | None, symbols: int = 1, price: float = 100.0) -> Market:
@@ -58,7 +59,7 @@ def flat_market(bars: int, kind: MarketKind | None, symbols: int = 1, price: flo
 
 def held(market: Market, exposure: float, leverage: float = 5.0, **costs: float) -> dict[str, float]:
     """What was paid for an exposure that stands from the second bar to the end."""
-    exchange = Exchange(market, 0, 10_000.0, Costs(**(FREE | costs)), leverage)  # type: ignore[arg-type]
+    exchange = Exchange(market, 0, 10_000.0, Costs(**(FREE | costs)), leverage)
     exchange.submit(Target("A", exposure))
     exchange.step(len(market))
     return exchange.paid()
@@ -141,7 +142,7 @@ def test_kinds_come_from_rules_then_data_then_what_only_a_perpetual_has() -> Non
     assert kind_of("A", spot, Venue({"A": SymbolRules()})) == "spot"
     assert kind_of("A", spot, Venue({"A": SymbolRules(kind="perpetual")})) == "perpetual"
     with pytest.raises(DataError, match="'spot' or 'perpetual'"):
-        SymbolRules(kind="future")  # type: ignore[arg-type]
+        SymbolRules(kind="future")  # type: ignore[arg-type]  # what no symbol is
 
 
 def loan(cash: float, values: FloatArray, perpetual: BoolArray) -> float:
@@ -244,7 +245,7 @@ def test_the_carry_is_what_the_fills_say_it_should_be(
 def test_all_ways_to_trade_pay_the_same(kind: MarketKind | None, exposure: float) -> None:
     """One account, signals, a batch of environments, and the scenario that history took."""
     market = flat_market(50, kind)
-    costs = Costs(**FREE, missing_funding_rate=0.001)  # type: ignore[arg-type]
+    costs = Costs(**FREE, missing_funding_rate=0.001)
     exchange = Exchange(market, 0, 10_000.0, costs, 2.0)
     exchange.submit(Target("A", exposure))
     exchange.step(49)
@@ -277,7 +278,7 @@ def test_a_delisted_coin_is_closed_with_a_haircut(quantity: float, price: float)
     for array in (market.open, market.high, market.low, market.close, market.volume, market.half_spread):
         array[30:, 0] = np.nan
     assert delisted_bars(market)[0] == 29 + 48
-    exchange = Exchange(market, 0, 10_000.0, Costs(**FREE, missing_funding_rate=0.0, delisting_haircut=0.4))  # type: ignore[arg-type]
+    exchange = Exchange(market, 0, 10_000.0, Costs(**FREE, missing_funding_rate=0.0, delisting_haircut=0.4))
     exchange.submit(Order("A", quantity))
     exchange.step(40)
     exchange.submit(Order("A", 1.0, kind="limit", limit=99.0, id="waits"))
