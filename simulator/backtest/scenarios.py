@@ -98,7 +98,8 @@ def simulate_scenarios(
         active = order.delay + costs.latency_bars + rows
         column = position_of[order.symbol]
         state.orders[:, key] = order_row(key, column, order, active, side, group, late=late)
-    kinds: tuple[MarketKind | None, ...] = paths.kinds or ("perpetual",) * columns
+    perpetual: MarketKind = "perpetual"
+    kinds = paths.kinds or (perpetual,) * columns
     terms = terms_of(symbols, kinds, paths.interval, costs, max_leverage, Venue())
     kernel.advance(
         paths_tape(paths), terms, state, at.new_log(0), 0, bars, 0, 0, kernel.NO_TARGETS, kernel.NO_EQUITY,

@@ -149,6 +149,11 @@ def _of_the_kind(value: Any, example: Any) -> bool:
     return type(value) is type(example) and not (isinstance(value, int) and abs(value) >= 2**63)
 
 
+def is_generated(folder: Path) -> bool:
+    """Whether a synthetic market was written to `folder`. Raises `DataError` when its recipe cannot be read."""
+    return (folder / MARKET_MANIFEST).exists() and _manifest(folder)["synthetic"] is not None
+
+
 def recorded_hash(folder: Path) -> tuple[tuple[str, ...], str, str] | None:
     """Symbols, timeframe and content hash of the market that was written to `folder`; None where none was."""
     if not (folder / MARKET_MANIFEST).exists():

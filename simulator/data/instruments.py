@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.data.archive import MARKET_MANIFEST, SYMBOL
+from simulator.data.archive import SYMBOL, is_generated
 from simulator.data.venue import RULES_FILE, read_json, read_rules, write_json
 from simulator.errors import DataError
 from simulator.market.instruments import (
@@ -59,8 +59,7 @@ def stated_kinds(root: Path, symbols: Sequence[str], funded: Sequence[str]) -> d
     """
     own = read_instruments(root / INSTRUMENTS_FILE) if (root / INSTRUMENTS_FILE).exists() else {}
     rules = read_rules(root / RULES_FILE) if (root / RULES_FILE).exists() else {}
-    generated = (root / MARKET_MANIFEST).exists() and bool(read_json(root / MARKET_MANIFEST).get("synthetic"))
-    folder = root.resolve().name
+    generated, folder = is_generated(root), root.resolve().name
     kinds: dict[str, StatedKind] = {}
     for symbol in symbols:
         of_venue = rules[symbol].kind if symbol in rules else None

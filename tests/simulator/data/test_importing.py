@@ -126,6 +126,7 @@ def test_every_file_is_recognised_and_stands_where_it_belongs(tree: Path, tmp_pa
     everywhere = {
         "news.parquet", "series-onchain-BTC.parquet", "series-onchain-BTC-old.parquet",
         "series-sentiment-fear_greed.parquet", "series-sentiment-mood.parquet", "BTCUSDT-1h.parquet",
+            "instruments.json",
     }  # fmt: skip
     own = {
         "perp": {"BTCUSDT-funding.parquet", "BTCUSDT-book.parquet"},
