@@ -148,7 +148,12 @@ def test_every_target_is_reached_after_the_costs_or_recorded_once(
     market = thin_market(seed, delisted)
     venue = Venue(rules={symbol: SymbolRules(lot=lot) for symbol in market.symbols})
     exchange = Exchange(
-        market, 0, CASH, Costs(fee, latency_bars=latency, participation=participation), 2.0, venue=venue
+        market,
+        0,
+        CASH,
+        Costs(fee, latency_bars=latency, participation=participation, borrow_rate=0.0),
+        2.0,
+        venue=venue,
     )
     open_targets: dict[str, tuple[int, Target]] = {}  # the newest of each symbol, with the bar from which on it acts
     submitted: list[Target] = []
@@ -235,7 +240,7 @@ def test_what_the_margin_keeps_back_of_a_target_is_recorded() -> None:
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("others", [0.0, 0.4])
 def test_an_exposure_holds_after_the_costs_of_a_reduction(sign: float, others: float) -> None:
-    exchange = Exchange(pair(0.01), 0, CASH, Costs(0.01), 2.0)
+    exchange = Exchange(pair(0.01), 0, CASH, Costs(0.01, borrow_rate=0.0), 2.0)
     exchange.submit(Target("A", 0.9 * sign))
     exchange.step()
     exchange.submit(Target("A", 0.5 * sign))
