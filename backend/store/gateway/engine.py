@@ -74,13 +74,14 @@ class StoreEngine:
                 self._on_answer(message, answer)
             return answer
 
-    def read(self, text: str, parameters: dict[str, Any]) -> bytes:
+    def read(self, text: str, parameters: dict[str, Any], identity: Any = "store") -> bytes:
         """The answer to statements that may only look at our database. The engine itself refuses all else to them, as
-        they run in a session of a user of the database with the role VIEWER. Raises as `execute` does."""
+        they run in a session of a user of the database with the role VIEWER. `identity` is
+        that of the sender's request. Raises as `execute` does."""
         with self._one_at_a_time:
             if self._reader is None:
                 self._reader = self._viewer_session()
-            return bytes(self._database.execute(_encoded("query", [text, parameters], self._reader)))
+            return bytes(self._database.execute(_encoded("query", [text, parameters], self._reader, identity)))
 
     def _viewer_session(self) -> UUID:
         """A second session, signed in with a password that nobody learns and that no longer holds after this launch."""
@@ -99,6 +100,6 @@ class StoreEngine:
             raise RuntimeError(f"the database offers no account that only reads ({method})")
 
 
-def _encoded(method: str, parameters: list[Any], session: UUID | None) -> bytes:
+def _encoded(method: str, parameters: list[Any], session: UUID | None, identity: Any = "store") -> bytes:
     place = {} if session is None else {"session": session}
-    return bytes(encode({"id": "store", "method": method, "params": parameters, **place}))
+    return bytes(encode({"id": identity, "method": method, "params": parameters, **place}))

@@ -52,18 +52,12 @@ def request(method: str, parameters: list[str | None]) -> bytes:
 
 def success(message: bytes, result: str | None) -> bytes:
     """The answer to `message`."""
-    return bytes(encode({"id": _id(message), "result": result}))
-
-
-def with_id_of(message: bytes, answer: bytes) -> bytes:
-    """An answer to a request of our own as the answer to `message`."""
-    found = decode(answer)
-    return bytes(encode({"id": _id(message), **{key: found[key] for key in ("result", "error") if key in found}}))
+    return bytes(encode({"id": id_of(message), "result": result}))
 
 
 def failure(message: bytes | None, reason: str) -> bytes:
     """The answer to `message` that it failed; None for one that could not be read."""
-    identity = None if message is None else _id(message)
+    identity = None if message is None else id_of(message)
     return bytes(encode({"id": identity, "error": {"code": -32000, "message": reason}}))
 
 
@@ -82,7 +76,8 @@ def engine_failed(answer: bytes) -> str | None:
     return None
 
 
-def _id(message: bytes) -> Any:
+def id_of(message: bytes) -> Any:
+    """By which the sender of a request knows its answer; None where it has none."""
     try:
         found = _fields(message).get("id")
     except Malformed:

@@ -34,10 +34,10 @@ from backend.store.gateway.rpc_messages import (
     Malformed,
     engine_failed,
     failure,
+    id_of,
     parsed,
     success,
     where_to,
-    with_id_of,
 )  # fmt: skip
 from simulator.errors import RunFailed
 
@@ -228,10 +228,11 @@ class Gateway:
             case ("query", [str(text), *rest]) if not rest or isinstance(rest[0], dict):
                 if (word := _CHANGES.search(text)) is not None:
                     return failure(message, f"this account only reads, and the statement says '{word[0]}'")
-                answer = await asyncio.get_running_loop().run_in_executor(
-                    self._thread, self._engine.read, text, rest[0] if rest else {}
+                parameters, identity = rest[0] if rest else {}, id_of(message)
+                # The answer may be long and goes out as it is.
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._thread, self._engine.read, text, parameters, identity
                 )
-                return with_id_of(message, answer)
         return failure(message, f"this account only reads: '{method}' is not for it with these parameters")
 
     async def _executed(self, session: Session, message: bytes) -> bytes:
