@@ -12,11 +12,12 @@ from cryptosentinel.agents.market_analyst import Analysis
 from cryptosentinel.conversation.budget import Budget, Ledger
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.conversation.memory import Direction, Memory, OpenDecision, direction_of
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
+from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.team import AgentTask, Team, TeamDecision, derive_seed
 from simulator.backtest.run import BacktestResult, BacktestRun
 from simulator.exchange.exchange_records import AccountView
-from simulator.exchange.orders import Cancel, Order
+from simulator.exchange.orders import Cancel, Order, OrderRequest
 from simulator.market.market import MarketView
 
 # Seconds that every decision takes, or "measured": those that its answers were waited for.
@@ -49,7 +50,8 @@ def play(
     decisions: list[tuple[int, TeamDecision]] | None = None,
     thinking_time: ThinkingTime = 0.0,
 ) -> AgentTask[EpisodeResult]:
-    """Let the team trade `run` to its end. `on_decision` gets the bars that are done.
+    """Let the team trade `run` to its end. `on_decision` gets the bars that are done. Between the decisions the guard
+    looks at every bar: it closes the account past a loss limit, and sends what it held back once there is room.
 
     With `each_symbol` the manager decides on one coin at a time, each with 1/S of the equity to itself; otherwise on
     the whole portfolio in one conversation. If the team's settings show lessons, it begins with `memory`, or an empty
@@ -67,6 +69,16 @@ def play(
     remembers = (memory if memory is not None else Memory()) if team.settings.memory else None
     if remembers is not None and run.index == run.window.start:
         remembers.abandon()  # what is open there belongs to another account
+    newest: dict[str, TeamDecision] = {}  # by symbol
+
+    def watch(view: MarketView, account: AccountView) -> Sequence[OrderRequest]:
+        requests, clamps = guard.watch(view, account)
+        for clamp in clamps:
+            of_symbol = newest.get(clamp.symbol, next(iter(newest.values())))
+            of_symbol.later.append((view.index, clamp))
+        return requests
+
+    run.watched_by(watch)
     while not run.done:
         view, account = run.view(), run.account()
         if account.liquidated:  # the account is over: whatever a model would say, no order could follow
@@ -94,6 +106,7 @@ def play(
             thought += round(1000.0 * seconds)
             decision = replace(decision, thinking_ms=thought)
             decisions.append((view.index, decision))
+            newest |= dict.fromkeys(symbols, decision)
             orders += decision.orders
             late += [thought] * len(decision.orders)
             if remembers is not None:

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.role import Role
 from cryptosentinel.agents.trader import Execution
+from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.team import Team, TeamDecision
 from simulator.exchange.exchange_records import AccountView
@@ -28,6 +29,15 @@ def replayable_roles(team: Team) -> tuple[str, ...]:
 def acts_through_code(role: Role) -> bool:
     """Whether a role's answers bind by code, and not by what others read in them."""
     return role.answer.arguments in (Verdict, Execution)
+
+
+def has_effect(team: Team, transcript: Transcript) -> bool:
+    """Whether a consultation counts in a replay: RiskAnalyst's answers do even where they are not valid, since then the
+    position may not grow."""
+    role = team.sub_agents.get(f"consult_{transcript.role}")
+    if role is None or not acts_through_code(role):
+        return False
+    return transcript.valid or role.answer.arguments is Verdict
 
 
 def replay(

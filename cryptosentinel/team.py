@@ -8,20 +8,22 @@ code, while the scheduler runs hundreds of them side by side.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, OfCoin, Position
 from cryptosentinel.agents.registry import roles_of, team_of
 from cryptosentinel.agents.risk_analyst import Verdict
-from cryptosentinel.agents.role import Role
+from cryptosentinel.agents.role import Role, SubAgent
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.conversation.budget import DecisionBudget, Ledger
 from cryptosentinel.conversation.masking import Headlines, Mask
 from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.conversation.transcript import Conversation, Transcript
-from cryptosentinel.guard.guard import Clamp, Guard
+from cryptosentinel.guard.guard import Guard
+from cryptosentinel.guard.limits import Clamp
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage
 from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall, parse
@@ -62,12 +64,21 @@ class TeamSettings:
 
 @dataclass(frozen=True)
 class Ruling:
-    """A verdict of RiskAnalyst that made the manager's position smaller."""
+    """A verdict of RiskAnalyst that made the manager's position smaller.
+
+    Attributes:
+        verdict: "approve", "reduce", "veto", or "invalid" where its answer was none.
+        ordinal: number of its conversation.
+        verdicts: how many were given on this symbol and side; the strictest holds.
+    """
 
     symbol: str
     side: str
     asked: float
     allowed: float
+    verdict: str
+    ordinal: int
+    verdicts: int
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,8 @@ class TeamDecision:
 
     Without a valid answer of the manager `orders` is empty: no change. `symbols` are the coins of the decision, in the
     order of the manager's brief. The orders reach the venue `thinking_ms` after the close that was decided at.
+    `later` is what the guard did on its own between this decision and the next, each with
+    the bar at whose close.
     """
 
     orders: list[Order]
@@ -84,6 +97,7 @@ class TeamDecision:
     clamps: list[Clamp]
     symbols: tuple[str, ...] = ()
     thinking_ms: int = 0
+    later: list[tuple[int, Clamp]] = field(default_factory=list)
 
     @property
     def manager(self) -> Transcript:
@@ -137,7 +151,7 @@ class Team:
         """Decide on `symbols`, for which `share` of the equity is meant. `sent` are orders that other decisions have
         sent at this bar already; the guard counts them. `memory` holds the lessons of earlier decisions. `ledger` books
         the inference cost and ends the decision when the budget is spent. `seed` fixes all sampling."""
-        context = replace(self._context(view, account, symbols, share), limits=asdict(guard.limits))
+        context = replace(self._context(view, account, symbols, share), limits=guard.limits.numbers())
         session = _DecisionSession(self, context, seed, None if ledger is None else ledger.open(view.now))
         lessons = ""
         if memory is not None:
@@ -145,7 +159,7 @@ class Team:
             lessons = memory.describe(view.now, symbols, self.settings.memory, context.mask, closes)
         manager = yield from session.converse(self.manager, context, {}, 0, lessons)
         orders, rulings = session.orders_of(manager)
-        passed, clamps = guard.review(view, account, orders, sent)
+        passed, clamps = guard.review(view, account, orders, sent, symbols)
         return TeamDecision(passed, [manager, *session.sub_transcripts], rulings, clamps, symbols)
 
     def consult(
@@ -165,10 +179,12 @@ class Team:
         No model is asked. The decision must have been on all of the equity."""
         session = _DecisionSession(self, self._context(view, account, decision.symbols, 1.0), 0)
         for transcript in binding:
-            if transcript.answer is not None and "side" in transcript.brief:
+            if "side" in transcript.brief:
                 role = self.sub_agents[f"consult_{transcript.role}"]
-                answer = role.answer.arguments.model_validate(transcript.answer)
-                session.bind(transcript.brief["symbol"], transcript.brief["side"], transcript.brief["exposure"], answer)
+                answer = None
+                if transcript.answer is not None:
+                    answer = role.answer.arguments.model_validate(transcript.answer)
+                session.bind(role, transcript, answer)
         orders, _ = session.orders_of(decision.manager)
         return orders
 
@@ -199,7 +215,7 @@ class _DecisionSession:
         self.budget = budget
         self.sub_transcripts: list[Transcript] = []
         self._calls: dict[str, int] = {}
-        self._caps: dict[tuple[str, str], float] = {}  # (symbol, side) -> exposure RiskAnalyst allows
+        self._caps: dict[tuple[str, str], list[_Cap]] = {}  # (symbol, side) -> what RiskAnalyst allows, call by call
         self._plans: dict[tuple[str, str], Execution] = {}
 
     def converse(
@@ -297,20 +313,31 @@ class _DecisionSession:
 
     def _apply_answer(self, call: ToolCall, transcript: Transcript) -> dict[str, Any]:
         """The answer as the manager reads it; a verdict or a plan is binding from now on."""
-        role, arguments = self.team.sub_agents[call.name], call.arguments
-        if transcript.answer is None:
-            return {"error": "no valid answer"}
-        answer = role.answer.arguments.model_validate(transcript.answer)
-        if isinstance(arguments, AskAboutPosition):
-            self.bind(self._symbol(arguments), arguments.side, arguments.exposure, answer)
-        return role.reply(answer)
+        role = self.team.sub_agents[call.name]
+        answer = None
+        if transcript.answer is not None:
+            answer = role.answer.arguments.model_validate(transcript.answer)
+        if isinstance(call.arguments, AskAboutPosition):
+            self.bind(role, transcript, answer)
+        return {"error": "no valid answer"} if answer is None else role.reply(answer)
 
-    def bind(self, symbol: str, side: str, exposure: float, answer: Arguments) -> None:
-        """Keep an answer about a proposed position as a cap or a plan, if it is a verdict or a plan."""
-        if isinstance(answer, Verdict):
-            self._caps[symbol, side] = answer.cap(exposure)
-        elif isinstance(answer, Execution):
-            self._plans[symbol, side] = answer
+    def bind(self, role: SubAgent, transcript: Transcript, answer: Arguments | None) -> None:
+        """Keep the `answer` (None: no valid one) about a proposed position as a cap or a plan.
+
+        Every verdict counts, so that RiskAnalyst cannot be asked until it approves. Where it gave no valid answer, the
+        position may not grow. Of Trader's plans the newest holds: none of them is larger than another.
+        """
+        asked = transcript.brief
+        place = asked["symbol"], asked["side"]
+        if isinstance(answer, Execution):
+            self._plans[place] = answer
+        elif isinstance(answer, Verdict):
+            limit = 0.0 if answer.verdict == "veto" else math.inf if answer.to is None else answer.to
+            cap = _Cap(answer.verdict, answer.cap(asked["exposure"]), limit, transcript.ordinal)
+            self._caps.setdefault(place, []).append(cap)
+        elif answer is None and role.answer.arguments is Verdict:
+            held = max(self.context.held(asked["symbol"]) * (1.0 if asked["side"] == "long" else -1.0), 0.0)
+            self._caps.setdefault(place, []).append(_Cap("invalid", held, held, transcript.ordinal))
 
     def _symbol(self, question: Question) -> str:
         symbol = self.context.mask.symbol(question.symbol)
@@ -345,10 +372,12 @@ class _DecisionSession:
             symbol = self.context.mask.symbol(position.symbol)
             assert symbol is not None
             exposure = position.signed() * self.context.share
-            cap = self._caps.get((symbol, position.side))
-            if cap is not None and position.exposure > cap:
-                rulings.append(Ruling(symbol, position.side, position.exposure, cap))
-                exposure *= cap / position.exposure
+            caps = self._caps.get((symbol, position.side), [])
+            strictest, asked = _strictest(caps), position.exposure
+            if strictest is not None and asked > strictest[0]:
+                most, by = strictest
+                rulings.append(Ruling(symbol, position.side, asked, most, by.verdict, by.ordinal, len(caps)))
+                exposure *= most / asked
             plan = self._plans.get((symbol, position.side))
             orders += self._orders_for(symbol, exposure, position, plan)
         return orders, rulings
@@ -367,6 +396,28 @@ class _DecisionSession:
             return orders
         rules = self.context.account.rules.get(symbol, SymbolRules())
         return plan.placed(orders, self.context.view.last_close(symbol), rules)
+
+
+@dataclass(frozen=True)
+class _Cap:
+    """What one verdict allows: `exposure` of what was proposed, and nothing above `limit` whatever is proposed."""
+
+    verdict: str
+    exposure: float
+    limit: float
+    ordinal: int
+
+
+def _strictest(caps: Sequence[_Cap]) -> tuple[float, _Cap] | None:
+    """The exposure that all the verdicts on one symbol and side allow together, and the one that decides it.
+
+    It is the smallest limit. Within that, the largest position that was allowed: to approve a small one says nothing
+    against a larger one that is approved as well.
+    """
+    if not caps:
+        return None
+    allowed, limit = max(caps, key=lambda cap: cap.exposure), min(caps, key=lambda cap: cap.limit)
+    return (allowed.exposure, allowed) if allowed.exposure < limit.limit else (limit.limit, limit)
 
 
 def side_by_side(tasks: Sequence[AgentTask[_T]]) -> AgentTask[list[_T]]:

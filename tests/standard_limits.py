@@ -7,7 +7,7 @@ from typing import Any
 
 from backend.builders.market import limits_of
 from backend.config.schema import GuardConfig
-from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.guard.limits import GuardLimits
 
 
 def guard_limits(**changes: Any) -> GuardLimits:

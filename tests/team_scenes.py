@@ -12,7 +12,8 @@ import numpy as np
 
 from backend.builders.teams import team_settings
 from backend.config.schema import TeamConfig
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
+from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.chat_codec import ChatCodec, ChatMessages, make_byte_codec
 from cryptosentinel.llm.engine import Completion, Engine, Request
 from cryptosentinel.llm.scripted import ScriptedPolicy

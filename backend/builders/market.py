@@ -16,7 +16,7 @@ import numpy as np
 from backend.config.market import NONE, CostsConfig, MarketConfig
 from backend.config.schema import Config, GuardConfig
 from cryptosentinel.episode import ThinkingTime
-from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.guard.limits import GuardLimits
 from simulator.backtest.run import Window
 from simulator.data.archive import MARKET_MANIFEST
 from simulator.data.catalog import Catalog

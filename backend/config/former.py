@@ -61,6 +61,12 @@ RENAMED: Mapping[str, str] = {
 VALUES: Mapping[str, Mapping[str, str]] = {
     "engine.kind": {"transformers": "local"},
 }
+# Settings that are newer than some records, with the value under which a run goes on as it was recorded. A record that
+# has the section and not the setting was written before.
+ADDED: Mapping[str, Any] = {
+    "guard.on_loss": "freeze",
+    "guard.max_daily_turnover": 0.0,
+}
 _MISSING = object()
 
 
@@ -118,7 +124,8 @@ def not_continuable(document: Mapping[str, Any]) -> list[str]:
 def brought_up_to_date(document: Mapping[str, Any]) -> dict[str, Any]:
     """A stored configuration (section -> key -> value) with the keys and values that it would be written with today.
 
-    Where a document has a key under both names, the present one stands. Removed settings are left out.
+    Where a document has a key under both names, the present one stands. Removed settings are left out; those that came
+    later get the value that does what was done then.
     """
     data: dict[str, Any] = _copied(document)
     for former, present in RENAMED.items():
@@ -127,6 +134,11 @@ def brought_up_to_date(document: Mapping[str, Any]) -> dict[str, Any]:
             _put(data, present.split("."), value)
     for name in REMOVED:
         _taken(data, name.split("."))
+    for name, value in ADDED.items():
+        *sections, key = name.split(".")
+        keys = _section(data, sections)
+        if keys:
+            keys.setdefault(key, value)
     for name, values in VALUES.items():
         *sections, key = name.split(".")
         keys = _section(data, sections)

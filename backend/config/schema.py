@@ -32,8 +32,26 @@ class GuardConfig(Section):
     max_exposure: float = Field(1.0, gt=0.0, le=10.0, description="cap on |notional| / equity of one symbol")
     max_gross_exposure: float = Field(1.0, gt=0.0, le=10.0, description="cap on the sum of |notional| / equity")
     max_orders: int = Field(12, ge=1, le=1000, description="orders per decision")
-    max_drawdown: float = Field(0.5, gt=0.0, le=1.0, description="from this drawdown on, positions may only shrink")
-    daily_loss: float = Field(0.2, gt=0.0, le=1.0, description="from this loss in a day on, positions may only shrink")
+    max_drawdown: float = Field(0.5, gt=0.0, le=1.0, description="from this drawdown on, `on_loss` happens")
+    daily_loss: float = Field(0.2, gt=0.0, le=1.0, description="from this loss in a UTC day on, `on_loss` happens")
+    on_loss: Literal["flatten", "freeze"] = Field(
+        "flatten", description="close all positions and stay flat, or let positions only shrink while the loss stands"
+    )
+    daily_loss_pause_hours: float = Field(
+        24.0, gt=0.0, le=8760.0, description="hours flat after `daily_loss`, at least until the UTC day is over"
+    )
+    drawdown_pause_hours: float = Field(
+        0.0,
+        ge=0.0,
+        le=87_600.0,
+        description="hours flat after `max_drawdown`, which then counts anew; 0: to the end of the run",
+    )
+    max_daily_turnover: float = Field(
+        8.0,
+        ge=0.0,
+        le=10_000.0,
+        description="cap on the notional traded in 24 hours / equity, closing what is held included; 0: none",
+    )
     max_stale_bars: int = Field(
         3, ge=1, le=1000, description="without a bar for so long a symbol's position may only shrink"
     )

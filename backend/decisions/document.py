@@ -80,22 +80,36 @@ class ConversationDocument(_Part):
 
 
 class RiskRuling(_Part):
-    """A verdict of RiskAnalyst that made a position smaller, in shares of the equity."""
+    """A verdict of RiskAnalyst that made a position smaller, in shares of the equity.
+
+    `verdict` is approve, reduce, veto, or invalid where its answer could not be used; `ordinal` the number of its
+    conversation; `verdicts` how many there were on this symbol and side, of which the strictest holds. None in the
+    records of a program that let the newest hold.
+    """
 
     symbol: str
     side: str
     asked: MaybeNumber
     allowed: MaybeNumber
+    verdict: str | None = None
+    ordinal: int | None = None
+    verdicts: int | None = None
 
 
 class GuardClamp(_Part):
-    """One intervention of the guard, in signed base units."""
+    """One intervention of the guard, in signed base units. Without a symbol it tells of the whole account."""
 
     rule: str
     symbol: str
     asked: MaybeNumber
     allowed: MaybeNumber
     detail: str
+
+
+class LaterClamp(GuardClamp):
+    """What the guard did on its own after the decision, at the close `time` (ms)."""
+
+    time: int
 
 
 def _complete(document: dict[str, Any]) -> dict[str, Any]:
@@ -135,6 +149,7 @@ class DecisionDocument(VersionedDocument):
     `symbols` are the coins that it was about, in the order of the manager's brief. `net_return` is the
     change of the account's equity up to the next decision. `thinking_ms` is how late the orders were because the
     decision took time. The last four are None where they are not known.
+    `later` is what the guard did until the next decision.
     """
 
     LATEST: ClassVar[int] = 1
@@ -146,6 +161,7 @@ class DecisionDocument(VersionedDocument):
     clamps: tuple[GuardClamp, ...]
     orders: tuple[Order, ...]
     events: tuple[ModelText, ...]
+    later: tuple[LaterClamp, ...] = ()
     equity_before: float | None = None
     equity_after: float | None = None
     net_return: float | None = None

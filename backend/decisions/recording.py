@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 
 from backend.decisions.document import (
     ConversationDocument,
     DecisionDocument,
     GuardClamp,
+    LaterClamp,
     Message,
     RiskRuling,
     StoredDecision,
@@ -29,8 +31,10 @@ def decision_document(
     decision: TeamDecision,
     equity_before: float | None = None,
     equity_after: float | None = None,
+    time_of: Callable[[int], int] | None = None,
 ) -> DecisionDocument:
-    """A decision as a document; its return follows from the equity before it and at the next decision."""
+    """A decision as a document; its return follows from the equity before it and at the next decision. `time_of` gives
+    the close of a bar; without it what the guard did later is left out."""
     net_return = None
     if equity_before is not None and equity_after is not None:
         net_return = equity_after / equity_before - 1.0 if equity_before > 0 else 0.0
@@ -41,6 +45,9 @@ def decision_document(
         clamps=tuple(GuardClamp(**asdict(clamp)) for clamp in decision.clamps),
         orders=tuple(decision.orders),
         events=tuple(decision.events),
+        later=tuple(LaterClamp(**asdict(clamp), time=time_of(bar)) for bar, clamp in decision.later)
+        if time_of is not None
+        else (),
         equity_before=equity_before,
         equity_after=equity_after,
         net_return=net_return,
@@ -55,13 +62,17 @@ def episode_decisions(run: str, backtest: str, codec: ChatCodec, episode: Episod
     for number, (bar, _) in enumerate(episode.decisions):
         by_bar.setdefault(bar, []).append(number)
     bars = sorted(by_bar)
+
+    def close_of(bar: int) -> int:
+        return int(times[bar - episode.result.start])
+
     decisions: list[StoredDecision] = []
     for position, bar in enumerate(bars):
         begin = bar - bars[0]
         end = bars[position + 1] - bars[0] if position + 1 < len(bars) else len(equity) - 1
         before, after = float(equity[begin]), float(equity[end])
         for number in by_bar[bar]:
-            document = decision_document(codec, episode.decisions[number][1], before, after)
+            document = decision_document(codec, episode.decisions[number][1], before, after, close_of)
             decisions.append(StoredDecision(run, backtest, number, int(times[begin]), document))
     return decisions
 

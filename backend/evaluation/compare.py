@@ -16,7 +16,7 @@ from backend.builders.strategies import named_strategies
 from backend.builders.teams import LoadedTeam
 from backend.evaluation.bootstrap import mean_interval
 from cryptosentinel.episode import EpisodeResult, ThinkingTime, play
-from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import derive_seed

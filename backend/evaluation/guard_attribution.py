@@ -23,7 +23,7 @@ from simulator.market.market import Market
 from simulator.market.price_paths import PricePaths
 
 GUARD, RISK_ANALYST = "guard", "risk_analyst"
-VETO, REDUCE = "veto", "reduce"
+VETO, REDUCE, INVALID = "veto", "reduce", "invalid"
 _ROOM = 100.0  # equity of the account that an order is tried on, in its notional: its costs never end it
 
 
@@ -33,7 +33,7 @@ class Intervention:
 
     Attributes:
         time: close at which was decided, ms UTC.
-        by: "guard" or "risk_analyst". rule: the guard's rule; "veto" or "reduce" of RiskAnalyst.
+        by: "guard" or "risk_analyst". rule: the guard's rule; "veto", "reduce" or "invalid" of RiskAnalyst.
         saved: money that the intervention saved, negative where it cost some; None where it is not known, because a
             number of the order or a price is missing, or no bar came after.
     """
@@ -81,13 +81,21 @@ def interventions(decisions: Sequence[StoredDecision], market: Market, costs: Co
             # A decision on one of several coins has its part of the equity.
             equity = math.nan if document.equity_before is None else document.equity_before / at_once[time]
             asked, allowed = _in_base_units(ruling, equity, stretch.close_of(ruling.symbol))
-            rule = VETO if ruling.allowed == 0.0 else REDUCE
+            rule = INVALID if ruling.verdict == INVALID else VETO if ruling.allowed == 0.0 else REDUCE
             saved = stretch.saved(ruling.symbol, asked, allowed)
             entries.append(Intervention(time, RISK_ANALYST, rule, ruling.symbol, asked, allowed, saved))
         for clamp in document.clamps:
-            saved = stretch.saved(clamp.symbol, clamp.asked, clamp.allowed)
-            entries.append(Intervention(time, GUARD, clamp.rule, clamp.symbol, clamp.asked, clamp.allowed, saved))
-    return entries
+            if clamp.symbol:  # the others are remarks on the account
+                saved = stretch.saved(clamp.symbol, clamp.asked, clamp.allowed)
+                entries.append(Intervention(time, GUARD, clamp.rule, clamp.symbol, clamp.asked, clamp.allowed, saved))
+        for later in document.later:
+            if later.symbol and later.asked != later.allowed:
+                rest = _Stretch(market, plain, later.time, following[time])
+                saved = rest.saved(later.symbol, later.asked, later.allowed)
+                entries.append(
+                    Intervention(later.time, GUARD, later.rule, later.symbol, later.asked, later.allowed, saved)
+                )
+    return sorted(entries, key=lambda one: one.time)
 
 
 def by_rule(entries: Sequence[Intervention]) -> list[RuleWorth]:

@@ -30,7 +30,7 @@ from backend.reporting.labels import (
 from backend.reporting.market_reload import MarketReload
 from backend.reporting.result_stats import FEWEST_RETURNS, cost_summary, monthly_returns, yearly_returns
 from backend.reporting.run_summary import WindowResult
-from backend.reporting.trade_sections import costs_section, trades_section, withheld_block
+from backend.reporting.trade_sections import costs_section, loss_limits_block, trades_section, withheld_block
 from simulator.backtest.regimes import UNKNOWN
 
 _REGIME_TITLES = {"trend": "Trend", "volatility": "Volatility", "truth": "Hidden regime"}
@@ -97,7 +97,10 @@ def sections(window: WindowResult, settings: Mapping[str, Any], reload: MarketRe
         result_section(window),
         numbers_section(window),
         costs_section(window, settings),
-        replace(trades, blocks=(*trades.blocks, withheld_block(window, settings, reload))),
+        replace(
+            trades,
+            blocks=(*trades.blocks, withheld_block(window, settings, reload), loss_limits_block(window, settings)),
+        ),
         regimes_section(window, reload),
     ]
 

@@ -20,6 +20,7 @@ from cryptosentinel.agents.trader import Execution
 from cryptosentinel.protocol.tool_calls import MalformedCall, ToolCall
 from simulator.documents import parse_json
 from simulator.exchange.orders import Order
+from simulator.market.timeframes import format_time
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,24 @@ def consequences(tree: DecisionTree) -> list[Line]:
     for ruling in document.rulings:
         asked, allowed = _percent(ruling.asked), _percent(ruling.allowed)
         text = f"My verdict binds: {ruling.side} {ruling.symbol} goes from {asked} to {allowed}."
+        if ruling.verdict == "invalid":
+            text = (
+                f"I gave no valid verdict, so {ruling.side} {ruling.symbol} may not grow: {allowed} instead of {asked}."
+            )
+        elif ruling.verdicts is not None and ruling.verdicts > 1:
+            text += f" It is the strictest of {ruling.verdicts}."
         lines.append(Line("risk_analyst", role_title("risk_analyst"), text, json.dumps(ruling.model_dump())))
     for clamp in document.clamps:
-        text = f"{clamp.symbol}: {clamp.detail} (rule {clamp.rule})."
+        text = f"{clamp.symbol or 'Account'}: {clamp.detail} (rule {clamp.rule})."
         lines.append(Line("guard", "Guard", text, json.dumps(clamp.model_dump())))
     if document.orders and not document.clamps:
         lines.append(Line("guard", "Guard", "Within the hard limits: nothing was changed."))
     text = "\n".join(_order(order) for order in document.orders) or "None. What is held stays."
     raw = json.dumps([asdict(order) for order in document.orders]) if document.orders else ""
     lines.append(Line("orders", "Orders", text, raw))
+    for later in document.later:
+        text = f"{format_time(later.time)} UTC, {later.symbol or 'account'}: {later.detail} (rule {later.rule})."
+        lines.append(Line("guard", "Guard, later", text, json.dumps(later.model_dump())))
     if document.net_return is not None:
         before, after = document.equity_before, document.equity_after
         text = f"The account's change up to the next decision: {number_text(document.net_return, 'change')}"

@@ -96,7 +96,9 @@ def withheld_of(window: WindowResult, settings: Mapping[str, Any], reload: Marke
     decisions = window.decisions.get(window.main, [])
     if not decisions:
         return "only a team's decisions are reviewed by them, and the store holds none"
-    if not any(decision.document.rulings or decision.document.clamps for decision in decisions):
+    if not any(
+        decision.document.rulings or decision.document.clamps or decision.document.later for decision in decisions
+    ):
         return []
     if reload.market is None:
         return f"what it was worth needs the run's data again: {reload.problem}"

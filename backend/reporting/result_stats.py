@@ -20,7 +20,9 @@ from simulator.backtest import metrics
 from simulator.backtest.regimes import by_regime
 from simulator.backtest.trade_stats import COST_KEYS, cost_split, trade_statistics
 from simulator.backtest.trades import Trade
+from simulator.exchange.exchange_records import Fill
 from simulator.market.market import Market
+from simulator.market.timeframes import DAY_MS
 
 ROLLING_DAYS = 30
 FEWEST_RETURNS = 20  # of a rolling window: the deviation of fewer says nothing
@@ -46,6 +48,20 @@ class RollingSharpe:
     days: float
     times: list[int]
     values: list[float | None]
+
+
+def busiest_day(times: Sequence[int], equity: Sequence[float], fills: Sequence[Fill]) -> float:
+    """The largest notional traded in 24 hours, as a multiple of the equity at the close before the last of its fills.
+    0 without fills, or where no equity was left."""
+    closes, money = np.asarray(times), np.asarray(equity)
+    moments = np.array([fill.time for fill in fills], dtype=np.int64)
+    worth = np.array([abs(fill.quantity) * fill.price for fill in fills])
+    order = np.argsort(moments, kind="stable")
+    moments, total = moments[order], np.concatenate([[0.0], np.cumsum(worth[order])])
+    first = np.searchsorted(moments, moments - DAY_MS, side="right")
+    own = money[np.clip(np.searchsorted(closes, moments, side="right") - 1, 0, len(money) - 1)]
+    traded = total[1:] - total[first]
+    return float(np.max(traded[own > 0.0] / own[own > 0.0], initial=0.0))
 
 
 def monthly_returns(times: Sequence[int], equity: Sequence[float]) -> list[Month]:

@@ -17,12 +17,20 @@ from backend.reporting.blocks import Missing, Picture, ReportSection, Table, Tab
 from backend.reporting.json_facts import TRADES_LISTED, withheld_of
 from backend.reporting.labels import COST_TITLES, Column, title_of
 from backend.reporting.market_reload import MarketReload, candles
-from backend.reporting.result_stats import by_side, cost_summary, inference_cost_line, trade_summary, traded_notional
+from backend.reporting.result_stats import (
+    busiest_day,
+    by_side,
+    cost_summary,
+    inference_cost_line,
+    trade_summary,
+    traded_notional,
+)
 from backend.reporting.run_summary import WindowResult
 from cryptosentinel.agents.registry import role_title
 from simulator.backtest.trades import Trade
 from simulator.errors import DataError
 from simulator.market.market import Market
+from simulator.market.timeframes import DAY_MS, format_time
 
 _FEW_TRADES = 12  # a longer list is opened by a click
 CANDLES_SHOWN = 6  # figures in the report: the symbols that were traded most
@@ -174,6 +182,50 @@ def withheld_block(window: WindowResult, settings: Mapping[str, Any], reload: Ma
         "one another. Good: saved above 0 over many of them; a hard limit may cost a little, as an insurance does."
     )
     return Table(title, caption, _WITHHELD_COLUMNS, rows, "Who, by which rule", tinted=True)
+
+
+_LIMITS_COLUMNS = (Column("value", "What happened", "text", "by the guard's own record, or from the fills"),)
+_FLAT_RULES = ("daily_loss", "max_drawdown", "shutdown")
+
+
+def loss_limits_block(window: WindowResult, settings: Mapping[str, Any]) -> Table:
+    """When the main team's account was made flat by a loss limit, and how much was traded, beside the limits of the
+    run's config."""
+    own, limits = window.main_result, settings.get("guard")
+    limits = limits if isinstance(limits, Mapping) else {}
+    days = (own.times[-1] - own.times[0]) / DAY_MS
+    rows = [
+        TableRow(f"{format_time(time)} UTC", {"value": f"{rule}: {detail}"})
+        for time, rule, detail in sorted(_flattened(window))
+    ]
+    if not rows:
+        shown = [f"{name} {limits[name]:.0%}" for name in ("daily_loss", "max_drawdown") if name in limits]
+        rows = [TableRow("Loss limits", {"value": f"none was reached ({', '.join(shown) or labels.ABSENT})"})]
+    if days > 0.0:
+        average = (
+            f"{own.metrics['turnover'] / days:.2f} times the equity" if "turnover" in own.metrics else labels.ABSENT
+        )
+        rows.append(TableRow("Traded on an average day", {"value": average}))
+    most = limits.get("max_daily_turnover")
+    limit = f"; the limit is {most:g}" if most else "; no limit was set" if most is not None else ""
+    busiest = busiest_day(own.times, own.equity, own.fills)
+    rows.append(TableRow("Traded in the busiest 24 hours", {"value": f"{busiest:.2f} times the equity{limit}"}))
+    caption = (
+        "From a loss limit on, everything is closed and the account stays flat for the time that is stated. "
+        "Good: no loss limit was reached, and little is traded for what was earned."
+    )
+    return Table("Loss limits and turnover", caption, _LIMITS_COLUMNS, tuple(rows), "When")
+
+
+def _flattened(window: WindowResult) -> list[tuple[int, str, str]]:
+    """Time, rule and words of each moment at which the guard began to keep the account flat."""
+    found = []
+    for decision in window.decisions.get(window.main, []):
+        document = decision.document
+        entries = [(decision.time, clamp) for clamp in document.clamps]
+        entries += [(later.time, later) for later in document.later]
+        found += [(time, one.rule, one.detail) for time, one in entries if not one.symbol and one.rule in _FLAT_RULES]
+    return found
 
 
 def trades_section(window: WindowResult) -> ReportSection:

@@ -14,7 +14,7 @@ from backend.runs.backtest import market_settings, requested_window
 from backend.runs.requests import CheckRequest
 from backend.runs.strategy_run import lookahead_verdict, play_strategy
 from cryptosentinel.episode import play
-from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.scheduler import run_all
 from simulator.backtest.run import BacktestRun, Window

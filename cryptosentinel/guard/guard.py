@@ -1,76 +1,59 @@
 """Hard limits in plain code. Every order is reviewed here after the models, and no model can get around it.
 
-The guard reduces or drops orders and logs each clamp with its rule. Its own orders only close positions. It fails
-closed: if a number that it needs is missing, or its own code fails, the order is dropped. Orders that close a position
-are not limited in size; only unusable data and the number of orders can stop them.
+The guard reduces or drops orders and logs each clamp with its rule. Its own orders only close positions, or go on with
+what it held back. It fails closed: if a number that it needs is missing, or its own code fails, the order is dropped.
+
+**What is promised.** Take the closes and the equity at a review. Whichever part of the open orders fills from then on,
+in whatever order and however late, the positions valued at these closes over this equity are within the limits of size
+(one symbol, gross, net, notional) - or, where they lay beyond one already, because prices or the equity have moved, no
+further out than what was open before could bring them. An order at a price worse than the close (a stop, a limit
+through the market) is valued at its own price. So a limit is exceeded by the prices' and the equity's own move since
+the order was let through and by nothing else. Liquidations by the venue are not the guard's.
+
+**Room comes from fills.** A reduction makes room only once it has filled (`cryptosentinel.guard.pending`). What would
+fit if the plain market orders that are under way had filled is not lost: like a desk that works the one leg and follows
+with the other, the guard holds that part back and sends it at the following closes as far as the fills have made room
+(`watch`), until the next decision about the symbol. So a rotation from one coin into another takes a bar more than its
+reductions take, and never carries both. A plain clamp would lose the rotation to the next decision; sending both legs
+at once is right only if both fill, which is what thin volume, gaps and latency take away.
+
+Reductions are held to the net exposure too: closing a hedge is an increase of what it hedges. Everything else about
+closing a position is free: only unusable data and the number of orders can stop it.
+
+**Losses.** Past `daily_loss` or `max_drawdown`, looked at on every bar, all positions are closed with orders at the
+market that go on until the account is flat, and nothing opens for the pause that the limits name. A loss is limited to
+what it is at the close where it is seen, and what the prices do until the closing orders have filled.
+
+**Turnover.** What was traded in the last 24 hours, what the open orders can trade, and closing it all again, is at most
+`max_daily_turnover` times the equity; closing what is held is never stopped by it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from cryptosentinel.guard.pending import Holding, OrderSchedule, is_certain
-from cryptosentinel.guard.state import GuardState, state_from_json
-from simulator.errors import DataError
+from cryptosentinel.guard.limits import Clamp, GuardLimits
+from cryptosentinel.guard.pending import OrderSchedule, Reach, is_certain
+from cryptosentinel.guard.state import GuardState, HeldBack, state_from_json
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order, OrderRequest
 from simulator.exchange.rules import SymbolRules, down_to
 from simulator.market.market import MarketView
-from simulator.market.timeframes import HOUR_MS
+from simulator.market.timeframes import HOUR_MS, format_time
 
 _ROUNDING = 1e-12  # of exposures
+_NOTHING_MORE = 1e-9  # of an order: a smaller rest is not worth another
 
 
-@dataclass(frozen=True)
-class GuardLimits:
-    """Infinity is no limit.
+class _Sized(NamedTuple):
+    """How much of an order (exposure, from 0 up), the rule that says so, whether it must be told to reduce only."""
 
-    Attributes:
-        max_exposure, max_gross_exposure, max_net_exposure: of one symbol, summed as absolute values (which is the
-            leverage) and summed with their signs; fractions of the equity.
-        max_orders, max_order_rate: orders of one review, and of the last `rate_hours`. Of the rate as many are kept
-            back as there are positions to close; it must leave room for one order that opens and one that closes.
-        max_drawdown, daily_loss: past these positions may only shrink.
-        shutdown_drawdown: past this all is closed, and nothing opens any more, whatever the equity does.
-        max_stale_bars: without a bar for so long a symbol's position may only shrink.
-        price_band: limit, trigger, trail, stop and target may be this far from the last close, as a fraction of it.
-        max_order_notional, max_symbol_notional: of one order and of one symbol's position, in quote currency.
-    """
-
-    max_exposure: float
-    max_gross_exposure: float
-    max_orders: int
-    max_drawdown: float
-    daily_loss: float
-    max_stale_bars: int
-    max_net_exposure: float
-    max_order_rate: float
-    rate_hours: float
-    shutdown_drawdown: float
-    price_band: float
-    max_order_notional: float
-    max_symbol_notional: float
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            if not getattr(self, one.name) > 0.0:
-                raise DataError(f"the guard's {one.name} is {getattr(self, one.name)}; give a positive number.")
-        if self.max_order_rate < 2.0:
-            raise DataError("the guard's max_order_rate is below 2: a position could not be opened and closed again.")
-
-
-@dataclass(frozen=True)
-class Clamp:
-    """One intervention: the rule, what was asked and what was let through, in signed base units."""
-
+    size: float
     rule: str
-    symbol: str
-    asked: float
-    allowed: float
-    detail: str
+    reduces: bool
 
 
 class Guard:
@@ -89,18 +72,34 @@ class Guard:
         self._state = state_from_json(state)
 
     def review(
-        self, view: MarketView, account: AccountView, orders: Sequence[OrderRequest], sent: Sequence[Order] = ()
+        self,
+        view: MarketView,
+        account: AccountView,
+        orders: Sequence[OrderRequest],
+        sent: Sequence[Order] = (),
+        decided: Collection[str] = (),
     ) -> tuple[list[Order], list[Clamp]]:
-        """The orders that may be sent, and what was changed about the others. `sent` passed at this bar before.
+        """The orders that may be sent, and what was changed about the others. `sent` passed at this bar before;
+        `decided` are the symbols that the orders are a decision about, named or not.
 
-        Only an `Order` can pass; a market order of 0 withdraws. Never raises.
+        Only an `Order` can pass; a market order of 0 withdraws. While the account is to be flat, what passes are the
+        orders that close it. Never raises.
         """
         try:
-            self._state, passed, clamps = self._review(view, account, orders, sent)
+            self._state, passed, clamps = self._review(view, account, orders, sent, decided)
         except Exception as error:  # noqa: BLE001  # whatever went wrong, nothing passes that was not looked at
             why = f"the review failed: {error!r}"[:200]
             return [], [_clamp("guard_error", request, 0.0, why) for request in orders]
         return passed, clamps
+
+    def watch(self, view: MarketView, account: AccountView) -> tuple[list[OrderRequest], list[Clamp]]:
+        """What to send at a close at which nothing is decided: what closes the account once a loss limit is reached,
+        and what was held back as far as there is room now. Call it at every bar. Never raises."""
+        try:
+            self._state, passed, clamps = self._watch(view, account)
+        except Exception as error:  # noqa: BLE001  # as in `review`
+            return [], [Clamp("guard_error", "", 0.0, 0.0, f"the watch failed: {error!r}"[:200])]
+        return [*self.withdrawals(account), *passed], clamps
 
     def withdrawals(self, account: AccountView) -> list[Cancel]:
         """What to withdraw beside the orders of a review of this `account`: while positions may only shrink, all that
@@ -109,106 +108,261 @@ class Guard:
             return []
         return [Cancel(order.id) for order in account.pending if not order.reduce_only]
 
-    def _review(
-        self, view: MarketView, account: AccountView, orders: Sequence[OrderRequest], sent: Sequence[Order]
-    ) -> tuple[GuardState, list[Order], list[Clamp]]:
-        state = self._state
+    def _observed(self, view: MarketView, account: AccountView) -> tuple[GuardState, bool, list[Clamp]]:
+        """The state at this close, whether the equity can be used at all, and that the account is to be flat from now
+        on, if so."""
+        state, before = self._state, self._state
         if account.drawdown >= self.limits.shutdown_drawdown:
             state = replace(state, shut=True)
         if not math.isfinite(account.equity) or account.equity <= 0:
+            return state, False, []
+        state = state.observed(self.limits, view.now, account)
+        clamps = []
+        if state.flat_rule != before.flat_rule and state.flat_rule:
+            lost = state.drawdown(account) if state.flat_rule == "max_drawdown" else 0.0
+            if state.flat_rule == "daily_loss" and state.day_equity is not None:
+                lost = 1.0 - account.equity / state.day_equity
+            until = (
+                "to the end of the run" if state.flat_until is None else f"until {format_time(state.flat_until)} UTC"
+            )
+            what = "since the peak" if state.flat_rule == "max_drawdown" else "since the day began"
+            clamps = [Clamp(state.flat_rule, "", 0.0, 0.0, f"{100 * lost:.1f} % lost {what}: flat {until}")]
+        if state.shut and not before.shut:
+            why = f"the drawdown reached {100 * account.drawdown:.1f} %: flat for good"
+            clamps = [Clamp("shutdown", "", 0.0, 0.0, why)]
+        return state, True, clamps
+
+    def _review(
+        self,
+        view: MarketView,
+        account: AccountView,
+        orders: Sequence[OrderRequest],
+        sent: Sequence[Order],
+        decided: Collection[str],
+    ) -> tuple[GuardState, list[Order], list[Clamp]]:
+        state, usable, clamps = self._observed(view, account)
+        if not usable:
             return state, [], [_clamp("no_equity", request, 0.0, f"equity is {account.equity}") for request in orders]
-        state = state.observed(view.now, account.equity)
-        frozen = self._only_shrink(state, account)
         schedule = OrderSchedule(view, account)
         for order in sent:
             schedule.add(order)
-        passed: list[Order] = []
-        clamps: list[Clamp] = []
-        since = view.now - round(self.limits.rate_hours * HOUR_MS)
-        used = state.sent_after(since)
-        if state.shut:
-            why = "the account was shut down and only closes"
-            clamps += [_clamp("shutdown", request, 0.0, why) for request in orders]
-            passed, closings = self._closings(account, sent, self.limits.max_order_rate - used)
-            clamps += closings
-            orders = ()
+        if state.shut or state.flat_rule:
+            rule = "shutdown" if state.shut else state.flat_rule
+            why = "the account was shut down and only closes" if state.shut else "the account is kept flat"
+            clamps += [_clamp(rule, request, 0.0, why) for request in orders]
+            return self._close_all(state, view, account, schedule, sent, clamps)
+        ended = {one.symbol for one in orders if isinstance(one, Order) and one.kind == "market"} | set(decided)
+        state, dropped = self._without(state, [*ended], view.now)
+        clamps += dropped
+        frozen = self._only_shrink(state, account)
+        desk = _Desk(self, state, view, account, schedule)
         for number, request in enumerate(orders):
             if not isinstance(request, Order):
                 why = f"a {type(request).__name__} cannot be measured; send an Order, of 0 to withdraw"
                 clamps.append(_clamp("not_an_order", request, 0.0, why))
-                continue
-            order = request
-            if number >= self.limits.max_orders:
-                clamps.append(_clamp("max_orders", order, 0.0, f"at most {self.limits.max_orders} orders a decision"))
-                continue
-            allowed, new_clamps = self._review_one(view, account, order, schedule, frozen)
-            if allowed.quantity != 0.0 or (schedule.withdraws(order) and not new_clamps):
-                wide, closes = schedule.open_after(allowed)
-                if used + len(passed) + 1 + (0 if closes else wide) > self.limits.max_order_rate:
-                    why = f"{used + len(passed)} orders in {self.limits.rate_hours:g} hours, {wide} symbols to close"
-                    new_clamps = [_clamp("max_order_rate", order, 0.0, why)]
-                else:
-                    passed.append(allowed)
-                    schedule.add(allowed)
-            clamps += new_clamps
-        return state.with_sent(view.now, len(passed), since), passed, clamps
+            elif number >= self.limits.max_orders:
+                clamps.append(_clamp("max_orders", request, 0.0, f"at most {self.limits.max_orders} orders a decision"))
+            else:
+                clamps += desk.take(request, frozen)
+        held_back = tuple(one for one in state.held_back if one.order.symbol not in desk.held_back)
+        state = replace(state, held_back=(*held_back, *desk.held_back.values()))
+        return self._with_sent(state, view, len(desk.passed)), desk.passed, clamps
 
-    def _review_one(
-        self, view: MarketView, account: AccountView, order: Order, schedule: OrderSchedule, frozen: str | None
-    ) -> tuple[Order, list[Clamp]]:
-        """What is left of `order`, with quantity 0 where nothing is, and what was changed about it."""
+    def _watch(self, view: MarketView, account: AccountView) -> tuple[GuardState, list[Order], list[Clamp]]:
+        state, usable, clamps = self._observed(view, account)
+        if not usable:
+            return state, [], clamps
+        schedule = OrderSchedule(view, account)
+        if state.shut or state.flat_rule:
+            return self._close_all(state, view, account, schedule, (), clamps)
+        frozen = self._only_shrink(state, account)
+        desk = _Desk(self, state, view, account, schedule)
+        kept = []
+        for one in state.held_back:
+            rest = one.goal - account.positions.get(one.order.symbol, 0.0)
+            if rest * one.order.quantity <= 0.0:
+                continue  # it is done, or something else has moved the position past it
+            if view.now >= one.begin:
+                clamps += desk.follow(one, rest, frozen)
+            kept.append(one)
+        state = replace(state, held_back=tuple(kept))
+        return self._with_sent(state, view, len(desk.passed)), desk.passed, clamps
+
+    def _with_sent(self, state: GuardState, view: MarketView, count: int) -> GuardState:
+        return state.with_sent(view.now, count, self.rate_begin(view.now))
+
+    def rate_begin(self, now: int) -> int:
+        """Orders sent up to then count no more in the rate."""
+        return now - round(self.limits.rate_hours * HOUR_MS)
+
+    def _without(self, state: GuardState, symbols: Collection[str], now: int) -> tuple[GuardState, list[Clamp]]:
+        """Without what was held back for `symbols` by an earlier decision."""
+        gone = [one for one in state.held_back if one.order.symbol in symbols and one.since < now]
+        why = "what was held back until reductions fill ends with the next decision"
+        kept = tuple(one for one in state.held_back if one not in gone)
+        return replace(state, held_back=kept), [Clamp("held_back", one.order.symbol, 0.0, 0.0, why) for one in gone]
+
+    def _close_all(
+        self, state: GuardState, view: MarketView, account: AccountView, schedule: OrderSchedule,
+        sent: Sequence[Order], clamps: list[Clamp],
+    ) -> tuple[GuardState, list[Order], list[Clamp]]:  # fmt: skip
+        """Market orders that close what is held, but for what is being closed already, as far as the rate allows."""
+        rule = "shutdown" if state.shut else state.flat_rule
+        done = {order.symbol for order in sent}
+        room = self.limits.max_order_rate - state.sent_after(self.rate_begin(view.now))
+        why = (
+            f"closed: the drawdown reached {100 * self.limits.shutdown_drawdown:g} %" if state.shut
+            else "closed: the account is kept flat"
+        )  # fmt: skip
+        desk = _Desk(self, state, view, account, schedule)
+        passed: list[Order] = []
+        for symbol, held in account.positions.items():
+            if held == 0.0 or not math.isfinite(held) or symbol in done or len(passed) + 1 > room:
+                continue
+            order = Order(symbol, -held, reduce_only=True)
+            under_way = [one.quantity for one in account.pending if one.symbol == symbol and one.kind == "market"
+                         and one.reduce_only and one.quantity * held < 0.0]  # fmt: skip
+            allowed, _ = desk.sized(order, rule)
+            if abs(allowed.quantity) > abs(math.fsum(under_way)) * (1.0 + _NOTHING_MORE):
+                schedule.add(allowed)
+                passed.append(allowed)
+                clamps = [*clamps, Clamp(rule, symbol, 0.0, allowed.quantity, why)]
+        state = replace(state, held_back=())
+        return self._with_sent(state, view, len(passed)), passed, clamps
+
+    def _only_shrink(self, state: GuardState, account: AccountView) -> str | None:
+        if state.shut:
+            return "shutdown"
+        if state.flat_rule:
+            return state.flat_rule
+        # Written so that a NaN counts as beyond the limit.
+        if not state.drawdown(account) < self.limits.max_drawdown:
+            return "max_drawdown"
+        return "daily_loss" if state.beyond_daily_loss(self.limits, account.equity) else None
+
+
+class _Desk:
+    """Sizes the orders of one review, one after the other, and remembers what passed and what is held back."""
+
+    def __init__(
+        self, guard: Guard, state: GuardState, view: MarketView, account: AccountView, schedule: OrderSchedule
+    ) -> None:
+        self.limits = guard.limits
+        self.passed: list[Order] = []
+        self.held_back: dict[str, HeldBack] = {}
+        self._view = view
+        self._account = account
+        self._schedule = schedule
+        self._turnover = state.turnover(account)
+        self._used = state.sent_after(guard.rate_begin(view.now))
+
+    def take(self, order: Order, frozen: str | None) -> list[Clamp]:
+        """Let through what is left of an order; what was changed about it."""
+        allowed, clamps = self.sized(order, frozen)
+        if allowed.quantity != 0.0 or (self._schedule.withdraws(order) and not clamps):
+            over = self._beyond_rate(allowed)
+            if over is not None:
+                return [_clamp("max_order_rate", order, 0.0, over)]
+        return self._hold_back(order, allowed, clamps, frozen)
+
+    def follow(self, held: HeldBack, rest: float, frozen: str | None) -> list[Clamp]:
+        """Send what there is room for now of the `rest` of an order that was held back."""
+        order = replace(held.order, quantity=rest, delay=0)
+        if abs(rest) < (lot := self._account.rules.get(order.symbol, SymbolRules()).lot):
+            return []
+        order = replace(order, quantity=math.copysign(down_to(abs(rest), lot), rest))
+        allowed, _ = self.sized(order, frozen)
+        if allowed.quantity == 0.0 or self._schedule.is_refused(allowed):
+            return []
+        queued = abs(self._schedule.queued(order.symbol))
+        if abs(allowed.quantity) <= queued + max(0.5 * lot, _NOTHING_MORE * abs(rest)):
+            return []  # what is on its way already is as much
+        if self._beyond_rate(allowed) is not None:
+            return []
+        self._schedule.add(allowed)
+        self.passed.append(allowed)
+        why = f"{allowed.quantity:+.6g} of {rest:+.6g} held back has room now"
+        return [Clamp("held_back", order.symbol, 0.0, allowed.quantity - math.copysign(queued, rest), why)]
+
+    def _beyond_rate(self, order: Order) -> str | None:
+        wide, closes = self._schedule.open_after(order)
+        used = self._used + len(self.passed)
+        if used + 1 + (0 if closes else wide) <= self.limits.max_order_rate:
+            return None
+        return f"{used} orders in {self.limits.rate_hours:g} hours, {wide} symbols to close"
+
+    def _hold_back(self, order: Order, allowed: Order, clamps: list[Clamp], frozen: str | None) -> list[Clamp]:
+        """Let `allowed` through, and keep what fits once the market orders that are under way have filled."""
+        symbol, rest = order.symbol, 0.0
+        if clamps and frozen is None and is_certain(order) and clamps[0].rule in _BY_SIZE:
+            later, _ = self.sized(order, frozen, filled=True)
+            rest = later.quantity - allowed.quantity
+            if rest * order.quantity <= 0.0 or abs(rest) <= _NOTHING_MORE * abs(order.quantity):
+                rest = 0.0
+        goal = self._schedule.goal(order) + allowed.quantity + rest
+        if allowed.quantity != 0.0 or self._schedule.withdraws(order):
+            self._schedule.add(allowed)
+            self.passed.append(allowed)
+        before = self.held_back.pop(symbol, None) if is_certain(order) else None
+        if rest == 0.0:
+            if before is not None and before.order.quantity * order.quantity > 0.0:
+                self.held_back[symbol] = replace(before, goal=before.goal + allowed.quantity)
+            return clamps
+        if before is not None and before.order.quantity * order.quantity < 0.0:
+            clamps = [
+                *clamps,
+                Clamp("held_back", symbol, 0.0, 0.0, "an order to the other side ends what was held back"),
+            ]
+        begin = self._view.now + order.delay * self._view.interval
+        if before is not None and before.order.quantity * order.quantity > 0.0:
+            goal, begin = before.goal + allowed.quantity + rest, max(before.begin, begin)
+        self.held_back[symbol] = HeldBack(replace(order, id=""), goal, self._view.now, begin)
+        more = f"; {rest:+.6g} more held back until reductions fill"
+        return [replace(clamps[0], detail=clamps[0].detail + more), *clamps[1:]]
+
+    def sized(self, order: Order, frozen: str | None, filled: bool = False) -> tuple[Order, list[Clamp]]:
+        """What is left of `order`, with quantity 0 where nothing is, and what was changed about it; with `filled` as if
+        the plain market orders that are under way had filled."""
+        schedule = self._schedule
         nothing = replace(order, quantity=0.0)
-        wrong = self._objection(view, order, schedule)
+        wrong = self._objection(order)
         if wrong is not None:
             return nothing, [_clamp(wrong[0], order, 0.0, wrong[1])]
         unit = schedule.unit(order)
         asked = order.quantity * unit
-        course = schedule.course(order)
-        if not all(map(math.isfinite, (asked, *(holding.base for held, _ in course for holding in held.values())))):
-            why = f"quantity {order.quantity}, exposures {[holding.base for holding in course[0][0].values()]}"
+        reaches = schedule.reaches(order, filled)
+        if not all(map(math.isfinite, (asked, *(bound for reach in reaches.values() for bound in reach)))):
+            why = f"quantity {order.quantity}, exposures {[reach.held for reach in reaches.values()]}"
             return nothing, [_clamp("not_a_number", order, 0.0, why)]
         rule = frozen
-        if rule is None and not view.bars(order.symbol, self.limits.max_stale_bars).present.any():
+        if rule is None and not self._view.bars(order.symbol, self.limits.max_stale_bars).present.any():
             rule = "stale_data"
-        if rule is None and order.reduce_only:
-            rule = "reduce_only"
-        sign, size, binding = math.copysign(1.0, asked), abs(asked), ""
-        only_reduces = order.reduce_only
-        if order.reduce_only and not is_certain(order):
+        sign, size, binding, reduces = math.copysign(1.0, asked), abs(asked), "", order.reduce_only
+        if order.reduce_only and size > (most := schedule.reducible(order)):
             # The exchange lets it reduce what is there when it trades; it must be there at some moment.
-            most = max(_reducible(held[order.symbol], sign) for held, _ in course)
-            size, binding = min((size, ""), (most, rule or ""))
-            account_rule = None if rule == "reduce_only" else rule
-            for (held, _), holding in zip(course, schedule.course_with(order), strict=True):
-                # Once it has filled, a market order that was to reduce the position may turn it.
-                limit, limit_rule = self._limit(order, sign, held, account.equity, account_rule)
-                if holding.largest > max(limit, held[order.symbol].largest) + _ROUNDING:
-                    size, binding = 0.0, limit_rule
-        else:
-            # The order must fit when it fills and beside everything that fills after it.
-            for held, in_group in course:
-                most, limit_rule, reducing = self._most(order, sign * size, held, in_group, account.equity, rule)
-                only_reduces |= reducing
-                if most < size:
-                    size, binding = most, limit_rule
+            size, binding = most, rule or "reduce_only"
+        found = self._most(order, sign * size, reaches, rule, filled)
+        reduces |= found.reduces
+        if found.size < size:
+            size, binding = max(found.size, 0.0), found.rule
         allowed = sign * size
         if abs(allowed - asked) <= 1e-12 * max(1.0, abs(asked)):
-            if only_reduces == order.reduce_only:
+            if reduces == order.reduce_only:
                 return order, []
             why = "told to reduce only: another order may close the position before it"
             return replace(order, reduce_only=True), [_clamp("reduce_only", order, order.quantity, why)]
-        quantity, before = allowed / unit, course[0][0][order.symbol].base
+        quantity, before = allowed / unit, reaches[order.symbol].held
         if before + allowed != 0.0 and math.isfinite(quantity):  # what does not close must be whole lots
-            lot = account.rules.get(order.symbol, SymbolRules()).lot
+            lot = self._account.rules.get(order.symbol, SymbolRules()).lot
             quantity = math.copysign(down_to(abs(quantity), lot), quantity)
         detail = f"exposure {before + asked:+.3f} asked, {before + allowed:+.3f} allowed"
-        return replace(order, quantity=quantity, reduce_only=only_reduces), [_clamp(binding, order, quantity, detail)]
+        return replace(order, quantity=quantity, reduce_only=reduces), [_clamp(binding, order, quantity, detail)]
 
-    def _objection(self, view: MarketView, order: Order, schedule: OrderSchedule) -> tuple[str, str] | None:
+    def _objection(self, order: Order) -> tuple[str, str] | None:
         """Why `order` cannot be measured at all, whatever its size."""
-        if order.symbol not in view.symbols:
-            return "unknown_symbol", f"there are {', '.join(view.symbols)}"
-        close, band = schedule.close_of(order.symbol), self.limits.price_band
+        if order.symbol not in self._view.symbols:
+            return "unknown_symbol", f"there are {', '.join(self._view.symbols)}"
+        close, band = self._schedule.close_of(order.symbol), self.limits.price_band
         for name in ("limit", "trigger", "trail", "stop", "target"):
             price = getattr(order, name)
             if price is None:
@@ -223,71 +377,67 @@ class Guard:
                 )
         return None
 
-    def _most(
-        self, order: Order, change: float, held: dict[str, Holding], in_group: float, equity: float, rule: str | None
-    ) -> tuple[float, str, bool]:
-        """How much of a `change` of exposure, and more of its sign, may be made beside `held`, the rule that says so,
-        and whether the order must be told to reduce only. A position that lies beyond a limit (the price moved) may
-        stay and shrink, it may not grow."""
-        own, sign = held[order.symbol], math.copysign(1.0, change)
-        waiting, reducing = own.side(sign), False
-        limit, name = self._limit(order, sign, held, equity, rule)
-        closing = 0.0
-        if is_certain(order):
-            closing, reached = max(-sign * own.base, 0.0), own.reached(sign)
-            most = max(limit - waiting, reached, 0.0) - reached
+    def _most(self, order: Order, change: float, reaches: dict[str, Reach], rule: str | None, filled: bool) -> _Sized:
+        """How much of a `change` of exposure may be made beside what is open, and the rule that says so."""
+        sign, size = math.copysign(1.0, change), abs(change)
+        found = self._fitting(order, sign, reaches, rule, filled)
+        closing = max(-sign * reaches[order.symbol].held, 0.0)
+        if is_certain(order) and not order.reduce_only and found.size < min(closing, size) - _ROUNDING:
             # Beside orders that only reduce, what is meant to close could find the position closed and turn it.
-            reducing = most < min(closing, abs(change)) - _ROUNDING
-            most = max(most, closing)
+            only = self._fitting(replace(order, reduce_only=True), sign, reaches, rule, filled)
+            if min(only.size, closing) > found.size:
+                found = _Sized(min(only.size, closing), found.rule, True)
+        cap = max(self.limits.max_order_notional / self._account.equity, closing)
+        return found if found.size <= cap else found._replace(size=cap, rule="max_order_notional")
+
+    def _fitting(self, order: Order, sign: float, reaches: dict[str, Reach], rule: str | None, filled: bool) -> _Sized:
+        """How large an order on the side of `sign` may be. What lies beyond a limit (the price moved) may stay and
+        shrink, it may not grow."""
+        own, level = self._schedule.base_of(order, filled)
+        before = reaches[order.symbol]
+        if not filled:  # what may be refused is no claim on room beyond a limit
+            sure = {side: self._schedule.surely(order, side) for side in (1.0, -1.0)}
         else:
-            most = max(in_group, limit - max(sign * own.base, 0.0) - (waiting - in_group), 0.0)
-        cap = max(self.limits.max_order_notional / equity, closing)
-        return (most, name, reducing) if most <= cap else (cap, "max_order_notional", reducing)
+            sure = {side: before.far(side) for side in (1.0, -1.0)}
+        # A bracket, or an order that rests, makes the position one that may be closed, and so no hedge.
+        for side in (sign, -sign):
+            limit, name = self._limit(order.symbol, side, reaches, rule)
+            if own.far(side) > max(limit, sure[side]) + _ROUNDING:
+                return _Sized(0.0, name, order.reduce_only)
+        limit, name = self._limit(order.symbol, sign, reaches, rule)
+        limit = max(limit, sure[sign])
+        size = math.inf if level.end <= limit + _ROUNDING else max(limit - level.start, 0.0) + level.free
+        return _Sized(size, name, order.reduce_only)
 
-    def _limit(
-        self, order: Order, sign: float, held: dict[str, Holding], equity: float, rule: str | None
-    ) -> tuple[float, str]:
-        """How far the order's symbol may lie on the side of `sign` beside the others, and the rule that says so."""
+    def _limit(self, symbol: str, sign: float, reaches: dict[str, Reach], rule: str | None) -> tuple[float, str]:
+        """How far `symbol` may reach on the side of `sign` beside the others, and the rule that says so."""
         if rule is not None:
-            return 0.0, rule
-        others = [holding for symbol, holding in held.items() if symbol != order.symbol]
-        net = self.limits.max_net_exposure - sum(sign * one.base + one.side(sign) for one in others)
-        # What rests counts from flat (see `Holding.largest`), but for the net exposure from the position.
-        net += 0.0 if is_certain(order) else max(-sign * held[order.symbol].base, 0.0)
-        return min(
-            (self.limits.max_exposure, "max_exposure"),
-            (max(0.0, self.limits.max_gross_exposure - sum(one.largest for one in others)), "max_gross_exposure"),
-            (max(0.0, net), "max_net_exposure"),
-            (self.limits.max_symbol_notional / equity, "max_symbol_notional"),
-        )
+            return self._net(symbol, sign, reaches, (0.0, rule))
+        limits, equity, own = self.limits, self._account.equity, reaches[symbol]
+        gross, path = 0.0, 0.0
+        for name, reach in reaches.items():
+            path += reach.path
+            gross += 0.0 if name == symbol else reach.largest
+        spare = max(0.0, limits.max_daily_turnover - self._turnover - path) / 2.0
+        return self._net(
+            symbol, sign, reaches,
+            min(
+                (limits.max_exposure, "max_exposure"),
+                (max(0.0, limits.max_gross_exposure - gross), "max_gross_exposure"),
+                (limits.max_symbol_notional / equity, "max_symbol_notional"),
+                (max(own.far(sign), sign * own.held, 0.0) + spare, "max_daily_turnover"),
+            ),
+        )  # fmt: skip
 
-    def _closings(self, account: AccountView, sent: Sequence[Order], room: float) -> tuple[list[Order], list[Clamp]]:
-        """At most `room` market orders that close what is held, but for what is being closed already."""
-        under_way = {(order.symbol, order.quantity) for order in account.pending if order.kind == "market"}
-        done = {order.symbol for order in sent}
-        orders = [
-            Order(symbol, -held, reduce_only=True)
-            for symbol, held in account.positions.items()
-            if held != 0.0 and math.isfinite(held) and symbol not in done and (symbol, -held) not in under_way
-        ]
-        orders = orders[: max(0, int(min(room, len(orders))))]
-        why = f"closed: the drawdown reached {100 * self.limits.shutdown_drawdown:g} %"
-        return orders, [Clamp("shutdown", order.symbol, 0.0, order.quantity, why) for order in orders]
-
-    def _only_shrink(self, state: GuardState, account: AccountView) -> str | None:
-        if state.shut:
-            return "shutdown"
-        # Written so that a NaN counts as beyond the limit.
-        if not account.drawdown < self.limits.max_drawdown:
-            return "max_drawdown"
-        if state.day_equity is not None and not account.equity > state.day_equity * (1.0 - self.limits.daily_loss):
-            return "daily_loss"
-        return None
+    def _net(self, symbol: str, sign: float, reaches: dict[str, Reach], other: tuple[float, str]) -> tuple[float, str]:
+        if self.limits.max_net_exposure == math.inf:
+            return other
+        beside = math.fsum(reach.far(sign) for name, reach in reaches.items() if name != symbol)
+        return min(other, (self.limits.max_net_exposure - beside, "max_net_exposure"))
 
 
-def _reducible(holding: Holding, sign: float) -> float:
-    """How much of what is or may come to be held an order on the side of `sign` can close."""
-    return max(-sign * holding.base, 0.0) + holding.side(-sign)
+# What more room would cure.
+_BY_SIZE = ("max_exposure", "max_gross_exposure", "max_net_exposure", "max_symbol_notional")
 
 
 def _clamp(rule: str, request: OrderRequest, allowed: float, detail: str) -> Clamp:

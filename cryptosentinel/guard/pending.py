@@ -1,4 +1,10 @@
-"""The exposures that an account will or could have once its orders fill; the guard applies its limits to them."""
+"""How far the positions of an account can get by the orders that are open; the guard applies its limits to that.
+
+Nobody knows at the close of a bar which orders the next bars fill: a coin may have no bar, the volume may allow a part,
+an order may arrive late, a stop may fire first. So every open order may fill by any part of it, at any time and in any
+order, and each may fill without the others. `Reach` is the interval that a position can then get to. A reduction that
+is not filled yet makes no room for an increase, and the limits hold whichever subset of the orders fills.
+"""
 
 from __future__ import annotations
 
@@ -13,64 +19,62 @@ from simulator.market.market import MarketView
 _ROUNDING = 1e-12  # of exposures
 
 
-class Holding(NamedTuple):
-    """One symbol at one moment, in fractions of the equity.
+class Reach(NamedTuple):
+    """Signed exposures of one symbol, as fractions of the equity: what is held, and how far it can fall and rise.
 
-    Attributes:
-        base: signed exposure as the position and the market orders that were let through make it.
-        low, high: where it may lie instead, if orders that only reduce close the position before a market order comes.
-        up, down: what orders that may or may not fill could add to it and take from it, both from 0 up.
-        stuck: largest |exposure| on the way where the symbol has no bar now, so that reductions may not fill; else 0.
-        eased_up, eased_down: whether orders that only reduce may buy, or sell, before a market order does.
+    What rests (any order but a plain market order) counts from flat as well as from the position: a stop may close the
+    position before it. A plain market order counts from the position: a stop that fires before it cancels it. A
+    position that a bracket or a time stop may close can become flat, so as a hedge it makes no room.
     """
 
-    base: float
     low: float
+    held: float
     high: float
-    up: float
-    down: float
-    stuck: float
-    eased_up: bool
-    eased_down: bool
 
     @property
     def largest(self) -> float:
-        """Largest |exposure| that can come of it. A stop may close the position before what rests fills, so the
-        position makes no room for that."""
-        return max(max(self.high, 0.0) + self.up, max(-self.low, 0.0) + self.down, self.stuck)
+        """Largest |exposure|."""
+        return max(self.high, -self.low)
 
-    def reached(self, sign: float) -> float:
-        """From where a market order on the side of `sign` counts: how far the position may lie on that side (negative:
-        on the other)."""
-        edge, eased = (self.high, self.eased_up) if sign > 0.0 else (-self.low, self.eased_down)
-        return max(edge, 0.0) if eased else edge
+    def far(self, sign: float) -> float:
+        """How far it can get on the side of `sign`; negative: only so near."""
+        return self.high if sign > 0.0 else -self.low
 
-    def side(self, sign: float) -> float:
-        """What could be added on the side of `sign`."""
-        return self.up if sign > 0.0 else self.down
+    @property
+    def path(self) -> float:
+        """The most that can still be traded until the symbol is flat again."""
+        held = abs(self.held)
+        return held + 2.0 * (max(self.high, 0.0) - max(self.held, 0.0) + max(-self.low, 0.0) - max(-self.held, 0.0))
+
+
+class Level(NamedTuple):
+    """How an order's size adds to the reach on its own side: `free` of it adds nothing, since another of its group is
+    as large; the rest adds from `start` on, up to `end`."""
+
+    start: float
+    end: float = math.inf
+    free: float = 0.0
 
 
 def is_certain(order: Order) -> bool:
-    """Whether `order` fills as soon as it acts and its symbol trades. One of a group may be cancelled by another."""
+    """Whether `order` is a market order that nothing but a bracket can cancel. One of a group may be cancelled by
+    another."""
     return order.kind == "market" and not order.group
 
 
 class OrderSchedule:
-    """The account, its waiting orders and those that were let through now, valued at the last closes.
+    """The account with its waiting orders and those that were let through now, valued at the last closes.
 
-    Orders of a group count as their largest. What waits from an earlier decision, or the exchange would refuse as it
-    is, counts where it adds to a position and makes no room where it reduces one. What only reduces never adds.
+    Orders of a group count as their largest, a side each. An order that the exchange would refuse as it is may or may
+    not stand, so what it would supersede counts as well.
     """
 
     def __init__(self, view: MarketView, account: AccountView) -> None:
         self._account = account
         self._equity = account.equity
         self._closes = {symbol: view.last_close(symbol) for symbol in view.symbols}
-        self._view = view
-        self._trades: dict[str, bool] = {}  # by symbol, as it was asked for
         self._held = {
-            symbol: self._exposure(account.positions.get(symbol, 0.0), self._at_close(symbol))
-            for symbol in view.symbols
+            symbol: _exposure(account.positions.get(symbol, 0.0), self._at_close(symbol)) for symbol in view.symbols
         }
         self._waiting = list(account.pending)
         self._new: list[Order] = []
@@ -88,12 +92,6 @@ class OrderSchedule:
         """The last close, NaN before the first."""
         return self._closes[symbol]
 
-    def _is_traded(self, symbol: str) -> bool:
-        """Whether there is a bar of `symbol` now."""
-        if symbol not in self._trades:
-            self._trades[symbol] = bool(self._view.bars(symbol, 1).present.any())
-        return self._trades[symbol]
-
     def withdraws(self, order: Order) -> bool:
         """Whether `order` is a market order of nothing that takes back market orders from before."""
         return (
@@ -104,104 +102,128 @@ class OrderSchedule:
 
     def add(self, order: Order) -> None:
         """Count an order that was let through. It supersedes what the exchange would supersede for it."""
-        beside, account = self._left(order), self._account
-        held = account.positions.get(order.symbol, 0.0)
-        position = resulting_position(order, held, (*beside, *self._new))
-        wrong = objection(order, account.mark, position, account.liquidated, account.rules.get(order.symbol))
-        if wrong is None or (order.quantity == 0.0 and order.kind == "market"):
-            self._waiting = beside
+        if not self.is_refused(order) or (order.quantity == 0.0 and order.kind == "market"):
+            self._waiting = self._left(order)
             self._new.append(order)
         else:
             self._doubtful.append(order)
 
-    def course(self, order: Order) -> list[tuple[dict[str, Holding], float]]:
-        """What stands beside `order` at each moment from that on at which it acts.
+    def surely(self, order: Order, sign: float) -> float:
+        """How far the order's symbol can get on the side of `sign` without it and without what may be refused."""
+        own = [one for one in (*self._left(order), *self._new) if one.symbol == order.symbol]
+        return self._reach(order.symbol, own, False)[0].far(sign)
 
-        With each: the largest order of its group on its side, which it need only exceed to count for more.
+    def reaches(self, beside: Order | None = None, filled: bool = False) -> dict[str, Reach]:
+        """How far each symbol can get.
+
+        Args:
+            beside: an order that is not counted, but what it supersedes is left out.
+            filled: as if all plain market orders had filled whole.
         """
-        waiting = self._beside(order)
-        return [
-            (self._holdings(waiting, self._new, moment), self._in_group(order, waiting, moment))
-            for moment in self._moments(order, waiting)
-        ]
+        orders = [*(self._waiting if beside is None else self._left(beside)), *self._new, *self._doubtful]
+        by_symbol: dict[str, list[Order]] = {symbol: [] for symbol in self._held}
+        for order in orders:
+            if order.symbol in by_symbol:
+                by_symbol[order.symbol].append(order)
+        return {symbol: self._reach(symbol, own, filled)[0] for symbol, own in by_symbol.items()}
 
-    def course_with(self, order: Order) -> list[Holding]:
-        """The holdings of the order's symbol at the same moments with `order` among the others."""
-        waiting = self._beside(order)
-        return [
-            self._holdings(waiting, [*self._new, order], moment)[order.symbol]
-            for moment in self._moments(order, waiting)
-        ]
+    def base_of(self, order: Order, filled: bool = False) -> tuple[Reach, Level]:
+        """The reach of the order's symbol with an `order` of no size in it, and how its size adds to that."""
+        own = [one for one in (*self._left(order), *self._new, *self._doubtful) if one.symbol == order.symbol]
+        reach, below, above = self._reach(order.symbol, own, filled, order)
+        sign = math.copysign(1.0, order.quantity)
+        in_group = 0.0
+        if order.group and not order.reduce_only:
+            sure = [one for one in own if one not in self._doubtful]
+            alike = [
+                abs(self._change(one))
+                for one in sure
+                if one.group == order.group and not one.reduce_only and one.quantity * order.quantity > 0.0
+            ]
+            in_group = max(alike, default=0.0)
+        return reach, (above if sign > 0.0 else below)._replace(free=in_group)
 
-    def _moments(self, order: Order, waiting: Sequence[Order]) -> list[int]:
-        later = (other.delay for other in (*waiting, *self._new) if other.delay > order.delay)
-        return sorted({order.delay, *later})
+    def reducible(self, order: Order) -> float:
+        """How much of what is or may come to be held an order on its side can close."""
+        own = [one for one in (*self._left(order), *self._new, *self._doubtful) if one.symbol == order.symbol]
+        reach = self._reach(order.symbol, own, False)[0]
+        return max(reach.far(-math.copysign(1.0, order.quantity)), 0.0)
+
+    def goal(self, order: Order) -> float:
+        """Position in base units once the plain market orders before `order` have filled whole."""
+        position = self._account.positions.get(order.symbol, 0.0)
+        for one in (*self._left(order), *self._new):
+            if one.symbol == order.symbol and is_certain(one):
+                position = _filled(position, one.quantity, one.reduce_only)
+        return position
+
+    def queued(self, symbol: str) -> float:
+        """Signed base units of the market orders that wait for a symbol from before."""
+        return math.fsum(one.quantity for one in self._waiting if one.symbol == symbol and one.kind == "market")
+
+    def is_refused(self, order: Order) -> bool:
+        """Whether the exchange would refuse `order` as it is."""
+        account = self._account
+        held = account.positions.get(order.symbol, 0.0)
+        position = resulting_position(order, held, (*self._left(order), *self._new))
+        rules = account.rules.get(order.symbol)
+        return objection(order, account.mark, position, account.liquidated, rules) is not None
 
     def open_after(self, order: Order) -> tuple[int, bool]:
-        """How many symbols hold or may come to hold something once all has filled, `order` included, and whether it
-        is a plain market order that leaves its own with nothing."""
-        waiting = self._beside(order)
-        last = max(other.delay for other in (order, *waiting, *self._new))
-        after = self._holdings(waiting, [*self._new, order], last)
+        """How many symbols hold or may come to hold something once all market orders have filled, `order` included,
+        and whether it is a plain market order that leaves its own with nothing."""
+        own = [one for one in (*self._left(order), *self._new, *self._doubtful) if one.symbol == order.symbol]
+        after = self.reaches(order, filled=True)
+        after[order.symbol] = self._reach(order.symbol, [*own, order], True)[0]
         empty = {
-            symbol: max(abs(one.base), one.up, one.down) <= 1e-9 * max(1.0, abs(self._held[symbol]))
+            symbol: max(abs(one.held), one.high, -one.low) <= 1e-9 * max(1.0, abs(self._held[symbol]))
             for symbol, one in after.items()
         }
         return sum(not one for one in empty.values()), is_certain(order) and empty[order.symbol]
 
-    def _holdings(self, waiting: Sequence[Order], new: Sequence[Order], moment: int) -> dict[str, Holding]:
-        unsure = [one for one in (*waiting, *(one for one in new if not is_certain(one))) if one.delay <= moment]
-        eased = {(one.symbol, one.quantity > 0.0) for one in unsure if one.reduce_only}
-        base, stuck = dict(self._held), dict.fromkeys(self._held, 0.0)
-        edges = {(symbol, rises): held for symbol, held in base.items() for rises in (False, True)}
-        for order in sorted((one for one in new if is_certain(one)), key=lambda one: one.delay):
-            if order.delay > moment:
-                continue
-            symbol, change = order.symbol, self._change(order)
-            if not self._is_traded(symbol):
-                stuck[symbol] = max(stuck[symbol], abs(base[symbol]))
-            base[symbol] = _filled(base[symbol], change, order.reduce_only)
-            for rises in (False, True):
-                edge = edges[symbol, rises]
-                if rises == (change > 0.0) and (symbol, rises) in eased and not order.reduce_only:
-                    edge = max(edge, 0.0) if rises else min(edge, 0.0)
-                edges[symbol, rises] = _filled(edge, change, order.reduce_only)
-        groups: dict[tuple[str, bool, str | int], float] = {}
-        for number, order in enumerate(unsure):
+    def _reach(
+        self, symbol: str, orders: Sequence[Order], filled: bool, candidate: Order | None = None
+    ) -> tuple[Reach, Level, Level]:
+        """The reach by `orders` of one symbol, and how a sale and a purchase of the candidate's kind add to it."""
+        held = self._held[symbol]
+        account = self._account
+        closable = (
+            account.stop.get(symbol) is not None
+            or account.target.get(symbol) is not None
+            or symbol in account.time_stops
+            or (candidate is not None and candidate.quantity != 0.0 and _may_close(candidate))
+        )
+        # By side (False: sales, True: purchases): plain market orders, what rests, and what only reduces.
+        market, resting, easing = [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]
+        groups: dict[tuple[bool, str], float] = {}
+        for order in orders:
+            if order.quantity == 0.0:
+                continue  # it only withdraws
             change = self._change(order)
-            if order.reduce_only or order.symbol not in base:
-                continue
+            closable |= _may_close(order)
             if not math.isfinite(change):
-                base[order.symbol] = math.nan
-            key = (order.symbol, change > 0.0, order.group or number)
-            groups[key] = max(groups.get(key, 0.0), abs(change))
-        ends = dict.fromkeys(edges, 0.0)
-        for (symbol, rises, _), size in groups.items():
-            ends[symbol, rises] += size
-        return {
-            symbol: Holding(
-                held, edges[symbol, False], edges[symbol, True], ends[symbol, True], ends[symbol, False],
-                stuck[symbol], (symbol, True) in eased, (symbol, False) in eased,
-            )
-            for symbol, held in base.items()
-        }  # fmt: skip
-
-    def _in_group(self, order: Order, waiting: Sequence[Order], moment: int) -> float:
-        if not order.group:
-            return 0.0
-        alike = (
-            abs(self._change(other))
-            for other in (*waiting, *self._new)
-            if other.group == order.group and other.symbol == order.symbol and other.delay <= moment
-            and not other.reduce_only and other.quantity * order.quantity > 0.0
-        )  # fmt: skip
-        return max(alike, default=0.0)
-
-    def _beside(self, order: Order) -> list[Order]:
-        """What may or may not fill beside `order`. A market order supersedes those of its symbol from before."""
-        return [*self._left(order), *self._doubtful]
+                held = math.nan
+            rises, size = change > 0.0, abs(change)
+            if filled and is_certain(order):
+                held = _filled(held, change, order.reduce_only)
+            elif order.reduce_only:
+                easing[rises] += size
+            elif order.group:
+                groups[rises, order.group] = max(groups.get((rises, order.group), 0.0), size)
+            elif order.kind == "market":
+                market[rises] += size
+            else:
+                resting[rises] += size
+        for (rises, _), size in groups.items():
+            resting[rises] += size
+        rests = candidate is not None and not candidate.reduce_only and not is_certain(candidate)
+        rising = candidate is not None and candidate.quantity > 0.0
+        above = _edges(held, market[1], resting[1], easing[1], closable, rests and rising)
+        below = _edges(-held, market[0], resting[0], easing[0], closable, rests and not rising)
+        return Reach(-max(below), held, max(above)), _level(candidate, below, -held), _level(candidate, above, held)
 
     def _left(self, order: Order) -> list[Order]:
+        """What waits from before beside `order`. A market order supersedes those of its symbol."""
         if order.kind != "market":
             return self._waiting
         return [one for one in self._waiting if one.symbol != order.symbol or one.kind != "market"]
@@ -211,11 +233,34 @@ class OrderSchedule:
         return price / self._equity if price > 0.0 else math.nan
 
     def _change(self, order: Order) -> float:
-        return self._exposure(order.quantity, self.unit(order))
+        return _exposure(order.quantity, self.unit(order))
 
-    @staticmethod
-    def _exposure(quantity: float, unit: float) -> float:
-        return 0.0 if quantity == 0.0 else quantity * unit
+
+def _edges(
+    held: float, market: float, resting: float, easing: float, closable: bool, rests: bool
+) -> tuple[float, float, float]:
+    """How far a position of `held` can rise: as it is; after what only reduces has closed what it can of a position on
+    the other side; and, where something may close the position or rests, from flat by what rests."""
+    whole = held + market + resting
+    eased = held + min(max(-held, 0.0), easing) + market + resting
+    flat = max(held, 0.0) + resting if closable or rests or resting > 0.0 else held
+    return whole, eased, flat
+
+
+def _level(candidate: Order | None, edges: tuple[float, float, float], held: float) -> Level:
+    """How a candidate adds to `edges`: one that only reduces lets others count from nearer to flat, and a plain market
+    order is cancelled by what makes the position flat."""
+    if candidate is not None and candidate.reduce_only:
+        return Level(edges[1], edges[0] + max(-held, 0.0))
+    return Level(max(edges[:2]) if candidate is None or is_certain(candidate) else max(edges))
+
+
+def _may_close(order: Order) -> bool:
+    return order.stop is not None or order.target is not None or order.hold_bars is not None
+
+
+def _exposure(quantity: float, unit: float) -> float:
+    return 0.0 if quantity == 0.0 else quantity * unit
 
 
 def _filled(before: float, change: float, reduce_only: bool) -> float:

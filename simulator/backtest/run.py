@@ -55,6 +55,10 @@ class Window:
         return -((self.start - self.stop) // self.decide_every)
 
 
+# What looks at the account at each close between two decisions, and gives what to submit there.
+Watch = Callable[[MarketView, AccountView], Sequence[OrderRequest]]
+
+
 class Strategy(Protocol):
     """Decides from what was known and from its own account, nothing else.
 
@@ -157,6 +161,7 @@ class BacktestRun:
         self._exchange = Exchange(market, window.start, cash, costs, max_leverage, window.stop, venue)
         self._acted = -1  # the bar at whose close something was last submitted
         self.viewed = -1  # the bar whose account was last asked for
+        self._watch: Watch | None = None
 
     @property
     def index(self) -> int:
@@ -173,11 +178,22 @@ class BacktestRun:
     def account(self) -> AccountView:
         return self._exchange.account()
 
+    def watched_by(self, watch: Watch) -> None:
+        """From now on `apply` asks `watch` at each close between two decisions, and submits what it gives."""
+        self._watch = watch
+
     def apply(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
         """`submit` and advance to the next decision or the end; once `done` the requests are only rejected."""
         self.submit(requests, thinking_ms)
-        if not self.done:
+        if self.done:
+            return
+        if self._watch is None:
             self._exchange.step(self.window.decide_every)
+            return
+        for left in reversed(range(self.window.decide_every)):
+            self._exchange.step()
+            if left and self._exchange.index < self.window.stop:
+                self.submit(self._watch(self.market.view(self._exchange.index), self._exchange.account()))
 
     def submit(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
         """Submit `requests` at this close and stay there. They are late by the times that their decisions took, one for

@@ -104,6 +104,7 @@ class Exchange:
         self._groups: dict[str, int] = {}
         self._targets: list[tuple[int, int, Target]] = []  # row of the tape, column, target
         self._seen = 0
+        self._traded = 0.0  # notional of the fills in the ledger
 
     @property
     def fills(self) -> list[Fill]:
@@ -358,6 +359,8 @@ class Exchange:
             pending_sides=tuple(waiting.side for waiting in self._waiting.values()),
             liquidated=bool(self._state.accounts[0, at.ENDED]),
             rules=self.venue.rules,
+            time_stops=tuple(s for s, row in zip(symbols, rows, strict=True) if row[at.EXPIRY] < math.inf),
+            traded=self._traded,
         )
 
     def save(self) -> dict[str, Any]:
@@ -425,6 +428,7 @@ class Exchange:
         self._equity[:, :done] = snapshot.array_from_json(data["equity"], (1, done))
         self._notional[:, :done] = snapshot.array_from_json(data["notional"], (1, done, symbols))
         self.ledger = [snapshot.record_from_json(entry) for entry in data["ledger"]]
+        self._traded = sum((abs(fill.quantity) * fill.price for fill in self.fills), 0.0)
         self.rejections = [snapshot.record_from_json(entry) for entry in data["rejections"]]
         self._waiting = {
             int(key): _Waiting(snapshot.record_from_json(order), int(submitted), int(side))
@@ -495,6 +499,8 @@ class Exchange:
                 self.rejections.append(record)
             else:
                 self.ledger.append(record)
+                if isinstance(record, Fill):
+                    self._traded += abs(record.quantity) * record.price
         table = self._state.orders[0]
         live = set(table[table[:, at.LIVE] != 0.0, at.ORDER_ID].astype(int).tolist())
         self._waiting = {key: waiting for key, waiting in self._waiting.items() if key in live}

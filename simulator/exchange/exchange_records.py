@@ -109,6 +109,8 @@ class AccountView:
         rules: of the venue, by symbol, as far as it has any.
         pending: orders that wait, oldest first, each with what is left of its quantity and delay. pending_sides: for
             each of them the sign of the position that its bracket was meant for when it was submitted, 0 without one.
+        time_stops: symbols whose position is to be closed at a time that is set.
+        traded: notional of all fills so far, in quote currency.
     """
 
     equity: float
@@ -125,3 +127,5 @@ class AccountView:
     pending_sides: tuple[int, ...] = ()
     liquidated: bool = False
     rules: Mapping[str, SymbolRules] = field(default_factory=dict)
+    time_stops: tuple[str, ...] = ()
+    traded: float = 0.0

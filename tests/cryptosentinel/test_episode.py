@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cryptosentinel.episode import EpisodeResult, ThinkingTime, play
-from cryptosentinel.guard.guard import GuardLimits
+from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.chat_codec import ChatMessages
 from cryptosentinel.llm.engine import Completion, Engine, Usage
 from cryptosentinel.llm.scripted import ScriptedEngine
@@ -50,7 +50,9 @@ def always(text: str) -> ScriptedEngine:
 
 @pytest.mark.parametrize("each_symbol", [True, False])
 def test_the_equity_is_what_the_orders_alone_produce(each_symbol: bool) -> None:
-    episode = run(ScriptedEngine(codec(), half_taught_policies()), each_symbol=each_symbol)
+    wide = guard_limits(max_gross_exposure=9.0)  # so that nothing is held back and sent between the decisions
+    episode = run(ScriptedEngine(codec(), half_taught_policies()), each_symbol=each_symbol, limits=wide)
+    assert not any(decision.later for _, decision in episode.decisions)
     again = BacktestRun(synthetic(), WINDOW)
     while not again.done:
         again.apply([order for bar, d in episode.decisions if bar == again.index for order in d.orders])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
+from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.scripted import ScriptedEngine
-from cryptosentinel.replay import replay, replayable_roles
+from cryptosentinel.replay import has_effect, replay, replayable_roles
 from cryptosentinel.team import TeamDecision
 from simulator.exchange.orders import Order
 from tests.standard_limits import guard_limits
@@ -48,7 +49,7 @@ def delays(orders: list[Order]) -> list[int]:
 
 @pytest.fixture
 def bound() -> TeamDecision:
-    """C1 reduced to a half and bought two bars later, C2 vetoed, C3 free; a former verdict on C1 no longer counts."""
+    """C1 reduced to a half and bought two bars later, C2 vetoed, C3 free; the weaker verdict on C1 does not count."""
     manager = [
         ask("risk_analyst", "C1", **LONG),
         ask("risk_analyst", "C1", **LONG),
@@ -56,7 +57,7 @@ def bound() -> TeamDecision:
         ask("trader", "C1", **LONG),
         submit(hold("C1", "long", 1.0), hold("C2", "long", 1.0), hold("C3", "long", 1.0)),
     ]
-    verdicts = [verdict("veto"), verdict("reduce", 0.5), verdict("veto")]
+    verdicts = [verdict("reduce", 0.5), verdict("approve"), verdict("veto")]
     said = {"manager": manager, "risk_analyst": verdicts, "trader": [execution(wait=2)]}
     return decide(SayingEngine(said), bar=BAR)
 
@@ -85,10 +86,12 @@ def test_the_guard_reviews_a_replay_too(bound: TeamDecision) -> None:
     assert exposures(again(bound, (), tight)) == pytest.approx([0.3, 0.3, 0.3])
 
 
-def test_an_answer_that_was_not_valid_binds_nothing_and_without_a_decision_there_is_no_order() -> None:
+def test_without_a_valid_verdict_nothing_grows_in_a_replay_either_and_without_a_decision_there_is_no_order() -> None:
     manager = [ask("risk_analyst", "C1", **LONG), submit(hold("C1", "long", 1.0))]
     decision = decide(SayingEngine({"manager": manager, "risk_analyst": ["no call"]}), bar=BAR)
-    assert again(decision, BOTH) == decision.orders != []
+    assert again(decision, BOTH) == decision.orders == [] != again(decision, ("trader",))
+    invalid = decision.transcripts[1]
+    assert not invalid.valid and has_effect(make_team(), invalid) and not has_effect(make_team(), decision.manager)
     silent = decide(SayingEngine({"manager": [manager[0], "no call"], "risk_analyst": [verdict("veto")]}), bar=BAR)
     assert again(silent, ()) == []
 

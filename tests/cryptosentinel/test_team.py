@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -105,17 +106,17 @@ def test_after_a_malformed_sub_agent_the_manager_gets_an_error_and_goes_on(role:
     engine = SayingEngine({"manager": [ask(role, **question), submit(hold("C1", "long", 0.5))], role: ["Hm."]})
     decision = decide(engine)
     assert turns(decision.manager)[3] == {"role": "tool", "content": '{"error": "no valid answer"}'}
-    assert decision.manager.valid and len(decision.orders) == 1
+    # Without RiskAnalyst's verdict a position may not grow.
+    assert decision.manager.valid and len(decision.orders) == (0 if role == "risk_analyst" else 1)
     [sub] = decision.transcripts[1:]
     assert not sub.valid and sub.answer is None and not sub.truncated
     assert decision.events == [f"{role}#0: no_call: the turn is not exactly one <tool_call>…</tool_call>"]
 
 
-def test_a_malformed_verdict_leaves_the_earlier_one_binding() -> None:
+def test_a_malformed_verdict_leaves_the_stricter_one_binding() -> None:
     manager = [ask("risk_analyst", **QUESTION)] * 2 + [submit(hold("C1", "long", 1.0))]
-    assert exposures(SayingEngine({"manager": manager, "risk_analyst": [verdict("reduce", 0.25), "?"]})) == (
-        pytest.approx(0.25)
-    )
+    said = {"manager": manager, "risk_analyst": [verdict("reduce", 0.25), "?"]}
+    assert exposures(SayingEngine(said), 0.5) == pytest.approx(0.25)
 
 
 def test_a_cut_off_answer_is_malformed_even_if_its_text_is_whole() -> None:
@@ -224,11 +225,13 @@ def test_a_verdict_can_only_shrink(
             "risk_analyst": [verdict(*what) for _, _, what in asked],
         }
     )
-    # The latest verdict about the side binds; no approval ever allows more than was asked about.
+    # The strictest verdict about the side binds; no approval ever allows more than was asked about.
+    about = [(size, kind, to) for one, size, (kind, to) in asked if one == side]
     cap = None
-    for one, size, (kind, to) in asked:
-        if one == side:
-            cap = {"approve": size, "veto": 0.0, "reduce": min(size, to if to is not None else size)}[kind]
+    if about:
+        limits = [0.0 if kind == "veto" else math.inf if to is None else to for _, kind, to in about]
+        allowed_by = [0.0 if kind == "veto" else size if to is None else min(size, to) for size, kind, to in about]
+        cap = min(min(limits), max(allowed_by))
     allowed = exposure if cap is None else min(exposure, cap)
     got = exposures(engine, held, share=share)
     sign = {"long": 1.0, "short": -1.0, "flat": 0.0}[side]
@@ -248,14 +251,43 @@ def test_a_veto_gives_none(held: float) -> None:
 @pytest.mark.parametrize(
     ("said", "left"),
     [
-        ([verdict("veto"), verdict("approve")], 1.0),
+        ([verdict("veto"), verdict("approve")], 0.0),
         ([verdict("approve"), verdict("veto")], 0.0),
         ([verdict("reduce", 0.75), verdict("reduce", 0.5)], 0.5),
+        ([verdict("reduce", 0.5), verdict("reduce", 0.75)], 0.5),
+        ([verdict("reduce", 0.25), verdict("approve"), verdict("approve")], 0.25),
+        (["no call", verdict("approve")], 0.0),
+        ([verdict("approve"), "no call"], 0.0),
     ],
 )
-def test_asked_twice_the_latest_verdict_binds(said: list[str], left: float) -> None:
-    manager = [ask("risk_analyst", **QUESTION)] * 2 + [submit(hold("C1", "long", 1.0))]
-    assert exposures(SayingEngine({"manager": manager, "risk_analyst": said})) == pytest.approx(left)
+def test_asked_until_it_approves_the_strictest_verdict_binds(said: list[str], left: float) -> None:
+    manager = [ask("risk_analyst", **QUESTION)] * len(said) + [submit(hold("C1", "long", 1.0))]
+    decision = decide(SayingEngine({"manager": manager, "risk_analyst": said}))
+    view = synthetic().view(BAR)
+    assert exposure_after(view, hand_made_account(view, {}), decision.orders, COIN) == pytest.approx(left)
+    [ruling] = decision.rulings
+    assert (ruling.asked, ruling.allowed, ruling.verdicts) == (1.0, left, len(said))
+    assert ruling.verdict == ("invalid" if "no call" in said else "veto" if left == 0.0 else "reduce")
+
+
+def test_a_small_approval_says_nothing_against_a_larger_one() -> None:
+    manager = [ask("risk_analyst", side="long", exposure=size) for size in (0.5, 1.0)]
+    said = {"manager": [*manager, submit(hold("C1", "long", 1.0))], "risk_analyst": [verdict("approve")] * 2}
+    assert exposures(SayingEngine(said)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("held", "side", "wanted", "left"),
+    [
+        (0.5, "long", 1.0, 0.5),  # it may not grow
+        (0.5, "long", 0.2, 0.2),  # it may shrink
+        (-0.5, "long", 1.0, 0.0),  # on this side nothing is held
+        (-0.5, "short", 1.0, -0.5),
+    ],
+)
+def test_without_a_valid_verdict_a_position_may_not_grow(held: float, side: str, wanted: float, left: float) -> None:
+    manager = [ask("risk_analyst", side=side, exposure=wanted), submit(hold("C1", side, wanted))]
+    assert exposures(SayingEngine({"manager": manager, "risk_analyst": ["no call"]}), held) == pytest.approx(left)
 
 
 def test_a_verdict_concerns_its_coin_and_side_only() -> None:
@@ -270,7 +302,7 @@ def test_a_verdict_concerns_its_coin_and_side_only() -> None:
     account = hand_made_account(view, {})
     after = [exposure_after(view, account, decision.orders, symbol) for symbol in view.symbols]
     assert after == pytest.approx([-1.0, 0.5, 1.0])
-    assert decision.rulings == [Ruling("BBBUSDT", "long", 1.0, 0.5)]
+    assert decision.rulings == [Ruling("BBBUSDT", "long", 1.0, 0.5, "reduce", 1, 1)]
 
 
 @pytest.mark.parametrize("last", ["flat", "veto"])

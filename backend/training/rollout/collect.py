@@ -13,7 +13,8 @@ from backend.training.curriculum.queries import Query
 from backend.training.rollout.scoring import RolloutScorer
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Side
 from cryptosentinel.conversation.transcript import Transcript
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
+from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import Question, Team, TeamDecision, derive_seed

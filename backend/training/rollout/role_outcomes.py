@@ -23,7 +23,7 @@ from backend.training.algorithm.credit import RoleCredit
 from backend.training.rollout.collect import Rollout, RolloutSettings
 from backend.training.rollout.scoring import RolloutScorer
 from cryptosentinel.guard.guard import Guard
-from cryptosentinel.replay import replay, replayable_roles
+from cryptosentinel.replay import has_effect, replay, replayable_roles
 from cryptosentinel.team import Team
 
 
@@ -42,7 +42,9 @@ def role_outcomes(
     for group in groups:
         scorer = settings.scorer(group[0].query)
         values = [
-            values_of(_value(team, scorer, rollout, settings), _players(rollout, roles)) if rollout.main.valid else {}
+            values_of(_value(team, scorer, rollout, settings), _players(team, rollout, roles))
+            if rollout.main.valid
+            else {}
             for rollout in group
         ]
         for role in roles:
@@ -60,9 +62,9 @@ def role_outcome_metrics(outcomes: Mapping[str, object], credits: Mapping[str, R
     return metrics
 
 
-def _players(rollout: Rollout, roles: Sequence[str]) -> list[str]:
-    answered = {call.role for call in rollout.subs if call.valid}
-    return [role for role in roles if role in answered]
+def _players(team: Team, rollout: Rollout, roles: Sequence[str]) -> list[str]:
+    effective = {one.role for one in rollout.decision.transcripts[1:] if has_effect(team, one)}
+    return [role for role in roles if role in effective]
 
 
 def _value(team: Team, scorer: RolloutScorer, rollout: Rollout, settings: RolloutSettings) -> CoalitionValue:

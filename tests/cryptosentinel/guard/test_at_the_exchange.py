@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cryptosentinel.guard.guard import Guard
 from simulator.exchange.costs import Costs
@@ -22,6 +19,7 @@ from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market, MarketView
 from simulator.market.timeframes import BAR_COLUMNS
+from tests.cryptosentinel.guard.hostile import RULES, Summary, episode, jumpy
 from tests.standard_limits import guard_limits
 from tests.team_scenes import COINS, synthetic
 
@@ -41,30 +39,6 @@ LIMITS = guard_limits(
     max_order_notional=7_000.0,
     max_symbol_notional=7_500.0,
 )
-
-
-@cache
-def jumpy(seed: int, gaps: bool) -> Market:
-    """Bars of 4 hours that jump by a few percent between one another, some of them absent."""
-    market = synthetic()
-    random = np.random.default_rng(seed)
-    shape = market.close.shape
-    moves = 0.03 * random.standard_t(3, shape)
-    close = 100.0 * np.exp(np.cumsum(np.clip(moves, -0.25, 0.25), axis=0))
-    opens = np.vstack([close[:1], close[:-1]]) * np.exp(0.01 * random.standard_normal(shape))
-    arrays: dict[str, Any] = {
-        "open": opens,
-        "close": close,
-        "high": np.maximum(opens, close) * 1.01,
-        "low": np.minimum(opens, close) * 0.99,
-        "volume": np.full(shape, 1e6),
-        "half_spread": np.full(shape, 2e-4),
-    }
-    if gaps:
-        absent = random.random(shape) < 0.15
-        for name in BAR_COLUMNS:
-            arrays[name] = np.where(absent, np.nan, arrays[name])
-    return replace(market, **arrays, truth=None, funding={}, news=())
 
 
 @dataclass(frozen=True)
@@ -106,27 +80,6 @@ class Ask:
         )
 
 
-KINDS: list[OrderKind] = ["market", "market", "limit", "stop", "stop_limit", "take_profit", "trailing_stop"]
-ASKS = st.lists(
-    st.lists(
-        st.builds(
-            Ask,
-            st.sampled_from(COINS),
-            st.one_of(st.floats(-3.0, 3.0), st.sampled_from([0.0, 1e9, -1e9, math.nan, math.inf])),
-            st.sampled_from(KINDS),
-            st.floats(-2.0, 2.0),
-            st.integers(0, 3),
-            st.booleans(),
-            st.sampled_from(["", "", "g"]),
-            st.booleans(),
-        ),
-        max_size=8,
-    ),
-    min_size=3,
-    max_size=DECISIONS,
-)
-
-
 def gross(exposure: dict[str, float]) -> float:
     return math.fsum(map(abs, exposure.values()))
 
@@ -141,54 +94,20 @@ def repriced(before: AccountView, after: AccountView, symbol: str) -> float:
     return abs(before.positions[symbol]) * after.mark[symbol] / after.equity
 
 
-@settings(max_examples=40, deadline=None)
-@given(asks=ASKS, seed=st.integers(0, 9), gaps=st.booleans(), every=st.sampled_from([1, 2, 6]))
-def test_whatever_is_asked_the_limits_hold(asks: list[list[Ask]], seed: int, gaps: bool, every: int) -> None:
-    market = jumpy(seed, gaps)
-    rules = dict.fromkeys(COINS, SymbolRules(lot=0.001))
-    exchange = Exchange(market, FIRST, costs=Costs(0.0, 0.0), max_leverage=10.0, venue=Venue(rules=rules))
-    guard = Guard(LIMITS)
-    sent: list[int] = []
-    shut = False
-    bars: dict[str, int] = {}  # of the decisions
-    for number, asked in enumerate(asks):
-        view, before = market.view(exchange.index), exchange.account()
-        bars[str(number)] = view.index
-        orders = [one.order(view, before.equity, f"{number}/{place}") for place, one in enumerate(asked)]
-        passed, clamps = guard.review(view, before, orders)
-        assert "guard_error" not in [clamp.rule for clamp in clamps]
-        refused = len(exchange.rejections)
-        submit(exchange, [*guard.withdrawals(before), *passed])
-        sent += [view.now] * len(passed)
-        assert len(passed) <= LIMITS.max_orders
-        assert sum(moment > view.now - 24 * 3_600_000 for moment in sent) <= LIMITS.max_order_rate
-        for order in passed:
-            worth = abs(order.quantity) * max(view.last_close(order.symbol), order.limit or 0.0, order.trigger or 0.0)
-            held = abs(before.positions[order.symbol]) * before.mark[order.symbol]
-            assert worth <= max(LIMITS.max_order_notional, held) * (1 + 1e-9) or order.reduce_only
-        exchange.step(every)
-        after = exchange.account()
-        if after.equity <= 0.0 or after.liquidated:
-            break
-        # Prices may carry what was sent beyond a limit: by so much at most.
-        drift = _drift(exchange, min((bars[one.id.partition("/")[0]] for one in before.pending), default=view.index))
-        for symbol in COINS:
-            most = min(LIMITS.max_exposure * drift, LIMITS.max_symbol_notional / after.equity * drift)
-            assert abs(after.exposure[symbol]) <= max(most, repriced(before, after, symbol)) * (1 + 1e-6)
-        whole = not np.isnan(market.close[view.index : exchange.index + 1]).any()
-        unfilled = any(one.reason not in ("superseded", "cancelled") for one in exchange.rejections[refused:])
-        if whole and not unfilled:  # a reduction that could not be made has given room to others
-            held_now = math.fsum(repriced(before, after, symbol) for symbol in COINS)
-            assert gross(after.exposure) <= max(LIMITS.max_gross_exposure * drift, held_now) * (1 + 1e-6)
-        shut |= before.drawdown >= LIMITS.shutdown_drawdown
-        if shut:
-            for symbol in COINS:
-                grown = abs(after.positions[symbol]) - abs(before.positions[symbol])
-                assert grown <= 1e-9 and after.positions[symbol] * before.positions[symbol] >= 0.0
-        if before.drawdown >= LIMITS.max_drawdown and before.equity > 0.0:
-            for symbol in COINS:
-                assert after.positions[symbol] * before.positions[symbol] >= -1e-9
-                assert abs(after.positions[symbol]) <= abs(before.positions[symbol]) + 1e-9
+@pytest.mark.parametrize(
+    "episodes", [pytest.param(range(60), id="60"), pytest.param(range(10_000), id="10000", marks=pytest.mark.slow)]
+)
+def test_whatever_is_asked_the_limits_hold(episodes: range) -> None:
+    """Hostile orders of every kind, with gaps, lots, partial fills, latency and limits that rest: exposures measured at
+    the prices and the equity at which the orders were let through are never beyond a limit."""
+    summary = Summary()
+    for seed in episodes:
+        episode(seed, summary)
+    print(summary.describe())
+    assert not summary.breaches, summary.describe()
+    assert min(summary.fills, summary.partly, summary.absent) > 0
+    assert len(episodes) < 1_000 or min(summary.flattened, summary.released) > 100
+    assert all(summary.closest[rule] > 0.999 for rule in RULES), "the limits were reached"
 
 
 def _drift(exchange: Exchange, begin: int) -> float:
@@ -262,3 +181,147 @@ def test_a_shutdown_empties_the_account_and_keeps_it_so() -> None:
             assert not any(exchange.account().positions.values()) and exchange.account().pending == ()
             assert {clamp.rule for clamp in clamps} == {"shutdown"}
     assert guard.state()["shut"]
+
+
+# Nothing but prices and fills changes the equity.
+FREE = Costs(0.0, 0.0, borrow_rate=0.0, missing_funding_rate=0.0)
+
+
+def flat_market(**columns: Any) -> Market:
+    """A price of 100 that does not move, so that whatever lies beyond a limit is no move of the price. `columns` by
+    name; volumes are in base units."""
+    market = synthetic()
+    shape = market.close.shape
+    arrays: dict[str, Any] = {name: np.full(shape, 100.0) for name in ("open", "high", "low", "close")}
+    arrays |= {"volume": np.full(shape, 1e6), "half_spread": np.zeros(shape)} | columns
+    return replace(market, **arrays, truth=None, funding={}, news=())
+
+
+def rotated(market: Market, limits: Any, costs: Costs, bars: int = 40) -> tuple[list[float], dict[str, float]]:
+    """Gross exposure bar by bar after a rotation out of the first coin into the second, and the last exposures."""
+    exchange, guard = Exchange(market, FIRST, costs=costs, max_leverage=10.0), Guard(limits)
+    a, b = COINS[:2]
+    exchange.submit(Order(a, limits.max_gross_exposure * 100.0))
+    while abs(exchange.account().exposure[a]) < limits.max_gross_exposure * 0.999:
+        exchange.step()
+    course = []
+    for number in range(bars):
+        view, account = market.view(exchange.index), exchange.account()
+        if number == 0:
+            orders = [Order(a, -account.positions[a]), Order(b, limits.max_gross_exposure * 100.0)]
+            submit(exchange, guard.review(view, account, orders, (), COINS)[0])
+        else:
+            submit(exchange, guard.watch(view, account)[0])
+        exchange.step()
+        course.append(gross(exchange.account().exposure))
+    return course, exchange.account().exposure
+
+
+def test_a_rotation_out_of_a_thin_coin_waits_for_its_fills() -> None:
+    """The sale takes many bars under a participation of 0.1; the purchase follows it and never goes before."""
+    volume = np.full(synthetic().close.shape, 1e6)
+    volume[:, 0] = 40.0
+    limits = guard_limits(max_exposure=1.0, max_gross_exposure=1.0, max_daily_turnover=math.inf)
+    course, last = rotated(flat_market(volume=volume), limits, replace(FREE, participation=0.1))
+    assert max(course) <= 1.0 + 1e-9
+    assert last[COINS[0]] == pytest.approx(0.0) and last[COINS[1]] == pytest.approx(1.0)
+
+
+def test_a_rotation_out_of_a_coin_whose_next_bar_is_absent() -> None:
+    market = flat_market()
+    columns = {name: getattr(market, name).copy() for name in BAR_COLUMNS}
+    for column in columns.values():
+        column[FIRST + 2 : FIRST + 5, 0] = np.nan
+    limits = guard_limits(max_exposure=1.0, max_gross_exposure=1.0)
+    course, last = rotated(replace(market, **columns), limits, FREE)
+    assert max(course) <= 1.0 + 1e-9
+    assert last[COINS[0]] == pytest.approx(0.0) and last[COINS[1]] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("lot", [0.0, 0.5])
+def test_a_hedge_that_is_closed_leaves_no_net_exposure_beyond_its_limit(lot: float) -> None:
+    market = flat_market()
+    rules = dict.fromkeys(COINS, SymbolRules(lot=lot))
+    exchange = Exchange(market, FIRST, costs=FREE, max_leverage=10.0, venue=Venue(rules=rules))
+    submit(exchange, [Order(COINS[0], 80.0), Order(COINS[1], 80.0), Order(COINS[2], -80.0)])
+    exchange.step()
+    guard = Guard(guard_limits(max_exposure=0.8, max_gross_exposure=9.0, max_net_exposure=1.2))
+    view, account = market.view(exchange.index), exchange.account()
+    passed, [clamp] = guard.review(view, account, [Order(COINS[2], 80.0, reduce_only=True)])
+    submit(exchange, passed)
+    exchange.step()
+    assert math.fsum(exchange.account().exposure.values()) == pytest.approx(1.2) and clamp.rule == "max_net_exposure"
+
+
+SLIDE = 0.07
+
+
+def slide(bars: int) -> Market:
+    """From `FIRST` on the price falls by 7 % a bar."""
+    steps = np.clip(np.arange(len(synthetic())) - FIRST, 0, bars)
+    close = np.repeat(100.0 * (1.0 - SLIDE) ** steps[:, None], len(COINS), axis=1)
+    opens = np.vstack([close[:1], close[:-1]])
+    return flat_market(close=close, open=opens, high=np.maximum(opens, close), low=np.minimum(opens, close))
+
+
+def long_through(market: Market, limits: Any, bars: int = 60, every: int = 6, **costs: Any) -> Exchange:
+    """An account whose owner wants to be fully long, asked every few bars."""
+    exchange, guard = Exchange(market, FIRST, costs=replace(FREE, **costs), max_leverage=10.0), Guard(limits)
+    for number in range(bars):
+        view, account = market.view(exchange.index), exchange.account()
+        if number % every == 0:
+            wanted = account.equity / view.last_close(COINS[0]) - account.positions[COINS[0]]
+            passed, _ = guard.review(view, account, [Order(COINS[0], wanted)] if wanted else [], (), COINS)
+            submit(exchange, [*guard.withdrawals(account), *passed])
+        else:
+            submit(exchange, guard.watch(view, account)[0])
+        exchange.step()
+    return exchange
+
+
+def test_a_slide_costs_no_more_than_the_loss_limits_and_what_the_prices_do_until_the_close_is_filled() -> None:
+    """Long through 7 % a bar, 60 bars: the loss of a day is seen at a bar that is no decision, and all is sold."""
+    limits = guard_limits(max_exposure=1.0, max_gross_exposure=1.0, daily_loss=0.2, max_drawdown=0.3)
+    exchange = long_through(slide(60), limits)
+    curve = exchange.equity_curve()
+    assert curve[-1] / curve[0] > (1.0 - 0.3) * (1.0 - SLIDE) ** 2
+    assert exchange.account().positions[COINS[0]] == 0.0
+    frozen = long_through(slide(60), replace(limits, on_loss="freeze")).equity_curve()
+    assert frozen[-1] / frozen[0] < 0.2, "frozen positions are held to the end"
+
+
+def test_closing_goes_on_where_the_volume_allows_a_part() -> None:
+    market = replace(slide(8), volume=np.full(synthetic().close.shape, 60.0))
+    limits = guard_limits(daily_loss=0.1, daily_loss_pause_hours=1_000.0)
+    exchange = long_through(market, limits, 40, participation=0.25)
+    assert exchange.account().positions[COINS[0]] == 0.0
+    closings = [fill for fill in exchange.fills if fill.quantity < 0.0]
+    assert len(closings) > 2, "in parts"
+
+
+def test_after_a_day_s_loss_the_account_is_flat_for_a_while_and_trades_again() -> None:
+    limits = guard_limits(daily_loss=0.1, max_drawdown=1.0)
+    exchange = long_through(slide(4), limits, bars=30, every=1)
+    exposure = exchange.exposure_curve()[:, 0]
+    sold = int(np.argmax(exchange.equity_curve() < 0.9 * exchange.initial_cash)) + 1
+    assert (exposure[sold : sold + 6] == 0.0).all(), "24 hours are six bars"
+    assert exposure[-1] == pytest.approx(1.0)
+
+
+def test_turnover_in_a_day_has_a_limit() -> None:
+    """All in and all out at each bar would trade six times the equity in a day of bars of 4 hours."""
+    market, most = flat_market(), 4.0
+    exchange, guard = Exchange(market, FIRST, costs=FREE), Guard(guard_limits(max_daily_turnover=most))
+    rules: set[str] = set()
+    for number in range(60):
+        view, account = market.view(exchange.index), exchange.account()
+        wanted = 100.0 * (1 - number % 2) - account.positions[COINS[0]]
+        passed, clamps = guard.review(view, account, [Order(COINS[0], wanted)] if wanted else [])
+        rules |= {clamp.rule for clamp in clamps}
+        submit(exchange, passed)
+        exchange.step()
+    assert rules == {"max_daily_turnover"}
+    bars = [fill.bar for fill in exchange.fills]
+    worth = np.bincount(bars, [abs(fill.quantity) * fill.price / 1e4 for fill in exchange.fills])
+    assert max(worth[begin : begin + 6].sum() for begin in range(len(worth))) <= most + 1e-9
+    assert worth.sum() >= 0.8 * most * 10, "ten days"

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cryptosentinel.guard.guard import Clamp, Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
+from cryptosentinel.guard.limits import Clamp, GuardLimits
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import AccountView
@@ -22,7 +23,7 @@ from tests.standard_limits import guard_limits
 from tests.team_scenes import COINS, hand_made_account, synthetic
 
 BAR = 200
-LIMITS = guard_limits(max_exposure=0.8, max_gross_exposure=1.5)
+LIMITS = guard_limits(max_exposure=0.8, max_gross_exposure=1.5, on_loss="freeze")
 ROUNDING = 1e-9
 
 NUMBERS = st.one_of(
@@ -234,14 +235,14 @@ def test_orders_that_wait_count_and_a_new_one_replaces_them() -> None:
     assert len(passed_all) == 2 and clamps == []
 
 
-def test_room_that_is_made_later_cannot_be_used_before() -> None:
+@pytest.mark.parametrize("delay", [0, 4])
+def test_a_reduction_makes_no_room_before_it_has_filled(delay: int) -> None:
     view = view_at()
     held = {COINS[0]: 0.8, COINS[1]: 0.7}
-    later, now = order_of(view, COINS[0], -0.8, delay=4), order_of(view, COINS[2], 0.8)
-    passed, clamps = review([later, now], held)
-    assert passed == [later] and [clamp.rule for clamp in clamps] == ["max_gross_exposure"]
-    passed, clamps = review([replace(later, delay=0), now], held)
-    assert len(passed) == 2 and clamps == []
+    leaves, comes = order_of(view, COINS[0], -0.8, delay=delay), order_of(view, COINS[2], 0.8)
+    passed, [clamp] = review([leaves, comes], held)
+    assert passed == [leaves] and clamp.rule == "max_gross_exposure"
+    assert clamp.detail.endswith("more held back until reductions fill")
 
 
 def test_slices_are_counted_together() -> None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cryptosentinel.guard.guard import Guard, GuardLimits
+from cryptosentinel.guard.guard import Guard
+from cryptosentinel.guard.limits import GuardLimits
 from simulator.errors import DataError
 from simulator.exchange.orders import Cancel, Order, OrderKind, OrderRequest, Replace, Target, oco
 from simulator.market.market import MarketView
@@ -21,7 +22,7 @@ from tests.team_scenes import COINS, hand_made_account, synthetic
 A, B, C = COINS
 BAR = 200
 EQUITY = 10_000.0
-LIMITS = guard_limits(max_exposure=0.8, max_gross_exposure=1.5)
+LIMITS = guard_limits(max_exposure=0.8, max_gross_exposure=1.5, on_loss="freeze")
 
 
 def view_at() -> MarketView:
@@ -85,7 +86,7 @@ CASES: list[tuple[list[Order], dict[str, float], list[tuple[str, float]], list[s
         [(A, -0.8), (B, 0.7)],
         ["max_gross_exposure"],
     ),
-    ([order(A, -0.8), order(B, 0.8)], {A: 0.8}, [(A, -0.8), (B, 0.8)], []),
+    ([order(A, -0.8), order(B, 0.8)], {A: 0.8}, [(A, -0.8), (B, 0.7)], ["max_gross_exposure"]),
     # Of a group the largest counts.
     (oco(order(A, 0.6, "limit"), order(A, 0.8, "stop"), group="g"), {}, [(A, 0.6), (A, 0.8)], []),
     (oco(order(A, 0.6, "limit"), order(A, 0.9, "stop"), group="g"), {}, [(A, 0.6), (A, 0.8)], ["max_exposure"]),
@@ -116,7 +117,7 @@ CASES: list[tuple[list[Order], dict[str, float], list[tuple[str, float]], list[s
     (
         [order(A, -0.5, delay=4, reduce_only=True), order(A, -0.5), order(A, 1.5, delay=5)],
         {A: 0.5},
-        [(A, -0.5), (A, -0.5), (A, 0.8)],
+        [(A, -0.5), (A, -0.5), (A, 0.3)],
         ["max_exposure"],
     ),
 ]  # fmt: skip
@@ -251,12 +252,15 @@ def test_prices_out_of_the_band_lose_the_order(field: str, away: float, passes: 
         ({"max_symbol_notional": 3_000.0}, [order(A, -0.9)], {A: 0.2}, [-0.5], ["max_symbol_notional"]),
         ({"max_symbol_notional": 3_000.0}, [order(A, 0.1)], {A: 0.5}, [], ["max_symbol_notional"]),
         ({"max_net_exposure": 0.4}, [order(A, 0.3), order(B, 0.3)], {}, [0.3, 0.1], ["max_net_exposure"]),
-        ({"max_net_exposure": 0.4}, [order(A, 0.3), order(B, -0.6)], {}, [0.3, -0.6], []),
+        # The sale may fill without the purchase.
+        ({"max_net_exposure": 0.4}, [order(A, 0.3), order(B, -0.6)], {}, [0.3, -0.4], ["max_net_exposure"]),
+        ({"max_net_exposure": 0.4}, [order(B, -0.6)], {A: 0.3}, [-0.6], []),
         ({"max_net_exposure": 0.4}, [order(A, -0.3), order(B, -0.3)], {}, [-0.3, -0.1], ["max_net_exposure"]),
         ({"max_net_exposure": 0.4}, [order(A, 0.4, "limit"), order(B, 0.1)], {}, [0.4], ["max_net_exposure"]),
-        ({"max_net_exposure": 0.4}, [order(A, 0.7, "limit")], {A: -0.1}, [0.5], ["max_net_exposure"]),
-        # A hedge may be taken off, and no further than to flat.
-        ({"max_net_exposure": 0.4}, [order(A, 0.6)], {A: -0.5, B: 0.5}, [0.5], ["max_net_exposure"]),
+        ({"max_net_exposure": 0.4}, [order(A, 0.7, "limit")], {A: -0.1}, [0.4], ["max_net_exposure"]),
+        # A hedge may be taken off as far as what it hedges is within the limit.
+        ({"max_net_exposure": 0.4}, [order(A, 0.6)], {A: -0.5, B: 0.5}, [0.4], ["max_net_exposure"]),
+        ({"max_net_exposure": 0.4}, [order(A, 0.5, reduce_only=True)], {A: -0.5, B: 0.5}, [0.4], ["max_net_exposure"]),
     ],
 )
 def test_limits_in_money_and_net(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cryptosentinel.guard.guard import Clamp, Guard
+from cryptosentinel.guard.guard import Guard
+from cryptosentinel.guard.limits import Clamp
 from simulator.errors import UserError
 from simulator.exchange.orders import Order
 from tests.standard_limits import guard_limits
@@ -19,7 +20,9 @@ from tests.team_scenes import COINS, hand_made_account, synthetic
 
 A, B, C = COINS
 FIRST = 203  # closes at 00:00; bars of 4 hours
-LIMITS = guard_limits(max_exposure=0.8, max_gross_exposure=1.5, daily_loss=0.1, max_drawdown=0.3, shutdown_drawdown=0.4)
+LIMITS = guard_limits(
+    max_exposure=0.8, max_gross_exposure=1.5, daily_loss=0.1, max_drawdown=0.3, shutdown_drawdown=0.4, on_loss="freeze"
+)  # fmt: skip
 
 
 def look(
@@ -45,8 +48,8 @@ def test_after_a_shutdown_all_is_closed_and_nothing_opens() -> None:
         (A, -closes[A], True),
         (B, -closes[B], True),
     ]
-    assert rules(clamps) == ["shutdown"] * 4
-    assert [(clamp.asked, clamp.allowed) for clamp in clamps[2:]] == [(0.0, -closes[A]), (0.0, -closes[B])]
+    assert rules(clamps) == ["shutdown"] * 5 and clamps[0].symbol == ""
+    assert [(clamp.asked, clamp.allowed) for clamp in clamps[3:]] == [(0.0, -closes[A]), (0.0, -closes[B])]
     # The recovery of the equity changes nothing.
     assert look(guard, FIRST + 30, [(C, 0.1)], drawdown=0.0)[0] == []
     assert look(guard, FIRST + 31, [], {C: 0.2}, drawdown=0.0)[0] != []
@@ -171,13 +174,30 @@ def test_the_rate_is_never_exceeded_and_a_shutdown_is_for_good(reviews: list[Any
                 assert one.reduce_only and one.quantity * held[one.symbol] < 0.0
 
 
-GOOD = {"format": 1, "day": 18_000, "day_equity": 1.0e4, "last_equity": 9.0e3, "sent": [[5, 2]], "shut": False}
+FORMER = {"format": 1, "day": 18_000, "day_equity": 1.0e4, "last_equity": 9.0e3, "sent": [[5, 2]], "shut": False}
+HELD_BACK = {
+    "order": asdict(Order(A, 1.0, stop=2.0)), "goal": 3.0, "since": 5, "begin": 6,
+}  # fmt: skip
+GOOD = {
+    **FORMER, "format": 2, "flat_rule": "daily_loss", "flat_until": 9, "peak": 1.1e4, "traded": [[5, 0.0], [6, 7.5]],
+    "held_back": [HELD_BACK],
+}  # fmt: skip
+
+
+def test_a_state_of_the_version_before_is_read() -> None:
+    guard = Guard(LIMITS)
+    guard.restore(FORMER)
+    new: dict[str, Any] = {"flat_rule": "", "flat_until": None, "peak": None, "traded": [], "held_back": []}
+    assert guard.state() == {**FORMER, **new, "format": 2}
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        {"format": 2}, {"day": None}, {"day": 1.5}, {"day": True}, {"day_equity": None}, {"day_equity": -1.0},
+        {"format": 3}, {"format": 0}, {"flat_rule": "x"}, {"flat_rule": ""}, {"flat_until": 1.5}, {"peak": -1.0},
+        {"traded": [[1, -1.0]]}, {"held_back": [HELD_BACK | {"goal": None}]}, {"held_back": [HELD_BACK | {"x": 1}]},
+        {"held_back": [{"order": {}}]},
+        {"day": None}, {"day": 1.5}, {"day": True}, {"day_equity": None}, {"day_equity": -1.0},
         {"last_equity": math.nan}, {"last_equity": "9000"}, {"sent": None}, {"sent": [[5]]}, {"sent": [[5, 0]]},
         {"sent": [["5", 1]]}, {"sent": 3}, {"shut": 0}, {"shut": None}, {"more": 1}, {"day_equity": math.inf},
     ],
