@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.table import Table
@@ -12,10 +12,12 @@ from rich.table import Table
 from backend.cli.console import bars, console, narrow_table
 from backend.cli.options import SymbolsOption
 from backend.config.base import split_names
-from simulator.data.instruments import StatedKind
 from simulator.errors import DataError
 from simulator.market.instruments import check_kind
 from simulator.market.timeframes import format_time, parse_time
+
+if TYPE_CHECKING:  # it imports numba
+    from simulator.data.instruments import StatedKind
 
 data_app = typer.Typer(help="Make, list, check and import market data.", no_args_is_help=True)
 

@@ -29,6 +29,7 @@ from backend.store.store import Store
 from simulator.checks.verdict import LookaheadVerdict, VerdictFinding
 from simulator.errors import UserError
 from simulator.exchange.orders import Order
+from simulator.tables import EARLIEST, LATEST
 from tests.stored_runs import add_backtest_run, add_demo_run, episode, full_decision, full_document
 
 # A decision and a result as the program before the documents had versions wrote them.
@@ -92,14 +93,19 @@ def test_a_decision_comes_back_exactly(document: DecisionDocument) -> None:
     assert json.dumps(as_read(again.to_json())) == json.dumps(stored)
 
 
-@given(st.lists(numbers, min_size=2, max_size=9), st.dictionaries(names, numbers), st.data())
+@given(st.lists(numbers, min_size=1, max_size=9), st.dictionaries(names, numbers), st.data())
 def test_a_backtest_comes_back_exactly(equity: list[float], metrics: dict[str, float], data: st.DataObject) -> None:
+    length = 1 + len(equity)
+    document = BacktestDocument.of(episode().result)
+    exposures = st.lists(numbers, min_size=len(document.symbols), max_size=len(document.symbols))
+    times = st.sets(st.integers(EARLIEST, LATEST - 1), min_size=length, max_size=length)
     changes = {
-        "equity": equity,
-        "times": data.draw(st.lists(st.integers(0, 2**53), min_size=1)),
+        "equity": [data.draw(st.floats(1e-6, 1e9)), *equity],
+        "times": sorted(data.draw(times)),
+        "exposure": data.draw(st.lists(exposures, min_size=length, max_size=length)),
         "metrics": {**metrics, "total_return": data.draw(numbers | st.integers())},
     }
-    document = BacktestDocument.of(episode().result).model_copy(update=changes)
+    document = document.model_copy(update=changes)
     stored = as_read(document.to_json())
     again = BacktestDocument.from_json(stored, "test")
     assert again == document

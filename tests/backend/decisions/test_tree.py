@@ -38,6 +38,7 @@ from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import UserError
 from simulator.exchange.exchange_records import Fill, Rejection
 from simulator.exchange.orders import Order
+from simulator.tables import EARLIEST
 from tests.command_line import Run, program
 from tests.cryptosentinel.test_episode import always, with_bars
 from tests.standard_limits import guard_limits
@@ -178,15 +179,17 @@ def test_every_fill_belongs_to_one_decision(store: Store) -> None:
 def test_a_fill_at_the_close_of_the_next_decision_still_belongs_to_the_one_before() -> None:
     order, later = Order("A", 1.0, delay=1), Order("A", -2.0)
     own = [
-        StoredDecision("r", "t", number, 100 + bar, DecisionDocument.from_json({"orders": orders}, "test"))
+        StoredDecision("r", "t", number, EARLIEST + 100 + bar, DecisionDocument.from_json({"orders": orders}, "test"))
         for number, (bar, orders) in enumerate([(10, [order]), (11, []), (12, [later]), (12, [])])
     ]
     fills = [Fill(0, bar, "A", 1.0, 1.0, 0.0, 0.0, "order") for bar in (10, 11, 12, 13, 14)]
     fills.append(Fill(0, 11, "B", 1.0, 1.0, 0.0, 0.0, "order"))
     refused = Rejection(12, order, "superseded", "by a decision at bar 12")
+    whole = episode().result
     result = replace(
-        episode().result,
-        start=10, times=np.arange(110, 115), fills=tuple(fills), rejections=(refused,),
+        whole,
+        start=10, times=EARLIEST + np.arange(110, 115), fills=tuple(fills), rejections=(refused,),
+        equity=whole.equity[:5], exposure=whole.exposure[:5],
     )  # fmt: skip
     trees = [traced_tree(decision, own, BacktestDocument.of(result)) for decision in own]
     assert [[fill.bar for fill in tree.fills or ()] for tree in trees] == [[11, 12], [], [13, 14], []]

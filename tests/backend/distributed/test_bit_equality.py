@@ -155,7 +155,7 @@ class FullDisk:
         def failing(*args: Any, **named: Any) -> Any:
             path = str(args[1] if name == "save_file" else args[0])
             mode = args[1] if name == "open" and len(args) > 1 else "w" if name != "open" else "r"
-            if self.part is not None and self.part in path and mode != "r":
+            if self.part is not None and self.part in path and ({*mode} & {*"wax+"}):
                 if name == "save_file":
                     raise SafetensorError("I/O error: No space left on device (os error 28)")
                 raise OSError(errno.ENOSPC, "No space left on device", path)

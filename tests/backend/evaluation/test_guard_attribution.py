@@ -28,7 +28,7 @@ from simulator.market.market import Market
 from tests.stored_runs import SYMBOLS, episode, small_market
 
 A, B = SYMBOLS
-FREE = Costs(0.0, 0.0)
+FREE = Costs(0.0, 0.0, borrow_rate=0.0, missing_funding_rate=0.0)
 FIRST = 200
 EVERY = 6
 
@@ -71,7 +71,9 @@ def clamp(symbol: str, asked: float | None, allowed: float, rule: str = "max_exp
 @pytest.mark.parametrize("fee", [0.0, 0.001])
 def test_by_hand(asked: float, allowed: float, saved: float, fee: float) -> None:
     market = priced([100.0, 95.0, 93.0], [95.0, 93.0, 90.0])
-    [one] = interventions([record(0, FIRST, [clamp(A, asked, allowed)])], market, Costs(fee, 0.0), time_of(FIRST + 3))
+    [one] = interventions(
+        [record(0, FIRST, [clamp(A, asked, allowed)])], market, replace(FREE, taker_fee=fee), time_of(FIRST + 3)
+    )
     # Less traded is less paid: the fee is on what fills at 100.
     assert one.saved == pytest.approx(saved + fee * 100.0 * (abs(asked) - abs(allowed)))
     assert (one.by, one.rule, one.asked, one.allowed) == (GUARD, "max_exposure", asked, allowed)

@@ -37,8 +37,8 @@ def test_a_full_disk_leaves_the_former_state_readable(tmp_path: Path, monkeypatc
     run, _ = _begin(small_config(), folder)
     write = Path.write_text
 
-    def full(self: Path, text: str) -> int:
-        write(self, text[:10])
+    def full(self: Path, text: str, encoding: str) -> int:
+        write(self, text[:10], encoding)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
