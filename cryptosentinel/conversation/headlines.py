@@ -28,7 +28,14 @@ from importlib.resources import files
 from itertools import pairwise
 
 from cryptosentinel.conversation.headline_patterns import FIRST_WORD, next_piece
-from cryptosentinel.conversation.known_names import ACRONYMS, GIVEN, INSTITUTIONS, NEVER, PHRASES, PLACES
+from cryptosentinel.conversation.known_names import (
+    ACRONYMS,
+    GIVEN,
+    INSTITUTIONS,
+    NAMES_OF_COMMON_WORDS,
+    PHRASES,
+    PLACES,
+)
 from simulator.market.coins import COINS, base_coin
 
 ENTITY, COIN, DATE, AMOUNT, NUMBER = "ENTITY", "COIN", "DATE", "AMOUNT", "NUMBER"
@@ -59,20 +66,25 @@ class _Words:
     def __init__(self) -> None:
         text = (files("cryptosentinel.conversation") / "english_words.txt").read_text(encoding="utf-8")
         _, any_case, lower = re.split(r"^\[(?:any|lower)\]$", text, flags=re.MULTILINE)
-        names = GIVEN | NEVER
+        names = GIVEN | NAMES_OF_COMMON_WORDS
         self._lower = frozenset(lower.split()) | (frozenset(any_case.split()) & GIVEN)
         self._any_case = frozenset(any_case.split()) - names
-        self._all = (self._any_case | self._lower) - NEVER
+        self._all = (self._any_case | self._lower) - NAMES_OF_COMMON_WORDS
 
     @lru_cache(maxsize=CACHED)  # noqa: B019 - there is one instance
     def ordinary(self, word: str) -> bool:
         """Whether `word`, in small letters, is an ordinary one."""
-        return word not in NEVER and _covers(self._all, word)
+        return word not in NAMES_OF_COMMON_WORDS and _covers(self._all, word)
 
     @lru_cache(maxsize=CACHED)  # noqa: B019
     def trusted(self, word: str) -> bool:
         """Whether `word`, given in small letters, is an ordinary one with a capital, too."""
-        return word not in self._lower and word not in GIVEN and word not in NEVER and _covers(self._any_case, word)
+        return (
+            word not in self._lower
+            and word not in GIVEN
+            and word not in NAMES_OF_COMMON_WORDS
+            and _covers(self._any_case, word)
+        )
 
 
 def _covers(words: frozenset[str], word: str) -> bool:
@@ -242,7 +254,7 @@ def _index() -> dict[str, list[tuple[str, str | None, bool]]]:
     listed: dict[str, str | None] = dict.fromkeys(PHRASES) | _NAMES
     for name in sorted(listed, key=len, reverse=True):
         if first := FIRST_WORD.match(name.lower()):
-            any_case = " " in name or name.lower() in NEVER or not _words().ordinary(name.lower())
+            any_case = " " in name or name.lower() in NAMES_OF_COMMON_WORDS or not _words().ordinary(name.lower())
             index.setdefault(first[0], []).append((name, listed[name], any_case))
     return index
 

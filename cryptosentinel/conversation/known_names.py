@@ -103,4 +103,4 @@ RWA RWAs SMA EMA SPAC SPACs SocialFi SWOT TA TPS TV TVL TVs TX UX UTXO VC VCs VI
 ACRONYMS = frozenset(_ACRONYMS.split())
 
 # Names that ordinary words stand for in small letters too.
-NEVER = frozenset(("tether", "ripple", "ether", "halving", "halvings", "halvening", "fed"))
+NAMES_OF_COMMON_WORDS = frozenset(("tether", "ripple", "ether", "halving", "halvings", "halvening", "fed"))
