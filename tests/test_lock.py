@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from scripts.install import unlocked_platform
 from scripts.licences import locked
-from scripts.lock import CPU_BUILD, EXTRAS, PEERS, VLLM_CPU, entries
+from scripts.lock import CPU_BUILD, EXTRAS, FORMER_ENGINE, PEERS, VLLM_CPU, entries
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -35,6 +35,7 @@ def wanted() -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("base", "dev"), line
     yield from ((("peers",), line) for line in PEERS)
     yield ("vllm-cpu",), VLLM_CPU
+    yield ("former-engine",), FORMER_ENGINE
 
 
 def holds(names: tuple[str, ...], line: str) -> bool:
@@ -69,6 +70,7 @@ def test_every_extra_has_a_lock() -> None:
         "vllm",
         "vllm-cpu",
         "peers",
+        "former-engine",
         *EXTRAS,
     }
 

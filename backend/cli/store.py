@@ -1,4 +1,4 @@
-"""The commands of `cryptosentinel store`: check a store, back it up, and give unused space back."""
+"""The commands of `cryptosentinel store`: check a store, back it up, give unused space back, convert a former one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.errors import RunFailed, UserError
 
 _SHOWN = 10  # problems of one run
 
-store_app = typer.Typer(help="Check a store, back it up, compact it.", no_args_is_help=True)
+store_app = typer.Typer(help="Check a store, back it up, compact it, convert a former one.", no_args_is_help=True)
 
 
 @store_app.command("check")
@@ -82,10 +82,40 @@ def store_compact(store: StoreOption = STORE) -> None:
     )
 
 
+@store_app.command("convert")
+def store_convert(
+    folder: Annotated[Path, typer.Argument(help="Folder of a store that was written with SurrealDB 2.")],
+    former_python: Annotated[
+        Path | None,
+        typer.Option(
+            "--former-python",
+            envvar="CRYPTOSENTINEL_FORMER_PYTHON",
+            help="Python with surrealdb 2.0.0. Default: the one that `make .venv-former-engine` installs.",
+        ),
+    ] = None,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Convert what can be read of a store whose log is damaged.")
+    ] = False,
+) -> None:
+    """Write a store of the former engine anew with the present one. The former database stays beside the new one."""
+    from backend.store.former_engine.conversion import convert_store
+
+    with bars() as shown:
+        done = convert_store(folder, former_python, shown.progress, salvage)
+    if done.dropped:
+        console.print(f"{done.dropped:,} bytes of the damaged log could not be read", soft_wrap=True)
+    console.print(
+        f"{folder} holds {done.records.get('run', 0)} runs with {sum(done.records.values()):,} records, read again and "
+        f"compared. The former database is kept in {done.kept}: remove it when you no longer need it",
+        soft_wrap=True,
+    )
+
+
 def existing(store: str) -> str:
     """The store of that name, which is there. Raises `UserError`."""
-    from backend.store.folder_swap import DATABASE_FOLDER
+    from backend.store.folder_swap import DATABASE_FOLDER, WORKPLACE
 
-    if "://" not in store and not (Path(store) / DATABASE_FOLDER).is_dir():
+    # Between two databases there is only the workplace; whoever opens the store finishes the exchange.
+    if "://" not in store and not any((Path(store) / name).is_dir() for name in (DATABASE_FOLDER, WORKPLACE)):
         raise UserError(f"there is no store in {store}: give the folder of one with --store")
     return store

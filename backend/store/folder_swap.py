@@ -2,32 +2,50 @@
 
 The new one is built in `FOLDER/.compact/db`. When it is whole, `.compact/ready` says so. Whoever holds the folder next
 puts it in place before the database is opened (`finish_swap`): the present one moves to `.compact/former`, the new one
-to its place, and `.compact` goes. Without `ready` the new one is not whole, and goes.
+to its place, and `.compact` goes. Without `ready` the new one is not whole, and goes. A conversion keeps the former
+one: `ready` then holds the name that it gets beside the new one.
+
+A database of the former engine is recognised here too: the present engine must not touch it.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 from pathlib import Path
+
+from backend.store.errors import StoreError
 
 DATABASE_FOLDER = "db"
 WORKPLACE = ".compact"
 _READY, _FORMER = "ready", "former"
+_KEPT = re.compile(rf"{DATABASE_FOLDER}-[a-z0-9-]{{1,40}}")
 
 
-def mark_ready(folder: Path) -> None:
+def mark_ready(folder: Path, keep_as: str | None = None) -> None:
     """Say that the database in `folder/.compact` is whole and to be put in place. The caller holds the folder alone,
-    and the one in `folder` changes no more. Raises `OSError`."""
+    and the one in `folder` changes no more. With `keep_as`, as `db-NAME`, the former one stays in `folder` under that
+    name, which is free. Raises `OSError`."""
     workplace = folder / WORKPLACE
+    written = workplace / f"{_READY}.tmp"
+    written.write_text(keep_as or "", encoding="utf-8")
     sync_tree(workplace)
-    (workplace / _READY).touch()
+    os.rename(written, workplace / _READY)
     sync_folder(workplace)
     sync_folder(folder)
 
 
+def discard(folder: Path) -> None:
+    """Remove a new database that is not to be put in place. The mark goes first: what is left when this is cut short
+    must not be taken for a whole one."""
+    (folder / WORKPLACE / _READY).unlink(missing_ok=True)
+    shutil.rmtree(folder / WORKPLACE, ignore_errors=True)
+
+
 def finish_swap(folder: Path) -> None:
-    """Finish a compaction that is ready, undo one that is not. The caller holds the folder's lock and no database in
+    """Finish an exchange that is ready, undo one that is not. The caller holds the folder's lock and no database in
     it is open. Raises `OSError`; the next one goes on from there."""
     workplace, present = folder / WORKPLACE, folder / DATABASE_FOLDER
     if not workplace.exists():
@@ -35,7 +53,8 @@ def finish_swap(folder: Path) -> None:
     former, new = workplace / _FORMER, workplace / DATABASE_FOLDER
     if (workplace / _READY).exists() and new.exists():
         if present.exists():
-            os.rename(present, former)
+            name = (workplace / _READY).read_text(encoding="utf-8")
+            os.rename(present, folder / name if _KEPT.fullmatch(name) else former)
         os.rename(new, present)
         sync_folder(workplace)
         sync_folder(folder)
@@ -44,6 +63,21 @@ def finish_swap(folder: Path) -> None:
         if path.exists():
             shutil.rmtree(path)
     shutil.rmtree(workplace)
+
+
+def of_former_engine(database: Path) -> bool:
+    """Whether the folder of a database was written by engine 2 of SurrealDB, whose log has a folder of its own name."""
+    return (database / "clog").is_dir()
+
+
+def refuse_former_engine(folder: Path) -> None:
+    """Raises `StoreError` where the store in `folder` is one of engine 2. Engine 3 cannot open that, and leaves files
+    of its own there when it tries (SDK 2.0.0 and 3.0.0b10, tried)."""
+    if of_former_engine(folder / DATABASE_FOLDER):
+        raise StoreError(
+            f"store {folder} was written with the former engine (SurrealDB 2), which this program cannot open: convert "
+            f"it with `cryptosentinel store convert {shlex.quote(str(folder))}`, which keeps the original"
+        )
 
 
 def size_of(path: Path) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from backend.store.errors import StoreError
-from backend.store.folder_swap import finish_swap
+from backend.store.folder_swap import finish_swap, refuse_former_engine
 from backend.store.gateway import address
 from backend.store.gateway.credentials import random_account
 from backend.store.gateway.engine import StoreEngine
@@ -107,6 +107,7 @@ def hold(
         try:
             address.withdraw(folder)  # of one that was killed
             _finish_swap(folder)
+            refuse_former_engine(folder)
             engine = StoreEngine(url)
             holding = FolderHolding(folder, lock, engine)
             prepare(holding)

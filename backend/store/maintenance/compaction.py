@@ -6,12 +6,11 @@ no request that would compact them.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from backend.store.errors import StoreError
-from backend.store.folder_swap import DATABASE_FOLDER, WORKPLACE, mark_ready, size_of
+from backend.store.folder_swap import DATABASE_FOLDER, WORKPLACE, discard, mark_ready, size_of
 from backend.store.maintenance.copying import COPIED, OnCopied, copy_store
 from backend.store.maintenance.tables import Tables
 from backend.store.store import Store
@@ -42,7 +41,7 @@ def compact_store(folder: Path, on_copied: OnCopied) -> Compaction:
             records = _write_anew(store, workplace, on_copied)
             mark_ready(folder)
         except BaseException as error:
-            shutil.rmtree(workplace, ignore_errors=True)
+            discard(folder)
             if isinstance(error, OSError):
                 raise StoreError(
                     f"store {folder} cannot be compacted ({error.strerror}): it is as it was; free some space"

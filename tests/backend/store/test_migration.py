@@ -15,7 +15,8 @@ from backend.store import DecisionRecord, PublishedRecord, ShardRecord, Store, S
 from backend.store.connection import Connection, folder_url
 from backend.store.migration import SCHEMA_VERSION, migrate, transaction
 from tests.backend.store.gateways import GatewayThread, environment
-from tests.backend.store.old_stores import STORY, write_old_store
+from tests.backend.store.old_records import STORY
+from tests.backend.store.old_stores import write_old_store
 
 # Opens a store with a pause after statement number N of the migration, in which it is killed.
 PAUSED = """

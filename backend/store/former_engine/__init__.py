@@ -1,0 +1,1 @@
+"""Stores of the former engine, SurrealDB 2: how they are converted."""
