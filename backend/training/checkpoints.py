@@ -12,7 +12,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -115,7 +115,13 @@ def load_checkpoint(path: Path, policies: RolePolicies, learners: Mapping[str, L
 
 def read_state(path: Path) -> TrainingState:
     """The state in a file of JSON. Raises `OSError`, and `ValueError` for anything else than a state."""
-    return TypeAdapter(TrainingState).validate_python(read_document(path, nan=True))
+    document = read_document(path, nan=True)
+    if not isinstance(document, dict) or "step" not in document:
+        raise ValueError("it names no step")
+    unknown = sorted(document.keys() - {one.name for one in fields(TrainingState)})
+    if unknown:
+        raise ValueError(f"it has what no state has: {', '.join(unknown)}")
+    return TypeAdapter(TrainingState).validate_python(document)
 
 
 def _learner_state(path: Path) -> LearnerState:

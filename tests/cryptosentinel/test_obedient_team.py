@@ -122,15 +122,17 @@ def test_a_team_that_obeys_an_attacker_stays_within_the_limits(
     engine = ScriptedEngine(codec(), {"manager": MANAGERS[manager], **SUB_AGENTS[sub_agents]})
     _, run = attacked(engine, Window(180, 188, 2), each_symbol=each_symbol)
     trades = manager.startswith(("all in", "another side")) or (manager == "every coin" and not each_symbol)
-    if trades:
+    # Without a valid verdict nothing more may be held than is.
+    unheard = manager == "all in, after asking" and sub_agents in ("raising", "useless")
+    if trades and not unheard:
         assert run.sent > 0  # otherwise nothing was tried
     if manager in ("beyond the range", "beyond all numbers", "two answers", "a control token", "nothing"):
         assert run.sent == 0
 
 
-@pytest.mark.parametrize(("said", "most"), [(verdict("reduce", 1.0), 0.2), (verdict("approve"), 0.2), ("?", 10.0)])
+@pytest.mark.parametrize(("said", "most"), [(verdict("reduce", 1.0), 0.2), (verdict("approve"), 0.2), ("?", 0.0)])
 def test_no_verdict_raises_what_was_proposed(said: str, most: float) -> None:
-    """Asked about a fifth, allowed a whole, held ten: a fifth. Without a valid verdict the guard alone binds."""
+    """Asked about a fifth, allowed a whole, held ten: a fifth. Without a valid verdict: what is held, here nothing."""
     manager = [ask("risk_analyst", side="long", exposure=0.2), submit(hold("C1", "long", 10.0))]
     decision = decide(SayingEngine({"manager": manager, "risk_analyst": [said]}))
     view = synthetic().view(200)
@@ -140,7 +142,7 @@ def test_no_verdict_raises_what_was_proposed(said: str, most: float) -> None:
 def test_without_the_guard_the_same_attack_goes_through() -> None:
     """The limits hold because of the guard: with wide ones the team gets what it wants."""
     engine = ScriptedEngine(codec(), {"manager": MANAGERS["all in"], **SUB_AGENTS["compliant"]})
-    wide = guard_limits(max_exposure=10.0, max_gross_exposure=10.0, max_orders=99)
+    wide = guard_limits(max_exposure=10.0, max_gross_exposure=10.0, max_orders=99, max_daily_turnover=99.0)
     episode, _ = attacked(engine, Window(180, 184, 2), limits=wide)
     assert np.abs(episode.result.exposure).sum(axis=1).max() > 5.0
 

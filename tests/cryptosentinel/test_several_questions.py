@@ -86,10 +86,10 @@ def test_what_the_manager_hears_names_each_question() -> None:
     assert '{"ask": "market_analyst", "symbol": "C2", "lean": "strong up"' in heard
 
 
-def test_the_newest_verdict_is_the_last_question_s_whichever_is_answered_first() -> None:
+def test_the_strictest_verdict_holds_whichever_is_answered_first() -> None:
     # The first question's analyst looks something up first, so the second is answered before it.
     look = render_call("get_risk", {})
-    for first, second, allowed in (("veto", "approve", 1.0), ("approve", "veto", 0.0)):
+    for first, second, allowed in (("veto", "approve", 0.0), ("approve", "veto", 0.0), ("approve", "approve", 1.0)):
         said = {
             "manager": [
                 several(question("risk_analyst", **LONG), question("risk_analyst", **LONG)),

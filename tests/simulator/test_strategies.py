@@ -73,7 +73,8 @@ def test_flat_does_nothing() -> None:
 @pytest.mark.parametrize(("strategy", "side"), [(Hold(), 1.0), (AlwaysShort(), -1.0)])
 def test_hold_and_always_short_enter_once(strategy: Strategy, side: float) -> None:
     close = np.array([[100.0, np.nan], [100.0, np.nan], [110.0, 50.0], [120.0, 50.0], [130.0, 40.0]])
-    result = run_backtest(market_of(close), strategy, Window(0, 4), costs=Costs(0.0), max_leverage=2.0)
+    free = Costs(0.0, borrow_rate=0.0, missing_funding_rate=0.0)
+    result = run_backtest(market_of(close), strategy, Window(0, 4), costs=free, max_leverage=2.0)
     assert [(f.bar, f.symbol) for f in result.fills] == [(1, "A"), (3, "B")]
     assert result.fills[0].quantity == pytest.approx(side * 5_000 / 100)
     assert result.fills[1].quantity == pytest.approx(side * (10_000 + side * 50 * 10) / 2 / 50)

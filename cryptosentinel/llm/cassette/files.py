@@ -144,7 +144,7 @@ def read_calls(folder: Path, vocab_size: int) -> tuple[dict[Key, Completion], in
             break
         whole += len(line)
         try:
-            key, completion = _read_call(parse_json(line), vocab_size)
+            key, completion = _read_call(parse_json(line, nan=True), vocab_size)
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise UserError(
                 f"{path}, line {number} is damaged ({type(error).__name__}: {str(error)[:100]}): take the line out, "

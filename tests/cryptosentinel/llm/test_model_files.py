@@ -214,8 +214,12 @@ def test_pickles_and_code_beside_the_weights_are_named_and_never_read(folder: Pa
     for name in ("pytorch_model.bin", "model.pt", "x.pkl"):
         (folder / name).write_bytes(pickle.dumps(Trap(mark)))
     (folder / "modeling_qwen3.py").write_text(f"open({str(mark)!r}, 'w')")
-    edit(CONFIG, auto_map={"AutoModelForCausalLM": "modeling_qwen3.Model"})(folder)
     load_model(folder)
+    config = (folder / CONFIG).read_text()
+    edit(CONFIG, auto_map={"AutoModelForCausalLM": "modeling_qwen3.Model"})(folder)
+    with pytest.raises(UserError, match="auto_map, code of its own, which is not read"):
+        load_model(folder)
+    (folder / CONFIG).write_text(config)
     (folder / WEIGHTS).unlink()
     with pytest.raises(UserError, match="may hold code and is not read"):
         load_model(folder)
