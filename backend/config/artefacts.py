@@ -35,7 +35,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
     "guard": (
         "max_exposure", "max_gross_exposure", "max_orders", "max_drawdown", "daily_loss", "max_stale_bars",
         "max_net_exposure", "max_order_rate", "rate_hours", "shutdown_drawdown", "price_band", "max_order_notional",
-        "max_symbol_notional",
+        "max_symbol_notional", "on_loss", "daily_loss_pause_hours", "drawdown_pause_hours", "max_daily_turnover",
     ),
     "team": (
         "horizon_bars", "decide_every", "mask_symbols", "headlines", "roles", "retries", "knowledge_cutoff",

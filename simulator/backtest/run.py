@@ -193,7 +193,11 @@ class BacktestRun:
         for left in reversed(range(self.window.decide_every)):
             self._exchange.step()
             if left and self._exchange.index < self.window.stop:
-                self.submit(self._watch(self.market.view(self._exchange.index), self._exchange.account()))
+                self.submit(self._watch(self.market.view(self._exchange.index), self._watched_account()))
+
+    def _watched_account(self) -> AccountView:
+        """The account at a close between two decisions, for `watch`."""
+        return self._exchange.account()
 
     def submit(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
         """Submit `requests` at this close and stay there. They are late by the times that their decisions took, one for

@@ -222,6 +222,13 @@ class CheckedRun(BacktestRun):
     def account(self) -> AccountView:
         return super().account() if self._given is None else self._given[self.bar]
 
+    def _watched_account(self) -> AccountView:
+        # Between decisions, too, who watches the account must see that of the real run.
+        if self._given is None:
+            self.accounts[self.bar] = super()._watched_account()
+            return self.accounts[self.bar]
+        return self._given[self.bar]
+
     def apply(self, orders: Sequence[Any], thinking_ms: Sequence[int] = ()) -> None:
         if not isinstance(orders, Sequence):
             raise UserError(

@@ -14,6 +14,8 @@ from backend.config.schema import ConfigError
 
 KEYS = {entry.key for entry in describe()}
 PRESENT = KEYS | {key.rpartition(".")[0] for key in KEYS}
+# What the guard of a former version did.
+FORMER_GUARD = ["guard.on_loss='freeze'", "guard.max_daily_turnover=0.0"]
 
 
 def put(data: dict[str, Any], path: str, value: Any) -> None:
@@ -93,7 +95,9 @@ def test_what_is_no_table_is_refused_and_not_a_fault() -> None:
 def test_a_run_that_the_former_version_stored_is_todays() -> None:
     document = former_demo()
     assert "specialise" in document and "futures_paths" in document["training"] and "sft" not in document
-    assert config_from_dict(document) == config_from_dict(document, to_continue=True) == load_config("demo")
+    assert (
+        config_from_dict(document) == config_from_dict(document, to_continue=True) == load_config("demo", FORMER_GUARD)
+    )
     assert document == former_demo(), "what was stored is not changed"
 
 
@@ -121,7 +125,7 @@ def test_a_removed_setting_is_refused_in_what_a_user_writes(name: str, removed: 
 
 def test_a_run_that_used_a_removed_setting_is_read_and_not_continued() -> None:
     used = former_demo(alternate=2)
-    assert config_from_dict(used) == load_config("demo"), "its report can still be made"
+    assert config_from_dict(used) == load_config("demo", FORMER_GUARD), "its report can still be made"
     with pytest.raises(ConfigError, match=r"run r1: training\.alternate = 2: this version .* cannot continue"):
         config_from_dict(used, "run r1", to_continue=True)
-    assert config_from_dict(former_demo(alternate=0), to_continue=True) == load_config("demo")
+    assert config_from_dict(former_demo(alternate=0), to_continue=True) == load_config("demo", FORMER_GUARD)
