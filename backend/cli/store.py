@@ -1,4 +1,4 @@
-"""The commands of `cryptosentinel store`: check a store, back it up, give unused space back, convert a former one."""
+"""The commands of `cryptosentinel store`: check, back up, compact, convert a former one, accept a damaged one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from simulator.errors import RunFailed, UserError
 
 _SHOWN = 10  # problems of one run
 
-store_app = typer.Typer(help="Check a store, back it up, compact it, convert a former one.", no_args_is_help=True)
+store_app = typer.Typer(
+    help="Check a store, back it up, compact it, convert a former one, go on with a damaged one.", no_args_is_help=True
+)
 
 
 @store_app.command("check")
@@ -24,9 +26,12 @@ def store_check(store: StoreOption = STORE, runs: RunsOption = RUNS) -> None:
     from backend.store.store import Store
 
     with Store.open(existing(store), reads_only=True) as opened, bars() as shown:
+        files_compared = opened.verify_files()
         check = check_store(opened, runs, shown.progress)
     counted = ", ".join(f"{count:,} {table}" for table, count in sorted(check.records.items()))
     console.print(f"read {sum(check.records.values()):,} records: {counted or 'none'}", soft_wrap=True)
+    if not files_compared:
+        console.print("note: another process holds the store: its files were not compared with what was acknowledged")
     for note in check.notes[:_SHOWN]:
         console.print(f"note: {note}", soft_wrap=True)
     if len(check.notes) > _SHOWN:
@@ -109,6 +114,27 @@ def store_convert(
         f"compared. The former database is kept in {done.kept}: remove it when you no longer need it",
         soft_wrap=True,
     )
+
+
+@store_app.command("accept")
+def store_accept(
+    folder: Annotated[Path, typer.Argument(help="Folder of the store that is refused as damaged.")],
+) -> None:
+    """Go on with a damaged store as it is now, without what it lost. First its database is copied within the folder."""
+    from backend.store.integrity.acceptance import accept_store
+    from backend.store.store import Store
+
+    accepted = accept_store(Path(existing(str(folder))))
+    if accepted is None:
+        console.print(f"{folder} holds all that was acknowledged: there is nothing to accept", soft_wrap=True)
+        return
+    console.print(f"{accepted.found}\nAs it was found it is kept in {accepted.copy}", soft_wrap=True)
+    with Store.open(folder) as opened:
+        console.print(
+            f"{folder} is taken as it is, with {len(opened.runs())} runs. Now run `cryptosentinel store check --store "
+            f"{folder}`",
+            soft_wrap=True,
+        )
 
 
 def existing(store: str) -> str:

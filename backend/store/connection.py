@@ -346,7 +346,7 @@ class Connection:
         elif "IO error" in str(error):
             advice = _DISK_ADVICE
         else:
-            advice = "if it was damaged, move it away and give an empty folder"
+            advice = "if it was damaged, put back a backup, or move it away and give an empty folder"
         return StoreError(f"store {self.name} cannot be opened: {error}; {advice}")
 
 

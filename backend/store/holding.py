@@ -17,6 +17,7 @@ from backend.store.gateway import address
 from backend.store.gateway.credentials import random_account
 from backend.store.gateway.engine import StoreEngine
 from backend.store.gateway.host import HostedGateway, Listen
+from backend.store.integrity.acknowledged import Acknowledged
 from backend.store.lock import FolderLock
 
 # One thread at a time takes up, joins or ends a holding of this process.
@@ -38,13 +39,18 @@ os.register_at_fork(after_in_child=_forget_inherited)
 class FolderHolding:
     """Use `hold`. `engine` is for all in this process; `gateway` is there once it serves."""
 
-    def __init__(self, folder: Path, lock: FolderLock, engine: StoreEngine) -> None:
+    def __init__(self, folder: Path, lock: FolderLock, engine: StoreEngine, acknowledged: Acknowledged) -> None:
         self.engine = engine
         self.gateway: HostedGateway | None = None
         self._folder = folder
         self._lock = lock
+        self._acknowledged = acknowledged
         self._users = 1
         self._process = os.getpid()
+
+    def verify_files(self) -> None:
+        """Compare every byte of the database's finished files. Raises `StoreError` for one that is damaged."""
+        self._acknowledged.verify()
 
     @property
     def inherited(self) -> bool:
@@ -79,7 +85,9 @@ class FolderHolding:
                     address.withdraw(self._folder)
                     self.gateway.stop()
                 self.engine.close()
+                self._acknowledged.end()
             finally:
+                self._acknowledged.abandon()
                 self._lock.release()
 
 
@@ -104,18 +112,26 @@ def hold(
             return held
         lock = FolderLock(folder)
         engine: StoreEngine | None = None
+        acknowledged: Acknowledged | None = None
         try:
             address.withdraw(folder)  # of one that was killed
             _finish_swap(folder)
             refuse_former_engine(folder)
-            engine = StoreEngine(url)
-            holding = FolderHolding(folder, lock, engine)
+            acknowledged = Acknowledged(folder)
+            acknowledged.before_opening()
+            engine = StoreEngine(url, acknowledged.note)
+            acknowledged.begin()
+            holding = FolderHolding(folder, lock, engine, acknowledged)
             prepare(holding)
             if not exclusive:
                 holding.serve(listen or Listen(), say)
         except BaseException:
             if engine is not None:
                 engine.close()
+            if acknowledged is not None and engine is not None:
+                acknowledged.end()
+            elif acknowledged is not None:
+                acknowledged.abandon()
             lock.release()
             raise
         if not exclusive:

@@ -119,6 +119,14 @@ class Store:
         holding = self._connection.holding
         return holding is None or holding.gateway is None or holding.gateway.wait(seconds)
 
+    def verify_files(self) -> bool:
+        """Compare the files of the database with what was acknowledged, every byte. Only the process that holds the
+        folder can: returns False elsewhere. Raises `StoreError` for a file that is damaged."""
+        holding = self._connection.holding
+        if holding is not None:
+            holding.verify_files()
+        return holding is not None
+
     def close(self) -> None:
         """Close the database and give the folder back; a second call does nothing."""
         self._leases.close()

@@ -221,7 +221,7 @@ def test_readers_use_an_index(store: Store) -> None:
 
 
 def test_a_folder_keeps_what_was_written(tmp_path: Path) -> None:
-    folder = tmp_path / "a b#1"  # none of these may end up as part of a URL
+    folder = tmp_path / "a b#1&%20"  # none of these may end up as part of a URL
     with Store.open(folder) as store:
         store.add_run(replace(RUN, status="finished"))
     with Store.open(str(folder)) as store:

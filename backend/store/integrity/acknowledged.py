@@ -1,0 +1,348 @@
+"""A small file beside the engine's own that says what was acknowledged, so that damage is seen before it is repaired.
+
+After a crash the engine cuts its write-ahead log where it cannot read on, without a word, and every record behind that
+place is gone. So each acknowledged write leaves a line in `FOLDER/db/acknowledged`: how long the log is by now and the
+CRC-32 of all of it. The log is only appended to, so a write costs its own bytes again and no more. A clean end leaves
+sizes and CRC-32 of all files. They are compared before the engine opens anything: it may find more than was
+acknowledged, never less. The file lies among the engine's so that it moves with them. Its lines are not forced onto
+the disk, as the engine's own writes are not: after a loss of power the log may be shorter than is said here, and the
+store is refused, rightly.
+
+What is known of the engine's files (surrealdb-embedded 3.0.0b10, tried): `wal/N.wal` is appended to, also by the next
+opening, until its contents are in `sstables/`, then it goes; `vlog/` is appended to; a table is not changed once
+written; the manifest lists the tables and the first log that is still needed, and each change of it alters more than
+one byte. Tables have checksums that the engine looks at; values above 4 KB, in `vlog/`, have none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backend.store.errors import StoreError
+from backend.store.folder_swap import DATABASE_FOLDER
+from backend.store.integrity.copies import keep_copy
+
+ACKNOWLEDGED = "acknowledged"
+MARK = (
+    "acknowledged.kept"  # is there wherever ACKNOWLEDGED was once: one that is missing is told from one that never was
+)
+
+_MANIFEST = f"manifest/{0:020d}.manifest"
+_FIRST_LOG = slice(10, 18)  # in the manifest: number of the first log that is still needed, big-endian
+_READ_AT_ONCE = 1 << 20
+_READ_AT_OPENING = 64 << 20  # bytes of finished files that are read again at each opening
+_LONGEST = 1 << 20  # bytes of the file before it is begun anew
+
+_log = logging.getLogger(__name__)
+
+Extent = tuple[int, int]  # length of a file's beginning in bytes, and its CRC-32
+_NOTHING: Extent = (0, 0)
+
+
+class Damaged(StoreError):
+    """The folder holds less than was acknowledged, or something else. Nothing in it was changed."""
+
+
+@dataclass
+class _State:
+    """What the lines say: `logs` and `files` by their path in the engine's folder, and the manifest's bytes."""
+
+    logs: dict[str, Extent] = field(default_factory=dict)
+    files: dict[str, Extent] = field(default_factory=dict)
+    manifest: bytes = b""
+    closed: bool = False
+
+    def take(self, line: dict[str, Any]) -> None:
+        """One more line."""
+        self.closed = bool(line.get("closed"))
+        if line.get("begin") or self.closed:
+            self.logs.clear()
+            self.files.clear()
+        self.logs.update({name: tuple(extent) for name, extent in line.get("logs", {}).items()})
+        self.files.update({name: tuple(extent) for name, extent in line.get("files", {}).items()})
+        self.manifest = bytes.fromhex(line["manifest"]) if "manifest" in line else self.manifest
+        for name in line.get("gone", ()):
+            self.logs.pop(name, None)
+
+
+class Acknowledged:
+    """What was acknowledged of the store in `folder`, whose lock the caller holds.
+
+    Raises `Damaged` if the engine's files hold less than that. Call `before_opening` and `begin` before and after the
+    engine opens, `note` after each request before its sender gets the answer, and `end` once the engine is closed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._database = folder / DATABASE_FOLDER
+        self._root = str(self._database)  # each request asks for sizes, and Path is slow
+        self._path = self._database / ACKNOWLEDGED
+        self._descriptor: int | None = None
+        self._length = 0
+        self._manifest_seen: tuple[int, ...] | None = None
+        self._noted = self._path.exists()
+        self._state = self._read() if self._noted else _State()
+        if self._noted:
+            self._compare()
+        elif (self._database / MARK).exists():
+            raise self._damaged(f"{self._path} is missing, which says what the store must hold at least")
+        # What is found now was compared just now: `end` need not read again what stays as it is.
+        self._before = {name: self._identity(name) for name in self._state.files}
+
+    def before_opening(self) -> None:
+        """The engine is about to open, and may change files and repair what it takes for damaged. Raises
+        `StoreError`."""
+        if not self._state.closed and any(
+            (self._size(name) or 0) > self._state.logs.get(name, _NOTHING)[0] for name in self._logs()
+        ):
+            keep_copy(self._folder, [self._database / name for name in (*self._logs(), _MANIFEST)])
+        if self._noted:
+            if self._state.closed:
+                self._state.manifest = self._manifest() or b""
+            self._state.closed = False
+            self._renew()
+
+    def begin(self) -> None:
+        """The engine is open, and what it holds is what is to be kept from now on. Raises `StoreError`."""
+        files = {name: extent for name, extent in self._state.files.items() if self._size(name) is not None}
+        logs = {name: self._extended(name, _NOTHING) for name in self._logs()}
+        self._state = _State(logs, files, self._manifest() or b"")
+        self._renew()
+        try:
+            (self._database / MARK).touch()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def note(self, *_: bytes) -> None:
+        """What the log holds by now is acknowledged. Does nothing where nothing was written. Raises RuntimeError, as
+        the engine does, where it cannot be noted."""
+        grown = {name: self._extended(name, self._state.logs.get(name, _NOTHING)) for name in self._logs()}
+        changed = {name: extent for name, extent in grown.items() if self._state.logs.get(name) != extent}
+        if not changed:
+            return
+        line: dict[str, Any] = {"logs": changed}
+        if gone := [name for name in self._state.logs if name not in grown]:
+            line["gone"] = gone
+        seen = self._identity(_MANIFEST)
+        if seen != self._manifest_seen:
+            line["manifest"] = (self._manifest() or b"").hex()
+        try:
+            self._append(line)
+        except OSError as error:
+            # Not acknowledged, then. In the words by which the engine tells of the same.
+            raise RuntimeError(f"IO error: {self._path}: {error.strerror}") from error
+        self._manifest_seen = seen
+        self._state.take(line)
+        if self._length > _LONGEST:
+            try:
+                self._renew()
+            except StoreError as error:  # it goes on growing; what was said stays right
+                _log.debug("%s", error)
+
+    def end(self) -> None:
+        """The engine was closed; a second call does nothing. One that has left a log has not ended in order, as where
+        the disk is full, and may still change its files: nothing more is said then."""
+        if self._descriptor is None:
+            return
+        if self._logs():
+            self.abandon()
+            return
+        try:
+            self._append({"closed": True, "files": self._finished_files()})
+        except OSError as error:
+            _log.warning("%s cannot be written (%s): the next opening compares with what it said before", self._path,
+                         error.strerror)  # fmt: skip
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the file, without a word on how it ended."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def verify(self) -> None:
+        """Compare every byte of the finished files that the engine has not replaced since. Raises `Damaged`."""
+        for name, extent in sorted(self._state.files.items()):
+            if name.startswith("vlog/") or self._identity(name) == self._before.get(name):
+                self._check(name, extent)
+
+    # -- comparing --------------------------------------------------------------------------------------------------
+
+    def _compare(self) -> None:
+        found, noted = self._manifest(), self._state.manifest
+        manifest = self._database / _MANIFEST
+        if self._state.closed:
+            self._compare_files(tuple(self._state.files))
+            return
+        if found is None:
+            if noted:
+                raise self._damaged(f"{manifest} is missing")
+            return
+        if found != noted and (noted.startswith(found) or _one_byte_differs(found, noted)):
+            raise self._damaged(f"{manifest} is not as it was written")
+        first_log = int.from_bytes(found[_FIRST_LOG], "big")
+        for name, extent in sorted(self._state.logs.items()):
+            if int(Path(name).stem) >= first_log:  # what came before is in tables
+                self._check(name, extent)
+        # Tables come and go while a store is open, and the engine checks them itself.
+        self._compare_files([name for name in self._state.files if name.startswith("vlog/") and self._size(name)])
+
+    def _compare_files(self, names: list[str] | tuple[str, ...]) -> None:
+        read = 0
+        for name in sorted(names):
+            length, checksum = self._state.files[name]
+            size = self._size(name)
+            if size is None or size < length:
+                raise self._damaged(f"{self._database / name} had {length} bytes and has {size or 0}")
+            if read + length <= _READ_AT_OPENING:
+                read += length
+                self._check(name, (length, checksum))
+
+    def _check(self, name: str, extent: Extent) -> None:
+        size = self._size(name)
+        if size is None or size < extent[0]:
+            raise self._damaged(f"of {self._database / name}, {extent[0]} bytes were acknowledged; it has {size or 0}")
+        if self._extended(name, _NOTHING, extent[0]) != extent:
+            raise self._damaged(f"the first {extent[0]} bytes of {self._database / name} are not what was acknowledged")
+
+    def _damaged(self, what: str) -> Damaged:
+        return Damaged(
+            f"store {self._folder} is damaged: {what}. Nothing was changed: put back a backup, or keep what can still "
+            f"be read with `cryptosentinel store accept {self._folder}`, which first copies the database's files"
+        )
+
+    # -- files ------------------------------------------------------------------------------------------------------
+
+    def _finished_files(self) -> dict[str, Extent]:
+        files = {}
+        for path in sorted(self._database.rglob("*")):
+            name = str(path.relative_to(self._database))
+            if (
+                not path.is_file()
+                or path.name == "LOCK"
+                or name.startswith(ACKNOWLEDGED)
+                or name.startswith(f".{ACKNOWLEDGED}")
+            ):
+                continue
+            found, before = self._identity(name), self._before.get(name)
+            grown = name.startswith("vlog/") and found is not None and before is not None and found[0] == before[0]
+            known = self._state.files.get(name, _NOTHING) if grown or found == before else _NOTHING
+            files[name] = self._extended(name, known)
+        return files
+
+    def _logs(self) -> list[str]:
+        try:
+            return sorted(f"wal/{name}" for name in os.listdir(f"{self._root}/wal") if name.endswith(".wal"))
+        except FileNotFoundError:
+            return []
+
+    def _manifest(self) -> bytes | None:
+        try:
+            return (self._database / _MANIFEST).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _size(self, name: str) -> int | None:
+        try:
+            return os.stat(f"{self._root}/{name}").st_size
+        except FileNotFoundError:
+            return None
+
+    def _identity(self, name: str) -> tuple[int, ...] | None:
+        """Differs once the file was written to or replaced."""
+        try:
+            found = (self._database / name).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _extended(self, name: str, known: Extent, until: int | None = None) -> Extent:
+        """The extent of a file, read on from what is known of it; an empty one if it has gone meanwhile."""
+        length, checksum = known
+        size = self._size(name) if until is None else until
+        if size is None or size <= length:
+            return known if size is not None else _NOTHING
+        try:
+            with open(f"{self._root}/{name}", "rb", buffering=0) as file:
+                file.seek(length)
+                while length < size and (part := file.read(min(_READ_AT_ONCE, size - length))):
+                    checksum = zlib.crc32(part, checksum)
+                    length += len(part)
+        except FileNotFoundError:
+            return _NOTHING
+        return (length, checksum)
+
+    def _read(self) -> _State:
+        """What the file says. Its end may be incomplete: then that write was not acknowledged."""
+        try:
+            content = self._path.read_bytes()
+        except OSError as error:
+            raise StoreError(f"{self._path} cannot be read ({error.strerror})") from error
+        state = _State()
+        *lines, _ = content.split(b"\n")
+        if not lines:
+            raise self._damaged(f"{self._path} is empty, which says what the store must hold at least")
+        for line in lines:
+            text, _, checksum = line.rpartition(b" ")
+            if checksum != b"%08x" % zlib.crc32(text):
+                raise self._damaged(f"{self._path} itself, which says what the store must hold at least")
+            state.take(json.loads(text))
+        return state
+
+    def _renew(self) -> None:
+        """Begin the file anew with the present state, whole or not at all."""
+        fresh = self._path.with_name(f".{ACKNOWLEDGED}.new")
+        seen, descriptor = self._identity(_MANIFEST), None
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+            content = _line(
+                {
+                    "begin": True,
+                    "logs": self._state.logs,
+                    "files": self._state.files,
+                    "manifest": self._state.manifest.hex(),
+                }
+            )
+            _write(descriptor, content)
+            os.fsync(descriptor)
+            os.replace(fresh, self._path)
+        except OSError as error:
+            if descriptor is not None:
+                os.close(descriptor)
+            raise self._unwritable(error) from error
+        self.abandon()
+        self._descriptor, self._length, self._manifest_seen, self._noted = descriptor, len(content), seen, True
+
+    def _unwritable(self, error: OSError) -> StoreError:
+        return StoreError(f"{self._path} cannot be written ({error.strerror}); free some space")
+
+    def _append(self, line: dict[str, Any]) -> None:
+        assert self._descriptor is not None
+        content = _line(line)
+        try:
+            _write(self._descriptor, content)
+        except OSError:  # the next line must not stand behind a part of this one
+            os.ftruncate(self._descriptor, self._length)
+            raise
+        self._length += len(content)
+
+
+def _line(document: dict[str, Any]) -> bytes:
+    text = json.dumps(document, separators=(",", ":")).encode()
+    return b"%s %08x\n" % (text, zlib.crc32(text))
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    """All of it. Raises `OSError`, also where only a part was taken before the disk was full."""
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
+def _one_byte_differs(one: bytes, other: bytes) -> bool:
+    return len(one) == len(other) and sum(a != b for a, b in zip(one, other, strict=True)) == 1
