@@ -1,6 +1,6 @@
 """The scripted team: expert rules for each role, and a novice that gives valid answers at random.
 
-A policy maps a conversation (as `parse_conversation` gives it) and a seed to the assistant's next turn. The expert
+A policy maps a conversation (as `ChatFormat.messages` gives it) and a seed to the assistant's next turn. The expert
 ignores the seed. If MarketAnalyst or RiskAnalyst is not in the team, the manager looks up the same data and applies
 the same rules itself. Nobody takes over Trader's work.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from cryptosentinel.agents.market_analyst import Analysis, reply
 from cryptosentinel.agents.registry import SPEAKERS, STANDARD
 from cryptosentinel.agents.risk_analyst import Verdict
-from cryptosentinel.llm.chat_codec import ChatMessages
+from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import MalformedCall, parse, render_call
 

@@ -24,9 +24,9 @@ from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.conversation.transcript import Conversation, Transcript
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import Clamp
-from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage
-from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall, parse
+from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall
 from cryptosentinel.tools.context import ToolContext
 from simulator.backtest.run import orders_for_target
 from simulator.exchange.exchange_records import AccountView
@@ -128,7 +128,7 @@ class Team:
     """A manager and its sub-agents over one codec. `roles` are their keys, the manager's first. Holds no state between
     decisions: the same inputs give the same decision."""
 
-    def __init__(self, codec: ChatCodec, version_of: Callable[[str], str], settings: TeamSettings) -> None:
+    def __init__(self, codec: ChatFormat, version_of: Callable[[str], str], settings: TeamSettings) -> None:
         self.codec = codec
         self.version_of = version_of
         self.settings = settings
@@ -247,7 +247,7 @@ class _DecisionSession:
                 return conversation.finish(asked, None, f"engine_failed: {completion.failure}")
             call: ToolCall | MalformedCall = MalformedCall("cut_off", "no end within the token limit")
             if completion.finished:
-                call = parse(text, types)
+                call = team.codec.parse(text, types)
             if isinstance(call, ToolCall):
                 call = self._check_symbol(call)
             if isinstance(call, MalformedCall):

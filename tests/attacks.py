@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from cryptosentinel.llm.chat_codec import ChatMessages
+from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call
 from tests.malformed_answers import MALFORMED

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.llm.chat_codec import ChatMessages
+from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import MalformedCall, read_call, render_call
 from cryptosentinel.scripted_team import expert_policies

@@ -14,7 +14,8 @@ from backend.builders.teams import team_settings
 from backend.config.schema import TeamConfig
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
-from cryptosentinel.llm.chat_codec import ChatCodec, ChatMessages, make_byte_codec
+from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
+from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.engine import Completion, Engine, Request
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call

@@ -12,6 +12,7 @@ from backend.config.engine import EngineConfig
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import load_model
@@ -32,7 +33,7 @@ class LoadedEngine:
     limit), and the model's name in the price table."""
 
     engine: Engine
-    codec: ChatCodec
+    codec: ChatFormat
     context_tokens: int
     model: str
 

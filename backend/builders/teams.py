@@ -15,7 +15,8 @@ from backend.policies.role_policies import RolePolicies
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import roles_of
 from cryptosentinel.conversation.budget import Budget
-from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Engine, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.scripted import ScriptedEngine
@@ -77,7 +78,7 @@ def scripted_team(config: TeamConfig) -> LoadedTeam:
 
 
 def model_team(
-    name: str, policies: RolePolicies, codec: ChatCodec, config: TeamConfig, temperature: float
+    name: str, policies: RolePolicies, codec: ChatFormat, config: TeamConfig, temperature: float
 ) -> LoadedTeam:
     """A team that uses the current weights of the policies, on our own decoder."""
     engine = LocalEngine(codec, policies.base_config, {}, device=policies.hardware.device)

@@ -20,14 +20,14 @@ from backend.decisions.document import (
 from cryptosentinel.agents.registry import ROLES, role_title
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.episode import EpisodeResult
-from cryptosentinel.llm.chat_codec import ChatCodec, parse_conversation
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.team import TeamDecision
 from simulator.market.market import Market
 from simulator.market.timeframes import format_time
 
 
 def decision_document(
-    codec: ChatCodec,
+    codec: ChatFormat,
     decision: TeamDecision,
     equity_before: float | None = None,
     equity_after: float | None = None,
@@ -55,7 +55,7 @@ def decision_document(
     )
 
 
-def episode_decisions(run: str, backtest: str, codec: ChatCodec, episode: EpisodeResult) -> list[StoredDecision]:
+def episode_decisions(run: str, backtest: str, codec: ChatFormat, episode: EpisodeResult) -> list[StoredDecision]:
     """The decisions of an episode with what the account made of each: the change of equity up to the next decision."""
     times, equity = episode.result.times, episode.result.equity
     by_bar: dict[int, list[int]] = {}
@@ -127,14 +127,14 @@ def remarks(name: str, episode: EpisodeResult, market: Market) -> list[str]:
     return sentences
 
 
-def _conversation(codec: ChatCodec, transcript: Transcript) -> ConversationDocument:
+def _conversation(codec: ChatFormat, transcript: Transcript) -> ConversationDocument:
     return ConversationDocument(
         role=transcript.role,
         title=ROLES[transcript.role].title,
         ordinal=transcript.ordinal,
         policy_version=transcript.policy_version,
         asked=transcript.brief,
-        messages=tuple(Message(**message) for message in parse_conversation(codec, transcript.ids)),
+        messages=tuple(Message(**message) for message in codec.messages(transcript.ids)),
         answer=transcript.answer,
         problem=transcript.reason,
         truncated=transcript.truncated,

@@ -50,7 +50,7 @@ from backend.training.sft.role_scores import compare_roles, score_roles
 from backend.training.sft.sft_trainer import Example, SftSettings, SupervisedTrainer, pad_examples
 from backend.training.start import NANO, begin
 from cryptosentinel.agents.registry import ROLES, STANDARD
-from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.team import derive_seed
 from simulator.documents import read_document
 from simulator.errors import DataError, RunFailed, UserError
@@ -159,7 +159,7 @@ def _data_set(
     sources: Sequence[str],
     folder: Path,
     policies: RolePolicies,
-    codec: ChatCodec,
+    codec: ChatFormat,
     report: ReportProgress,
 ) -> dict[str, Any]:
     """The manifest of the data set, which is made unless it is there."""
@@ -195,7 +195,7 @@ def _collect(
     sources: Sequence[str],
     folder: Path,
     policies: RolePolicies,
-    codec: ChatCodec,
+    codec: ChatFormat,
     report: ReportProgress,
 ) -> list[ScoredConversation]:
     """All conversations of all sources about the same states of the training part, chunk by chunk."""
@@ -226,7 +226,7 @@ def _read_collected(path: Path) -> list[ScoredConversation]:
 
 
 def _train_role(
-    config: Config, folder: Path, role: str, policies: RolePolicies, codec: ChatCodec, report: ReportProgress
+    config: Config, folder: Path, role: str, policies: RolePolicies, codec: ChatFormat, report: ReportProgress
 ) -> tuple[float, float] | None:
     """Train a role's adapter on its rows, going on from its checkpoint; the imitation losses before and after.
 
@@ -286,7 +286,7 @@ def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _examples(rows: Sequence[SftRow], policies: RolePolicies, codec: ChatCodec) -> list[Example]:
+def _examples(rows: Sequence[SftRow], policies: RolePolicies, codec: ChatFormat) -> list[Example]:
     """The rows as ids and masks. Raises `UserError` for a conversation that the model has no positions for."""
     examples = [encode(codec, row.messages, row.schemas()) for row in rows]
     longest, limit = max((len(ids) for ids, _ in examples), default=0), policies.base_config.max_position_embeddings
@@ -315,7 +315,7 @@ def _scores(
     base: Path,
     folder: Path,
     policies: RolePolicies,
-    codec: ChatCodec,
+    codec: ChatFormat,
     report: ReportProgress,
 ) -> dict[str, dict[str, Any]]:
     """Each role's held-out score as the base, as it is now, and as the scripted team, on the same states and draws."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import NOTHING, Completion, Usage
 from cryptosentinel.protocol.untrusted import render_result
 
@@ -49,7 +49,7 @@ class Conversation:
 
     def __init__(
         self,
-        codec: ChatCodec,
+        codec: ChatFormat,
         role: str,
         ordinal: int,
         version: str,

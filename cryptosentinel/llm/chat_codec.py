@@ -19,10 +19,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages, FastTokenizer
 from simulator.errors import UserError
 
 TURN_START = "<|im_start|>"
@@ -52,17 +53,6 @@ _TOOLS_INSTRUCTION = (
     f"\n{CALL_END}"
 )
 
-ChatMessages = list[dict[str, str]]  # role and content of each message
-
-
-class FastTokenizer(Protocol):
-    """A Hugging Face fast tokenizer, seen only as the holder of its `tokenizers.Tokenizer`."""
-
-    @property
-    def backend_tokenizer(self) -> Tokenizer:
-        """The tokenizer that does the work."""
-        ...
-
 
 @dataclass(frozen=True)
 class _Special:
@@ -74,7 +64,7 @@ class _Special:
 _Part = str | _Special
 
 
-class ChatCodec:
+class ChatCodec(ChatFormat):
     """Builds and reads conversations in token ids.
 
     `empty_think` puts an empty `<think>` block after every assistant header, which is how Qwen3's hybrid models are
@@ -132,17 +122,13 @@ class ChatCodec:
             parts += _own_voice(_TOOLS_INSTRUCTION)
         return self._assemble(parts) + self._after_system + self.encode_data(f"user\n{user}") + self._opening
 
-    def tool_response(self, text: str) -> list[int]:
+    def tool_response(self, text: str, tool: str = "") -> list[int]:
         """What follows a finished assistant turn: a user turn with the tool's answer, then the assistant header."""
         return self._before_response + self.encode_data(f"\n{text}\n") + self._after_response
 
     def user_turn(self, text: str) -> list[int]:
         """What follows a finished assistant turn when the user speaks again, assistant header included."""
         return self._before_user + self.encode_data(f"user\n{text}") + self._opening
-
-    def continue_after(self, finished: bool, text: str) -> list[int]:
-        """`tool_response(text)` after a completion; a turn that was cut off (`finished` False) is closed first."""
-        return ([] if finished else [self.end_of_turn]) + self.tool_response(text)
 
     def encode_data(self, text: str) -> list[int]:
         """Ids of untrusted text. No id is a special token, whatever `text` contains; lone surrogates become '?'."""
@@ -155,14 +141,39 @@ class ChatCodec:
         """
         return [*self._assemble(_own_voice(text)), self.end_of_turn]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids`, special tokens spelled out. Bytes that are not UTF-8 become U+FFFD."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
-        return text
+    def messages(self, ids: Sequence[int]) -> ChatMessages:
+        """The turns of a conversation; inverts what is built here. Tool answers are the text inside `<tool_response>`.
+        An empty `<think>` block that the codec placed is left out."""
+        turns: ChatMessages = []
+        ids = list(ids)
+        position = 0
+        while position < len(ids):
+            if ids[position] != self.turn_start:  # the newline between turns
+                position += 1
+                continue
+            # A turn ends at its first end-of-turn id: data cannot contain one, and engines stop a model at its own.
+            try:
+                end = ids.index(self.end_of_turn, position)
+                closed = True
+            except ValueError:
+                end, closed = len(ids), False
+            turn = self._turn(ids[position + 1 : end])
+            if closed or turn["content"]:
+                turns.append(turn)
+            position = end + 1
+        return turns
 
-    def decode_answer(self, ids: Sequence[int]) -> str:
-        """Text of a completion without its end of turn."""
-        return self.decode(ids[:-1] if ids and ids[-1] == self.end_of_turn else ids)
+    def _turn(self, ids: Sequence[int]) -> dict[str, str]:
+        """One turn, without the ids that open and close it."""
+        role, _, content = self.decode(ids).partition("\n")
+        if role == "user" and self.special_ids[RESPONSE_START] in ids:
+            return {
+                "role": "tool",
+                "content": content.removeprefix(f"{RESPONSE_START}\n").removesuffix(f"\n{RESPONSE_END}"),
+            }
+        if role == "assistant" and self.empty_think:
+            content = content.removeprefix(_EMPTY_THINK)
+        return {"role": role, "content": content}
 
     def _encode(self, text: str) -> tuple[int, ...]:
         # JSON can smuggle in lone surrogates ("\\ud800"), which no UTF-8 tokenizer accepts.
@@ -188,32 +199,6 @@ class ChatCodec:
         return ids + self.encode_data(text) if text else ids
 
 
-def parse_conversation(codec: ChatCodec, ids: Sequence[int]) -> ChatMessages:
-    """The turns of a conversation as `{"role", "content"}`; inverts what `ChatCodec` builds.
-
-    Roles are `system`, `user`, `assistant` and `tool` (the text inside `<tool_response>`). The assistant header at
-    the end is no turn until something follows it. An empty `<think>` block that the codec placed is left out.
-    """
-    turns: ChatMessages = []
-    ids = list(ids)
-    position = 0
-    while position < len(ids):
-        if ids[position] != codec.turn_start:  # the newline between turns
-            position += 1
-            continue
-        # A turn ends at its first end-of-turn id: data cannot contain one, and engines stop a model at its own.
-        try:
-            end = ids.index(codec.end_of_turn, position)
-            closed = True
-        except ValueError:
-            end, closed = len(ids), False
-        turn = _parse_turn(codec, ids[position + 1 : end])
-        if closed or turn["content"]:
-            turns.append(turn)
-        position = end + 1
-    return turns
-
-
 def make_byte_codec(*, empty_think: bool = False) -> ChatCodec:
     """A codec in which every byte is a token: for engines without a model, such as the scripted one."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -228,19 +213,6 @@ def add_special_tokens(tokenizer: Tokenizer) -> None:
     """Add the chat format's tokens behind the vocabulary, as in Qwen3: tags of calls and thoughts are text to users."""
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in CONTROL_TOKENS])
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in MARKUP_TOKENS])
-
-
-def _parse_turn(codec: ChatCodec, ids: Sequence[int]) -> dict[str, str]:
-    """One turn, without the ids that open and close it."""
-    role, _, content = codec.decode(ids).partition("\n")
-    if role == "user" and codec.special_ids[RESPONSE_START] in ids:
-        return {
-            "role": "tool",
-            "content": content.removeprefix(f"{RESPONSE_START}\n").removesuffix(f"\n{RESPONSE_END}"),
-        }
-    if role == "assistant" and codec.empty_think:
-        content = content.removeprefix(_EMPTY_THINK)
-    return {"role": role, "content": content}
 
 
 def _own_voice(text: str) -> list[_Part]:

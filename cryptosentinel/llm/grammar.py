@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from llguidance import LLMatcher, LLTokenizer
 
-from cryptosentinel.llm.chat_codec import CALL_END, CALL_START, ChatCodec
+from cryptosentinel.llm.chat_codec import CALL_END, CALL_START
+from cryptosentinel.llm.chat_format import ChatFormat
 from simulator.errors import UserError
 
 # '<' only where no tag can begin with it: a tag in a string would end or begin a call, as `tool_calls.parse` reads it.
@@ -34,7 +35,7 @@ _MOST_GRAMMARS = 64  # a team has one a role
 _WORD = 32  # bits in a word of a bitmask
 
 
-def grammar(tools: Sequence[Mapping[str, Any]], codec: ChatCodec) -> str:
+def grammar(tools: Sequence[Mapping[str, Any]], codec: ChatFormat) -> str:
     """The Lark grammar of one turn in which one of `tools` is called.
 
     `tools` are in the form of OpenAI's chat completions (`Role.schemas`). The turn begins behind the assistant header;
@@ -55,7 +56,7 @@ class Grammars:
     """Compiled grammars of the turns of one tokenizer, for a model of `vocab_size` tokens. They are kept: all requests
     of a role have the same tools."""
 
-    def __init__(self, codec: ChatCodec, vocab_size: int) -> None:
+    def __init__(self, codec: ChatFormat, vocab_size: int) -> None:
         self._codec = codec
         definition = json.loads(codec.tokenizer.to_str())
         definition["truncation"] = definition["padding"] = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cryptosentinel.llm.chat_codec import ChatCodec, ChatMessages, parse_conversation
+from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
 from cryptosentinel.llm.engine import Completion, Request
 
 ScriptedPolicy = Callable[[ChatMessages, int], str]  # from messages and a seed to the answer
@@ -13,13 +13,13 @@ ScriptedPolicy = Callable[[ChatMessages, int], str]  # from messages and a seed 
 class ScriptedEngine:
     """Answers each request with what the role's policy says: a pure function from messages and seed to the answer.
 
-    Messages are those of `parse_conversation`. Log-probs are 0: the answer was certain. Sampling settings do not apply;
-    an answer longer than `max_tokens` is a whole answer nonetheless.
+    Messages are those of `ChatFormat.messages`. Log-probs are 0: the answer was certain. Sampling settings do not
+    apply; an answer longer than `max_tokens` is a whole answer nonetheless.
     """
 
     name = "scripted"
 
-    def __init__(self, codec: ChatCodec, policies: Mapping[str, ScriptedPolicy]) -> None:
+    def __init__(self, codec: ChatFormat, policies: Mapping[str, ScriptedPolicy]) -> None:
         self._codec = codec
         self._policies = dict(policies)
 
@@ -32,6 +32,6 @@ class ScriptedEngine:
         return "scripted"
 
     def _answer(self, request: Request) -> Completion:
-        messages = parse_conversation(self._codec, request.ids)
+        messages = self._codec.messages(request.ids)
         ids = self._codec.encode_assistant(self._policies[request.role](messages, request.seed))
         return Completion(ids=tuple(ids), logps=(0.0,) * len(ids), finished=True)

@@ -10,7 +10,7 @@ import pytest
 
 from cryptosentinel.episode import EpisodeResult, ThinkingTime, play
 from cryptosentinel.guard.limits import GuardLimits
-from cryptosentinel.llm.chat_codec import ChatMessages
+from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.engine import Completion, Engine, Usage
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all

@@ -15,7 +15,6 @@ from cryptosentinel.agents.registry import MANAGER, ROLES, SUB_AGENTS
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.episode import play
 from cryptosentinel.guard.guard import Guard
-from cryptosentinel.llm.chat_codec import parse_conversation
 from cryptosentinel.llm.engine import Sampling
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
@@ -59,7 +58,7 @@ def exposures(engine: SayingEngine, held: float = 0.0, **more: Any) -> float:
 
 
 def turns(transcript: Transcript) -> list[dict[str, str]]:
-    return parse_conversation(codec(), transcript.ids)
+    return codec().messages(transcript.ids)
 
 
 # Broken answers
@@ -516,7 +515,7 @@ def test_schemas_are_in_the_prompt_only_where_asked_for() -> None:
     for wanted in (True, False):
         engine = SayingEngine({"manager": [submit()]})
         decide(engine, schemas_in_prompt=wanted)
-        system = parse_conversation(codec(), engine.requests[0].ids)[0]["content"]
+        system = codec().messages(engine.requests[0].ids)[0]["content"]
         assert ('"name": "consult_risk_analyst"' in system) is wanted
 
 

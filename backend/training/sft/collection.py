@@ -18,7 +18,7 @@ from backend.training.curriculum.queries import Query
 from backend.training.rollout.collect import RolloutSettings, collect, practise
 from backend.training.sft.conversations import messages_of
 from cryptosentinel.conversation.transcript import Transcript
-from cryptosentinel.llm.chat_codec import ChatCodec, ChatMessages
+from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
 from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.team import Team, derive_seed
@@ -56,7 +56,7 @@ class ScoredConversation:
     messages: ChatMessages
 
 
-def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, codec: ChatCodec) -> list[Source]:
+def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, codec: ChatFormat) -> list[Source]:
     """The teams behind the names: 'scripted', 'warm_start' (the base as it is), or the folder of a trained team.
 
     The scripted team always says the same. With `random_share` above 0 all but its first rollout waver: now and then a
@@ -127,14 +127,14 @@ def _expert(trajectory: Trajectory) -> float | None:
     return trajectory.expert if trajectory.valid else None
 
 
-def _scripted(name: str, policies: dict[str, ScriptedPolicy], codec: ChatCodec, config: Config) -> LoadedTeam:
+def _scripted(name: str, policies: dict[str, ScriptedPolicy], codec: ChatFormat, config: Config) -> LoadedTeam:
     """A scripted team that speaks the tokens of `codec`."""
     engine = ScriptedEngine(codec, policies)
     return LoadedTeam(name, Team(codec, engine.policy_version, team_settings(config.team, 1.0)), engine)
 
 
 def _scored_conversation(
-    source: str, codec: ChatCodec, query: Query, number: int, transcript: Transcript, score: float | None
+    source: str, codec: ChatFormat, query: Query, number: int, transcript: Transcript, score: float | None
 ) -> ScoredConversation:
     brief = transcript.brief
     whole = transcript.valid and transcript.retries == 0  # nobody is to learn the turns that were wrong

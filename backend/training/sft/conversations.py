@@ -13,19 +13,19 @@ import numpy as np
 
 from backend.training.sft.sft_trainer import Example
 from cryptosentinel.conversation.transcript import Transcript
-from cryptosentinel.llm.chat_codec import ChatCodec, ChatMessages, parse_conversation
+from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
 from simulator.errors import DataError
 
 _SCHEMAS = "\n\n# Tools\n\nYou may call one or more functions"  # where the chat format goes on with the tools' schemas
 
 
-def messages_of(codec: ChatCodec, transcript: Transcript) -> ChatMessages:
+def messages_of(codec: ChatFormat, transcript: Transcript) -> ChatMessages:
     """The turns of a valid conversation. Schemas of tools are left out of the system turn's text; see `encode`."""
-    first, *turns = parse_conversation(codec, transcript.ids)
+    first, *turns = codec.messages(transcript.ids)
     return [{"role": "system", "content": first["content"].partition(_SCHEMAS)[0]}, *turns]
 
 
-def encode(codec: ChatCodec, messages: Sequence[Mapping[str, str]], tools: list[dict[str, Any]] | None) -> Example:
+def encode(codec: ChatFormat, messages: Sequence[Mapping[str, str]], tools: list[dict[str, Any]] | None) -> Example:
     """Token ids (L,) and loss mask (L,) of a conversation: the mask is True at the assistant's own tokens, its end of
     turn included, and nowhere else.
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from backend.training.sft.collection import ScoredConversation
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.llm.chat_codec import ChatMessages
+from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.team import derive_seed
 from simulator.documents import parse_json, read_document
 from simulator.errors import DataError

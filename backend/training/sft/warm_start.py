@@ -18,6 +18,7 @@ from backend.training.sft.sft_trainer import SftSettings, warm_start
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tokenizer
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
@@ -30,7 +31,7 @@ _WEIGHT_DECAY = 0.01
 
 
 def transcribe(
-    codec: ChatCodec, pool: QueryPool, team_settings: TeamSettings, decisions: int, teacher_share: float, seed: int
+    codec: ChatFormat, pool: QueryPool, team_settings: TeamSettings, decisions: int, teacher_share: float, seed: int
 ) -> list[Transcript]:
     """All valid conversations of `decisions` decisions on states drawn from `pool`: the first `teacher_share` of them
     as the expert team takes them, the others by novices."""

@@ -38,7 +38,7 @@ from cryptosentinel.llm.cassette.files import (
     write_call,
     write_header,
 )
-from cryptosentinel.llm.chat_codec import ChatCodec, FastTokenizer
+from cryptosentinel.llm.chat_format import ChatFormat, FastTokenizer
 from cryptosentinel.llm.engine import Completion, Engine, Request, StreamingEngine, all_answers
 from simulator.errors import RunFailed, UserError
 from simulator.folders import check_links
@@ -47,7 +47,7 @@ from simulator.folders import check_links
 def record(
     engine: Engine,
     folder: Path,
-    codec: ChatCodec,
+    codec: ChatFormat,
     roles: Iterable[str],
     settings: Mapping[str, Any],
     tokenizer: Tokenizer | FastTokenizer | None = None,
@@ -75,7 +75,7 @@ class CallRecorder:
         self,
         engine: Engine,
         folder: Path,
-        codec: ChatCodec,
+        codec: ChatFormat,
         roles: Iterable[str],
         settings: Mapping[str, Any],
         tokenizer: Tokenizer | FastTokenizer | None,

@@ -24,6 +24,7 @@ from typing import Any, TypeGuard
 from tokenizers import Tokenizer
 
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Request, Usage
 from simulator.documents import lines_of, parse_json, read_bytes, read_document
 from simulator.errors import RunFailed, UserError
@@ -106,7 +107,7 @@ def write_header(folder: Path, header: Header, tokenizer: Tokenizer | None) -> N
     unfinished.replace(folder / HEADER)
 
 
-def load_codec(folder: Path, header: Header) -> ChatCodec:
+def load_codec(folder: Path, header: Header) -> ChatFormat:
     """The codec of what was recorded. Raises `UserError` for a tokenizer that is missing or damaged."""
     if header.tokenizer == BYTE:
         return make_byte_codec(empty_think=header.empty_think)

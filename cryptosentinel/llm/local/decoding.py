@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -38,10 +38,10 @@ def decode(
     requests: Sequence[Request],
     prompts: Sequence[Prompt],
     matchers: Sequence[LLMatcher | None],
-    end_of_turn: int,
+    ends: Collection[int],
     on_finish: Callable[[tuple[int, ...], KVCache], None],
 ) -> list[Completion]:
-    """Continue every request from its prompt until `end_of_turn` or its `max_tokens`.
+    """Continue every request from its prompt until one of `ends` or its `max_tokens`.
 
     The prompts are right-aligned in one cache, so that all rows write the same slot at each step; a mask hides what
     lies left of the shorter ones. A row with a matcher says only what that allows. A finished row is replaced by the
@@ -76,7 +76,7 @@ def decode(
             row.logps.append(logp)
             if row.matcher is not None:
                 row.matcher.consume_token(token)
-            ended = token == end_of_turn
+            ended = token in ends
             if ended or len(row.ids) == row.request.sampling.max_tokens:
                 finished.append(place)
                 completions[row.index] = Completion(tuple(row.ids), tuple(row.logps), ended)

@@ -17,7 +17,7 @@ import torch
 from llguidance import LLMatcher
 from transformers import Qwen3Config
 
-from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Request, Usage
 from cryptosentinel.llm.grammar import Grammars
 from cryptosentinel.llm.local.decoding import Prompt, decode
@@ -42,7 +42,7 @@ class LocalEngine:
 
     def __init__(
         self,
-        codec: ChatCodec,
+        codec: ChatFormat,
         config: Qwen3Config,
         weights: Mapping[str, Mapping[str, torch.Tensor]],
         *,
@@ -148,7 +148,7 @@ class LocalEngine:
 
         reads = [prompts[request.ids] for request in requests]
         matchers = [self._begin(request) if request.sampling.constrained else None for request in requests]
-        answers = decode(model, requests, [read for read, _ in reads], matchers, self._codec.end_of_turn, keep)
+        answers = decode(model, requests, [read for read, _ in reads], matchers, self._codec.ends, keep)
         seconds = time.perf_counter() - began
         seen: set[tuple[int, ...]] = set()
         completions = []

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import httpx2
 import openai
 
-from cryptosentinel.llm.chat_codec import ChatCodec, parse_conversation
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, failed_completion
 from cryptosentinel.llm.openai_api.http import MAX_BODY_BYTES, BoundedClient, TooLarge, check_url
 from cryptosentinel.llm.openai_api.messages import Answer, Garbled, model_names, read_answer, to_messages
@@ -69,7 +69,7 @@ class OpenAIEngine:
 
     def __init__(
         self,
-        codec: ChatCodec,
+        codec: ChatFormat,
         url: str,
         model: str,
         *,
@@ -183,7 +183,7 @@ class OpenAIEngine:
         """The request in the endpoint's words, as if it took every parameter."""
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": to_messages(parse_conversation(self._codec, request.ids)),
+            "messages": to_messages(self._codec.messages(request.ids)),
             "temperature": request.sampling.temperature,
             "max_tokens": request.sampling.max_tokens,
             "seed": _folded(request.seed),

@@ -39,7 +39,7 @@ class Answer:
 
 
 def to_messages(turns: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
-    """The turns of `parse_conversation` as messages.
+    """The turns of `ChatFormat.messages` as messages.
 
     A turn of the assistant that is a call, and is followed by a tool's answer, becomes `tool_calls`, and the answer a
     message of `tool` with the call's id. Whatever else the assistant said stays its content (a malformed call too:

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, failed_completion
 from cryptosentinel.llm.grammar import grammar
 from cryptosentinel.llm.vllm.adapters import Adapters
@@ -52,7 +52,7 @@ class VllmEngine:
 
     def __init__(
         self,
-        codec: ChatCodec,
+        codec: ChatFormat,
         url: str,
         model: str,
         vocab_size: int,
@@ -167,7 +167,7 @@ class VllmEngine:
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
             "seed": request.seed,
-            "stop_token_ids": [self._codec.end_of_turn],
+            "stop_token_ids": sorted(self._codec.ends),
             **PLAIN_SAMPLING,
         }
         if self._log_probs:
@@ -229,7 +229,7 @@ class VllmEngine:
                 f"{len(logps)} log-probs",
                 usage,
             )
-        return Completion(ids, logps, ids[-1] == self._codec.end_of_turn, usage)
+        return Completion(ids, logps, ids[-1] in self._codec.ends, usage)
 
     def _switch(self, role: str, version: str, folder: Path) -> None:
         self._folders[version] = folder

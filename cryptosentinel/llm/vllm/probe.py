@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from cryptosentinel.llm.chat_codec import CALL_END, CALL_START, ChatCodec
+from cryptosentinel.llm.chat_codec import CALL_END, CALL_START
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.vllm.client import KEY_VARIABLE, Refused, Unanswered, VllmClient
 from simulator.errors import UserError
 
@@ -26,7 +27,7 @@ PLAIN_SAMPLING: dict[str, Any] = {
 }
 
 
-async def check_server(client: VllmClient, codec: ChatCodec, model: str, vocab_size: int, log_probs: bool) -> int:
+async def check_server(client: VllmClient, codec: ChatFormat, model: str, vocab_size: int, log_probs: bool) -> int:
     """Check that the server is there, serves `model` with `codec`'s tokens and `vocab_size` embeddings, and, with
     `log_probs`, gives those of the distribution that it samples from. Returns how many tokens a conversation may have.
 
@@ -65,7 +66,7 @@ async def _positions(client: VllmClient, model: str) -> int:
     return positions
 
 
-async def _check_tokens(client: VllmClient, codec: ChatCodec, model: str, vocab_size: int) -> None:
+async def _check_tokens(client: VllmClient, codec: ChatFormat, model: str, vocab_size: int) -> None:
     """The server's tokenizer makes of a conversation what ours does, and its model has as many embeddings as ours."""
     ids = codec.start("Be brief: 0.25 %.", "Look at C1, +1.5 – and at C2.")
     ids += codec.encode_assistant(f'{CALL_START}\n{{"name": "look", "arguments": {{"size": -0.25}}}}\n{CALL_END}')
@@ -89,7 +90,7 @@ async def _knows(client: VllmClient, model: str, token: int) -> bool:
     return True
 
 
-async def _check_log_probs(client: VllmClient, codec: ChatCodec, model: str) -> None:
+async def _check_log_probs(client: VllmClient, codec: ChatFormat, model: str) -> None:
     """Two tokens with a large bias share all probability if what is told is the distribution that is sampled from, and
     at twice the temperature their log-odds are half."""
     one, other = codec.special_ids[CALL_START], codec.special_ids[CALL_END]
@@ -105,7 +106,7 @@ async def _check_log_probs(client: VllmClient, codec: ChatCodec, model: str) -> 
 
 
 async def _log_odds(
-    client: VllmClient, codec: ChatCodec, model: str, larger: int, smaller: int, temperature: float
+    client: VllmClient, codec: ChatFormat, model: str, larger: int, smaller: int, temperature: float
 ) -> float | None:
     """Log-odds of two tokens whose biases leave nothing to the others; None where these are not told, or others are
     said to have more than a hundredth."""

@@ -17,7 +17,7 @@ from backend.runs.backtest import BacktestPlan, play_backtest
 from backend.store.store import Store
 from backend.training.curriculum.queries import QueryPool
 from backend.training.rollout.collect import collect
-from cryptosentinel.llm.chat_codec import make_byte_codec, parse_conversation
+from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team
@@ -63,7 +63,7 @@ def test_training_shows_no_lesson_whatever_is_set() -> None:
     same = collect(plain.team, plain.engine, queries, rollout_settings(config), 1)
     ids = [[[one.decision.manager.ids for one in row] for row in found] for found in (rollouts, same)]
     assert ids[0] == ids[1] and ids[0]
-    told = parse_conversation(make_byte_codec(), ids[0][0][0])[1]["content"]
+    told = make_byte_codec().messages(ids[0][0][0])[1]["content"]
     assert "held" in told and "lesson" not in told
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from cryptosentinel.conversation.budget import Budget, Ledger, Price, Spending, SpendingLimits
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import Guard
-from cryptosentinel.llm.chat_codec import parse_conversation
 from cryptosentinel.llm.engine import Completion, Request, Usage, failed_completion
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
@@ -173,7 +172,7 @@ def test_the_manager_can_look_up_what_is_left() -> None:
     view = synthetic().view(200)
     talk = make_team().decide(view, hand_made_account(view, {}), COINS, Guard(guard_limits()), 1, ledger=Ledger(budget))
     [decision] = run_all([talk], engine)
-    heard = [turn["content"] for turn in parse_conversation(codec(), decision.manager.ids) if turn["role"] == "tool"]
+    heard = [turn["content"] for turn in codec().messages(decision.manager.ids) if turn["role"] == "tool"]
     assert [json.loads(text)["left"]["thinking"] for text in heard] == [
         {"calls": 4.0, "money": 2.0},
         {"calls": 3.0, "money": 2.0},

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cryptosentinel.conversation.transcript import Conversation
-from cryptosentinel.llm.chat_codec import parse_conversation
 from cryptosentinel.llm.engine import Completion
 from cryptosentinel.protocol.tool_calls import render_call
 from tests.team_scenes import SayingEngine, ask, codec, decide, hold, submit
@@ -32,18 +31,18 @@ def say(talk: Conversation, text: str) -> None:
 
 
 def tools_said(talk: Conversation) -> list[str]:
-    return [turn["content"] for turn in parse_conversation(codec(), talk.ids) if turn["role"] == "tool"]
+    return [turn["content"] for turn in codec().messages(talk.ids) if turn["role"] == "tool"]
 
 
 @given(sizes=st.lists(st.integers(0, 300), max_size=6), cut=st.integers(0, 2500))
 def test_the_oldest_results_go_first_and_only_as_many_as_must(sizes: list[int], cut: int) -> None:
     whole = grown(sizes)
-    turns, length = parse_conversation(codec(), whole.ids), len(whole.ids)
+    turns, length = codec().messages(whole.ids), len(whole.ids)
     talk = grown(sizes)
     limit = length - cut
     fits = talk.make_room(limit)
     assert fits == (len(talk.ids) <= limit)
-    after = parse_conversation(codec(), talk.ids)
+    after = codec().messages(talk.ids)
     assert [turn["role"] for turn in after] == [turn["role"] for turn in turns]
     changed = [number for number, (old, new) in enumerate(zip(turns, after, strict=True)) if old != new]
     assert all(turns[number]["role"] == "tool" and "dropped" in after[number]["content"] for number in changed)
@@ -80,7 +79,7 @@ def bars_asked(times: int, **settings: Any) -> tuple[SayingEngine, list[str], in
     )
     decision = decide(engine, **settings)
     analyst_talk = decision.transcripts[1]
-    said = [turn["content"] for turn in parse_conversation(codec(), analyst_talk.ids) if turn["role"] == "tool"]
+    said = [turn["content"] for turn in codec().messages(analyst_talk.ids) if turn["role"] == "tool"]
     return engine, said, analyst_talk.dropped
 
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cryptosentinel.conversation.masking import Mask
-from cryptosentinel.llm.chat_codec import parse_conversation
 from tests.team_scenes import COINS, SayingEngine, codec, decide, execution, submit
 
 SYMBOLS = st.lists(st.text("ABCXYZ", min_size=1, max_size=5).map(lambda base: base + "USDT"), min_size=1, unique=True)
@@ -74,7 +73,7 @@ def test_what_a_masked_team_reads_names_no_coin_and_no_date(masked: bool) -> Non
     read = "\n".join(
         turn["content"]
         for request in engine.requests
-        for turn in parse_conversation(codec(), request.ids)
+        for turn in codec().messages(request.ids)
         if turn["role"] in ("user", "tool")
     )
     assert any(coin in read or coin[:3] in read for coin in COINS) is not masked

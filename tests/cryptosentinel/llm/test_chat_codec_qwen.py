@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from cryptosentinel.llm.chat_codec import CONTROL_TOKENS, SPECIAL_TOKENS, ChatCodec, parse_conversation
+from cryptosentinel.llm.chat_codec import CONTROL_TOKENS, SPECIAL_TOKENS, ChatCodec
 from simulator.errors import UserError
 
 # Qwen3 has more tokens than the chat format uses; a headline may try them all.
@@ -98,7 +98,7 @@ def test_every_text_leaves_the_structure_as_it_is(
 
     ids, plain = conversation(system, user, said, heard), conversation("s", "u", "a", "t")
     assert specials(qwen, ids) == specials(qwen, plain)
-    turns = parse_conversation(qwen, ids)
+    turns = qwen.messages(ids)
     assert [turn["role"] for turn in turns] == ["system", "user", "assistant", "tool"]
     assert turns[3]["content"] == unicodedata.normalize("NFC", heard.encode("utf-8", "replace").decode())
 

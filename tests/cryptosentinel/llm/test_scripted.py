@@ -2,7 +2,7 @@
 
 import pytest
 
-from cryptosentinel.llm.chat_codec import make_byte_codec, parse_conversation
+from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Engine, Request, Sampling
 from cryptosentinel.llm.scripted import ScriptedEngine
 
@@ -28,7 +28,7 @@ def test_policies_see_the_conversation_and_answer_in_order() -> None:
     ids = [*ids, *first.ids, *codec.continue_after(first.finished, "42")]
     (third,) = engine.generate([request("manager", ids)])
     assert codec.decode_answer(third.ids) == "5 4 tool: 42"
-    assert [turn["role"] for turn in parse_conversation(codec, [*ids, *third.ids])] == [
+    assert [turn["role"] for turn in codec.messages([*ids, *third.ids])] == [
         "system",
         "user",
         "assistant",

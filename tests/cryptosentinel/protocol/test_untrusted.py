@@ -18,7 +18,7 @@ from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.conversation.transcript import Conversation, Transcript
-from cryptosentinel.llm.chat_codec import SPECIAL_TOKENS, parse_conversation
+from cryptosentinel.llm.chat_codec import SPECIAL_TOKENS
 from cryptosentinel.llm.engine import Completion
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.untrusted import MAX_RESULT_CHARS, TOO_LARGE, clean, render_result
@@ -147,7 +147,7 @@ def test_a_result_without_end_becomes_an_error(result: dict[str, Any]) -> None:
     talk = Conversation(codec(), "manager", 0, "v", "s", "u", None)
     talk.add_completion(Completion((codec().end_of_turn,), (0.0,), True))
     talk.add_tool_response(result)
-    assert parse_conversation(codec(), talk.ids)[-1] == {"role": "tool", "content": TOO_LARGE}
+    assert codec().messages(talk.ids)[-1] == {"role": "tool", "content": TOO_LARGE}
 
 
 def strings(value: object) -> list[str]:
@@ -170,7 +170,7 @@ def structure(transcripts: Sequence[Transcript]) -> list[list[int]]:
 
 def heard(transcripts: Sequence[Transcript]) -> list[str]:
     """All that was said to the team: briefs and tool results."""
-    turns = [turn for transcript in transcripts for turn in parse_conversation(codec(), transcript.ids)]
+    turns = [turn for transcript in transcripts for turn in codec().messages(transcript.ids)]
     return [turn["content"] for turn in turns if turn["role"] in ("user", "tool")]
 
 

@@ -18,7 +18,8 @@ from backend.training.rollout.collect import Rollout, RolloutSettings, collect
 from backend.training.rollout.role_outcomes import role_outcome_metrics, role_outcomes
 from backend.training.rollout.scoring import RolloutScorer
 from cryptosentinel.guard.guard import Guard
-from cryptosentinel.llm.chat_codec import ChatMessages, make_byte_codec
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.replay import replay, replayable_roles

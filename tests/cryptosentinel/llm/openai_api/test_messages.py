@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cryptosentinel.llm.chat_codec import parse_conversation
 from cryptosentinel.llm.openai_api.messages import Answer, Garbled, model_names, read_answer, to_messages
 from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, MalformedCall, parse, read_call, render_call
 from tests.malformed_answers import MALFORMED
@@ -24,7 +23,7 @@ def conversation(*spoken: tuple[str, str]) -> list[dict[str, str]]:
     ids = codec().start("You are a test.", "Begin.")
     for said, heard in spoken:
         ids += [*codec().encode_assistant(said), *codec().tool_response(heard)]
-    return parse_conversation(codec(), ids)
+    return codec().messages(ids)
 
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
