@@ -14,6 +14,7 @@ from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
+from cryptosentinel.agents.instructions import opening_results
 from cryptosentinel.agents.market_analyst import Analysis, reply
 from cryptosentinel.agents.registry import SPEAKERS, STANDARD
 from cryptosentinel.agents.risk_analyst import Verdict
@@ -55,9 +56,10 @@ def novice_policies(team: Collection[str] = STANDARD) -> dict[str, ScriptedPolic
 
 
 def exchanges(messages: ChatMessages, role: str) -> list[ToolExchange]:
-    """The calls so far with their results. Calls that do not parse, and results that are no JSON object, are left
-    out."""
-    found: list[ToolExchange] = []
+    """The calls so far with their results; what the first message of a full prompt tells counts as called. Calls that
+    do not parse, and results that are no JSON object, are left out."""
+    user = next((message["content"] for message in messages if message["role"] == "user"), "")
+    found: list[ToolExchange] = [(name, {}, result) for name, result in opening_results(SPEAKERS[role], user).items()]
     types = SPEAKERS[role].argument_types()
     for said, heard in pairwise(messages):
         if said["role"] != "assistant" or heard["role"] != "tool":

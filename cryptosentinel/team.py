@@ -11,8 +11,9 @@ import hashlib
 import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+from cryptosentinel.agents.instructions import callable_tools, instructions, listed_tools, opening
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, OfCoin, Position
 from cryptosentinel.agents.registry import roles_of, team_of
 from cryptosentinel.agents.risk_analyst import Verdict
@@ -38,22 +39,32 @@ _T = TypeVar("_T")
 # Yields the requests that it waits for and is resumed with their completions.
 AgentTask = Generator[Sequence[Request], Sequence[Completion], _T]
 Question = AskAnalyst | AskAboutPosition
+Prompts = Literal["short", "full"]
 
 
 @dataclass(frozen=True)
 class TeamSettings:
-    """How the team works. `headlines` is what a team with masked symbols reads of the news, see
-    `conversation.masking`. `schemas_in_prompt` puts the tools' JSON schemas into the system turn, as large models need;
-    nano learns its few tools in the warm start and keeps its prompts short. `memory` is how many lessons of earlier
-    decisions the manager's brief ends with in a backtest; training, which has no earlier decisions, shows none. `roles`
-    are the sub-agents that the manager may ask; none of them: a single agent. `retries` is how often in a conversation
-    a malformed turn is answered with what is wrong, instead of ending it; nothing of it is repaired, and it counts as a
-    turn. `context_tokens` is how long a conversation may be with its next answer (0: any length): the oldest tool
-    results are taken out to stay below."""
+    """How the team works.
+
+    Attributes:
+        horizon_bars: bars over which a decision is judged.
+        headlines: what a team with masked symbols reads of the news, see `conversation.masking`.
+        prompts: "full" for models that have to be told what a role does (`agents.instructions`), "short" for those that
+            learnt it in a warm start.
+        schemas_in_prompt: whether the system turn lists the tools' JSON schemas; an endpoint gets them beside it.
+        memory: how many lessons of earlier decisions the manager's brief ends with in a backtest; training, which has
+            no earlier decisions, shows none.
+        roles: the sub-agents that the manager may ask; none of them: a single agent.
+        retries: how often in a conversation a malformed turn is answered with what is wrong, instead of ending it;
+            nothing of it is repaired, and it counts as a turn.
+        context_tokens: how long a conversation may be with its next answer (0: any length); the oldest tool results are
+            taken out to stay below.
+    """
 
     horizon_bars: int
     mask_symbols: bool
     headlines: Headlines
+    prompts: Prompts
     schemas_in_prompt: bool
     memory: int
     roles: tuple[str, ...]
@@ -224,14 +235,19 @@ class _DecisionSession:
         """Hold one conversation until its typed answer, a malformed turn, or the last turn. It begins with the role's
         brief, and `more` below that."""
         team = self.team
+        full = team.settings.prompts == "full"
+        coins = tuple(map(context.mask.alias, context.symbols))
+        tools = role.schemas
+        if full:  # a grammar needs the whole schema, and an endpoint is to read the short one
+            tools = (callable_tools if team.settings.schemas_in_prompt else listed_tools)(role, coins)
         conversation = Conversation(
             team.codec,
             role.key,
             ordinal,
             team.version_of(role.key),
-            role.system,
-            "\n".join(filter(None, (role.brief(context), more))),
-            list(role.schemas) if team.settings.schemas_in_prompt else None,
+            instructions(role, context) if full else role.system,
+            "\n".join(filter(None, (opening(role, context) if full else role.brief(context), more))),
+            self._listed(role, coins) if team.settings.schemas_in_prompt else (),
         )
         types = role.argument_types()
         for turn in range(role.max_turns):
@@ -240,7 +256,7 @@ class _DecisionSession:
                 return conversation.finish(asked, None, obstacle)
             seed = derive_seed(self.seed, role.key, ordinal, turn)
             ids = tuple(conversation.ids)
-            [completion] = yield [Request(role.key, ids, team.settings.sampling, seed, role.schemas)]
+            [completion] = yield [Request(role.key, ids, team.settings.sampling, seed, tools)]
             cost = self.budget.book(role.key, completion.usage) if self.budget else 0.0
             text = conversation.add_completion(completion, cost)
             if completion.failure is not None:
@@ -267,6 +283,10 @@ class _DecisionSession:
                 result = yield from self.delegate(call)
             conversation.add_tool_response(result)
         return conversation.finish(asked, None, f"no_answer: no {role.answer.name} within {role.max_turns} turns")
+
+    def _listed(self, role: Role, coins: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
+        """The schemas that the system turn of `role` lists."""
+        return listed_tools(role, coins) if self.team.settings.prompts == "full" else role.schemas
 
     def _obstacle(self, conversation: Conversation) -> str | None:
         """Why the conversation cannot have another turn, None where it can."""

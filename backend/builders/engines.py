@@ -15,7 +15,7 @@ from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.nano import load_model
+from cryptosentinel.llm.nano import is_nano, load_model
 from cryptosentinel.llm.openai_api.engine import OpenAIEngine
 from cryptosentinel.llm.vllm.engine import VllmEngine
 from cryptosentinel.llm.vllm.server import MODEL, ServerSettings, VllmServer
@@ -30,12 +30,15 @@ _VLLM_RANKS = (16, 32, 64, 128, 256)  # what `--max-lora-rank` of vLLM 0.32 acce
 @dataclass(frozen=True)
 class LoadedEngine:
     """An engine with its model: the codec of its conversations, the longest conversation in tokens of the codec (0: no
-    limit), and the model's name in the price table."""
+    limit), and the model's name in the price table. `knows_tools`: it learnt the team's tools in a warm start.
+    `tools_apart`: the engine hands the tools of a request to the model, so that no prompt has to list them."""
 
     engine: Engine
     codec: ChatFormat
     context_tokens: int
     model: str
+    knows_tools: bool = False
+    tools_apart: bool = False
 
 
 def load_engine(config: EngineConfig) -> LoadedEngine:
@@ -74,7 +77,8 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16) -> LoadedEng
         retries=config.retries,
         **more,
     )
-    return LoadedEngine(engine, codec, min(config.context_tokens or engine.positions, engine.positions), base.name)
+    room = min(config.context_tokens or engine.positions, engine.positions)
+    return LoadedEngine(engine, codec, room, base.name, knows_tools=is_nano(base))
 
 
 @cache
@@ -93,7 +97,8 @@ def _in_this_process(config: EngineConfig) -> LoadedEngine:
     codec = ChatCodec(tokenizer, empty_think=config.empty_think)
     engine = LocalEngine(codec, model.config, dict.fromkeys(ROLES, model.state_dict()), version=folder.name)
     positions = model.config.max_position_embeddings
-    return LoadedEngine(engine, codec, min(config.context_tokens or positions, positions), folder.name)
+    room = min(config.context_tokens or positions, positions)
+    return LoadedEngine(engine, codec, room, folder.name, knows_tools=is_nano(folder))
 
 
 def _at_an_endpoint(config: EngineConfig) -> LoadedEngine:
@@ -109,4 +114,4 @@ def _at_an_endpoint(config: EngineConfig) -> LoadedEngine:
         retries=config.retries,
     )
     engine.check()
-    return LoadedEngine(engine, codec, _BYTES_PER_TOKEN * config.context_tokens, config.model)
+    return LoadedEngine(engine, codec, _BYTES_PER_TOKEN * config.context_tokens, config.model, tools_apart=True)

@@ -19,6 +19,7 @@ from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Engine, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
+from cryptosentinel.llm.nano import is_nano
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.llm.vllm.engine import VllmEngine
 from cryptosentinel.scripted_team import expert_policies
@@ -55,18 +56,32 @@ class LoadedTeam:
         return replace(self, team=Team(self.team.codec, self.team.version_of, settings))
 
 
-def team_settings(config: TeamConfig, temperature: float, *, context_tokens: int = 0) -> TeamSettings:
-    """The team's settings from its configuration; `context_tokens` is a limit of its model."""
+def with_prompts_for(config: TeamConfig, base: Path) -> TeamConfig:
+    """`config` with the prompts that the model in `base` needs, where they are not named."""
+    if config.prompts != "auto":
+        return config
+    return config.model_copy(update={"prompts": "short" if is_nano(base) else "full"})
+
+
+def team_settings(
+    config: TeamConfig, temperature: float, *, context_tokens: int = 0, tools_apart: bool = False
+) -> TeamSettings:
+    """The team's settings from its configuration; prompts that are not named are short ones.
+
+    `context_tokens` is a limit of its model; with `tools_apart` its engine hands the tools to the model by itself.
+    """
+    full = config.prompts == "full"
     return TeamSettings(
         horizon_bars=config.horizon_bars,
         mask_symbols=config.mask_symbols,
         headlines=config.headlines,
-        schemas_in_prompt=config.schemas_in_prompt,
+        prompts="full" if full else "short",
+        schemas_in_prompt=full and not tools_apart,
         memory=config.memory,
         roles=config.roles,
         retries=config.retries,
         context_tokens=context_tokens,
-        sampling=Sampling(temperature=temperature, max_tokens=config.max_tokens),
+        sampling=Sampling(temperature=temperature, max_tokens=config.answer_tokens(full)),
     )
 
 
@@ -90,7 +105,9 @@ def model_team(
 
 def team_over(name: str, loaded: LoadedEngine, config: TeamConfig, temperature: float) -> LoadedTeam:
     """A team whose roles all use a loaded engine."""
-    settings = team_settings(config, temperature, context_tokens=loaded.context_tokens)
+    if config.prompts == "auto" and not loaded.knows_tools:
+        config = config.model_copy(update={"prompts": "full"})
+    settings = team_settings(config, temperature, context_tokens=loaded.context_tokens, tools_apart=loaded.tools_apart)
     return LoadedTeam(name, Team(loaded.codec, loaded.engine.policy_version, settings), loaded.engine)
 
 
@@ -160,8 +177,9 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str 
     folder = Path(name)
     manifest = read_manifest(folder)
     trained_with = manifest.config
+    policies_base = base_of_team(folder, manifest, base)
     policies, codec = role_policies(
-        base_of_team(folder, manifest, base),
+        policies_base,
         trained_with.training,
         empty_think=trained_with.engine.empty_think,
         roles=roles_of(trained_with.team.roles),
@@ -169,5 +187,5 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str 
     weights = manifest.weights(trained=trained)
     if weights is not None:
         load_versions(policies, folder / weights)
-    settings = trained_with.team.model_copy(update={"memory": config.memory})
+    settings = with_prompts_for(trained_with.team.model_copy(update={"memory": config.memory}), policies_base)
     return model_team(_label(folder, trained), policies, codec, settings, trained_with.training.temperature)

@@ -39,7 +39,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
     ),
     "team": (
         "horizon_bars", "decide_every", "mask_symbols", "headlines", "roles", "retries", "knowledge_cutoff",
-        "schemas_in_prompt", "max_tokens", "memory",
+        "prompts", "max_tokens", "memory",
     ),
     "engine": ("empty_think", "constrained", "context_tokens"),
     "nano": (

@@ -53,17 +53,20 @@ RENAMED: Mapping[str, str] = {
     "training.quantisation": "training.quantization",
     "training.schedule": "training.lr_schedule",
     "training.unsynchronised": "training.experimental.newest_weights",
+    "team.schemas_in_prompt": "team.prompts",
     "nano.hidden": "nano.hidden_size",
     "nano.intermediate": "nano.intermediate_size",
     **{f"training.{key}": f"training.experimental.{key}" for key in _EXPERIMENTAL},
 }
 # Key -> its former values, and what each is called now.
-VALUES: Mapping[str, Mapping[str, str]] = {
+VALUES: Mapping[str, Mapping[str | bool, str]] = {
+    "team.prompts": {False: "short", True: "full"},
     "engine.kind": {"transformers": "local"},
 }
 # Settings that are newer than some records, with the value under which a run goes on as it was recorded. A record that
 # has the section and not the setting was written before.
 ADDED: Mapping[str, Any] = {
+    "team.prompts": "short",
     "guard.on_loss": "freeze",
     "guard.max_daily_turnover": 0.0,
 }
@@ -102,7 +105,8 @@ def former_name(key: str, value: object = None) -> str | None:
         if f"{present}.".startswith(f"{former}."):
             present = now + present[len(former) :]
     if present != key:
-        return present
+        value = VALUES.get(present, {}).get(value) if isinstance(value, str | bool) else None
+        return present if value is None else f"{present} = '{value}'"
     known = VALUES.get(key, {}).get(value) if isinstance(value, str) else None
     return None if known is None else f"{key} = '{known}'"
 
@@ -142,7 +146,7 @@ def brought_up_to_date(document: Mapping[str, Any]) -> dict[str, Any]:
     for name, values in VALUES.items():
         *sections, key = name.split(".")
         keys = _section(data, sections)
-        if keys is not None and isinstance(keys.get(key), str):
+        if keys is not None and isinstance(keys.get(key), str | bool):
             keys[key] = values.get(keys[key], keys[key])
     return data
 

@@ -22,6 +22,11 @@ BASELINES = (
 )  # fmt: skip
 
 
+# Tokens of an answer: a decision of nano's is at most 50 of its own; one on four coins is 117 to 249 of a language
+# model's, with room for some prose before it.
+SHORT_ANSWER, FULL_ANSWER, LEAST_ANSWER = 64, 512, 8
+
+
 class ConfigError(UserError):
     """A config that cannot be used. The message names file, key, value and what is allowed."""
 
@@ -100,16 +105,31 @@ class TeamConfig(Section):
     knowledge_cutoff: str = Field(
         "", description="day up to which the model may have read the news, UTC, as 2024-06-30; empty: not known"
     )
-    schemas_in_prompt: bool = Field(
-        False, description="list the tools' JSON schemas in the prompt, as large models need"
+    prompts: Literal["auto", "short", "full"] = Field(
+        "auto",
+        description="full says what a role does, the units, the costs and how to answer, and lists the tools; short is "
+        "for a model that learnt this in a warm start; auto: short for the project's own nano, full for any other",
     )
-    max_tokens: int = Field(64, ge=8, le=4096, description="tokens of one answer at most")
+    max_tokens: int = Field(
+        0, ge=0, le=4096, description="tokens of one answer at most; 0: 64 with short prompts, 512 with full ones"
+    )
     memory: int = Field(
         0,
         ge=0,
         le=100,
         description="lessons of its earlier decisions the manager reads in a backtest; never in training",
     )
+
+    def answer_tokens(self, full: bool) -> int:
+        """`max_tokens`, or what 0 means with short or `full` prompts."""
+        return self.max_tokens or (FULL_ANSWER if full else SHORT_ANSWER)
+
+    @field_validator("max_tokens")
+    @classmethod
+    def _room(cls, tokens: int) -> int:
+        if 0 < tokens < LEAST_ANSWER:
+            raise ValueError(f"no answer fits into {tokens} tokens; give {LEAST_ANSWER} or more, or 0")
+        return tokens
 
     @field_validator("knowledge_cutoff")
     @classmethod

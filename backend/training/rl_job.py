@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backend.builders.engines import served_engine
 from backend.builders.market import costs_of, limits_of, split
-from backend.builders.teams import model_team, team_over
+from backend.builders.teams import model_team, team_over, with_prompts_for
 from backend.config.schema import Config, ConfigError
 from backend.evaluation.compare import ReportProgress
 from backend.models.architectures import Shape
@@ -84,6 +84,7 @@ def training_parts(
     """What trains or rolls out over the base model in `base`, with the weights that the run in `folder` begins with;
     the files of its metrics go to `metrics_folder`."""
     training, horizon = config.training, config.team.horizon_bars
+    working = with_prompts_for(config.team, base)
     parts = split(market, config.market, horizon)
     pool, validation_pool = pools_of(training, market, (parts.train, parts.validation), horizon)
     policies, codec = role_policies(
@@ -96,9 +97,9 @@ def training_parts(
     )
     if config.engine.kind == "vllm":
         served = served_engine(config.engine, base, largest_rank(training))
-        loaded = team_over(run, served, config.team, training.temperature)
+        loaded = team_over(run, served, working, training.temperature)
     else:
-        loaded = model_team(run, policies, codec, config.team, training.temperature)
+        loaded = model_team(run, policies, codec, working, training.temperature)
     settings = RolloutSettings(
         rollouts_per_query=training.rollouts_per_query,
         scenario_paths=training.scenario_paths,

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from backend.builders.market import costs_of, limits_of, split
-from backend.builders.teams import LoadedTeam, model_team, scripted_team
+from backend.builders.teams import LoadedTeam, model_team, scripted_team, with_prompts_for
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from backend.evaluation.compare import ReportProgress
@@ -102,6 +102,7 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     if (folder / SCORES).is_file():
         return _finished(folder)
     base = begin(config, market, folder, report)
+    config = config.model_copy(update={"team": with_prompts_for(config.team, base)})
     policies, codec = role_policies(base, config.training, hardware=hardware_of(config.training))
     manifest = _data_set(config, market, sources, folder, policies, codec, report)
     losses: dict[str, Sequence[float] | None] = {
@@ -172,7 +173,6 @@ def _data_set(
             settings.min_score,
             settings.min_margin,
             settings.validation_share,
-            config.team.schemas_in_prompt,
             settings.seed,
         ),
     )

@@ -24,13 +24,13 @@ MAX_TURNS = 7  # and one more for each tool of an absent sub-agent
 class AskAnalyst(Arguments):
     """The coin to analyse."""
 
-    symbol: str = Field(max_length=24)
+    symbol: str = Field(max_length=24, description="the coin")
 
 
 class AskAboutPosition(Arguments):
     """A proposed position: the question for RiskAnalyst and Trader."""
 
-    symbol: str = Field(max_length=24)
+    symbol: str = Field(max_length=24, description="the coin")
     side: Side
     exposure: float = Field(ge=0, le=10, description="target as a fraction of equity")
 
@@ -38,7 +38,7 @@ class AskAboutPosition(Arguments):
 class OfCoin(Arguments):
     """Which coin is looked up; empty: the first of those to decide on."""
 
-    symbol: str = Field(default="", max_length=24)
+    symbol: str = Field(default="", max_length=24, description="the coin; left out: the first one")
 
 
 class AskSeveral(Arguments):
@@ -51,12 +51,16 @@ class AskSeveral(Arguments):
 class Position(Arguments):
     """What the manager wants to hold of one coin. Stop and target are percent away from the price now."""
 
-    symbol: str = Field(max_length=24)
+    symbol: str = Field(max_length=24, description="the coin")
     reason: str = Field(default="", max_length=200, description="why; first, so that it is thought first")
     side: Side
     exposure: float = Field(default=0.0, ge=0, le=10, description="target as a fraction of equity")
-    stop: float | None = Field(default=None, gt=0, le=50)
-    target: float | None = Field(default=None, gt=0, lt=100)  # a short position has no price below 0
+    stop: float | None = Field(
+        default=None, gt=0, le=50, description="close at a loss of so many percent of the price now; may be left out"
+    )
+    target: float | None = Field(  # below 100: a short position has no price below 0
+        default=None, gt=0, lt=100, description="close at a gain of so many percent of the price now; may be left out"
+    )
 
     @model_validator(mode="after")
     def _flat_is_zero(self) -> Position:
@@ -80,6 +84,9 @@ class Decision(Arguments):
         if len(set(names)) != len(names):
             raise ValueError("a coin is named twice")
         return self
+
+
+_EXAMPLE = {"positions": [{"symbol": "C1", "reason": "analyst: up", "side": "long", "exposure": 0.5}]}
 
 
 def brief(context: ToolContext) -> str:
@@ -164,4 +171,41 @@ def role_over(sub_agents: Sequence[SubAgent], absent: Sequence[SubAgent] = ()) -
         answer=Tool("submit_decision", "The positions to hold from the next bar on.", Decision),
         max_turns=MAX_TURNS + len(own),
         brief=brief,
+        guide=_guide(sub_agents, bool(own)),
+        example=_EXAMPLE,
+        opening=("get_limits",),
+    )
+
+
+def _guide(sub_agents: Sequence[SubAgent], looks_up: bool) -> str:
+    """The manager's part of its full prompt, in a team of these sub-agents."""
+    keys = [role.key for role in sub_agents]
+    steps = []
+    if "market_analyst" in keys:
+        steps.append("Ask MarketAnalyst about every coin. Its answer is advice.")
+    if looks_up:
+        steps.append("Look up yourself what nobody is there for.")
+    if "risk_analyst" in keys:
+        steps.append(
+            "For each position that you want to open, enlarge or turn, ask RiskAnalyst with the coin, the side and the "
+            "exposure. Its verdict binds: what is above it is cut."
+        )
+    if "trader" in keys:
+        steps.append("Ask Trader how each of these positions is to be reached. You may skip this; then it is at once.")
+    others = [role.title for role in sub_agents if role.key not in ("market_analyst", "risk_analyst", "trader")]
+    if others:
+        steps.append(f"Ask {', '.join(others)} what they are there for.")
+    steps.append(
+        "Call submit_decision. Name only the coins whose position is to change; a coin that is not named stays as it "
+        "is. The side flat closes a position."
+    )
+    if sub_agents:
+        steps.append(f"To save turns, {ASK_SEVERAL} puts up to {MAX_QUESTIONS} of these questions at once.")
+    return (
+        "You are DeepTraderManager. You decide which positions a crypto account holds until the next decision.\n\n"
+        "Aim: the highest return over the horizon after all costs, for the risk taken. Follow clear evidence with 0.5 "
+        "or 1 of exposure, long or short alike; without it, change nothing. A change must earn its costs.\n\n"
+        "The brief has, for each coin, the exposure held now, the move of the last day and the volatility of a day in "
+        "percent; then the account, the guard's limits, and the room that they leave.\n\n"
+        + "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
     )

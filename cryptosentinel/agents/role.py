@@ -1,13 +1,14 @@
 """The types `Role`, `SubAgent` and `Tool`.
 
-A role is a system prompt, the tools it may call, the typed answer that ends its conversation, and its brief.
+A role is a system prompt, the tools it may call, the typed answer that ends its conversation, and its brief. The
+short prompt is for models that learnt the role in a warm start; `instructions.py` makes the full one of the rest.
 A further sub-agent is one new file in `agents/` and one entry in `agents/registry.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -30,9 +31,18 @@ def _plain(answer: Arguments) -> dict[str, Any]:
     return answer.model_dump(exclude_none=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Role:
-    """One agent of the team."""
+    """One agent of the team.
+
+    Attributes:
+        system: the system turn of the short prompt.
+        brief: the question, with which the conversation begins.
+        guide: what the system turn of the full prompt begins with: the aim, how it is judged, how to go about it.
+        example: arguments of the answer, as the full prompt shows them.
+        note: what belongs to the question in the full prompt besides.
+        opening: tools without arguments that everybody calls first; the full prompt has their results.
+    """
 
     key: str
     title: str
@@ -41,6 +51,10 @@ class Role:
     answer: Tool
     max_turns: int
     brief: Callable[[ToolContext], str]
+    guide: str = field(default="", kw_only=True)
+    example: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    note: Callable[[ToolContext], str] | None = field(default=None, kw_only=True)
+    opening: tuple[str, ...] = field(default=(), kw_only=True)
 
     def argument_types(self) -> dict[str, type[Arguments]]:
         """Names the role may call, and their argument types; the answer is one of them."""
@@ -55,7 +69,7 @@ class Role:
         return tuple(tool_schema(tool.name, tool.description, tool.arguments) for tool in (*self.tools, self.answer))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SubAgent(Role):
     """A role that the manager may ask. `consult` is the call with which it does; its arguments are the question.
     `taken_over` are the tools that the manager has itself in a team without this role."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ class Transcript:
     elsewhere. `ordinal` counts the calls of this role within the decision. `brief` is what the caller asked with. A
     conversation that is not `valid` has a `reason` and no `answer`. `dropped` counts the tool results that were taken
     out to make room; what was sampled before that was sampled from a longer conversation, so its `mask` is False.
-    `usage` and `cost` (quote currency) are what its requests took.
+    `usage` and `cost` (quote currency) are what its requests took. `tools` are the schemas that its system turn lists.
     """
 
     role: str
@@ -38,6 +38,7 @@ class Transcript:
     dropped: int = 0
     usage: Usage = field(default=NOTHING, compare=False)
     cost: float = 0.0
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def valid(self) -> bool:
@@ -55,13 +56,14 @@ class Conversation:
         version: str,
         system: str,
         user: str,
-        tools: list[dict[str, Any]] | None,
+        tools: Sequence[dict[str, Any]],
     ) -> None:
         self._codec = codec
         self.role = role
         self.ordinal = ordinal
         self._version = version
-        self.ids: list[int] = codec.start(system, user, tools=tools)
+        self._tools = tuple(tools)
+        self.ids: list[int] = codec.start(system, user, tools=list(tools) or None)
         self._mask = [False] * len(self.ids)
         self._logps = [0.0] * len(self.ids)
         self._cut_off = False
@@ -130,4 +132,5 @@ class Conversation:
             dropped=self.dropped,
             usage=self.usage,
             cost=self.cost,
+            tools=self._tools,
         )

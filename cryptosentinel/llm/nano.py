@@ -22,8 +22,10 @@ from transformers.utils import logging
 
 from cryptosentinel.llm.chat_codec import PADDING, SPECIAL_TOKENS, TURN_END, ChatCodec, add_special_tokens
 from cryptosentinel.llm.model_files import check_folder, check_weights, read_config, read_tokenizer, weight_files
+from simulator.documents import read_document
 from simulator.errors import RunFailed, UserError
 
+TEMPLATE_FILE = "chat_template.jinja"
 CHAT_TEMPLATE = """\
 {%- if tools %}
     {{- '<|im_start|>system\\n' }}
@@ -192,6 +194,17 @@ def load_model(folder: Path) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]
         )
     check_chat_format(tokenizer, where=str(folder))
     return model.eval(), tokenizer
+
+
+def is_nano(folder: Path) -> bool:
+    """Whether the model in `folder` was made by this project, so that its warm start taught it the team's tools."""
+    template = folder / TEMPLATE_FILE
+    try:
+        if template.is_file():
+            return template.read_text(encoding="utf-8") == CHAT_TEMPLATE
+        return bool(read_document(folder / "tokenizer_config.json")["chat_template"] == CHAT_TEMPLATE)
+    except (OSError, LookupError, TypeError, ValueError):
+        return False
 
 
 def check_vocabulary(config: Qwen3Config, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -34,7 +34,7 @@ LEVELS = 5
 class Search(Arguments):
     """Words that a headline must hold, all of them; empty: any headline."""
 
-    words: str = Field(default="", max_length=80)
+    words: str = Field(default="", max_length=80, description="words of a headline, all of them; left out: any")
 
 
 def other_coins(context: ToolContext, _: NoArguments) -> dict[str, Any]:

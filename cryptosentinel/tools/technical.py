@@ -37,7 +37,7 @@ class BarsOf(Arguments):
     """Which bars: a timeframe (empty: that of the decision) and how many."""
 
     timeframe: Timeframe = ""
-    count: int = Field(default=12, ge=1, le=48)
+    count: int = Field(default=12, ge=1, le=48, description="how many, the newest ones")
 
 
 class IndicatorsOf(Arguments):

@@ -361,6 +361,7 @@ class Exchange:
             rules=self.venue.rules,
             time_stops=tuple(s for s, row in zip(symbols, rows, strict=True) if row[at.EXPIRY] < math.inf),
             traded=self._traded,
+            taker_fee=float(self._state.accounts[0, at.TAKER_FEE]),
         )
 
     def save(self) -> dict[str, Any]:

@@ -111,6 +111,8 @@ class AccountView:
             each of them the sign of the position that its bracket was meant for when it was submitted, 0 without one.
         time_stops: symbols whose position is to be closed at a time that is set.
         traded: notional of all fills so far, in quote currency.
+        taker_fee: fraction of the notional that the account pays now, where the venue's rules have none for a symbol;
+            None: not stated.
     """
 
     equity: float
@@ -129,3 +131,4 @@ class AccountView:
     rules: Mapping[str, SymbolRules] = field(default_factory=dict)
     time_stops: tuple[str, ...] = ()
     traded: float = 0.0
+    taker_fee: float | None = None

@@ -181,6 +181,7 @@ def dry_run(config: Config, *, sampled: int = SAMPLED, memory: int | None = None
     settings = replace(
         team_settings(config.team, config.training.temperature, context_tokens=shape.positions),
         sampling=Sampling(config.training.temperature, sampled),
+        prompts="short",
         schemas_in_prompt=False,
     )
     team = Team(codec, engine.policy_version, settings)
@@ -314,15 +315,16 @@ class Projection:
 def project(run: DryRun, config: Config) -> Projection:
     """From the dry run's rates, scaled by the number of blocks, to the configuration's batch.
 
-    Assumed: each role speaks once a rollout, in `SPOKEN_TURNS` turns of `team.max_tokens` tokens; a prompt with schemas
-    has `memory.PROMPT_TOKENS`, and otherwise a token of the model's own has `TOKEN_BYTES` bytes.
+    Assumed: each role speaks once a rollout, in `SPOKEN_TURNS` turns of `team.max_tokens` tokens; a full prompt has
+    `memory.PROMPT_TOKENS`, and otherwise a token of the model's own has `TOKEN_BYTES` bytes.
     """
     training = config.training
     conversations = training.queries_per_step * training.rollouts_per_query * len(roles_of(config.team.roles))
     bytes_each = run.trained / run.conversations
-    prompt = PROMPT_TOKENS if config.team.schemas_in_prompt else bytes_each / TOKEN_BYTES
+    full = bool(training.base_model)
+    prompt = PROMPT_TOKENS if full else bytes_each / TOKEN_BYTES
     read = prompt + SPOKEN_TURNS * RESULT_TOKENS
-    sampled = SPOKEN_TURNS * config.team.max_tokens
+    sampled = SPOKEN_TURNS * config.team.answer_tokens(full)
     deeper = run.shape.layers / run.layers
     reading = run.seconds("read prompts again") / run.prompts
     sampling = run.seconds("sample again") / run.sampled

@@ -142,7 +142,8 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
     """The plan of a configuration. The longest conversation is assumed to take all of a manager's turns at their
     longest; it is bound by `engine.context_tokens` and the model's positions."""
     training = config.training
-    turn = config.team.max_tokens + RESULT_TOKENS
+    answer = config.team.answer_tokens(full=bool(training.base_model))
+    turn = answer + RESULT_TOKENS
     bounds = [PROMPT_TOKENS + TURNS * turn, shape.positions, config.engine.context_tokens]
     context = min(bound for bound in bounds if bound)
     served = config.engine.kind == "vllm"
@@ -157,7 +158,7 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
         checkpointing=training.gradient_checkpointing,
         engine="vllm" if served else "local",
         micro_tokens=micro,
-        micro_sampled=round(micro * TURNS * config.team.max_tokens / (PROMPT_TOKENS + TURNS * turn)),
+        micro_sampled=round(micro * TURNS * answer / (PROMPT_TOKENS + TURNS * turn)),
         rows=min(side_by_side, training.queries_per_step * training.rollouts_per_query),
         context=context,
         entropy=any(training.of_role(role).entropy > 0.0 for role in ROLES),

@@ -7,8 +7,9 @@ same question K times, since only answers to one question can be compared, and s
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from backend.builders.teams import SCRIPTED, LoadedTeam, load_team, model_team, team_settings
 from backend.config.schema import Config
@@ -41,6 +42,7 @@ class ScoredConversation:
 
     `score` is in [0, 1]; None where the answer was invalid or nothing that could be measured came of it. Only
     conversations about the same `state` with the same `question` can be compared. Invalid ones have no `messages`.
+    `tools` are the schemas in the system turn, which `messages` leave out.
     """
 
     role: str
@@ -54,6 +56,7 @@ class ScoredConversation:
     valid: bool
     score: float | None
     messages: ChatMessages
+    tools: Sequence[Mapping[str, Any]] = ()
 
 
 def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, codec: ChatFormat) -> list[Source]:
@@ -150,4 +153,5 @@ def _scored_conversation(
         valid=whole,
         score=score,
         messages=messages_of(codec, transcript) if whole else [],
+        tools=transcript.tools if whole else (),
     )

@@ -71,7 +71,6 @@ class Selection:
     min_score: float
     min_margin: float
     validation_share: float
-    schemas_in_prompt: bool
     seed: int
 
 
@@ -114,7 +113,7 @@ def select(said: Iterable[ScoredConversation], selection: Selection) -> tuple[li
             split = _split(state, selection)
             count["kept"] += 1
             count[split] += 1
-            rows.append(_row(distinct[best], scores[best], margin, split, selection.schemas_in_prompt))
+            rows.append(_row(distinct[best], scores[best], margin, split))
     return rows, counts
 
 
@@ -166,7 +165,7 @@ def _split(state: str, selection: Selection) -> str:
     return VALIDATION if share < selection.validation_share else TRAIN
 
 
-def _row(said: ScoredConversation, score: float, margin: float, split: str, schemas_in_prompt: bool) -> SftRow:
+def _row(said: ScoredConversation, score: float, margin: float, split: str) -> SftRow:
     return SftRow(
         role=said.role,
         source=said.source,
@@ -179,7 +178,7 @@ def _row(said: ScoredConversation, score: float, margin: float, split: str, sche
         score=score,
         margin=margin,
         split=split,
-        tools=json.dumps(ROLES[said.role].schemas) if schemas_in_prompt else None,
+        tools=json.dumps(said.tools) if said.tools else None,
         messages=said.messages,
     )
 

@@ -15,7 +15,7 @@ from backend.config.schema import ConfigError
 KEYS = {entry.key for entry in describe()}
 PRESENT = KEYS | {key.rpartition(".")[0] for key in KEYS}
 # What the guard of a former version did.
-FORMER_GUARD = ["guard.on_loss='freeze'", "guard.max_daily_turnover=0.0"]
+FORMER = ["guard.on_loss='freeze'", "guard.max_daily_turnover=0.0", "team.prompts=short", "team.max_tokens=64"]
 
 
 def put(data: dict[str, Any], path: str, value: Any) -> None:
@@ -70,13 +70,13 @@ def test_a_former_value_is_refused_with_its_present_name() -> None:
 
 
 def test_a_stored_configuration_of_former_names_is_understood() -> None:
-    document = load_config("demo").to_dict()
+    document = load_config("demo", ["team.prompts=full"]).to_dict()
     before = json.loads(json.dumps(document))
-    for former, present in reversed(list(RENAMED.items())):
-        put(before, former, taken(before, present))
     for name, values in VALUES.items():
         present = taken(before, name)
-        put(before, name, next((old for old, new in values.items() if new == present), ""))
+        put(before, name, next(old for old, new in values.items() if new == present))
+    for former, present in reversed(list(RENAMED.items())):
+        put(before, former, taken(before, present))
     assert before != document
     assert config_from_dict(before) == config_from_dict(document)
 
@@ -95,9 +95,7 @@ def test_what_is_no_table_is_refused_and_not_a_fault() -> None:
 def test_a_run_that_the_former_version_stored_is_todays() -> None:
     document = former_demo()
     assert "specialise" in document and "futures_paths" in document["training"] and "sft" not in document
-    assert (
-        config_from_dict(document) == config_from_dict(document, to_continue=True) == load_config("demo", FORMER_GUARD)
-    )
+    assert config_from_dict(document) == config_from_dict(document, to_continue=True) == load_config("demo", FORMER)
     assert document == former_demo(), "what was stored is not changed"
 
 
@@ -125,7 +123,7 @@ def test_a_removed_setting_is_refused_in_what_a_user_writes(name: str, removed: 
 
 def test_a_run_that_used_a_removed_setting_is_read_and_not_continued() -> None:
     used = former_demo(alternate=2)
-    assert config_from_dict(used) == load_config("demo", FORMER_GUARD), "its report can still be made"
+    assert config_from_dict(used) == load_config("demo", FORMER), "its report can still be made"
     with pytest.raises(ConfigError, match=r"run r1: training\.alternate = 2: this version .* cannot continue"):
         config_from_dict(used, "run r1", to_continue=True)
-    assert config_from_dict(former_demo(alternate=0), to_continue=True) == load_config("demo", FORMER_GUARD)
+    assert config_from_dict(former_demo(alternate=0), to_continue=True) == load_config("demo", FORMER)

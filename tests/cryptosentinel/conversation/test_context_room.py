@@ -18,7 +18,7 @@ CALL = render_call("get_bars", {})
 
 def grown(sizes: list[int]) -> Conversation:
     """A conversation with one tool result of each size."""
-    talk = Conversation(codec(), "manager", 0, "v1", "system", "user", None)
+    talk = Conversation(codec(), "manager", 0, "v1", "system", "user", ())
     for number, size in enumerate(sizes):
         say(talk, CALL)
         talk.add_tool_response({"n": number, "filling": "x" * size})

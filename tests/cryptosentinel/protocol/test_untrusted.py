@@ -144,7 +144,7 @@ def test_a_result_is_clean_in_every_string(payload: str) -> None:
 )
 def test_a_result_without_end_becomes_an_error(result: dict[str, Any]) -> None:
     assert render_result(result) == TOO_LARGE
-    talk = Conversation(codec(), "manager", 0, "v", "s", "u", None)
+    talk = Conversation(codec(), "manager", 0, "v", "s", "u", ())
     talk.add_completion(Completion((codec().end_of_turn,), (0.0,), True))
     talk.add_tool_response(result)
     assert codec().messages(talk.ids)[-1] == {"role": "tool", "content": TOO_LARGE}

@@ -33,7 +33,7 @@ def codec_of(nano: Path | None, empty_think: bool) -> ChatCodec:
 
 def live(codec: ChatCodec, user: str, turns: list[tuple[str, str]], tools: list[dict[str, Any]] | None) -> Transcript:
     """A conversation as the team would hold it: what the assistant says, what a tool answers, a last answer."""
-    talk = Conversation(codec, "trader", 0, "v", "Be brief.", user, tools)
+    talk = Conversation(codec, "trader", 0, "v", "Be brief.", user, tools or ())
     for said, heard in turns:
         ids = tuple(codec.encode_assistant(said))
         talk.add_completion(Completion(ids, (0.0,) * len(ids), True))
@@ -61,18 +61,20 @@ def test_any_conversation_comes_back_to_the_token(
     assert mask.tolist() == list(one.mask)
 
 
-@pytest.mark.parametrize("schemas", [False, True])
-def test_what_the_team_said_comes_back_to_the_token(nano: Path, schemas: bool) -> None:
+@pytest.mark.parametrize("prompts", ["short", "full"])
+def test_what_the_team_said_comes_back_to_the_token(nano: Path, prompts: str) -> None:
     codec = codec_of(nano, False)
-    config = small_config().team.model_copy(update={"schemas_in_prompt": schemas})
+    config = small_config().team.model_copy(update={"prompts": prompts})
     pool = QueryPool(small_market(), *TRAIN, HORIZON)
     said = transcribe(codec, pool, team_settings(config, 1.0), 12, 0.5, 1)
     assert {one.role for one in said} == set(ROLES)
     for one in said:
-        tools = list(ROLES[one.role].schemas) if schemas else None
         messages = messages_of(codec, one)
-        assert messages[0]["content"] == ROLES[one.role].system
-        ids, mask = encode(codec, messages, tools)
+        if prompts == "short":
+            assert not one.tools and messages[0]["content"] == ROLES[one.role].system
+        else:
+            assert one.tools and messages[0]["content"].startswith(ROLES[one.role].guide)
+        ids, mask = encode(codec, messages, [dict(tool) for tool in one.tools] or None)
         assert (ids.tolist(), mask.tolist()) == (list(one.ids), list(one.mask))
 
 

@@ -25,7 +25,7 @@ from backend.training.sft.datasets import (
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import DataError
 
-ANY = Selection(min_score=0.0, min_margin=0.0, validation_share=0.0, schemas_in_prompt=False, seed=1)
+ANY = Selection(min_score=0.0, min_margin=0.0, validation_share=0.0, seed=1)
 
 
 def said(
@@ -97,7 +97,7 @@ def test_every_conversation_has_one_fate_and_every_state_one_split(
 
 
 def test_schemas_are_in_the_rows_where_the_prompt_has_them() -> None:
-    rows, _ = select([said(0.5)], replace(ANY, schemas_in_prompt=True))
+    rows, _ = select([replace(said(0.5), tools=ROLES["trader"].schemas)], ANY)
     assert rows[0].schemas() == list(ROLES["trader"].schemas)
     assert select([said(0.5)], ANY)[0][0].schemas() is None
 

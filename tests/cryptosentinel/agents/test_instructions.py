@@ -1,0 +1,86 @@
+"""The full prompt: what it says, that it is the same in every decision, and that it changes no decision by rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from cryptosentinel.agents.instructions import callable_tools, instructions, opening, opening_results
+from cryptosentinel.agents.registry import MANAGER, ROLES, team_of
+from cryptosentinel.conversation.masking import Mask
+from cryptosentinel.guard.guard import Guard
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.scheduler import run_all
+from cryptosentinel.scripted_team import expert_policies
+from cryptosentinel.team import Team, TeamDecision
+from cryptosentinel.tools.context import ToolContext
+from tests.standard_limits import guard_limits
+from tests.team_scenes import account_in, codec, standard_team, synthetic
+
+
+def decided(prompts: str, bar: int) -> TeamDecision:
+    """The scripted team's decision on all coins at a bar."""
+    engine = ScriptedEngine(codec(), expert_policies())
+    team = Team(codec(), engine.policy_version, standard_team(prompts=prompts))
+    market = synthetic()
+    task = team.decide(market.view(bar), account_in(market, bar), market.symbols, Guard(guard_limits()), 1)
+    return run_all([task], engine)[0]
+
+
+@pytest.mark.parametrize("bar", range(130, 310, 20))
+def test_the_rules_decide_alike_on_short_and_on_full_prompts(bar: int) -> None:
+    short = decided("short", bar)
+    full = decided("full", bar)
+    assert full.orders == short.orders and full.manager.answer == short.manager.answer
+    assert [one.answer for one in full.transcripts] == [one.answer for one in short.transcripts]
+    # What everybody looks up first is in the first message: nobody calls a tool that computes.
+    assert all("<tool_response>" not in codec().decode(list(one.ids)) for one in full.transcripts[1:])
+
+
+def in_context(bar: int = 200, masked: bool = True) -> ToolContext:
+    market = synthetic()
+    return ToolContext(
+        view=market.view(bar),
+        account=account_in(market, bar),
+        mask=Mask(market.symbols, masked),
+        symbols=market.symbols,
+        horizon_bars=12,
+        share=1.0,
+        symbol=market.symbols[0],
+        side="long",
+        exposure=0.5,
+        limits=guard_limits().numbers(),
+    )
+
+
+@pytest.mark.parametrize("key", ROLES)
+def test_the_system_turn_is_the_same_in_every_decision(key: str) -> None:
+    [text] = {instructions(ROLES[key], in_context(bar)) for bar in (150, 200, 250)}
+    assert "horizon is 12 bars (2 days)" in text and "0.05 %" in text
+
+
+def test_it_names_who_is_in_the_team_and_nobody_else() -> None:
+    alone, pair = team_of(())[0].guide, team_of(("market_analyst",))[0].guide
+    assert all(role.title in MANAGER.guide for role in ROLES.values()) and "Look up" not in MANAGER.guide
+    assert "MarketAnalyst" in pair and "RiskAnalyst" not in pair and "Trader how" not in pair and "Look up" in pair
+    assert "MarketAnalyst" not in alone and "ask_several" not in alone and "Look up" in alone
+
+
+@pytest.mark.parametrize("key", ROLES)
+def test_what_is_told_at_first_is_not_offered_again(key: str) -> None:
+    role = ROLES[key]
+    names = {tool["function"]["name"] for tool in callable_tools(role, ("C1",))}
+    assert names == set(role.argument_types()) - set(role.opening)
+    message = opening(role, in_context())
+    assert message.startswith(role.brief(in_context()))
+    assert set(opening_results(role, message)) == set(role.opening)
+
+
+@pytest.mark.parametrize("key", ROLES)
+def test_the_example_is_a_valid_answer(key: str) -> None:
+    role = ROLES[key]
+    role.answer.arguments.model_validate(dict(role.example))
+
+
+def test_a_coin_that_is_not_masked_is_named_in_the_example() -> None:
+    context = in_context(masked=False)
+    assert '"symbol": "AAAUSDT"' in instructions(MANAGER, context) and '"C1"' not in instructions(MANAGER, context)
