@@ -43,7 +43,6 @@ def play(
     limits: GuardLimits,
     seed: int,
     *,
-    each_symbol: bool = True,
     on_decision: Callable[[int], None] | None = None,
     memory: Memory | None = None,
     budget: Budget | None = None,
@@ -53,11 +52,11 @@ def play(
     """Let the team trade `run` to its end. `on_decision` gets the bars that are done. Between the decisions the guard
     looks at every bar: it closes the account past a loss limit, and sends what it held back once there is room.
 
-    With `each_symbol` the manager decides on one coin at a time, each with 1/S of the equity to itself; otherwise on
-    the whole portfolio in one conversation. If the team's settings show lessons, it begins with `memory`, or an empty
-    one, and stores the outcomes of its decisions there; otherwise `memory` is not used. `budget` limits the inference
-    cost; once it is spent, decisions are *no change*. Each decision is appended to `decisions` when it is made, so
-    that the caller has them even if the engine fails.
+    The manager decides on one coin at a time, each with 1/S of the equity to itself; with `portfolio` in the team's
+    settings on all of them in one conversation. If the team's settings show lessons, it begins with `memory`, or an
+    empty one, and stores the outcomes of its decisions there; otherwise `memory` is not used. `budget` limits the
+    inference cost; once it is spent, decisions are *no change*. Each decision is appended to `decisions` when it is
+    made, so that the caller has them even if the engine fails.
 
     `thinking_time` delays the orders of each decision. Decisions on several coins are taken one after the other, and
     each sends its orders as soon as it is taken. A measured time is that of the answers themselves: a cassette gives
@@ -84,7 +83,7 @@ def play(
         if account.liquidated:  # the account is over: whatever a model would say, no order could follow
             liquidated_at = view.index
             break
-        groups = [(symbol,) for symbol in view.symbols] if each_symbol else [view.symbols]
+        groups = [view.symbols] if team.settings.portfolio else [(symbol,) for symbol in view.symbols]
         share = 1.0 / len(groups)
         earned = _settled(remembers, run) if remembers is not None else {}
         orders: list[Order] = []

@@ -3,31 +3,45 @@
 A policy maps a conversation (as `ChatFormat.messages` gives it) and a seed to the assistant's next turn. The expert
 ignores the seed. If MarketAnalyst or RiskAnalyst is not in the team, the manager looks up the same data and applies
 the same rules itself. Nobody takes over Trader's work.
+
+On a portfolio the expert manager asks about all coins side by side, shares its budget of exposure out by the strength
+of each lean and by inverse volatility, halves a book that could lose too much, and leaves the rest as cash.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from cryptosentinel.agents.instructions import opening_results
+from cryptosentinel.agents.manager import ASK_SEVERAL, MAX_QUESTIONS, MOST_POSITIONS
 from cryptosentinel.agents.market_analyst import Analysis, reply
 from cryptosentinel.agents.registry import SPEAKERS, STANDARD
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import MalformedCall, parse, render_call
+from cryptosentinel.tools.context import MISSING
 
 ToolExchange = tuple[str, dict[str, Any], dict[str, Any]]  # tool name, its arguments, its result
 
 _COIN_LINE = re.compile(
     r"^(\S+): held (-?[\d.]+), day (\S+|not available), volatility (\S+|not available)$", re.MULTILINE
 )
+_BRIEF = re.compile(r"^(\S+): (long|short|flat) ([\d.e+-]+), held ")  # of a position, as RiskAnalyst reads it
+_LIMIT = re.compile(r"; at most (?:gross ([\d.e+]+))?(?:, )?(?:a coin ([\d.e+]+))?")
 EXPOSURES = (0.5, 1.0)
+MOST_LOSS = (
+    14  # percent of a position, or of a whole book, that may be lost in one case of twenty; beyond, it is halved
+)
+_GRID = 0.05  # sizes in a portfolio are multiples of it
+_SMALLEST_PART = 0.3  # of a position: a smaller change is not worth its costs
 LOOKED_UP = ("get_trend", "get_news", "get_funding")  # what an outlook is made of
 _TONE = {"very good": 2.0, "good": 1.0, "bad": -1.0, "very bad": -2.0}
 _TREND = {"strong up": 2.0, "up": 1.0, "down": -1.0, "strong down": -2.0}
@@ -35,22 +49,26 @@ _TREND = {"strong up": 2.0, "up": 1.0, "down": -1.0, "strong down": -2.0}
 _LEVELS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
 
 
-def expert_policies(team: Collection[str] = STANDARD) -> dict[str, ScriptedPolicy]:
-    """The rules of a scripted team of the sub-agents `team`, by role."""
+def expert_policies(team: Collection[str] = STANDARD, *, portfolio: bool = False) -> dict[str, ScriptedPolicy]:
+    """The rules of a scripted team of the sub-agents `team`, by role; with `portfolio` of one that decides on all coins
+    at once."""
+    manager = _expert_portfolio if portfolio else _expert_manager
     return {
-        "manager": lambda messages, seed: _expert_manager(messages, team),
+        "manager": lambda messages, seed: manager(messages, team),
         "market_analyst": lambda messages, seed: _expert_analyst(messages),
-        "risk_analyst": lambda messages, seed: _expert_risk(messages),
+        "risk_analyst": lambda messages, seed: _expert_risk(messages, portfolio),
         "trader": lambda messages, seed: _expert_trader(messages),
     }
 
 
-def novice_policies(team: Collection[str] = STANDARD) -> dict[str, ScriptedPolicy]:
-    """Valid answers of a team of the sub-agents `team` drawn at random, by role."""
+def novice_policies(team: Collection[str] = STANDARD, *, portfolio: bool = False) -> dict[str, ScriptedPolicy]:
+    """Valid answers of a team of the sub-agents `team` drawn at random, by role; with `portfolio` of one that decides
+    on all coins at once."""
+    manager = _novice_portfolio if portfolio else _novice_manager
     return {
-        "manager": lambda messages, seed: _novice_manager(messages, random.Random(seed), team),
+        "manager": lambda messages, seed: manager(messages, random.Random(seed), team),
         "market_analyst": lambda messages, seed: _novice_analyst(messages, random.Random(seed)),
-        "risk_analyst": lambda messages, seed: _novice_risk(messages, random.Random(seed)),
+        "risk_analyst": lambda messages, seed: _novice_risk(messages, random.Random(seed), portfolio),
         "trader": lambda messages, seed: _novice_trader(messages, random.Random(seed)),
     }
 
@@ -91,8 +109,7 @@ def _expert_manager(messages: ChatMessages, team: Collection[str]) -> str:
             if missing is not None:
                 return render_call(missing, {"symbol": symbol})
             lean, reason = _lean(_level(heard)), _evidence(heard)
-        exposure = 0.0 if lean == "none" else 1.0 if lean.startswith("strong") else 0.5
-        side = "long" if lean.endswith("up") else "short"
+        exposure, side = _wish(lean)
         signed = exposure if side == "long" else -exposure
         if exposure == 0.0 or abs(signed - held) < 0.3:
             continue
@@ -112,6 +129,231 @@ def _expert_manager(messages: ChatMessages, team: Collection[str]) -> str:
             return render_call("consult_trader", question)
         positions.append({"symbol": symbol, "reason": reason, "side": side, "exposure": exposure})
     return render_call("submit_decision", {"positions": positions})
+
+
+def _wish(lean: str) -> tuple[float, str]:
+    """The exposure, as a part of what a coin may have, and the side that a lean speaks for."""
+    exposure = 0.0 if lean == "none" else 1.0 if lean.startswith("strong") else 0.5
+    return exposure, "long" if lean.endswith("up") else "short"
+
+
+@dataclass(frozen=True)
+class _Coin:
+    """A line of a portfolio's brief."""
+
+    name: str
+    held: float
+    volatility: float | None
+
+
+def coin_size(coins: int) -> float:
+    """The exposure that a portfolio of so many coins gives one of mean volatility and a strong lean: half of the coins
+    fill the account."""
+    return min(1.0, 2.0 / max(1, coins))
+
+
+def _expert_portfolio(messages: ChatMessages, team: Collection[str]) -> str:
+    coins, heard = _portfolio(messages), _heard(exchanges(messages, "manager"))
+    missing = _not_heard(coins, heard, team)
+    if missing is not None:
+        return missing
+    leans: dict[str, tuple[str, str]] = {}  # by coin: the lean and its reason
+    for coin in coins:
+        of_coin = heard.get(coin.name, {})
+        if "market_analyst" not in team:
+            leans[coin.name] = _lean(_level(of_coin)), _evidence(of_coin)
+        elif "lean" in of_coin["consult_market_analyst"]:  # else no valid answer: do not trade on it
+            lean = str(of_coin["consult_market_analyst"]["lean"])
+            leans[coin.name] = lean, f"analyst: {lean}"
+    book = _book(coins, {name: lean for name, (lean, _) in leans.items()}, _limits(messages))
+    if not book:
+        return render_call("submit_decision", {"positions": []})
+    tried = heard.get("", {}).get("what_if_book")
+    if tried is None:
+        asked = [{"symbol": name, "exposure": exposure} for name, exposure in book.items()]
+        return render_call("what_if_book", {"positions": asked})
+    loss = tried.get("var")
+    if not isinstance(loss, int | float):
+        return render_call("submit_decision", {"positions": []})
+    if loss > MOST_LOSS:
+        book = {
+            name: math.copysign(_rounded_down(abs(exposure) / 2, len(coins)), exposure)
+            for name, exposure in book.items()
+        }
+    questions: list[dict[str, Any]] = [
+        {"symbol": name, "side": "long" if exposure > 0.0 else "short", "exposure": abs(exposure)}
+        for name, exposure in book.items()
+        if exposure != 0.0
+    ]
+    if "risk_analyst" in team:
+        missing = _asking("risk_analyst", questions, heard)
+        if missing is not None:
+            return missing
+        vetoed = {name for name in book if heard.get(name, {}).get("consult_risk_analyst", {}).get("verdict") == "veto"}
+    else:
+        unknown = next((one for one in questions if "get_risk" not in heard.get(one["symbol"], {})), None)
+        if unknown is not None:
+            return render_call("get_risk", {"symbol": unknown["symbol"], "side": unknown["side"]})
+        verdicts = {one["symbol"]: _verdict(heard[one["symbol"]]["get_risk"], one["exposure"]) for one in questions}
+        vetoed = {name for name, verdict in verdicts.items() if verdict["verdict"] == "veto"}
+        book |= {name: math.copysign(verdicts[name].get("to", abs(book[name])), book[name]) for name in verdicts}
+    questions = [one for one in questions if one["symbol"] not in vetoed]
+    if "trader" in team:
+        missing = _asking("trader", questions, heard)
+        if missing is not None:
+            return missing
+    positions = [
+        {
+            "symbol": name,
+            "reason": leans[name][1],
+            "side": "flat" if exposure == 0.0 else "long" if exposure > 0.0 else "short",
+            "exposure": abs(exposure),
+        }
+        for name, exposure in book.items()
+        if name not in vetoed
+    ]
+    return render_call("submit_decision", {"positions": positions})
+
+
+def _book(coins: Sequence[_Coin], leans: Mapping[str, str], limits: tuple[float, float]) -> dict[str, float]:
+    """The signed exposures that change, by coin.
+
+    A coin with a lean gets a part of `coin_size` by the strength of the lean and by inverse volatility; all together at
+    most the gross limit. What is held without a lean stays as long as there is room for it, since to close it costs,
+    and is closed otherwise. A coin without an answer, or of unknown volatility, stays as it is.
+    """
+    gross, of_coin = limits
+    wishes = {coin.name: _wish(leans[coin.name]) for coin in coins if coin.name in leans and coin.volatility}
+    wanted = {coin.name: coin for coin in coins if wishes.get(coin.name, (0.0,))[0] > 0.0}
+    frozen = sum(abs(coin.held) for coin in coins if coin.name not in wishes)
+    size, inverse = coin_size(len(coins)), {name: 1.0 / (coin.volatility or 1.0) for name, coin in wanted.items()}
+    mean = sum(inverse.values()) / max(1, len(inverse))
+    target = {name: min(of_coin, wishes[name][0] * size * inverse[name] / mean) for name in wanted}
+    room = max(0.0, gross - frozen)
+    factor = min(1.0, room / sum(target.values())) if target else 1.0
+    book: dict[str, float] = {}
+    for name, exposure in target.items():
+        signed = _rounded_down(exposure * factor, len(coins)) * (1.0 if wishes[name][1] == "long" else -1.0)
+        held = wanted[name].held
+        if signed != 0.0 and abs(signed - held) >= _SMALLEST_PART * max(abs(signed), abs(held)):
+            book[name] = signed
+        room -= max(abs(signed), abs(held)) if name not in book else abs(signed)
+    for coin in coins:
+        if coin.name in wishes and coin.name not in wanted and coin.held != 0.0:
+            if abs(coin.held) > room + 1e-9:
+                book[coin.name] = 0.0
+            else:
+                room -= abs(coin.held)
+    return dict([(coin.name, book[coin.name]) for coin in coins if coin.name in book][:MOST_POSITIONS])
+
+
+def _rounded_down(exposure: float, coins: int) -> float:
+    """To the grid of sizes, which is finer where many coins share the account."""
+    step = _GRID if coins <= 8 else _GRID / 5.0
+    return round(math.floor(exposure / step + 1e-9) * step, 2)
+
+
+def _not_heard(coins: Sequence[_Coin], heard: Mapping[str, dict[str, Any]], team: Collection[str]) -> str | None:
+    """The call that asks for an outlook on the coins that have none yet; None if all have."""
+    if "market_analyst" in team:
+        return _asking("market_analyst", [{"symbol": coin.name} for coin in coins], heard)
+    for coin in coins:
+        missing = next((tool for tool in LOOKED_UP if tool not in heard.get(coin.name, {})), None)
+        if missing is not None:
+            return render_call(missing, {"symbol": coin.name})
+    return None
+
+
+def _asking(role: str, questions: Sequence[dict[str, Any]], heard: Mapping[str, dict[str, Any]]) -> str | None:
+    """The call that puts those of the questions to a role that it has not answered, side by side; None if it has."""
+    left = [one for one in questions if f"consult_{role}" not in heard.get(one["symbol"], {})][:MAX_QUESTIONS]
+    if not left:
+        return None
+    if len(left) == 1:
+        return render_call(f"consult_{role}", left[0])
+    return render_call(ASK_SEVERAL, {"questions": [{**one, "ask": role} for one in left]})
+
+
+def _heard(done: Sequence[ToolExchange]) -> dict[str, dict[str, Any]]:
+    """By coin ("" where a call names none) and tool: the first answer, asked for alone or with others."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, arguments, result in done:
+        if name != ASK_SEVERAL:
+            found.setdefault(str(arguments.get("symbol", "")), {}).setdefault(name, result)
+            continue
+        answers = result.get("answers")
+        for question, answer in zip(arguments["questions"], answers if isinstance(answers, list) else [], strict=False):
+            if isinstance(answer, dict):
+                found.setdefault(question["symbol"], {}).setdefault(f"consult_{question['ask']}", answer)
+    return found
+
+
+def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collection[str]) -> str:
+    coins = _portfolio(messages)
+    names = [coin.name for coin in coins] or ["C1"]
+    done, choice = exchanges(messages, "manager"), rng.random()
+    size = coin_size(len(coins))
+    if len(done) < 4 and choice < 0.66:
+        several = rng.sample(names, min(len(names), rng.randint(1, min(len(names), MAX_QUESTIONS))))
+        if choice < 0.3:
+            if "market_analyst" not in team:
+                return render_call(rng.choice(LOOKED_UP), {"symbol": several[0]})
+            return _asking("market_analyst", [{"symbol": name} for name in several], {}) or ""
+        if choice < 0.36:
+            return render_call("get_correlations", {})
+        questions: list[dict[str, Any]] = [
+            {"symbol": name, "side": rng.choice(("long", "short")), "exposure": _size(rng, size, len(coins))}
+            for name in several
+        ]
+        if choice < 0.44:
+            signs = {"long": 1.0, "short": -1.0}
+            asked = [{"symbol": one["symbol"], "exposure": signs[one["side"]] * one["exposure"]} for one in questions]
+            return render_call("what_if_book", {"positions": asked})
+        if choice < 0.55 and "risk_analyst" not in team:
+            return render_call("get_risk", {"symbol": questions[0]["symbol"], "side": questions[0]["side"]})
+        if choice < 0.55 or "trader" in team:
+            return _asking("risk_analyst" if choice < 0.55 else "trader", questions, {}) or ""
+    heard = _heard(done)
+    positions: list[dict[str, Any]] = []
+    for name in names if coins else ():
+        side = rng.choice(("long", "short", "flat", "keep"))
+        if side == "keep":
+            continue
+        of_coin = heard.get(name, {})
+        lean = of_coin.get("consult_market_analyst", {}).get("lean")
+        advice = "no advice" if lean is None else f"analyst: {lean}"
+        reason = advice if "market_analyst" in team else _evidence(of_coin)
+        exposure = 0.0 if side == "flat" else _size(rng, size, len(coins))
+        positions.append({"symbol": name, "reason": reason, "side": side, "exposure": exposure})
+    return render_call("submit_decision", {"positions": positions})
+
+
+def _size(rng: random.Random, size: float, coins: int) -> float:
+    """A size of the grid up to `size`."""
+    return max(_rounded_down(rng.uniform(0.0, size), coins), _rounded_down(size / 4.0, coins), 0.01)
+
+
+def _limits(messages: ChatMessages) -> tuple[float, float]:
+    """The guard's limits in a portfolio's brief: of the gross exposure and of a coin; 1 where there is none."""
+    found = _LIMIT.search(next((message["content"] for message in messages if message["role"] == "user"), ""))
+    gross, of_coin = (None, None) if found is None else found.groups()
+    return float(gross or 1.0), float(of_coin or 1.0)
+
+
+def _portfolio(messages: ChatMessages) -> list[_Coin]:
+    """The coins of a portfolio's brief."""
+    user = next((message["content"] for message in messages if message["role"] == "user"), "")
+    return [
+        _Coin(one[1], float(one[2]), None if one[4] == MISSING or not _positive(one[4]) else float(one[4]))
+        for one in _COIN_LINE.finditer(user)
+    ]
+
+
+def _positive(text: str) -> bool:
+    try:
+        return 0.0 < float(text) < math.inf
+    except ValueError:
+        return False
 
 
 def _novice_manager(messages: ChatMessages, rng: random.Random, team: Collection[str]) -> str:
@@ -196,29 +438,38 @@ def _evidence(heard: dict[str, dict[str, Any]]) -> str:
     return ", ".join(said) or "no data"
 
 
-def _expert_risk(messages: ChatMessages) -> str:
+def _expert_risk(messages: ChatMessages, portfolio: bool) -> str:
     heard = {name: result for name, _, result in exchanges(messages, "risk_analyst")}
     if "get_risk" not in heard:
         return render_call("get_risk", {})
-    return render_call("submit_verdict", _verdict(heard["get_risk"]))
+    return render_call("submit_verdict", _verdict(heard["get_risk"], _proposed(messages) if portfolio else 1.0))
 
 
-def _verdict(numbers: dict[str, Any]) -> dict[str, Any]:
-    """The verdict that follows from the loss quantiles of `get_risk`."""
+def _proposed(messages: ChatMessages) -> float:
+    """The exposure in RiskAnalyst's brief; 1 where there is none."""
+    user = next((message["content"] for message in messages if message["role"] == "user"), "")
+    found = _BRIEF.search(user)
+    return 1.0 if found is None else min(1.0, float(found[3]))
+
+
+def _verdict(numbers: dict[str, Any], proposed: float = 1.0) -> dict[str, Any]:
+    """The verdict that follows from the loss quantiles of `get_risk`; what is reduced is reduced to half of
+    `proposed`."""
     known = [float(numbers[key]) for key in ("var", "historical") if isinstance(numbers.get(key), int | float)]
     if not known:
         return {"verdict": "veto", "loss": 20}
     loss = min(100, round(sum(known) / len(known)))
-    return {"verdict": "reduce", "to": 0.5, "loss": loss} if loss > 14 else {"verdict": "approve", "loss": loss}
+    half = round(0.5 * proposed, 3)
+    return {"verdict": "reduce", "to": half, "loss": loss} if loss > MOST_LOSS else {"verdict": "approve", "loss": loss}
 
 
-def _novice_risk(messages: ChatMessages, rng: random.Random) -> str:
+def _novice_risk(messages: ChatMessages, rng: random.Random, portfolio: bool) -> str:
     if not exchanges(messages, "risk_analyst") and rng.random() < 0.8:
         return render_call("get_risk", {})
     verdict = rng.choice(("approve", "approve", "approve", "reduce", "veto"))
     answer: dict[str, Any] = {"verdict": verdict}
     if verdict == "reduce":
-        answer["to"] = 0.5
+        answer["to"] = round(0.5 * _proposed(messages), 3) if portfolio else 0.5
     return render_call("submit_verdict", {**answer, "loss": rng.randint(2, 16)})
 
 

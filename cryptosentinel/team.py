@@ -28,6 +28,7 @@ from cryptosentinel.guard.limits import Clamp
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage
 from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall
+from cryptosentinel.tools.book import WhatIfBook
 from cryptosentinel.tools.context import ToolContext
 from simulator.backtest.run import orders_for_target
 from simulator.exchange.exchange_records import AccountView
@@ -40,6 +41,7 @@ _T = TypeVar("_T")
 AgentTask = Generator[Sequence[Request], Sequence[Completion], _T]
 Question = AskAnalyst | AskAboutPosition
 Prompts = Literal["short", "full"]
+TOKENS_PER_COIN = 64  # more for an answer on each further coin of a portfolio
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class TeamSettings:
         memory: how many lessons of earlier decisions the manager's brief ends with in a backtest; training, which has
             no earlier decisions, shows none.
         roles: the sub-agents that the manager may ask; none of them: a single agent.
+        portfolio: whether it decides on all coins in one conversation, in fractions of the whole equity.
         retries: how often in a conversation a malformed turn is answered with what is wrong, instead of ending it;
             nothing of it is repaired, and it counts as a turn.
         context_tokens: how long a conversation may be with its next answer (0: any length); the oldest tool results are
@@ -68,6 +71,7 @@ class TeamSettings:
     schemas_in_prompt: bool
     memory: int
     roles: tuple[str, ...]
+    portfolio: bool
     retries: int
     context_tokens: int
     sampling: Sampling
@@ -143,7 +147,7 @@ class Team:
         self.codec = codec
         self.version_of = version_of
         self.settings = settings
-        self.manager, self.sub_agents = team_of(settings.roles)
+        self.manager, self.sub_agents = team_of(settings.roles, settings.portfolio)
         self.roles = roles_of(settings.roles)
 
     def decide(
@@ -177,7 +181,9 @@ class Team:
         self, tool: str, question: Question, view: MarketView, account: AccountView, seed: int
     ) -> AgentTask[Transcript]:
         """Put one question to the sub-agent behind a consultation `tool`, without a manager: for its training."""
-        session = _DecisionSession(self, self._context(view, account, (question.symbol,), 1.0), seed)
+        # In a portfolio a coin has the same name here as in a decision on all of them.
+        symbols = view.symbols if self.settings.portfolio else (question.symbol,)
+        session = _DecisionSession(self, self._context(view, account, symbols, 1.0), seed)
         alias = session.context.mask.alias(question.symbol)
         arguments = question.model_copy(update={"symbol": alias})
         yield from session.delegate(ToolCall(tool, arguments))
@@ -213,6 +219,7 @@ class Team:
             horizon_bars=self.settings.horizon_bars,
             share=share,
             symbol=symbols[0],
+            portfolio=self.settings.portfolio,
         )
 
 
@@ -249,14 +256,14 @@ class _DecisionSession:
             "\n".join(filter(None, (opening(role, context) if full else role.brief(context), more))),
             self._listed(role, coins) if team.settings.schemas_in_prompt else (),
         )
-        types = role.argument_types()
-        for turn in range(role.max_turns):
-            obstacle = self._obstacle(conversation)
+        types, turns, sampling = role.argument_types(), role.turns(len(context.symbols)), self._sampling(role)
+        for turn in range(turns):
+            obstacle = self._obstacle(conversation, sampling.max_tokens)
             if obstacle is not None:
                 return conversation.finish(asked, None, obstacle)
             seed = derive_seed(self.seed, role.key, ordinal, turn)
             ids = tuple(conversation.ids)
-            [completion] = yield [Request(role.key, ids, team.settings.sampling, seed, tools)]
+            [completion] = yield [Request(role.key, ids, sampling, seed, tools)]
             cost = self.budget.book(role.key, completion.usage) if self.budget else 0.0
             text = conversation.add_completion(completion, cost)
             if completion.failure is not None:
@@ -282,22 +289,29 @@ class _DecisionSession:
             else:
                 result = yield from self.delegate(call)
             conversation.add_tool_response(result)
-        return conversation.finish(asked, None, f"no_answer: no {role.answer.name} within {role.max_turns} turns")
+        return conversation.finish(asked, None, f"no_answer: no {role.answer.name} within {turns} turns")
 
     def _listed(self, role: Role, coins: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
         """The schemas that the system turn of `role` lists."""
         return listed_tools(role, coins) if self.team.settings.prompts == "full" else role.schemas
 
-    def _obstacle(self, conversation: Conversation) -> str | None:
-        """Why the conversation cannot have another turn, None where it can."""
+    def _sampling(self, role: Role) -> Sampling:
+        """How a role is sampled. What the manager says of a portfolio grows with the number of coins."""
+        sampling = self.team.settings.sampling
+        if not self.context.portfolio or role is not self.team.manager:
+            return sampling
+        return replace(sampling, max_tokens=sampling.max_tokens + TOKENS_PER_COIN * (len(self.context.symbols) - 1))
+
+    def _obstacle(self, conversation: Conversation, answer: int) -> str | None:
+        """Why the conversation cannot have another turn of up to `answer` tokens, None where it can."""
         refusal = self.budget.refusal() if self.budget else None
         if refusal is not None:
             return f"budget: {refusal}"
         settings = self.team.settings
-        room = settings.context_tokens - settings.sampling.max_tokens
+        room = settings.context_tokens - answer
         if settings.context_tokens and not conversation.make_room(room):
             length = len(conversation.ids)
-            return f"no_room: {length} tokens and {settings.sampling.max_tokens} for the answer are too many"
+            return f"no_room: {length} tokens and {answer} for the answer are too many"
         return None
 
     def delegate(self, call: ToolCall) -> AgentTask[dict[str, Any]]:
@@ -374,6 +388,8 @@ class _DecisionSession:
             named = [arguments.symbol] if arguments.symbol else []
         elif isinstance(arguments, AskSeveral):
             named = [question.symbol for question in arguments.questions]
+        elif isinstance(arguments, WhatIfBook):
+            named = [entry.symbol for entry in arguments.positions]
         elif isinstance(arguments, Decision):
             named = [position.symbol for position in arguments.positions]
         for alias in named:

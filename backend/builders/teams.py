@@ -79,6 +79,7 @@ def team_settings(
         schemas_in_prompt=full and not tools_apart,
         memory=config.memory,
         roles=config.roles,
+        portfolio=config.portfolio,
         retries=config.retries,
         context_tokens=context_tokens,
         sampling=Sampling(temperature=temperature, max_tokens=config.answer_tokens(full)),
@@ -87,7 +88,7 @@ def team_settings(
 
 def scripted_team(config: TeamConfig) -> LoadedTeam:
     """The team of expert rules; needs no model."""
-    engine = ScriptedEngine(make_byte_codec(), expert_policies(config.roles))
+    engine = ScriptedEngine(make_byte_codec(), expert_policies(config.roles, portfolio=config.portfolio))
     team = Team(make_byte_codec(), engine.policy_version, team_settings(config, 1.0))
     return LoadedTeam(SCRIPTED, team, engine)
 

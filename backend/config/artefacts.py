@@ -38,8 +38,8 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "max_symbol_notional", "on_loss", "daily_loss_pause_hours", "drawdown_pause_hours", "max_daily_turnover",
     ),
     "team": (
-        "horizon_bars", "decide_every", "mask_symbols", "headlines", "roles", "retries", "knowledge_cutoff",
-        "prompts", "max_tokens", "memory",
+        "horizon_bars", "decide_every", "mask_symbols", "headlines", "roles", "portfolio", "retries",
+        "knowledge_cutoff", "prompts", "max_tokens", "memory",
     ),
     "engine": ("empty_think", "constrained", "context_tokens"),
     "nano": (

@@ -96,6 +96,11 @@ class TeamConfig(Section):
     roles: Names = Field(
         ("market_analyst", "risk_analyst", "trader"), description="sub-agents that the manager may ask, as 'A,B'"
     )
+    portfolio: bool = Field(
+        False,
+        description="decide on all coins in one conversation, in fractions of the whole equity; off: coin by coin, "
+        "each with an equal share of it",
+    )
     retries: int = Field(
         0,
         ge=0,
@@ -111,7 +116,11 @@ class TeamConfig(Section):
         "for a model that learnt this in a warm start; auto: short for the project's own nano, full for any other",
     )
     max_tokens: int = Field(
-        0, ge=0, le=4096, description="tokens of one answer at most; 0: 64 with short prompts, 512 with full ones"
+        0,
+        ge=0,
+        le=4096,
+        description="tokens of one answer at most, and 64 more for each further coin of a portfolio; 0: 64 with short "
+        "prompts, 512 with full ones",
     )
     memory: int = Field(
         0,

@@ -35,15 +35,17 @@ def discover() -> dict[str, SubAgent]:
 _FOUND = discover()
 SUB_AGENTS: dict[str, SubAgent] = {role.consult.name: role for role in _FOUND.values()}
 MANAGER: Role = manager.role_over([_FOUND[key] for key in STANDARD])
+PORTFOLIO_MANAGER: Role = manager.role_over([_FOUND[key] for key in STANDARD], portfolio=True)
 ROLES: dict[str, Role] = {role.key: role for role in (MANAGER, *SUB_AGENTS.values())}
 # The roles with every tool that they have in any team: for readers of a conversation who do not know its team.
 SPEAKERS: dict[str, Role] = ROLES | {
-    MANAGER.key: manager.role_over(list(_FOUND.values()), [_FOUND[key] for key in STANDARD])
+    MANAGER.key: manager.role_over(list(_FOUND.values()), [_FOUND[key] for key in STANDARD], portfolio=True)
 }
 
 
-def team_of(keys: Sequence[str]) -> tuple[Role, dict[str, SubAgent]]:
-    """The manager of a team of the sub-agents `keys`, and these by the tool that consults them. Raises `UserError`."""
+def team_of(keys: Sequence[str], portfolio: bool = False) -> tuple[Role, dict[str, SubAgent]]:
+    """The manager of a team of the sub-agents `keys`, and these by the tool that consults them; with `portfolio` it
+    decides on all coins at once. Raises `UserError`."""
     chosen = {}
     for key in keys:
         role = SUB_AGENTS.get(f"consult_{key}")
@@ -54,9 +56,9 @@ def team_of(keys: Sequence[str]) -> tuple[Role, dict[str, SubAgent]]:
             raise UserError(f"the role '{key}' is named twice")
         chosen[role.consult.name] = role
     if tuple(keys) == STANDARD:
-        return MANAGER, chosen
+        return PORTFOLIO_MANAGER if portfolio else MANAGER, chosen
     absent = [_FOUND[key] for key in STANDARD if key not in keys]
-    return manager.role_over(list(chosen.values()), absent), chosen
+    return manager.role_over(list(chosen.values()), absent, portfolio=portfolio), chosen
 
 
 def roles_of(keys: Sequence[str]) -> tuple[str, ...]:

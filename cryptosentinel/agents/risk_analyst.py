@@ -38,9 +38,9 @@ class Verdict(Arguments):
 
 def brief(context: ToolContext) -> str:
     """The proposed position, what is held, and the horizon."""
-    held = context.held(context.symbol)
+    held = context.shown(context.held(context.symbol))
     return (
-        f"{context.mask.alias(context.symbol)}: {context.side} {context.exposure:g}, held {held:.1f}, "
+        f"{context.mask.alias(context.symbol)}: {context.side} {context.exposure:g}, held {held}, "
         f"{context.horizon_bars} bars. Verdict?"
     )
 

@@ -41,6 +41,7 @@ class Role:
         guide: what the system turn of the full prompt begins with: the aim, how it is judged, how to go about it.
         example: arguments of the answer, as the full prompt shows them.
         note: what belongs to the question in the full prompt besides.
+        turns_per_coin: turns for each coin of the decision but the first, beside `max_turns`.
         opening: tools without arguments that everybody calls first; the full prompt has their results.
     """
 
@@ -55,6 +56,11 @@ class Role:
     example: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     note: Callable[[ToolContext], str] | None = field(default=None, kw_only=True)
     opening: tuple[str, ...] = field(default=(), kw_only=True)
+    turns_per_coin: int = field(default=0, kw_only=True)
+
+    def turns(self, coins: int) -> int:
+        """How many turns it has in a decision on so many coins."""
+        return self.max_turns + self.turns_per_coin * (coins - 1)
 
     def argument_types(self) -> dict[str, type[Arguments]]:
         """Names the role may call, and their argument types; the answer is one of them."""

@@ -62,8 +62,8 @@ class Execution(Arguments):
 
 def brief(context: ToolContext) -> str:
     """The intended position and what is held."""
-    held = context.held(context.symbol)
-    return f"{context.mask.alias(context.symbol)}: {context.side} {context.exposure:g}, held {held:.1f}. Orders?"
+    held = context.shown(context.held(context.symbol))
+    return f"{context.mask.alias(context.symbol)}: {context.side} {context.exposure:g}, held {held}. Orders?"
 
 
 ROLE = SubAgent(

@@ -24,7 +24,7 @@ class ToolContext:
     `symbol`, `side` and `exposure` are the question of a sub-agent's call; the manager's own context names its first
     symbol. `limits` are the guard's, by name; `budget` is what is left for inference. The team speaks of
     exposures as fractions of `share` of the equity: a coin that has a quarter of the account to itself is fully
-    invested at 1.
+    invested at 1. With `portfolio` the decision is on all coins at once, and `share` is 1.
     """
 
     view: MarketView
@@ -38,10 +38,15 @@ class ToolContext:
     exposure: float = 0.0
     limits: Mapping[str, float] = field(default_factory=dict)
     budget: Mapping[str, float] = field(default_factory=dict)
+    portfolio: bool = False
 
     def held(self, symbol: str) -> float:
         """Signed exposure of `symbol` now, as the team speaks of it."""
         return self.account.exposure.get(symbol, 0.0) / self.share
+
+    def shown(self, exposure: float) -> str:
+        """An exposure as a brief shows it. A portfolio's are smaller, so they have a digit more."""
+        return f"{exposure:.2f}" if self.portfolio else f"{exposure:.1f}"
 
 
 def bar_volatility(view: MarketView, symbol: str, bars: int = _VOLATILITY_BARS) -> float | None:

@@ -30,11 +30,11 @@ def run(
     market: Market | None = None,
     window: Window = WINDOW,
     seed: int = 4,
-    each_symbol: bool = True,
+    portfolio: bool = False,
     limits: GuardLimits | None = None,
 ) -> EpisodeResult:
     game = BacktestRun(market or synthetic(), window)
-    task = play(make_team(), game, limits or guard_limits(), seed, each_symbol=each_symbol)
+    task = play(make_team(portfolio=portfolio), game, limits or guard_limits(), seed)
     return run_all([task], engine)[0]
 
 
@@ -48,10 +48,10 @@ def always(text: str) -> ScriptedEngine:
     return ScriptedEngine(codec(), {"manager": manager})
 
 
-@pytest.mark.parametrize("each_symbol", [True, False])
-def test_the_equity_is_what_the_orders_alone_produce(each_symbol: bool) -> None:
+@pytest.mark.parametrize("portfolio", [False, True])
+def test_the_equity_is_what_the_orders_alone_produce(portfolio: bool) -> None:
     wide = guard_limits(max_gross_exposure=9.0)  # so that nothing is held back and sent between the decisions
-    episode = run(ScriptedEngine(codec(), half_taught_policies()), each_symbol=each_symbol, limits=wide)
+    episode = run(ScriptedEngine(codec(), half_taught_policies()), portfolio=portfolio, limits=wide)
     assert not any(decision.later for _, decision in episode.decisions)
     again = BacktestRun(synthetic(), WINDOW)
     while not again.done:
@@ -70,7 +70,7 @@ def test_decisions_are_recorded_at_their_bars_one_a_coin() -> None:
         brief = codec().decode(decision.manager.ids)
         assert "\nC1: held" in brief and brief.count(": held ") == 1
         assert {order.symbol for order in decision.orders} <= {synthetic().symbols[number % 3]}
-    whole = run(always(submit()), each_symbol=False)
+    whole = run(always(submit()), portfolio=True)
     assert [bar for bar, _ in whole.decisions] == bars
     assert codec().decode(whole.decisions[0][1].manager.ids).count(": held ") == 3
 
@@ -81,7 +81,7 @@ def test_each_coin_has_an_equal_share_of_the_account() -> None:
     alone = run(always(submit(hold("C1", "short", 0.6))), window=window, limits=wide)
     np.testing.assert_allclose(alone.result.exposure[-1], -0.2, rtol=0.05)
     positions = [hold(f"C{number}", "short", 0.3) for number in (1, 2, 3)]
-    together = run(always(submit(*positions)), each_symbol=False, window=window, limits=wide)
+    together = run(always(submit(*positions)), portfolio=True, window=window, limits=wide)
     np.testing.assert_allclose(together.result.exposure[-1], -0.3, rtol=0.05)
 
 
@@ -158,18 +158,18 @@ def test_a_liquidation_after_the_last_decision_is_known_too() -> None:
 
 
 @pytest.mark.parametrize("memory", [0, 2])
-@pytest.mark.parametrize("each_symbol", [True, False])
-def test_a_coin_without_bars_is_left_alone(memory: int, each_symbol: bool) -> None:
+@pytest.mark.parametrize("portfolio", [False, True])
+def test_a_coin_without_bars_is_left_alone(memory: int, portfolio: bool) -> None:
     market = with_bars(synthetic(), 1, slice(None), np.nan)
     game = BacktestRun(market, WINDOW)
-    task = play(make_team(memory=memory), game, guard_limits(), 4, each_symbol=each_symbol)
+    task = play(make_team(memory=memory, portfolio=portfolio), game, guard_limits(), 4)
     positions = [hold(f"C{number}", "long", 0.3) for number in (1, 2, 3)]
-    text = submit(*positions) if not each_symbol else submit(hold("C1", "long", 0.3))
+    text = submit(*positions) if portfolio else submit(hold("C1", "long", 0.3))
     [episode] = run_all([task], always(text))
     assert {fill.symbol for fill in episode.result.fills} == {"AAAUSDT", "CCCUSDT"}
-    assert len(episode.decisions) == (30 if each_symbol else 10) and not any(d.events for _, d in episode.decisions)
-    output = codec().decode(episode.decisions[1 if each_symbol else 0][1].manager.ids)
-    assert "held 0.0, day not available, volatility not available" in output
+    assert len(episode.decisions) == (10 if portfolio else 30) and not any(d.events for _, d in episode.decisions)
+    output = codec().decode(episode.decisions[0 if portfolio else 1][1].manager.ids)
+    assert f"held {'0.00' if portfolio else '0.0'}, day not available, volatility not available" in output
 
 
 def test_a_price_of_zero_is_refused_in_one_sentence() -> None:

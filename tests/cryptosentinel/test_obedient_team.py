@@ -88,19 +88,19 @@ def attacked(
     engine: Engine,
     window: Window,
     *,
-    each_symbol: bool = True,
+    portfolio: bool = False,
     limits: GuardLimits = LIMITS,
     costs: Costs | None = None,
     seed: int = 1,
 ) -> tuple[EpisodeResult, WatchedRun]:
     """A whole backtest by `engine`; its records are complete and its account is alive."""
     run = WatchedRun(synthetic(), window, limits, costs)
-    episode = run_all([play(make_team(), run, limits, seed, each_symbol=each_symbol)], engine)[0]
+    episode = run_all([play(make_team(portfolio=portfolio), run, limits, seed)], engine)[0]
     result = episode.result
     assert len(result.equity) == window.stop - window.start + 1
     assert np.isfinite(result.equity).all() and (result.equity > 0).all() and np.isfinite(result.exposure).all()
     assert episode.liquidated_at is None
-    assert len(episode.decisions) == window.decisions * (len(COINS) if each_symbol else 1)
+    assert len(episode.decisions) == window.decisions * (1 if portfolio else len(COINS))
     for _, decision in episode.decisions:
         assert len(decision.orders) <= limits.max_orders
         for transcript in decision.transcripts:
@@ -113,15 +113,13 @@ def attacked(
     return episode, run
 
 
-@pytest.mark.parametrize("each_symbol", [True, False])
+@pytest.mark.parametrize("portfolio", [False, True])
 @pytest.mark.parametrize("sub_agents", SUB_AGENTS)
 @pytest.mark.parametrize("manager", MANAGERS)
-def test_a_team_that_obeys_an_attacker_stays_within_the_limits(
-    manager: str, sub_agents: str, each_symbol: bool
-) -> None:
+def test_a_team_that_obeys_an_attacker_stays_within_the_limits(manager: str, sub_agents: str, portfolio: bool) -> None:
     engine = ScriptedEngine(codec(), {"manager": MANAGERS[manager], **SUB_AGENTS[sub_agents]})
-    _, run = attacked(engine, Window(180, 188, 2), each_symbol=each_symbol)
-    trades = manager.startswith(("all in", "another side")) or (manager == "every coin" and not each_symbol)
+    _, run = attacked(engine, Window(180, 188, 2), portfolio=portfolio)
+    trades = manager.startswith(("all in", "another side")) or (manager == "every coin" and portfolio)
     # Without a valid verdict nothing more may be held than is.
     unheard = manager == "all in, after asking" and sub_agents in ("raising", "useless")
     if trades and not unheard:
@@ -191,11 +189,11 @@ VERDICTS = st.one_of(
     risk=st.lists(VERDICTS, min_size=1, max_size=4),
     wait=st.integers(-1, 5),
     slices=st.integers(0, 4),
-    each_symbol=st.booleans(),
+    portfolio=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_whatever_is_answered_the_limits_hold(
-    manager: list[str], risk: list[str], wait: int, slices: int, each_symbol: bool, seed: int
+    manager: list[str], risk: list[str], wait: int, slices: int, portfolio: bool, seed: int
 ) -> None:
     orders = f'<tool_call>{{"name": "submit_orders", "arguments": {{"type": "market", "wait": {wait}, '
     answers = {
@@ -204,7 +202,7 @@ def test_whatever_is_answered_the_limits_hold(
         "risk_analyst": risk,
         "trader": [f'{orders}"slices": {slices}}}}}</tool_call>'],
     }
-    attacked(ScriptedEngine(codec(), anything(answers)), Window(180, 186, 2), each_symbol=each_symbol, seed=seed)
+    attacked(ScriptedEngine(codec(), anything(answers)), Window(180, 186, 2), portfolio=portfolio, seed=seed)
 
 
 class RandomTokens:
