@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,22 +28,20 @@ from typing import Any
 from backend.store.errors import StoreError
 from backend.store.folder_swap import DATABASE_FOLDER
 from backend.store.integrity.copies import keep_copy
+from backend.store.integrity.open_logs import NOTHING, Extent, OpenLogs, logs_of
 
 ACKNOWLEDGED = "acknowledged"
-MARK = (
-    "acknowledged.kept"  # is there wherever ACKNOWLEDGED was once: one that is missing is told from one that never was
-)
+# Is there wherever ACKNOWLEDGED was once: so one that is missing is told from one that never was.
+MARK = "acknowledged.kept"
 
 _MANIFEST = f"manifest/{0:020d}.manifest"
 _FIRST_LOG = slice(10, 18)  # in the manifest: number of the first log that is still needed, big-endian
 _READ_AT_ONCE = 1 << 20
 _READ_AT_OPENING = 64 << 20  # bytes of finished files that are read again at each opening
+_OTHERS_EVERY = 0.1  # seconds after which a line says of more than the logs: that changes a few times a minute at most
 _LONGEST = 1 << 20  # bytes of the file before it is begun anew
 
 _log = logging.getLogger(__name__)
-
-Extent = tuple[int, int]  # length of a file's beginning in bytes, and its CRC-32
-_NOTHING: Extent = (0, 0)
 
 
 class Damaged(StoreError):
@@ -86,6 +85,8 @@ class Acknowledged:
         self._descriptor: int | None = None
         self._length = 0
         self._manifest_seen: tuple[int, ...] | None = None
+        self._others_due = 0.0  # on the monotonic clock
+        self._open_logs = OpenLogs(self._root)
         self._noted = self._path.exists()
         self._state = self._read() if self._noted else _State()
         if self._noted:
@@ -99,9 +100,9 @@ class Acknowledged:
         """The engine is about to open, and may change files and repair what it takes for damaged. Raises
         `StoreError`."""
         if not self._state.closed and any(
-            (self._size(name) or 0) > self._state.logs.get(name, _NOTHING)[0] for name in self._logs()
+            (self._size(name) or 0) > self._state.logs.get(name, NOTHING)[0] for name in logs_of(self._root)
         ):
-            keep_copy(self._folder, [self._database / name for name in (*self._logs(), _MANIFEST)])
+            keep_copy(self._folder, [self._database / name for name in (*logs_of(self._root), _MANIFEST)])
         if self._noted:
             if self._state.closed:
                 self._state.manifest = self._manifest() or b""
@@ -111,7 +112,7 @@ class Acknowledged:
     def begin(self) -> None:
         """The engine is open, and what it holds is what is to be kept from now on. Raises `StoreError`."""
         files = {name: extent for name, extent in self._state.files.items() if self._size(name) is not None}
-        logs = {name: self._extended(name, _NOTHING) for name in self._logs()}
+        logs = {name: self._extended(name, NOTHING) for name in logs_of(self._root)}
         self._state = _State(logs, files, self._manifest() or b"")
         self._renew()
         try:
@@ -122,23 +123,19 @@ class Acknowledged:
     def note(self, *_: bytes) -> None:
         """What the log holds by now is acknowledged. Does nothing where nothing was written. Raises RuntimeError, as
         the engine does, where it cannot be noted."""
-        grown = {name: self._extended(name, self._state.logs.get(name, _NOTHING)) for name in self._logs()}
-        changed = {name: extent for name, extent in grown.items() if self._state.logs.get(name) != extent}
-        if not changed:
-            return
-        line: dict[str, Any] = {"logs": changed}
-        if gone := [name for name in self._state.logs if name not in grown]:
-            line["gone"] = gone
-        seen = self._identity(_MANIFEST)
-        if seen != self._manifest_seen:
-            line["manifest"] = (self._manifest() or b"").hex()
         try:
-            self._append(line)
+            if not (grown := self._open_logs.grown(self._state.logs)):
+                return
+            now = time.monotonic()
+            if now < self._others_due:
+                self._append(_grown_line(grown))
+                self._state.logs.update(grown)
+            else:
+                self._append_all(grown)
+                self._others_due = now + _OTHERS_EVERY
         except OSError as error:
             # Not acknowledged, then. In the words by which the engine tells of the same.
             raise RuntimeError(f"IO error: {self._path}: {error.strerror}") from error
-        self._manifest_seen = seen
-        self._state.take(line)
         if self._length > _LONGEST:
             try:
                 self._renew()
@@ -150,21 +147,20 @@ class Acknowledged:
         the disk is full, and may still change its files: nothing more is said then."""
         if self._descriptor is None:
             return
-        if self._logs():
+        if logs_of(self._root):
             self.abandon()
             return
         try:
-            self._append({"closed": True, "files": self._finished_files()})
+            self._append(_line({"closed": True, "files": self._finished_files()}))
         except OSError as error:
             _log.warning("%s cannot be written (%s): the next opening compares with what it said before", self._path,
                          error.strerror)  # fmt: skip
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the file, without a word on how it ended."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        """Let go of the files, without a word on how it ended."""
+        self._open_logs.close()
+        self._close()
 
     def verify(self) -> None:
         """Compare every byte of the finished files that the engine has not replaced since. Raises `Damaged`."""
@@ -208,7 +204,7 @@ class Acknowledged:
         size = self._size(name)
         if size is None or size < extent[0]:
             raise self._damaged(f"of {self._database / name}, {extent[0]} bytes were acknowledged; it has {size or 0}")
-        if self._extended(name, _NOTHING, extent[0]) != extent:
+        if self._extended(name, NOTHING, extent[0]) != extent:
             raise self._damaged(f"the first {extent[0]} bytes of {self._database / name} are not what was acknowledged")
 
     def _damaged(self, what: str) -> Damaged:
@@ -232,15 +228,9 @@ class Acknowledged:
                 continue
             found, before = self._identity(name), self._before.get(name)
             grown = name.startswith("vlog/") and found is not None and before is not None and found[0] == before[0]
-            known = self._state.files.get(name, _NOTHING) if grown or found == before else _NOTHING
+            known = self._state.files.get(name, NOTHING) if grown or found == before else NOTHING
             files[name] = self._extended(name, known)
         return files
-
-    def _logs(self) -> list[str]:
-        try:
-            return sorted(f"wal/{name}" for name in os.listdir(f"{self._root}/wal") if name.endswith(".wal"))
-        except FileNotFoundError:
-            return []
 
     def _manifest(self) -> bytes | None:
         try:
@@ -257,7 +247,7 @@ class Acknowledged:
     def _identity(self, name: str) -> tuple[int, ...] | None:
         """Differs once the file was written to or replaced."""
         try:
-            found = (self._database / name).stat()
+            found = os.stat(f"{self._root}/{name}")
         except FileNotFoundError:
             return None
         return found.st_ino, found.st_size, found.st_mtime_ns
@@ -267,7 +257,7 @@ class Acknowledged:
         length, checksum = known
         size = self._size(name) if until is None else until
         if size is None or size <= length:
-            return known if size is not None else _NOTHING
+            return known if size is not None else NOTHING
         try:
             with open(f"{self._root}/{name}", "rb", buffering=0) as file:
                 file.seek(length)
@@ -275,7 +265,7 @@ class Acknowledged:
                     checksum = zlib.crc32(part, checksum)
                     length += len(part)
         except FileNotFoundError:
-            return _NOTHING
+            return NOTHING
         return (length, checksum)
 
     def _read(self) -> _State:
@@ -316,15 +306,31 @@ class Acknowledged:
             if descriptor is not None:
                 os.close(descriptor)
             raise self._unwritable(error) from error
-        self.abandon()
+        self._close()
         self._descriptor, self._length, self._manifest_seen, self._noted = descriptor, len(content), seen, True
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _unwritable(self, error: OSError) -> StoreError:
         return StoreError(f"{self._path} cannot be written ({error.strerror}); free some space")
 
-    def _append(self, line: dict[str, Any]) -> None:
+    def _append_all(self, grown: dict[str, Extent]) -> None:
+        """Say how the logs have grown, and what else has changed."""
+        line: dict[str, Any] = {"logs": grown}
+        if gone := [name for name in self._state.logs if not self._open_logs.has(name)]:
+            line["gone"] = gone
+        seen = self._identity(_MANIFEST)
+        if seen != self._manifest_seen:
+            line["manifest"] = (self._manifest() or b"").hex()
+        self._append(_line(line))
+        self._manifest_seen = seen
+        self._state.take(line)
+
+    def _append(self, content: bytes) -> None:
         assert self._descriptor is not None
-        content = _line(line)
         try:
             _write(self._descriptor, content)
         except OSError:  # the next line must not stand behind a part of this one
@@ -334,7 +340,16 @@ class Acknowledged:
 
 
 def _line(document: dict[str, Any]) -> bytes:
-    text = json.dumps(document, separators=(",", ":")).encode()
+    return _with_checksum(json.dumps(document, separators=(",", ":")).encode())
+
+
+def _grown_line(grown: dict[str, Extent]) -> bytes:
+    """`_line` of `{"logs": grown}`, written by hand: the encoder would take longer than all else of a small write."""
+    logs = ",".join([f'"{name}":[{length},{checksum}]' for name, (length, checksum) in grown.items()])
+    return _with_checksum(f'{{"logs":{{{logs}}}}}'.encode())
+
+
+def _with_checksum(text: bytes) -> bytes:
     return b"%s %08x\n" % (text, zlib.crc32(text))
 
 
