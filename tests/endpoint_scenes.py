@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cryptosentinel.llm.endpoint.engine import EndpointSettings
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.openai_api.engine import OpenAIEngine
 from tests.mock_endpoint import MODEL, Answering, Endpoint, Reply, call, chat
@@ -31,8 +32,10 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 
     def build(endpoint: Endpoint | str, **settings: Any) -> OpenAIEngine:
         url = endpoint if isinstance(endpoint, str) else endpoint.url
-        arguments: dict[str, Any] = {"model": MODEL, "key_variable": VARIABLE, "timeout": 20.0, "retries": 2} | settings
-        made.append(OpenAIEngine(codec(), url, **arguments))
+        own = {name: settings.pop(name) for name in ("model", "key_variable", "newer_limit") if name in settings}
+        arguments: dict[str, Any] = {"model": MODEL, "key_variable": VARIABLE} | own
+        how = EndpointSettings(**({"timeout": 20.0, "retries": 2} | settings))
+        made.append(OpenAIEngine(codec(), url, **arguments, settings=how))
         return made[-1]
 
     yield build

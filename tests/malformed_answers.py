@@ -276,3 +276,16 @@ MALFORMED_TOOL_CALLS: tuple[tuple[object, Code], ...] = (
     ([function("consult_market_analyst", '{"symbol": "C1", "\ud800": 1}')], "bad_arguments"),
     *(([function(name, '{"positions": []}')], "unknown_tool") for name in (*LOOKALIKES, "", "\ud800", "get_risk")),
 )  # fmt: skip
+
+# Of these, what is an accent of a server and no fault of its model is read as what it means; None: it is a sound call.
+ACCENTS: tuple[tuple[object, Code | None], ...] = (
+    ([GOOD, GOOD], None),  # the first counts
+    ([GOOD] * 1000, None),
+    ([GOOD, function("consult_market_analyst", '"' + "x" * MAX_ANSWER_CHARS + '"')], None),
+    ([{"function": GOOD["function"]}], None),
+    ([function("consult_market_analyst", {"symbol": "C1"})], None),
+    ([function("consult_market_analyst", '{"symbol": "C1"}', strict=True)], None),
+    ([{"type": "function", "function": {"name": "get_risk"}}], "unknown_tool"),  # the manager's tools have no such one
+    ([function("consult_market_analyst", None)], "bad_arguments"),  # a coin is missing
+    ([function("consult_market_analyst", "")], "bad_arguments"),
+)

@@ -1,4 +1,4 @@
-"""Engines from the configuration: our own decoder, a vLLM server, or an endpoint with the OpenAI API."""
+"""Engines from the configuration: our own decoder, a vLLM server, or an endpoint."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from typing import Any
 from backend.config.engine import EngineConfig
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.conversation.budget import Price
+from cryptosentinel.llm.anthropic_api.engine import AnthropicEngine
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
+from cryptosentinel.llm.endpoint.engine import EndpointSettings
+from cryptosentinel.llm.endpoint.keys import key_variable_for
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import is_nano, load_model
@@ -21,7 +25,7 @@ from cryptosentinel.llm.vllm.engine import VllmEngine
 from cryptosentinel.llm.vllm.server import MODEL, ServerSettings, VllmServer
 from simulator.errors import UserError
 
-_OPENAI_URL = "https://api.openai.com/v1"
+_NO_PRICE = Price()  # of what runs on one's own machines
 # An endpoint counts in its own tokens, we count bytes. English and JSON have three to four bytes a token.
 _BYTES_PER_TOKEN = 3
 _VLLM_RANKS = (16, 32, 64, 128, 256)  # what `--max-lora-rank` of vLLM 0.32 accepts, from its default on
@@ -30,13 +34,15 @@ _VLLM_RANKS = (16, 32, 64, 128, 256)  # what `--max-lora-rank` of vLLM 0.32 acce
 @dataclass(frozen=True)
 class LoadedEngine:
     """An engine with its model: the codec of its conversations, the longest conversation in tokens of the codec (0: no
-    limit), and the model's name in the price table. `knows_tools`: it learnt the team's tools in a warm start.
-    `tools_apart`: the engine hands the tools of a request to the model, so that no prompt has to list them."""
+    limit), the model's name in the price table, and its shipped price (None where it is not known). `knows_tools`: it
+    learnt the team's tools in a warm start. `tools_apart`: the engine hands the tools of a request to the model, so that
+    no prompt has to list them."""
 
     engine: Engine
     codec: ChatFormat
     context_tokens: int
     model: str
+    price: Price | None = _NO_PRICE
     knows_tools: bool = False
     tools_apart: bool = False
 
@@ -49,9 +55,9 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     if not config.model:
         raise UserError(
             "engine.model is empty: name the model with --set engine.model=..., a folder of a Qwen3 model or, with "
-            "engine.kind=openai_api, what the endpoint calls it"
+            "engine.provider=... or engine.kind=openai_api, what the endpoint calls it"
         )
-    if config.kind == "openai_api":
+    if config.at_endpoint:
         return _at_an_endpoint(config)
     return _in_this_process(config) if config.kind == "local" else served_engine(config, Path(config.model))
 
@@ -102,16 +108,33 @@ def _in_this_process(config: EngineConfig) -> LoadedEngine:
 
 
 def _at_an_endpoint(config: EngineConfig) -> LoadedEngine:
-    codec = make_byte_codec()
-    engine = OpenAIEngine(
-        codec,
-        config.url or _OPENAI_URL,
-        config.model,
-        key_variable=config.key_variable,
+    codec, provider = make_byte_codec(), config.endpoint
+    url = config.url or (provider.url if provider is not None else "")
+    settings = EndpointSettings(
         concurrency=config.concurrency,
         requests_per_minute=config.requests_per_minute,
         timeout=config.timeout,
         retries=config.retries,
+        structured=config.structured,
+        thinking_tokens=config.thinking_tokens,
+        cut_off_retries=config.cut_off_retries,
+        reasoning_effort=config.reasoning_effort,
+        top_p=config.top_p,
+        extra_body=config.extra_body,
     )
-    engine.check()
-    return LoadedEngine(engine, codec, _BYTES_PER_TOKEN * config.context_tokens, config.model, tools_apart=True)
+    kind = AnthropicEngine if config.kind == "anthropic_api" else OpenAIEngine
+    engine = kind(
+        codec,
+        url,
+        config.model,
+        key_variable=key_variable_for(config.key_variable, () if provider is None else provider.key_variables),
+        newer_limit=provider is not None and provider.newer_limit,
+        settings=settings,
+    )
+    try:
+        engine.check()
+    except UserError as error:
+        hint = "" if provider is None or not provider.hint else f" ({provider.title}: {provider.hint})"
+        raise UserError(f"{error}{hint}") from None
+    context = _BYTES_PER_TOKEN * config.context_tokens
+    return LoadedEngine(engine, codec, context, config.model, config.price(config.model), tools_apart=True)

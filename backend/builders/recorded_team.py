@@ -14,8 +14,8 @@ from backend.config.schema import TeamConfig
 from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
 from cryptosentinel.llm.cassette.engine import CallRecorder, Cassette, record
 from cryptosentinel.llm.cassette.files import HEADER
+from cryptosentinel.llm.endpoint.engine import EndpointEngine
 from cryptosentinel.llm.engine import Sampling
-from cryptosentinel.llm.openai_api.engine import OpenAIEngine
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.team import Team, TeamSettings
 from simulator.errors import UserError
@@ -29,7 +29,7 @@ def is_cassette(folder: Path) -> bool:
 def recording(loaded: LoadedTeam, folder: Path) -> tuple[LoadedTeam, CallRecorder]:
     """The team with a recorder around its engine, and the recorder, which the caller closes. Calls that the folder
     already has are not made again. Raises `UserError` for a folder that cannot be used."""
-    in_bytes = isinstance(loaded.engine, ScriptedEngine | OpenAIEngine)
+    in_bytes = isinstance(loaded.engine, ScriptedEngine | EndpointEngine)
     settings = {"name": loaded.name, "team": asdict(loaded.team.settings), "budget": asdict(loaded.budget)}
     recorder = record(
         loaded.engine,
@@ -72,4 +72,4 @@ def _settings(document: Mapping[str, Any]) -> TeamSettings:
 
 def _budget(document: Mapping[str, Any]) -> Budget:
     spans = {name: TypeAdapter(SpendingLimits).validate_python(document[name]) for name in ("decision", "day", "run")}
-    return Budget(**spans, price=TypeAdapter(Price).validate_python(document["price"]))
+    return Budget(**spans, price=TypeAdapter(Price | None).validate_python(document["price"]))

@@ -14,7 +14,7 @@ from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import roles_of
-from cryptosentinel.conversation.budget import Budget
+from cryptosentinel.conversation.budget import Budget, Price
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Engine, Sampling
@@ -119,22 +119,23 @@ def configured_team(name: str, config: Config, *, trained: bool = True) -> Loade
     """
     if name == SCRIPTED:
         return scripted_team(config.team)
-    loaded, model = _on_its_engine(name, config, trained)
+    loaded, model, price = _on_its_engine(name, config, trained)
     settings = loaded.team.settings
     settings = replace(settings, sampling=replace(settings.sampling, constrained=config.engine.constrained))
     team = Team(loaded.team.codec, loaded.team.version_of, settings)
-    return replace(loaded, team=team, budget=config.budget.budget(model))
+    return replace(loaded, team=team, budget=config.budget.budget(model, price))
 
 
-def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam, str]:
-    """A team on the engine of the configuration, and its model's name in the table of prices."""
+def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam, str, Price | None]:
+    """A team on the engine of the configuration, its model's name in the table of prices, and its shipped price."""
     if name == PROMPTED:
         prompted = load_engine(config.engine)
-        name = f"{PROMPTED} {prompted.model}"
-        return team_over(name, prompted, config.team, config.training.temperature), prompted.model
-    if config.engine.kind == "openai_api":
+        over = team_over(f"{PROMPTED} {prompted.model}", prompted, config.team, config.training.temperature)
+        return over, prompted.model, prompted.price
+    if config.engine.at_endpoint:
         raise UserError(
-            f"the team in {name} was trained here, so it cannot run at an endpoint (engine.kind = openai_api): use "
+            f"the team in {name} was trained here, so it cannot run at an endpoint (engine.kind = "
+            f"{config.engine.kind}): use "
             "engine.kind=local or vllm, or --team model for the endpoint's own"
         )
     folder = Path(name)
@@ -145,7 +146,7 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
         settings = loaded.team.settings
         room = min(config.engine.context_tokens or settings.context_tokens, settings.context_tokens)
         team = Team(loaded.team.codec, loaded.team.version_of, replace(settings, context_tokens=room))
-        return replace(loaded, team=team), base.resolve().name
+        return replace(loaded, team=team), base.resolve().name, Price()
     trained_with = manifest.config
     asked = config.engine.model_copy(update={"empty_think": trained_with.engine.empty_think})
     served = served_engine(asked, base, largest_rank(trained_with.training))
@@ -159,7 +160,7 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
             adapter = export_adapter(policies, role, exported / policies.version(role))
             served.engine.publish(role, adapter.version, adapter.folder)
     working = trained_with.team.model_copy(update={"memory": config.team.memory})
-    return team_over(_label(folder, trained), served, working, trained_with.training.temperature), served.model
+    return team_over(_label(folder, trained), served, working, trained_with.training.temperature), served.model, Price()
 
 
 def _label(folder: Path, trained: bool) -> str:

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from backend.config.base import Section
+from backend.config.prices import shipped_price
 from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
+from cryptosentinel.llm.endpoint.adaptation import Structured
+from cryptosentinel.llm.endpoint.http import is_loopback
+from cryptosentinel.llm.endpoint.keys import AUTOMATIC
+from cryptosentinel.llm.endpoint.providers import PROVIDERS, Provider, provider_at
 from simulator.errors import UserError
 
 _NO_LIMITS = SpendingLimits()
 
 Money = Annotated[float, Field(ge=0.0, le=1e6)]
+# Fields of a request that settings and the team decide, or that would hold a secret.
+_RESERVED = (
+    "model", "messages", "system", "tools", "tool_choice", "stream", "temperature", "seed", "max_tokens", "n",
+    "max_completion_tokens", "parallel_tool_calls", "response_format", "top_p", "reasoning_effort",
+)  # fmt: skip
+_SECRETS = ("api_key", "apikey", "authorization", "x-api-key", "token", "password")
 
 
 class EngineConfig(Section):
     """What the roles' models run on. The scripted team needs none of it."""
 
-    kind: Literal["local", "vllm", "openai_api"] = Field(
+    provider: Literal["", "openai", "anthropic", "google", "openrouter", "ollama", "vllm", "llama_cpp"] = Field(
+        "", description="whose endpoint answers: sets kind, url and key_variable where these are not given"
+    )
+    kind: Literal["local", "vllm", "openai_api", "anthropic_api"] = Field(
         "local",
-        description="in this process, on vLLM servers, or at any endpoint like OpenAI's (not for training)",
+        description="in this process, on vLLM servers, at any endpoint like OpenAI's, or at Anthropic's (the last two "
+        "not for training)",
     )
     model: str = Field(
         "", description="model of the team 'model', which was not trained: a folder, or its name at the endpoint"
     )
     url: str = Field(
-        "", description="endpoint, as http://localhost:8000/v1; empty: vllm starts its own, openai_api is OpenAI"
+        "", description="endpoint, as http://localhost:8000/v1; empty: the provider's own, and vllm starts one"
     )
     served_model: str = Field(
         "", description="vllm at a URL: what the server calls the model; empty: as `model` is given here"
@@ -36,7 +51,29 @@ class EngineConfig(Section):
         description="begin answers with an empty <think> block, which turns thinking off in Qwen3's hybrid models",
     )
     key_variable: str = Field(
-        "OPENAI_API_KEY", description="openai_api: environment variable that holds its key; empty: it wants none"
+        AUTOMATIC,
+        description="endpoint: environment variable that holds its key; 'auto': the provider's usual one, and none at "
+        "another url; empty: it wants none",
+    )
+    structured: Structured = Field(
+        "tool_choice",
+        description="endpoint: how an answer is made a call; what it refuses gives way to the next of these",
+    )
+    thinking_tokens: int = Field(
+        8192,
+        ge=0,
+        le=200_000,
+        description="endpoint: tokens for the thoughts of a model that has any, beside its answer",
+    )
+    cut_off_retries: int = Field(
+        2, ge=0, le=5, description="endpoint: an answer that was cut off is asked again so often, with twice the room"
+    )
+    reasoning_effort: Literal["", "none", "minimal", "low", "medium", "high", "xhigh", "max"] = Field(
+        "", description="endpoint: how much its model thinks; empty: as it does by itself"
+    )
+    top_p: float = Field(1.0, gt=0.0, le=1.0, description="endpoint: sample from the likeliest tokens of this share")
+    extra_body: dict[str, JsonValue] = Field(
+        default_factory=dict, description="endpoint: further fields of each request, as {top_k = 20}"
     )
     python: str = Field("", description="vllm: the Python that has vLLM, to start a server with; empty: this one")
     gpu_share: float = Field(
@@ -53,21 +90,68 @@ class EngineConfig(Section):
     concurrency: int = Field(16, ge=1, le=1024, description="requests that a server has at a time")
     requests_per_minute: int = Field(0, ge=0, le=1_000_000, description="at most so many; 0: any number")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_of_provider(cls, values: Any) -> Any:
+        """A provider says which engine it is, where nothing else does."""
+        known = PROVIDERS.get(str(values.get("provider"))) if isinstance(values, dict) else None
+        return values if known is None or "kind" in values else {**values, "kind": known.api}
+
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.kind == "openai_api" and self.constrained:
+        if self.provider and self.kind != PROVIDERS[self.provider].api:
+            raise ValueError(
+                f"provider = {self.provider} is asked by kind = {PROVIDERS[self.provider].api}, not {self.kind}: leave "
+                "one of them out"
+            )
+        if self.at_endpoint and self.constrained:
             raise ValueError(
                 "constrained = true needs an engine that takes a grammar: set kind to local or vllm, or leave "
                 "constrained out"
             )
         if self.url and self.kind == "local":
             raise ValueError(f"url = {self.url} is given, but kind = local runs here: set kind, or leave url out")
+        secret = next((name for name in self.extra_body if name.lower() in _SECRETS), None)
+        if secret is not None:
+            raise ValueError(
+                f"extra_body.{secret} would keep a secret in the run's record: name the key's variable in key_variable"
+            )
+        reserved = next((name for name in self.extra_body if name in _RESERVED), None)
+        if reserved is not None:
+            raise ValueError(f"extra_body.{reserved} is decided by other settings: leave it out")
         if self.gpu_share and (self.kind != "vllm" or self.url):
             raise ValueError(
                 f"gpu_share = {self.gpu_share:g} is of a vLLM server that is started here, but "
                 f"{f'url = {self.url} names one' if self.url else f'kind = {self.kind}'}: leave gpu_share out"
             )
         return self
+
+    @property
+    def at_endpoint(self) -> bool:
+        """Whether an endpoint answers, of which only its text is known."""
+        return self.kind in ("openai_api", "anthropic_api")
+
+    @property
+    def endpoint(self) -> Provider | None:
+        """The provider that answers; None for an address that is no provider's."""
+        if self.provider:
+            return PROVIDERS[self.provider]
+        if not self.at_endpoint:
+            return None
+        if self.url:
+            return provider_at(self.url)
+        return PROVIDERS["openai" if self.kind == "openai_api" else "anthropic"]
+
+    def price(self, model: str) -> Price | None:
+        """The shipped price of `model` where this engine runs it; None where it is not known.
+
+        What runs on machines of one's own has the price 0: a local model, vLLM, and servers at this very machine.
+        """
+        there = self.endpoint
+        if not self.at_endpoint or (there is not None and not there.paid) or is_loopback(self.url):
+            return Price()
+        own = there is not None and (not self.url or provider_at(self.url) is there)
+        return shipped_price(there.name, model) if own and there is not None else None
 
 
 class SpendingConfig(Section):
@@ -91,19 +175,23 @@ class BudgetConfig(Section):
     run: SpendingConfig = Field(default_factory=SpendingConfig, description="of the whole run of one team")
     prices: dict[str, tuple[Money, Money, Money]] = Field(
         default_factory=dict,
-        description="by model: quote currency per million tokens read, read from the cache, and sampled",
+        description="by model: quote currency per million tokens read, read from the cache, and sampled; before the "
+        "shipped table",
     )
 
-    def budget(self, model: str) -> Budget:
-        """The budget of a team that thinks with `model`. Raises `UserError` for a limit on money without a price."""
-        price = self.prices.get(model)
+    def budget(self, model: str, shipped: Price | None) -> Budget:
+        """The budget of a team that thinks with `model`, whose price is the user's or else the `shipped` one.
+
+        Raises `UserError` for a limit on money without a price.
+        """
+        own = self.prices.get(model)
+        price = shipped if own is None else Price(*own)
         spans = {"decision": self.decision, "day": self.day, "run": self.run}
         limited = [name for name, span in spans.items() if span.money]
-        if limited and price is None:
+        # What runs on one's own machines has the price 0, under which the limit would never be reached.
+        if limited and (price is None or (own is None and price == Price())):
             raise UserError(
-                f"budget.{limited[0]}.money is set, but budget.prices has no price of the model '{model}': add "
+                f"budget.{limited[0]}.money is set, but no price of the model '{model}' is known: add "
                 f'"{model}" = [read, cached, sampled] to [budget.prices], or leave the limit out'
             )
-        return Budget(
-            self.decision.limits(), self.day.limits(), self.run.limits(), Price() if price is None else Price(*price)
-        )
+        return Budget(self.decision.limits(), self.day.limits(), self.run.limits(), price)

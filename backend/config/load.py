@@ -270,6 +270,8 @@ def _allowed(info: FieldInfo) -> str:
         return f"table by {', '.join(names)}, each with any of {', '.join(entry.model_fields)}"
     if get_origin(info.annotation) is dict:
         width = len(get_args(get_args(info.annotation)[1]))
+        if get_origin(get_args(info.annotation)[1]) is not tuple:
+            return "table of values as JSON has them"
         return f"table, each entry a list of {width} numbers from 0 up"
     words = [_TYPES.get(info.annotation, "list")]
     for rule in info.metadata:

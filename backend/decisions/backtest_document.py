@@ -52,11 +52,13 @@ class RoleInference(BaseModel):
 
 class InferenceCost(RoleInference):
     """What a team's inference took in a backtest, in all and by role. `exhausted` conversations ended for want of
-    budget; `engine` is `Throughput.metrics`, empty where a cassette answered."""
+    budget; `engine` is `Throughput.metrics`, empty where a cassette answered. Where the model's price was not known,
+    `priced` is False and the money, which is 0, says nothing."""
 
     roles: dict[str, RoleInference]
     exhausted: int
     engine: dict[str, Number]
+    priced: bool = True
 
 
 class RejectionDocument(BaseModel):
@@ -277,5 +279,6 @@ def inference_cost(ledger: Ledger, throughput: Throughput, from_cassette: bool =
         **asdict(ledger.run),
         roles={role: RoleInference(**asdict(spending)) for role, spending in ledger.roles.items()},
         exhausted=ledger.exhausted,
+        priced=ledger.budget.price is not None,
         engine={} if from_cassette else throughput.metrics(),
     )

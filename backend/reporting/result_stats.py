@@ -220,6 +220,8 @@ def inference_cost_line(result: BacktestDocument) -> str | None:
     if spent.money:
         left = 100 * result.return_after_inference
         text += f"; it cost {spent.money:,.4g}, which leaves a return of {left:+.2f} %"
+    if not spent.priced:
+        text += "; it cost money, and the price is unknown (add the model to budget.prices)"
     if spent.exhausted:
         text += f"; {spent.exhausted} conversations ended because the budget was spent"
     if engine and engine["failures"]:

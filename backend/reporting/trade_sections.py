@@ -110,14 +110,19 @@ def inference_block(window: WindowResult) -> Table | None:
         return None
     start = window.main_result.equity[0]
     rows = [
-        TableRow(role_title(role), {**cost.model_dump(), "share": cost.money / start, "left": None})
+        TableRow(role_title(role), {**cost.model_dump(), **_money(cost.money, start, spent.priced), "left": None})
         for role, cost in spent.roles.items()
     ]
     left = window.main_result.return_after_inference
-    whole = {**spent.model_dump(), "share": spent.money / start, "left": left}
+    whole = {**spent.model_dump(), **_money(spent.money, start, spent.priced), "left": left if spent.priced else None}
     line = inference_cost_line(window.main_result) or ""
     caption = f"{line[:1].upper()}{line[1:]}. Good: it leaves most of what trading earned."
     return Table("What inference cost", caption, _INFERENCE_COLUMNS, (*rows, TableRow("All", whole, main=True)), "Role")
+
+
+def _money(money: float, start: float, priced: bool) -> dict[str, float | None]:
+    """Money and its share of the equity at the start; None where the price is not known."""
+    return {"money": money, "share": money / start} if priced else {"money": None, "share": None}
 
 
 def settings_block(settings: Mapping[str, Any]) -> Table | Missing:

@@ -141,7 +141,7 @@ def check_trainable(config: Config) -> None:
             f"training.scenario_source = 'beliefs' is for {MOST_COINS} coins at most, and market.coins = "
             f"{config.market.coins}: use 'truth', or fewer coins"
         )
-    if config.engine.kind == "openai_api":
+    if config.engine.at_endpoint:
         raise ConfigError(
             "engine.kind = openai_api gives no log-probs of what its model sampled, so it cannot be trained: use "
             "local or vllm"

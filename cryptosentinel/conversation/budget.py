@@ -17,16 +17,20 @@ MEASURES = ("calls", "tokens", "seconds", "money")
 
 @dataclass(frozen=True)
 class Price:
-    """What a model costs, in quote currency per million tokens: read, read from the cache, sampled."""
+    """What a model costs, in quote currency per million tokens: read, read from the cache, sampled, and written into
+    the cache (None: as read)."""
 
     prompt: float = 0.0
     cached: float = 0.0
     sampled: float = 0.0
+    written: float | None = None
 
     def of(self, usage: Usage) -> float:
         """Money for `usage`."""
-        fresh = usage.prompt - usage.cached
-        return (fresh * self.prompt + usage.cached * self.cached + usage.sampled * self.sampled) / _MILLION
+        written = usage.written * (self.prompt if self.written is None else self.written)
+        fresh = usage.prompt - usage.cached - usage.written
+        read = fresh * self.prompt + usage.cached * self.cached + written
+        return (read + usage.sampled * self.sampled) / _MILLION
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,8 @@ class Spending:
     money: float = 0.0
 
     def add(self, usage: Usage, money: float) -> None:
-        """One more request."""
-        self.calls += 1
+        """One more answer, with the further requests that it took."""
+        self.calls += 1 + usage.retried
         self.tokens += usage.tokens
         self.seconds += usage.seconds
         self.money += money
@@ -66,12 +70,12 @@ class Spending:
 
 @dataclass(frozen=True)
 class Budget:
-    """The limits of a team, and the price of its model."""
+    """The limits of a team, and the price of its model; None where it is not known."""
 
     decision: SpendingLimits = SpendingLimits()
     day: SpendingLimits = SpendingLimits()
     run: SpendingLimits = SpendingLimits()
-    price: Price = Price()
+    price: Price | None = Price()
 
 
 @dataclass
@@ -123,8 +127,9 @@ class DecisionBudget:
         return found
 
     def book(self, role: str, usage: Usage) -> float:
-        """Book one request of `role`; returns its price."""
-        money = self._ledger.budget.price.of(usage)
+        """Book one request of `role`; returns its price, 0 where that is not known."""
+        price = self._ledger.budget.price
+        money = 0.0 if price is None else price.of(usage)
         for spent in (*self._spent.values(), self._ledger.roles.setdefault(role, Spending())):
             spent.add(usage, money)
         return money

@@ -41,12 +41,19 @@ class Request:
 @dataclass(frozen=True)
 class Usage:
     """What a completion took: tokens of the prompt, how many of them were known from before, sampled tokens, and the
-    seconds from the request to the answer (those of the whole batch, where it was one of a batch)."""
+    seconds from the request to the answer (those of the whole batch, where it was one of a batch).
+
+    `reasoning` of the sampled tokens were thoughts, where the engine tells. `written` tokens of the prompt went into a
+    cache that is paid for. `retried` counts the further requests of an answer that was cut off; what they took is in
+    the other numbers."""
 
     prompt: int = 0
     cached: int = 0
     sampled: int = 0
     seconds: float = 0.0
+    reasoning: int = 0
+    written: int = 0
+    retried: int = 0
 
     @property
     def tokens(self) -> int:
@@ -60,6 +67,9 @@ class Usage:
             self.cached + other.cached,
             self.sampled + other.sampled,
             self.seconds + other.seconds,
+            self.reasoning + other.reasoning,
+            self.written + other.written,
+            self.retried + other.retried,
         )
 
 

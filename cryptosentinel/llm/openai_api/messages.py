@@ -1,49 +1,44 @@
 """A conversation as the messages of a chat-completions endpoint, and an endpoint's answer as an assistant's text.
 
 The form is that of OpenAI's chat completions (`messages`, `tools`, `tool_calls`, `choices`, `usage`), which Ollama,
-vLLM and most commercial endpoints share. What an endpoint returns is untrusted: nothing of it is repaired, and whatever
-is wrong with a call is left to `tool_calls.parse` to find.
+vLLM and most commercial endpoints share, each with an accent of its own: arguments as an object instead of JSON in a
+string, no type, no id, no arguments at all where there are none, thoughts in fields of three names or in the text.
+These accents are a server's and are read as what they mean. What the model said is untrusted: nothing of it is
+repaired, and whatever is wrong with a call is left to `tool_calls.parse` to find.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, MalformedCall, read_call, render_tool_calls
+from cryptosentinel.llm.endpoint.answer import Answer, CallForm, Dialect, Garbled, count_of, read_json
+from cryptosentinel.protocol.tool_calls import (
+    MAX_ANSWER_CHARS,
+    MalformedCall,
+    read_call,
+    render_call,
+    render_tool_calls,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what OpenAI accepts as a function's name; others accept no less
-_MAX_DEPTH = 40  # of an answer's JSON; a sound one has nine levels
-_BRACKETS = re.compile(r"[][{}]")
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)  # of JSON, the last one perhaps not closed
+_THOUGHT = re.compile(r"\A\s*<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
+_FENCE = re.compile(r"\A\s*```(?:json)?\s*(.*?)\s*```\s*\Z", re.DOTALL)
+_THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")  # DeepSeek and vLLM, OpenRouter and Ollama, others
+_CUT_OFF = ("length", "max_tokens", "MAX_TOKENS")
 
 
-class Garbled(Exception):
-    """What came is no chat completion. The message says how, and may quote it: clean it before it is shown."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What an endpoint said. `text` is at most one character longer than a role may say, which is enough to refuse it
-    as too long. `finished` is False where the endpoint stopped at the limit of tokens. `prompt`, `cached` and `sampled`
-    count the endpoint's tokens, `prompt` and `sampled` being None where it does not tell."""
-
-    text: str
-    finished: bool
-    prompt: int | None
-    cached: int
-    sampled: int | None
-
-
-def to_messages(turns: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
+def to_messages(
+    turns: Sequence[dict[str, str]], kept: Sequence[Mapping[str, Any]] | None = None
+) -> list[dict[str, Any]]:
     """The turns of `ChatFormat.messages` as messages.
 
     A turn of the assistant that is a call, and is followed by a tool's answer, becomes `tool_calls`, and the answer a
     message of `tool` with the call's id. Whatever else the assistant said stays its content (a malformed call too:
-    endpoints refuse one in `tool_calls`), and a tool's answer to it becomes the user's.
+    endpoints refuse one in `tool_calls`), and a tool's answer to it becomes the user's. `kept` is by turn what an
+    endpoint wants back with it: `call`, fields of the call, and `message`, fields of the message.
     """
     messages: list[dict[str, Any]] = []
     call_id: str | None = None
@@ -61,21 +56,23 @@ def to_messages(turns: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
             messages.append({"role": turn["role"], "content": turn["content"]})
             continue
         call_id = f"call{number:05d}"  # Mistral takes ids of exactly nine letters and digits, the others any
-        call = {"id": call_id, "type": "function", "function": function}
-        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        own = kept[number] if kept else {}
+        call = {"id": call_id, "type": "function", "function": function, **own.get("call", {})}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call], **own.get("message", {})})
     return messages
 
 
-def read_answer(body: bytes) -> Answer:
+def read_answer(body: bytes, *, as_json: bool = False) -> Answer:
     """Read the body of a chat completion.
 
-    Calls in `tool_calls` become text by `render_tool_calls`; the content beside them, which endpoints use for remarks,
-    is left out unless it holds a call of its own. Without `tool_calls` the content is the text, or else the refusal.
+    The first call in `tool_calls` becomes text by `render_tool_calls`; the content beside it, which endpoints use for
+    remarks, is left out unless it holds a call of its own. Without `tool_calls` the content is the text, or else the
+    refusal; with `as_json` a content that is a JSON object with name and arguments is a call. Thoughts are left out.
 
     Raises:
         Garbled: it is not JSON, has no message, or is an error that was sent as a success.
     """
-    document = _read(body)
+    document = read_json(body)
     if not isinstance(document, dict):
         raise Garbled("JSON that is no object")
     choices = document.get("choices")
@@ -85,36 +82,125 @@ def read_answer(body: bytes) -> Answer:
         error = document.get("error")
         error = error.get("message") if isinstance(error, dict) else error
         raise Garbled(f"an error: {error}" if isinstance(error, str) else "JSON without a choice's message")
-    content, refusal = message.get("content"), message.get("refusal")
-    spoken = content if isinstance(content, str) else refusal if isinstance(refusal, str) else ""
-    text = render_tool_calls(message.get("tool_calls"))
+    spoken = _spoken(message)
+    thoughts = any(isinstance(message.get(name), str) and message[name].strip() for name in _THOUGHT_FIELDS)
+    without = _THOUGHT.sub("", spoken, count=1)
+    thoughts, spoken = thoughts or without != spoken, without
+    calls = message.get("tool_calls")
+    made = calls if isinstance(calls, list) else []
+    text = render_tool_calls([_plain(made[0])] if made else calls)
+    form: CallForm = "tool_calls" if text else "tag" if "<tool_call>" in spoken else "none"
     if not text or "<tool_call>" in spoken:
         text = f"{spoken}\n{text}" if text else spoken
-    usage = document.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    details = usage.get("prompt_tokens_details")
-    prompt = _count(usage.get("prompt_tokens"))
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    if form == "none" and as_json and (call := _json_call(spoken)) is not None:
+        form, text = "json", call
+    finish = choice.get("finish_reason")
+    counts = _counts(document.get("usage"))
     return Answer(
         text=text[: MAX_ANSWER_CHARS + 1],
-        finished=choice.get("finish_reason") != "length",
-        prompt=prompt,
-        cached=min(cached or 0, prompt or 0),
-        sampled=_count(usage.get("completion_tokens")),
+        finished=finish not in _CUT_OFF,
+        thought=thoughts or counts.get("reasoning", 0) > 0,
+        dialect=Dialect(
+            form=form,
+            arguments=_kind_of_arguments(made),
+            calls=len(made),
+            finish=finish if isinstance(finish, str) else "",
+            identified=bool(made and isinstance(made[0], dict) and made[0].get("id")),
+        ),
+        kept=_kept(message, made),
+        **counts,
     )
 
 
-def model_names(body: bytes) -> list[str] | None:
-    """The models that the body of an endpoint's list names; None where it is no such list."""
+def call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The JSON schema of one call of any of the tools."""
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "enum": [tool["function"]["name"]]},
+                "arguments": {key: value for key, value in tool["function"]["parameters"].items() if key != "$defs"},
+            },
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    definitions: dict[str, Any] = {}
+    for tool in tools:
+        definitions |= tool["function"]["parameters"].get("$defs", {})
+    schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    return schema | ({"$defs": definitions} if definitions else {})
+
+
+def _spoken(message: Mapping[str, Any]) -> str:
+    """The text of a message, which some write in parts."""
+    content, refusal = message.get("content"), message.get("refusal")
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        content = "".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) else refusal if isinstance(refusal, str) else ""
+
+
+def _plain(call: Any) -> Any:
+    """A call without its server's accent: as OpenAI would write what it means."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or call.get("type", "function") != "function":
+        return call
+    arguments = function.get("arguments", "")
+    if isinstance(arguments, dict):
+        arguments = json.dumps(arguments)
+    elif arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        arguments = "{}"
+    return {"type": "function", "function": {"name": function.get("name"), "arguments": arguments}}
+
+
+def _json_call(text: str) -> str | None:
+    """The call that a JSON object in a text is; None where it is none."""
+    fenced = _FENCE.match(text)
     try:
-        document = _read(body)
-    except Garbled:
+        value = json.loads(fenced.group(1) if fenced else text)
+    except (ValueError, RecursionError):
         return None
-    entries = document.get("data") if isinstance(document, dict) else None
-    if not isinstance(entries, list):
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return None
-    names = [entry.get("id") for entry in entries if isinstance(entry, dict)]
-    return [name for name in names if isinstance(name, str)]
+    arguments = value.get("arguments")
+    return render_call(value["name"], arguments) if isinstance(arguments, dict) else None
+
+
+def _kind_of_arguments(made: Sequence[Any]) -> str:
+    function = made[0].get("function") if made and isinstance(made[0], dict) else None
+    return type(function.get("arguments")).__name__ if isinstance(function, dict) else ""
+
+
+def _kept(message: Mapping[str, Any], made: Sequence[Any]) -> dict[str, Any]:
+    """What must come back with this turn: the signature of Google's thoughts, and OpenRouter's details of them."""
+    kept: dict[str, Any] = {}
+    extra = made[0].get("extra_content") if made and isinstance(made[0], dict) else None
+    if isinstance(extra, dict):
+        kept["call"] = {"extra_content": extra}
+    details = message.get("reasoning_details")
+    if isinstance(details, list) and details:
+        kept["message"] = {"reasoning_details": details}
+    return kept
+
+
+def _counts(usage: Any) -> dict[str, Any]:
+    """The tokens that an endpoint counted, as fields of an answer."""
+    usage = usage if isinstance(usage, dict) else {}
+    read, sampled = count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens"))
+    of_prompt, of_answer = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    cached = count_of(of_prompt.get("cached_tokens")) if isinstance(of_prompt, dict) else None
+    reasoning = count_of(of_answer.get("reasoning_tokens")) if isinstance(of_answer, dict) else None
+    total = count_of(usage.get("total_tokens"))
+    if read is not None and sampled is not None and reasoning and total == read + sampled + reasoning:
+        sampled += reasoning  # Google and xAI count thoughts beside the answer; both are paid for
+    return {
+        "prompt": read,
+        "cached": min(cached or 0, read or 0),
+        "sampled": sampled,
+        "reasoning": min(reasoning or 0, sampled or 0),
+    }
 
 
 def _function(text: str) -> dict[str, str] | None:
@@ -129,21 +215,3 @@ def _function(text: str) -> dict[str, str] | None:
         return {"name": name, "arguments": json.dumps(arguments, allow_nan=False)}
     except ValueError:  # 1e999 is read as an infinity, which JSON cannot say
         return None
-
-
-def _read(body: bytes) -> Any:
-    text = body.decode("utf-8", "replace")
-    depth = 0
-    for bracket in _BRACKETS.findall(_STRING.sub("", text)):
-        depth += 1 if bracket in "[{" else -1
-        if depth > _MAX_DEPTH:  # before Python's own limit, which depends on how deep the caller stands
-            raise Garbled("JSON nested too deep")
-    try:
-        return json.loads(text)
-    except ValueError:
-        page = text[:200].lstrip().lower().startswith(("<!doctype", "<html"))
-        raise Garbled("a web page" if page else "no JSON") from None
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None

@@ -84,7 +84,7 @@ def test_a_budget_ends_inference_and_the_report_says_so(command: Run, nano: Path
         (["engine.model=nowhere"], "there is no model folder nowhere"),
         (["engine.kind=openai_api", "engine.constrained=true"], "constrained = true needs an engine"),
         (["engine.url=http://localhost:1"], "kind = local runs here"),
-        (["engine.model={nano}", "budget.run.money=1"], "budget.prices has no price of the model 'nano'"),
+        (["engine.model={nano}", "budget.run.money=1"], "no price of the model 'nano' is known"),
         (["engine.model={nano}", "budget.prices.nano=[1,2]"], "each entry a list of 3 numbers"),
     ],
 )
@@ -106,10 +106,14 @@ def test_a_trained_team_does_not_run_at_an_endpoint(tmp_path: Path) -> None:
 
 def test_a_limit_on_money_needs_a_price() -> None:
     limited = BudgetConfig.model_validate({"run": {"money": 5.0}, "prices": {"a": (1.0, 0.5, 2.0)}})
-    assert limited.budget("a") == Budget(run=SpendingLimits(money=5.0), price=Price(1.0, 0.5, 2.0))
-    with pytest.raises(UserError, match=r"budget.run.money is set, but budget.prices has no price of the model 'b'"):
-        limited.budget("b")
-    assert BudgetConfig().budget("b") == Budget()
+    assert limited.budget("a", None) == Budget(run=SpendingLimits(money=5.0), price=Price(1.0, 0.5, 2.0))
+    with pytest.raises(UserError, match=r"budget.run.money is set, but no price of the model 'b' is known"):
+        limited.budget("b", None)
+    with pytest.raises(UserError, match="no price of the model 'b'"):
+        limited.budget("b", Price())  # the limit would never be reached
+    assert limited.budget("b", Price(3.0)).price == Price(3.0)
+    assert BudgetConfig().budget("b", Price()) == Budget()
+    assert BudgetConfig().budget("b", None).price is None
     with pytest.raises(ConfigError, match=r"prices\.a"):
         config_from_dict({"budget": {"prices": {"a": [1, 2, -3]}}})
 

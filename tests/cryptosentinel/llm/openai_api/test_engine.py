@@ -31,7 +31,7 @@ from tests.endpoint_scenes import (
     request,
     text_of,
 )
-from tests.malformed_answers import MALFORMED_TOOL_CALLS
+from tests.malformed_answers import ACCENTS, MALFORMED_TOOL_CALLS
 from tests.mock_endpoint import MODEL, Answering, Reply, call, chat, refusal, reply, serve
 from tests.team_scenes import codec, decide
 
@@ -61,7 +61,7 @@ def test_what_is_sent(make: Make) -> None:
         assert isinstance(engine, StreamingEngine)
         ask(engine, request(seed=2**62 + 5, temperature=0.25, max_tokens=77))
         ask(engine, request(tools=False))
-        ask(engine, request(constrained=True))
+        ask(make(endpoint, structured="tools"))
         first, second, third = endpoint.chats
     assert first.body == {
         "model": MODEL,
@@ -71,10 +71,11 @@ def test_what_is_sent(make: Make) -> None:
         "seed": 4,  # 5 folded with the highest bit
         "tools": [TOOL],
         "parallel_tool_calls": False,
+        "tool_choice": "required",
     }
     assert first.headers["Authorization"] == f"Bearer {KEY}"
     assert "tools" not in second.body and "parallel_tool_calls" not in second.body  # endpoints refuse one without other
-    assert third.body["tool_choice"] == "required" and "tool_choice" not in first.body
+    assert "tool_choice" not in second.body and "tool_choice" not in third.body and third.body["tools"] == [TOOL]
     assert engine.policy_version("manager") == f"openai:{MODEL}" and engine.name == "openai_api"
 
 
@@ -123,13 +124,16 @@ def test_an_answer_at_its_limit_has_no_end_of_turn(make: Make, finish: str, fini
 
 
 def test_malformed_tool_calls_come_out_as_what_they_are(make: Make) -> None:
-    """The corpus of malformed calls, over the wire and through the codec."""
+    """The corpus of malformed calls, over the wire and through the codec; accents of servers are read otherwise."""
+    meant = [next((code for one, code in ACCENTS if one == calls), code) for calls, code in MALFORMED_TOOL_CALLS]
+    assert sum(code != was for code, (_, was) in zip(meant, MALFORMED_TOOL_CALLS, strict=True)) == len(ACCENTS)
     answers = [chat({"content": None, "tool_calls": calls}) for calls, _ in MALFORMED_TOOL_CALLS]
     with serve(numbered(answers)) as endpoint:
         completions = make(endpoint).generate([request(str(number)) for number in range(len(answers))])
-    for completion, (calls, code) in zip(completions, MALFORMED_TOOL_CALLS, strict=True):
+    for completion, code, (calls, _) in zip(completions, meant, MALFORMED_TOOL_CALLS, strict=True):
         found = parse(text_of(completion), MANAGER.argument_types())
-        assert isinstance(found, MalformedCall) and (found.code, completion.failure) == (code, None), str(calls)[:200]
+        said = found.code if isinstance(found, MalformedCall) else None
+        assert (said, completion.failure) == (code, None), str(calls)[:200]
         assert completion.finished and len(completion.ids) < 5 * MAX_ANSWER_CHARS
 
 
@@ -156,14 +160,17 @@ def test_a_newer_limit_is_found_once(make: Make) -> None:
 
 
 def test_parameters_that_may_be_left_out_are(make: Make) -> None:
-    with serve(only("parallel_tool_calls", "seed")) as endpoint:
+    with serve(only("parallel_tool_calls", "seed", "temperature")) as endpoint:
         engine = make(endpoint)
         assert all(answer.failure is None for answer in engine.generate([request(str(number)) for number in range(9)]))
         before = len(endpoint.chats)
         assert ask(engine).failure is None and len(endpoint.chats) == before + 1
+    assert [note.partition("takes no ")[2].partition(":")[0] for note in engine.notes] == [
+        "parallel_tool_calls", "seed", "temperature",
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("parameter", ["temperature", "tools", "max_tokens"])
+@pytest.mark.parametrize("parameter", ["model", "messages", "max_tokens"])
 def test_parameters_that_mean_something_are_not_left_out(make: Make, parameter: str) -> None:
     with serve(only(parameter)) as endpoint:
         failure = ask(make(endpoint)).failure

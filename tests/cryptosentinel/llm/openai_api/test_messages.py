@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cryptosentinel.llm.openai_api.messages import Answer, Garbled, model_names, read_answer, to_messages
+from cryptosentinel.llm.endpoint.answer import Answer, Garbled, model_names
+from cryptosentinel.llm.openai_api.messages import read_answer, to_messages
 from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, MalformedCall, parse, read_call, render_call
 from tests.malformed_answers import MALFORMED
 from tests.mock_endpoint import call, chat, turns_of

@@ -1,4 +1,4 @@
-"""The HTTP client under the OpenAI SDK: limits on what is sent and on how much may come back.
+"""The HTTP client under a provider's SDK: limits on what is sent and on how much may come back.
 
 The SDK repeats requests by itself, so limits that hold for every attempt stand here: the rate of requests, the seconds
 one may take, the bytes of an answer, and which headers are sent.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +18,7 @@ from simulator.errors import UserError
 
 MAX_BODY_BYTES = 4 * 2**20  # an answer that a role may give has some kilobytes; thoughts beside it may be long
 _CONNECT_SECONDS = 10.0  # a host that takes longer to be reached is told from one that thinks for long
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # What an endpoint needs. The SDK would add what the environment says of organisation, project and further headers.
 _HEADERS = frozenset(("host", "accept", "content-type", "content-length", "connection", "user-agent"))
 
@@ -44,24 +45,34 @@ def check_url(url: str) -> str:
     return url.rstrip("/")
 
 
+def is_loopback(url: str) -> bool:
+    """Whether `url` names this very machine."""
+    try:
+        return urlsplit(url).hostname in LOOPBACK
+    except ValueError:
+        return False
+
+
 class BoundedClient(httpx2.AsyncClient):
     """Sends each request at its time and reads its answer within bounds. Follows no redirect: a key is for one host.
 
     Args:
         url: the endpoint, checked. Proxies of the environment are not used for this very machine.
-        key: sent as a bearer token; "" for none.
+        headers: sent with each request beside what HTTP needs, the key among them; nothing else is sent.
         timeout: seconds from sending a request until its whole answer is there.
         per_minute: at most so many requests, evenly spaced; 0 for any number.
     """
 
-    def __init__(self, url: str, key: str, *, timeout: float, per_minute: float, connections: int) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str], *, timeout: float, per_minute: float, connections: int
+    ) -> None:
         super().__init__(
             timeout=httpx2.Timeout(timeout, connect=min(_CONNECT_SECONDS, timeout / 2)),
             limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
             follow_redirects=False,
-            trust_env=urlsplit(url).hostname not in _LOOPBACK,
+            trust_env=not is_loopback(url),
         )
-        self._key = key
+        self._own_headers = dict(headers)
         self._seconds = timeout
         self._interval = 60.0 / per_minute if per_minute else 0.0
         self._next = 0.0
@@ -70,8 +81,7 @@ class BoundedClient(httpx2.AsyncClient):
         """Send `request`. Raises `httpx2.ReadTimeout` when the whole takes too long, `TooLarge` for too much."""
         headers = {name: value for name, value in request.headers.items() if name.lower() in _HEADERS}
         headers["Accept-Encoding"] = "identity"  # an answer's size is known while it is read
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
+        headers |= self._own_headers
         request.headers = httpx2.Headers(headers)
         await self._turn()
         try:

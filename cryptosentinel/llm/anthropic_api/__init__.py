@@ -1,0 +1,1 @@
+"""Anthropic's own API, through its SDK."""

@@ -1,0 +1,114 @@
+"""Room for whole answers: what is cut off is asked again, and thoughts get room of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cryptosentinel.protocol.tool_calls import render_call
+from tests.endpoint_scenes import RISK, Make, ask, engines, request, text_of
+from tests.mock_endpoint import Reply, call, chat, refusal, serve
+
+GET = render_call("get_risk", {})
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    with engines(monkeypatch) as build:
+        yield build
+
+
+def needing(answer: int, thoughts: int = 0, most: int = 10**6) -> Any:
+    """A model that needs so many tokens for its thoughts and its answer, and that takes limits up to `most`."""
+
+    def reply(body: dict[str, Any]) -> Reply:
+        limit = body["max_tokens"]
+        if limit > most:
+            return refusal(400, f"max_tokens is too large: {limit}. This model supports at most {most} output tokens.")
+        sampled, whole = min(limit, answer + thoughts), limit >= answer + thoughts
+        usage = {
+            "prompt_tokens": 100,
+            "completion_tokens": sampled,
+            "completion_tokens_details": {"reasoning_tokens": min(thoughts, sampled)},
+        }
+        message = call("get_risk", {}) if whole else {"content": ""}
+        return chat(message, "tool_calls" if whole else "length", usage)
+
+    return reply
+
+
+def test_an_answer_that_was_cut_off_gets_more_room_and_what_it_took_is_counted(make: Make) -> None:
+    with serve(needing(150)) as endpoint:
+        engine = make(endpoint)
+        first = ask(engine, request(max_tokens=64))
+        second = ask(engine, request(max_tokens=64))
+        assert [one.body["max_tokens"] for one in endpoint.chats] == [64, 128, 256, 256]  # the room is remembered
+    assert text_of(first) == text_of(second) == GET and first.finished
+    assert (first.usage.prompt, first.usage.sampled, first.usage.retried) == (300, 64 + 128 + 150, 2)
+    assert (second.usage.prompt, second.usage.sampled, second.usage.retried) == (100, 150, 0)
+    assert any("cut off at 64 tokens" in note for note in engine.notes)
+
+
+def test_the_further_tries_are_bounded(make: Make) -> None:
+    with serve(needing(10**5)) as endpoint:
+        answer = ask(make(endpoint), request(max_tokens=64))
+        assert [one.body["max_tokens"] for one in endpoint.chats] == [64, 128, 256]
+    assert not answer.finished and answer.failure is None and answer.usage.retried == 2
+    with serve(needing(10**5)) as endpoint:
+        answer = ask(make(endpoint, cut_off_retries=0), request(max_tokens=64))
+        assert len(endpoint.chats) == 1 and not answer.finished
+
+
+def test_thoughts_have_room_of_their_own(make: Make) -> None:
+    with serve(needing(60, thoughts=900)) as endpoint:
+        engine = make(endpoint, thinking_tokens=1000)
+        answers = [ask(engine, request(max_tokens=64)) for _ in range(2)]
+        assert [one.body["max_tokens"] for one in endpoint.chats] == [64, 1064, 1064]
+    assert [one.usage.reasoning for one in answers] == [964, 900]  # the first of both: those of the answer cut off, too
+    assert all(text_of(one) == GET for one in answers)
+
+
+def test_a_model_that_is_told_to_think_has_the_room_from_the_first_request_on(make: Make) -> None:
+    with serve(needing(60, thoughts=900)) as endpoint:
+        ask(make(endpoint, thinking_tokens=1000, reasoning_effort="low"), request(max_tokens=64))
+        [one] = endpoint.chats
+        assert (one.body["max_tokens"], one.body["reasoning_effort"]) == (1064, "low")
+
+
+def test_a_model_that_gives_no_more_is_asked_for_what_it_gives(make: Make) -> None:
+    with serve(needing(100, thoughts=900, most=1000)) as endpoint:
+        engine = make(endpoint, thinking_tokens=8000)
+        assert text_of(ask(engine, request(max_tokens=64))) == GET
+        assert text_of(ask(engine, request(max_tokens=64))) == GET
+        assert [one.body["max_tokens"] for one in endpoint.chats] == [64, 8064, 1000, 1000]
+    assert any("at most 1,000 tokens" in note for note in engine.notes)
+
+
+CONTEXT = (
+    "This model's maximum context length is 4096 tokens. However, you requested {} tokens (4000 in the messages, {} in "
+    "the completion). Please reduce the length of the messages or completion.",
+    "'max_tokens' or 'max_completion_tokens' is too large: {1}. This model's maximum context length is 4096 tokens and "
+    "your request has 4000 input tokens ({1} > 4096 - 4000).",
+)
+
+
+@pytest.mark.parametrize("text", CONTEXT)
+def test_an_answer_that_does_not_fit_into_the_context_gets_what_is_left(make: Make, text: str) -> None:
+    def answer(body: dict[str, Any]) -> Reply:
+        limit = body["max_tokens"]
+        return RISK if limit <= 96 else refusal(400, text.format(4000 + limit, limit))
+
+    with serve(answer) as endpoint:
+        engine = make(endpoint)
+        for _ in range(2):  # it is not remembered: the next conversation may be shorter
+            assert text_of(ask(engine, request(max_tokens=512))) == GET
+        assert [one.body["max_tokens"] for one in endpoint.chats] == [512, 95, 512, 95]
+
+
+def test_a_prompt_that_fills_the_context_fails_with_the_reason(make: Make) -> None:
+    text = "This model's maximum context length is 4096 tokens. However, your request has 5000 input tokens."
+    with serve(lambda body: refusal(400, text)) as endpoint:
+        failure = ask(make(endpoint)).failure
+        assert failure is not None and "maximum context length is 4096" in failure and len(endpoint.chats) == 1
