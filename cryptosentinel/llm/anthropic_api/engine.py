@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from cryptosentinel.llm.anthropic_api.messages import read_answer, to_messages, to_tools
+from cryptosentinel.llm.anthropic_api.messages import read_message, to_blocks, to_tool_blocks
 from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.endpoint.adaptation import Refusal, Structured
 from cryptosentinel.llm.endpoint.answer import Answer
@@ -55,7 +55,7 @@ class AnthropicEngine(EndpointEngine):
         return {"output_config": {"effort": "low" if effort == "minimal" else effort}} if effort else {}
 
     def _body(self, turns: ChatMessages, request: Request, kept: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        system, messages = to_messages(turns, kept)
+        system, messages = to_blocks(turns, kept)
         return {
             "model": self._model,
             "system": system,
@@ -68,10 +68,10 @@ class AnthropicEngine(EndpointEngine):
         if level not in ("tool_choice", "tools"):
             return body | {"system": f"{body['system']}\n\n{described_tools(request, 'text')}"}
         choice = {"type": "any" if level == "tool_choice" else "auto", "disable_parallel_tool_use": True}
-        return body | {"tools": to_tools(request.tools), "tool_choice": choice}
+        return body | {"tools": to_tool_blocks(request.tools), "tool_choice": choice}
 
     def _read_answer(self, body: bytes) -> Answer:
-        return read_answer(body)
+        return read_message(body)
 
     async def _exchange(self, method: str, path: str, body: dict[str, Any] | None) -> httpx2.Response:
         try:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cryptosentinel.llm.endpoint.answer import Answer, CallForm, Dialect, Garbled, count_of, read_json
+from cryptosentinel.llm.endpoint.answer import Answer, CallForm, Dialect, Garbled, count_of, parse_body
 from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, MalformedCall, read_call, render_call
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -21,7 +21,7 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 _CUT_OFF = ("max_tokens", "model_context_window_exceeded")
 
 
-def to_messages(
+def to_blocks(
     turns: Sequence[Mapping[str, str]], kept: Sequence[Mapping[str, Any]]
 ) -> tuple[str, list[dict[str, Any]]]:
     """The system prompt and the messages of the turns of `ChatFormat.messages`.
@@ -55,7 +55,7 @@ def to_messages(
     return "\n\n".join(system), messages
 
 
-def to_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def to_tool_blocks(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The tools in the form of this API."""
     functions = [tool["function"] for tool in tools]
     return [
@@ -64,12 +64,12 @@ def to_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def read_answer(body: bytes) -> Answer:
+def read_message(body: bytes) -> Answer:
     """Read the body of a message: its first call, or else its text. Thoughts are left out.
 
     Raises `Garbled`: it is not JSON, has no content, or is an error that was sent as a success.
     """
-    document = read_json(body)
+    document = parse_body(body)
     if not isinstance(document, dict):
         raise Garbled("JSON that is no object")
     content = document.get("content")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 # How an answer is made a call, the surest first: the model is forced to call a tool, may call one, answers in JSON of a
 # schema, or reads in its prompt how a call is written. What an endpoint refuses gives way to the next.
 Structured = Literal["tool_choice", "tools", "json_schema", "text"]
-LEVELS: tuple[Structured, ...] = ("tool_choice", "tools", "json_schema", "text")
+STRUCTURED_LEVELS: tuple[Structured, ...] = ("tool_choice", "tools", "json_schema", "text")
 LIMITS = ("max_tokens", "max_completion_tokens")
 _NEWER, _OLDER = LIMITS[1], LIMITS[0]
 
@@ -82,7 +82,7 @@ class Adaptation:
     """
 
     limit_name: str = _OLDER
-    structured: Structured = LEVELS[0]
+    structured: Structured = STRUCTURED_LEVELS[0]
     chosen: frozenset[str] = frozenset()
     cap: int = 0
     refused: set[str] = field(default_factory=set)
@@ -194,6 +194,6 @@ class Adaptation:
         return True
 
     def _lower(self, level: Structured, note: str) -> None:
-        if LEVELS.index(level) > LEVELS.index(self.structured):
+        if STRUCTURED_LEVELS.index(level) > STRUCTURED_LEVELS.index(self.structured):
             self.structured = level
             self.note(note)

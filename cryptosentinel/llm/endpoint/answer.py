@@ -80,7 +80,7 @@ class Answer:
         )
 
 
-def read_json(body: bytes) -> Any:
+def parse_body(body: bytes) -> Any:
     """The JSON of a body. Raises `Garbled` for anything else."""
     text = body.decode("utf-8", "replace")
     depth = 0
@@ -107,7 +107,7 @@ def count_of(value: object) -> int | None:
 def model_names(body: bytes) -> list[str] | None:
     """The models that the body of an endpoint's list names; None where it is no such list."""
     try:
-        document = read_json(body)
+        document = parse_body(body)
     except Garbled:
         return None
     entries = document.get("data") if isinstance(document, dict) else None

@@ -26,7 +26,13 @@ from typing import Any, TypeVar
 import httpx2
 
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
-from cryptosentinel.llm.endpoint.adaptation import LEVELS, Adaptation, Refusal, Structured, UserSettingRefused
+from cryptosentinel.llm.endpoint.adaptation import (
+    STRUCTURED_LEVELS,
+    Adaptation,
+    Refusal,
+    Structured,
+    UserSettingRefused,
+)
 from cryptosentinel.llm.endpoint.answer import Answer, Dialect, Garbled, model_names
 from cryptosentinel.llm.endpoint.http import MAX_BODY_BYTES, BoundedClient, TooLarge, check_url
 from cryptosentinel.llm.endpoint.keys import is_secret, read_key
@@ -64,7 +70,7 @@ class EndpointSettings:
         requests_per_minute: at most so many, attempts counted; 0 for any number.
         timeout: seconds for one attempt, from sending it to its whole answer.
         retries: further attempts after a passing failure.
-        structured: how an answer is made a call; what the endpoint refuses gives way to the next of `LEVELS`.
+        structured: how an answer is made a call; one that is refused gives way to the next of `STRUCTURED_LEVELS`.
         thinking_tokens: tokens that a model which thinks has for its thoughts, beside those of its answer.
         cut_off_retries: how often an answer that was cut off is asked again, each time with twice the room.
         reasoning_effort, top_p, extra_body: of the request; "", 1 and empty send nothing.
@@ -74,7 +80,7 @@ class EndpointSettings:
     requests_per_minute: float = 0.0
     timeout: float = 120.0
     retries: int = 4
-    structured: Structured = LEVELS[0]
+    structured: Structured = STRUCTURED_LEVELS[0]
     thinking_tokens: int = 8192
     cut_off_retries: int = 2
     reasoning_effort: str = ""

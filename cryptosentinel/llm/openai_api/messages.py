@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cryptosentinel.llm.endpoint.answer import Answer, CallForm, Dialect, Garbled, count_of, read_json
+from cryptosentinel.llm.endpoint.answer import Answer, CallForm, Dialect, Garbled, count_of, parse_body
 from cryptosentinel.protocol.tool_calls import (
     MAX_ANSWER_CHARS,
     MalformedCall,
@@ -72,7 +72,7 @@ def read_answer(body: bytes, *, as_json: bool = False) -> Answer:
     Raises:
         Garbled: it is not JSON, has no message, or is an error that was sent as a success.
     """
-    document = read_json(body)
+    document = parse_body(body)
     if not isinstance(document, dict):
         raise Garbled("JSON that is no object")
     choices = document.get("choices")
