@@ -15,7 +15,13 @@ from backend.config.schema import ConfigError
 KEYS = {entry.key for entry in describe()}
 PRESENT = KEYS | {key.rpartition(".")[0] for key in KEYS}
 # What the guard of a former version did.
-FORMER = ["guard.on_loss='freeze'", "guard.max_daily_turnover=0.0", "team.prompts=short", "team.max_tokens=64"]
+FORMER = [
+    "guard.on_loss='freeze'",
+    "guard.max_daily_turnover=0.0",
+    "team.prompts=short",
+    "team.max_tokens=64",
+    "engine.key_variable=OPENAI_API_KEY",
+]
 
 
 def put(data: dict[str, Any], path: str, value: Any) -> None:
