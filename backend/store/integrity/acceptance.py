@@ -8,7 +8,7 @@ from pathlib import Path
 from backend.store.errors import StoreError
 from backend.store.folder_swap import DATABASE_FOLDER, finish_swap
 from backend.store.integrity.acknowledged import ACKNOWLEDGED, MARK, Acknowledged, Damaged
-from backend.store.integrity.copies import copy_database
+from backend.store.integrity.copies import copy_damaged
 from backend.store.lock import FolderLock
 
 
@@ -33,7 +33,7 @@ def accept_store(folder: Path) -> Acceptance | None:
         except Damaged as error:
             found = str(error)
         database = folder / DATABASE_FOLDER
-        copy = copy_database(folder)
+        copy = copy_damaged(folder)
         for name in (ACKNOWLEDGED, MARK):  # the mark goes last: without the file alone the store stays refused
             (database / name).unlink(missing_ok=True)
         return Acceptance(found, copy)

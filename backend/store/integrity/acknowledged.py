@@ -19,15 +19,18 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import time
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from surrealdb.data.cbor import decode
+
 from backend.store.errors import StoreError
 from backend.store.folder_swap import DATABASE_FOLDER
-from backend.store.integrity.copies import keep_copy
+from backend.store.integrity.copies import keep_copy, kept_copies
 from backend.store.integrity.open_logs import NOTHING, Extent, OpenLogs, logs_of
 
 ACKNOWLEDGED = "acknowledged"
@@ -39,13 +42,27 @@ _FIRST_LOG = slice(10, 18)  # in the manifest: number of the first log that is s
 _READ_AT_ONCE = 1 << 20
 _READ_AT_OPENING = 64 << 20  # bytes of finished files that are read again at each opening
 _OTHERS_EVERY = 0.1  # seconds after which a line says of more than the logs: that changes a few times a minute at most
+_IO_ERROR = b"IO error"  # the engine's words
 _LONGEST = 1 << 20  # bytes of the file before it is begun anew
 
 _log = logging.getLogger(__name__)
 
 
 class Damaged(StoreError):
-    """The folder holds less than was acknowledged, or something else. Nothing in it was changed."""
+    """The folder holds less than was acknowledged, or something else. `what` was found, in words."""
+
+    def __init__(self, folder: Path, what: str, changed: str = "Nothing was changed") -> None:
+        self.what = what
+        advice = (
+            f"{changed}: put back a backup, or keep what can still be read with `cryptosentinel store accept "
+            f"{shlex.quote(str(folder))}`, which first copies the database's files"
+        )
+        if copies := kept_copies(folder):
+            advice += (
+                f". As the database was before it was last repaired it is in {copies[-1]}: to go back to that, move "
+                f"{folder / DATABASE_FOLDER} away and put it there"
+            )
+        super().__init__(f"store {folder} is damaged: {what}. {advice}")
 
 
 @dataclass
@@ -56,6 +73,7 @@ class _State:
     files: dict[str, Extent] = field(default_factory=dict)
     manifest: bytes = b""
     closed: bool = False
+    damage: str = ""  # what was found once the engine was open, in words
 
     def take(self, line: dict[str, Any]) -> None:
         """One more line."""
@@ -66,6 +84,7 @@ class _State:
         self.logs.update({name: tuple(extent) for name, extent in line.get("logs", {}).items()})
         self.files.update({name: tuple(extent) for name, extent in line.get("files", {}).items()})
         self.manifest = bytes.fromhex(line["manifest"]) if "manifest" in line else self.manifest
+        self.damage = line.get("damage", self.damage)
         for name in line.get("gone", ()):
             self.logs.pop(name, None)
 
@@ -75,6 +94,7 @@ class Acknowledged:
 
     Raises `Damaged` if the engine's files hold less than that. Call `before_opening` and `begin` before and after the
     engine opens, `note` after each request before its sender gets the answer, and `end` once the engine is closed.
+    Where there is a tail, the engine is opened and closed once before, with `check_opened` and `check_settled`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -85,10 +105,14 @@ class Acknowledged:
         self._descriptor: int | None = None
         self._length = 0
         self._manifest_seen: tuple[int, ...] | None = None
+        self._begun = False
+        self._partial: dict[str, Extent] = {}  # what the logs hold since a write failed
         self._others_due = 0.0  # on the monotonic clock
         self._open_logs = OpenLogs(self._root)
         self._noted = self._path.exists()
         self._state = self._read() if self._noted else _State()
+        if self._state.damage:
+            raise self._damaged(self._state.damage)
         if self._noted:
             self._compare()
         elif (self._database / MARK).exists():
@@ -96,21 +120,44 @@ class Acknowledged:
         # What is found now was compared just now: `end` need not read again what stays as it is.
         self._before = {name: self._identity(name) for name in self._state.files}
 
+    @property
+    def has_tail(self) -> bool:
+        """Whether a log holds more than was acknowledged, as after a kill or a full disk in the middle of a write."""
+        return not self._state.closed and any(
+            (self._size(name) or 0) > self._state.logs.get(name, NOTHING)[0] for name in logs_of(self._root)
+        )
+
     def before_opening(self) -> None:
         """The engine is about to open, and may change files and repair what it takes for damaged. Raises
         `StoreError`."""
-        if not self._state.closed and any(
-            (self._size(name) or 0) > self._state.logs.get(name, NOTHING)[0] for name in logs_of(self._root)
-        ):
-            keep_copy(self._folder, [self._database / name for name in (*logs_of(self._root), _MANIFEST)])
+        if self.has_tail:
+            keep_copy(self._folder)
         if self._noted:
             if self._state.closed:
                 self._state.manifest = self._manifest() or b""
             self._state.closed = False
             self._renew()
 
+    def check_opened(self) -> None:
+        """The engine is open. Raises `Damaged` if it has cut what was acknowledged."""
+        if self._noted:
+            try:
+                self._check_logs()
+            except Damaged as error:
+                raise self._cut_while_opening(error.what) from error
+
+    def check_settled(self) -> None:
+        """The engine has opened the database and closed it again. Raises `StoreError` if it has kept a log."""
+        if kept := logs_of(self._root):
+            raise StoreError(
+                f"store {self._folder}: the database could not put its log {self._database / kept[0]} into tables. "
+                "Nothing is lost: free some space and start again"
+            )
+
     def begin(self) -> None:
-        """The engine is open, and what it holds is what is to be kept from now on. Raises `StoreError`."""
+        """The engine is open, and what it holds is what is to be kept from now on. Raises `Damaged` if it has cut what
+        was acknowledged, and `StoreError` if nothing can be noted."""
+        self.check_opened()
         files = {name: extent for name, extent in self._state.files.items() if self._size(name) is not None}
         logs = {name: self._extended(name, NOTHING) for name in logs_of(self._root)}
         self._state = _State(logs, files, self._manifest() or b"")
@@ -119,12 +166,17 @@ class Acknowledged:
             (self._database / MARK).touch()
         except OSError as error:
             raise self._unwritable(error) from error
+        self._begun = True
 
-    def note(self, *_: bytes) -> None:
-        """What the log holds by now is acknowledged. Does nothing where nothing was written. Raises RuntimeError, as
-        the engine does, where it cannot be noted."""
+    def note(self, request: bytes, answer: bytes) -> None:
+        """What the log holds by now is acknowledged, by the answer to a request. Does nothing where nothing was
+        written, nor of a write that failed: it has left a part of a record, which a later one may complete. Raises
+        RuntimeError, as the engine does, where it cannot be noted."""
         try:
             if not (grown := self._open_logs.grown(self._state.logs)):
+                return
+            if grown == self._partial or (_IO_ERROR in answer and _failed(answer)):
+                self._partial = grown
                 return
             now = time.monotonic()
             if now < self._others_due:
@@ -144,10 +196,10 @@ class Acknowledged:
 
     def end(self) -> None:
         """The engine was closed; a second call does nothing. One that has left a log has not ended in order, as where
-        the disk is full, and may still change its files: nothing more is said then."""
+        the disk is full, and may still change its files: nothing more is said then, nor where `begin` failed."""
         if self._descriptor is None:
             return
-        if logs_of(self._root):
+        if not self._begun or logs_of(self._root):
             self.abandon()
             return
         try:
@@ -182,12 +234,15 @@ class Acknowledged:
             return
         if found != noted and (noted.startswith(found) or _one_byte_differs(found, noted)):
             raise self._damaged(f"{manifest} is not as it was written")
-        first_log = int.from_bytes(found[_FIRST_LOG], "big")
+        self._check_logs()
+        # Tables come and go while a store is open, and the engine checks them itself.
+        self._compare_files([name for name in self._state.files if name.startswith("vlog/") and self._size(name)])
+
+    def _check_logs(self) -> None:
+        first_log = int.from_bytes((self._manifest() or b"")[_FIRST_LOG], "big")
         for name, extent in sorted(self._state.logs.items()):
             if int(Path(name).stem) >= first_log:  # what came before is in tables
                 self._check(name, extent)
-        # Tables come and go while a store is open, and the engine checks them itself.
-        self._compare_files([name for name in self._state.files if name.startswith("vlog/") and self._size(name)])
 
     def _compare_files(self, names: list[str] | tuple[str, ...]) -> None:
         read = 0
@@ -208,10 +263,17 @@ class Acknowledged:
             raise self._damaged(f"the first {extent[0]} bytes of {self._database / name} are not what was acknowledged")
 
     def _damaged(self, what: str) -> Damaged:
-        return Damaged(
-            f"store {self._folder} is damaged: {what}. Nothing was changed: put back a backup, or keep what can still "
-            f"be read with `cryptosentinel store accept {self._folder}`, which first copies the database's files"
-        )
+        return Damaged(self._folder, what)
+
+    def _cut_while_opening(self, what: str) -> Damaged:
+        """Say so in the file too: closing puts what the engine has left into tables, and the next opening would find no
+        log that is too short."""
+        what = f"the database engine cut what was acknowledged when it opened it: {what}"
+        try:
+            self._append(_line({"damage": what}))
+        except OSError:
+            self._path.unlink(missing_ok=True)  # which is refused too
+        return Damaged(self._folder, what, "Nothing else was changed")
 
     # -- files ------------------------------------------------------------------------------------------------------
 
@@ -357,6 +419,15 @@ def _write(descriptor: int, content: bytes) -> None:
     """All of it. Raises `OSError`, also where only a part was taken before the disk was full."""
     while content:
         content = content[os.write(descriptor, content) :]
+
+
+def _failed(answer: bytes) -> bool:
+    """Whether an answer says of a statement that the disk did not take it. Others may have such words in a record."""
+    document = decode(answer)
+    statements = document.get("result")
+    if not isinstance(statements, list):
+        return "error" in document
+    return any(isinstance(one, dict) and one.get("status") == "ERR" for one in statements)
 
 
 def _one_byte_differs(one: bytes, other: bytes) -> bool:

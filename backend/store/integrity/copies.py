@@ -1,47 +1,86 @@
-"""Copies of a database's files within the store's folder, made before the engine may repair or cut them."""
+"""Copies of a database within its store's folder, made before the engine may repair or cut it.
+
+Each is a whole database, what was acknowledged of it included: put in the place of `db` it is the store as it was. The
+engine never writes into a finished table, so a copy shares tables with the original, by links, and needs the space of
+the rest.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from backend.store.errors import StoreError
-from backend.store.folder_swap import DATABASE_FOLDER
+from backend.store.folder_swap import DATABASE_FOLDER, sync_tree
 
 COPIES = "before-repair"
 _KEPT = 2
+_TIME = re.compile(r"\d{8}T\d{6}\.\d{9}Z")
+_TABLES, _LARGE_VALUES = "sstables", "vlog"
 
 
-def keep_copy(folder: Path, files: Sequence[Path]) -> None:
-    """Copy files of the database into a new folder in `folder/before-repair`, of which the newest two stay. Only what
-    the engine may change is given: it never writes into a finished table. Raises `StoreError`."""
+def keep_copy(folder: Path) -> None:
+    """Copy the database into a new folder in `folder/before-repair`, of which the newest two stay. Large values are
+    shared as tables are: the engine only adds to them. Raises `StoreError`; then no copy was removed."""
     copies = folder / COPIES
-    partial = copies / ".partial"
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        for path in files:
-            if path.exists():
-                shutil.copy2(path, partial / path.name)
-        os.rename(partial, copies / f"{time.time_ns():020d}")
-        for old in sorted(path for path in copies.iterdir() if path.name.isdigit())[:-_KEPT]:
+        copies.mkdir(exist_ok=True)
+        _copy(folder / DATABASE_FOLDER, copies / _now(), (_TABLES, _LARGE_VALUES))
+        for old in kept_copies(folder)[:-_KEPT]:
             shutil.rmtree(old)
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise StoreError(
-            f"store {folder}: its log cannot be copied to {copies} before the database may repair it "
-            f"({error.strerror}); free some space"
+            f"store {folder}: its database cannot be copied to {copies} before it may be repaired "
+            f"({error.strerror}). Nothing was changed: free some space"
         ) from error
 
 
-def copy_database(folder: Path) -> Path:
-    """Copy the whole database into a new folder `damaged-TIME` in `folder`, and return that. Raises `OSError`."""
-    copy = folder / f"damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    partial = folder / ".damaged.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(folder / DATABASE_FOLDER, partial)
-    os.rename(partial, copy)
+def kept_copies(folder: Path) -> list[Path]:
+    """The copies in `folder/before-repair`, oldest first."""
+    try:
+        return sorted(path for path in (folder / COPIES).iterdir() if _TIME.fullmatch(path.name))
+    except FileNotFoundError:
+        return []
+
+
+def copy_damaged(folder: Path) -> Path:
+    """Copy the database into a new folder `damaged-TIME` in `folder`, and return that. Raises `OSError`."""
+    copy = folder / f"damaged-{_now()}"
+    _copy(folder / DATABASE_FOLDER, copy, (_TABLES,))
+    sync_tree(copy)
     return copy
+
+
+def _now() -> str:
+    now = time.time_ns()
+    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now // 10**9))}.{now % 10**9:09d}Z"
+
+
+def _copy(database: Path, target: Path, shared: tuple[str, ...]) -> None:
+    """Copy to `target`, which is whole or absent. Files in the folders `shared` are links where links can be made."""
+    partial = target.parent / ".partial"
+    if partial.exists():  # of one that was killed
+        shutil.rmtree(partial)
+    try:
+        partial.mkdir()
+        for path in sorted(database.rglob("*")):  # a folder comes before what is in it
+            name = path.relative_to(database)
+            if path.is_dir():
+                (partial / name).mkdir()
+            elif name.parts[0] not in shared or not _linked(path, partial / name):
+                shutil.copy2(path, partial / name)
+        os.rename(partial, target)
+    except OSError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _linked(path: Path, target: Path) -> bool:
+    try:
+        os.link(path, target)
+    except OSError:
+        return False
+    return True

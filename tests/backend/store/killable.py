@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -59,14 +60,30 @@ def contents(run: str, size: int) -> str:
     return random.Random(run).randbytes(size // 2).hex()
 
 
-def _write(say: Say, folder: str, runs: list[str], size: int, die: bool = False) -> None:
+def _write(say: Say, folder: str, runs: list[str], size: int, die: bool = False, full: bool = False) -> None:
+    """With `full` the disk takes no more than half of what is written last, and reads go on."""
     with Store.open(folder) as store:
         for run in runs:
             store.add_decisions([DecisionRecord(run, "b", 0, 5, {"k": contents(run, size), "size": size})])
             store.add_run(RunRecord(run, "backtest", 1, "h", 7, {}, status="finished"))
             say(acknowledged=run)
+        if full:
+            _write_on_a_full_disk(store, Path(folder))
         if die:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _write_on_a_full_disk(store: Store, folder: Path) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    log = next((folder / "db" / "wal").iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 700, resource.RLIM_INFINITY))
+    try:
+        store.add_decisions([DecisionRecord("refused", "b", 0, 5, {"k": contents("refused", 4_000), "size": 4_000})])
+    except StoreError as error:
+        assert "is the disk full?" in str(error), error
+        store.runs()
+    else:
+        raise AssertionError("the disk was not full")
 
 
 def _delete(say: Say, folder: str, runs: list[str]) -> None:
