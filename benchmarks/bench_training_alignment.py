@@ -76,7 +76,7 @@ def run() -> list[Result]:
     `training.alignment.seconds` of processor time of one step; each the sum over the sub-agents."""
     pool = QueryPool(generate(SyntheticConfig(bars=600, seed=3, symbols=("AAAUSDT",))), 0, 580, HORIZON)
     settings = standard_team(horizon_bars=HORIZON)
-    spoken = transcribe(make_byte_codec(), pool, settings, 100, 0.3, 1)
+    spoken = transcribe(make_byte_codec(), [pool], settings, 100, 0.3, 1)
     codec = ChatCodec(train_tokenizer([make_byte_codec().decode(list(one.ids)) for one in spoken], VOCABULARY))
     roles = tuple(role.key for role in SUB_AGENTS.values())
     policies = RolePolicies(new_nano(0, nano_config(codec.vocab_size)), roles)

@@ -81,7 +81,7 @@ def small_nano(folder: Path, hidden: int = 64, steps: int = 200, decisions: int 
         seed=1,
     )
     pool = QueryPool(small_market(), *TRAIN, HORIZON)
-    make_nano(folder, pool, team_settings(small_config().team, 1.0), nano, lambda what, done, total: None)
+    make_nano(folder, [pool], team_settings(small_config().team, 1.0), nano, lambda what, done, total: None)
     return folder
 
 

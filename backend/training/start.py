@@ -19,6 +19,7 @@ from backend.evaluation.compare import ReportProgress
 from backend.models.manifest import MANIFEST, TeamManifest, base_of_team, read_manifest, write_manifest
 from backend.models.registry import START, resolve_base
 from backend.training.curriculum.queries import QueryPool
+from backend.training.sft.spoken_markets import spoken_markets
 from backend.training.sft.warm_start import make_nano
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
@@ -132,5 +133,6 @@ def _copy(source: Path, target: Path) -> None:
 def _make(config: Config, market: Market, base: Path, report: ReportProgress) -> None:
     """Nano, warm-started on the training part of the market."""
     horizon = config.team.horizon_bars
-    pool = QueryPool(market, *split(market, config.market, horizon).train, horizon)
-    make_nano(base, pool, team_settings(config.team, 1.0), config.nano, report)
+    part = split(market, config.market, horizon).train
+    pools = [QueryPool(one, *part, horizon) for one in spoken_markets(market, config.nano.seed)]
+    make_nano(base, pools, team_settings(config.team, 1.0), config.nano, report)

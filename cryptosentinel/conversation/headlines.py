@@ -71,6 +71,10 @@ class _Words:
         self._any_case = frozenset(any_case.split()) - names
         self._all = (self._any_case | self._lower) - NAMES_OF_COMMON_WORDS
 
+    def lower(self) -> list[str]:
+        """All of them, in small letters and in order."""
+        return sorted(self._all)
+
     @lru_cache(maxsize=CACHED)  # noqa: B019 - there is one instance
     def ordinary(self, word: str) -> bool:
         """Whether `word`, in small letters, is an ordinary one."""
@@ -101,6 +105,11 @@ def _covers(words: frozenset[str], word: str) -> bool:
 @lru_cache(maxsize=1)
 def _words() -> _Words:
     return _Words()
+
+
+def ordinary_words() -> list[str]:
+    """The words that every masked headline may keep, in small letters and in order."""
+    return _words().lower()
 
 
 _SMALL_ACRONYMS = frozenset(word.lower() for word in ACRONYMS)

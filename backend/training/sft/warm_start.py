@@ -6,6 +6,7 @@ and the skill only a little; what M-GRPO adds to it can be seen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +32,18 @@ _WEIGHT_DECAY = 0.01
 
 
 def transcribe(
-    codec: ChatFormat, pool: QueryPool, team_settings: TeamSettings, decisions: int, teacher_share: float, seed: int
+    codec: ChatFormat,
+    pools: Sequence[QueryPool],
+    team_settings: TeamSettings,
+    decisions: int,
+    teacher_share: float,
+    seed: int,
 ) -> list[Transcript]:
-    """All valid conversations of `decisions` decisions on states drawn from `pool`: the first `teacher_share` of them
-    as the expert team takes them, the others by novices."""
+    """All valid conversations of `decisions` decisions on states drawn from each of `pools` in turn: the first
+    `teacher_share` of them as the expert team takes them, the others by novices."""
     experts = round(decisions * teacher_share)
-    queries = pool.draw(derive_seed(seed, "transcripts"), 0, decisions, easy=False)
+    drawn = [pool.draw(derive_seed(seed, "transcripts"), 0, decisions, easy=False) for pool in pools]
+    queries = [drawn[number % len(pools)][number] for number in range(decisions)]
     results: list[TeamDecision] = []
     roles, limits = team_settings.roles, limits_of(GuardConfig())
     for policies, part in ((expert_policies(roles), queries[:experts]), (novice_policies(roles), queries[experts:])):
@@ -57,17 +64,18 @@ def transcribe(
 
 
 def make_nano(
-    folder: Path, pool: QueryPool, team_settings: TeamSettings, nano: NanoConfig, report: ReportProgress
+    folder: Path, pools: Sequence[QueryPool], team_settings: TeamSettings, nano: NanoConfig, report: ReportProgress
 ) -> list[float]:
-    """Write a warm-started nano and its tokenizer to `folder`; returns the losses of the steps."""
+    """Write a nano and its tokenizer to `folder`, warm-started on states of all `pools`; returns the losses of the
+    steps."""
     report("tokenizer", 0, 1)
     bytes_codec = make_byte_codec()
     few = min(TOKENIZER_DECISIONS, nano.decisions)
-    sample = transcribe(bytes_codec, pool, team_settings, few, nano.teacher_share, nano.seed)
+    sample = transcribe(bytes_codec, pools, team_settings, few, nano.teacher_share, nano.seed)
     tokenizer = train_tokenizer([bytes_codec.decode(list(one.ids)) for one in sample], nano.vocab_size)
     report("tokenizer", 1, 1)
     codec = ChatCodec(tokenizer)
-    transcripts = transcribe(codec, pool, team_settings, nano.decisions, nano.teacher_share, nano.seed)
+    transcripts = transcribe(codec, pools, team_settings, nano.decisions, nano.teacher_share, nano.seed)
     report("transcripts", len(transcripts), len(transcripts))
     architecture = nano_config(
         codec.vocab_size, hidden_size=nano.hidden_size, layers=nano.layers, intermediate_size=nano.intermediate_size

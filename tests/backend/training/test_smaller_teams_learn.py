@@ -99,7 +99,7 @@ def versions_in(folder: Path) -> dict[str, str]:
 def test_the_warm_start_of_a_single_agent_has_its_conversations_alone() -> None:
     settings = team_settings(config_of(()).team, 1.0)
     pool = QueryPool(small_market(), *TRAIN, HORIZON)
-    found = transcribe(make_byte_codec(), pool, settings, 20, 0.5, 1)
+    found = transcribe(make_byte_codec(), [pool], settings, 20, 0.5, 1)
     assert len(found) == 20 and {one.role for one in found} == {"manager"}
     texts = [make_byte_codec().decode(list(one.ids)) for one in found]
     assert all("consult_" not in text for text in texts)

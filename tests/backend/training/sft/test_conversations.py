@@ -66,7 +66,7 @@ def test_what_the_team_said_comes_back_to_the_token(nano: Path, prompts: str) ->
     codec = codec_of(nano, False)
     config = small_config().team.model_copy(update={"prompts": prompts})
     pool = QueryPool(small_market(), *TRAIN, HORIZON)
-    said = transcribe(codec, pool, team_settings(config, 1.0), 12, 0.5, 1)
+    said = transcribe(codec, [pool], team_settings(config, 1.0), 12, 0.5, 1)
     assert {one.role for one in said} == set(ROLES)
     for one in said:
         messages = messages_of(codec, one)
@@ -95,7 +95,7 @@ def test_the_tokenizers_own_template_reads_the_messages_alike(nano: Path) -> Non
     tokenizer: Any = load_model(nano)[1]
     codec = ChatCodec(tokenizer)
     pool = QueryPool(small_market(), *TRAIN, HORIZON)
-    for one in transcribe(codec, pool, team_settings(small_config().team, 1.0), 6, 0.5, 2):
+    for one in transcribe(codec, [pool], team_settings(small_config().team, 1.0), 6, 0.5, 2):
         theirs = tokenizer.apply_chat_template(messages_of(codec, one), tokenize=True, return_dict=False)
         assert theirs == [*one.ids, *codec.encode_data("\n")]
 

@@ -21,18 +21,18 @@ SETTINGS = team_settings(small_config().team, 1.0)
 
 def test_transcripts_are_valid_seeded_and_of_every_role() -> None:
     codec = make_byte_codec()
-    first = transcribe(codec, POOL, SETTINGS, 30, 0.3, 1)
-    assert first == transcribe(codec, POOL, SETTINGS, 30, 0.3, 1)
-    assert first != transcribe(codec, POOL, SETTINGS, 30, 0.3, 2)
+    first = transcribe(codec, [POOL], SETTINGS, 30, 0.3, 1)
+    assert first == transcribe(codec, [POOL], SETTINGS, 30, 0.3, 1)
+    assert first != transcribe(codec, [POOL], SETTINGS, 30, 0.3, 2)
     assert all(one.valid and any(one.mask) for one in first)
     assert {one.role for one in first} == {"manager", "market_analyst", "risk_analyst", "trader"}
 
 
 def test_the_share_of_the_expert_shows() -> None:
     codec = make_byte_codec()
-    expert = transcribe(codec, POOL, SETTINGS, 20, 1.0, 1)
-    assert expert == transcribe(codec, POOL, SETTINGS, 20, 1.0, 1)
-    novice = transcribe(codec, POOL, SETTINGS, 20, 0.0, 1)
+    expert = transcribe(codec, [POOL], SETTINGS, 20, 1.0, 1)
+    assert expert == transcribe(codec, [POOL], SETTINGS, 20, 1.0, 1)
+    novice = transcribe(codec, [POOL], SETTINGS, 20, 0.0, 1)
     asked_first = [one for one in expert if one.role == "market_analyst"]
     assert len(asked_first) == 20, "the expert asks its analyst once before each decision"
     assert len([one for one in novice if one.role == "market_analyst"]) != 20
