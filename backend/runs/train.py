@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from backend.builders.market import account_of, load_market, unknown_to_training
+from backend.builders.market import account_of, load_market, split, unknown_to_training
+from backend.builders.parts import part_notes
 from backend.config.artefacts import effect_of
 from backend.config.load import override
 from backend.config.ownership import is_own
@@ -98,6 +99,8 @@ def train_team(
         not_scored = unknown_to_training(account)
         if not_scored:
             notes.append(f"training does not score {', '.join(not_scored)}; `evaluate` and `backtest` do")
+        if market.truth is None:  # of a generated market all parts are alike
+            notes += part_notes(market, split(market, config.market, config.team.horizon_bars))
         other_hardware = (
             hardware_change(opened.run(run).config.get("hardware", {}), hardware) if request.resume else None
         )

@@ -21,6 +21,7 @@ NEWS_COUNT = 6
 NEWS_SHOWN = 2
 NEWS_MAX_AGE = 8 * DAY_MS
 NEWS_CHARS = 80
+FUNDING_MAX_AGE = 3 * DAY_MS
 TONE_CHARS = 400  # of a headline that decide its tone
 
 
@@ -61,7 +62,7 @@ def news(context: ToolContext, _: NoArguments) -> dict[str, Any]:
 def funding(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """The mean of the last nine funding rates (three days) in basis points, and whether longs or shorts pay."""
     events = context.view.funding(context.symbol, 9)
-    if not events or context.view.now - events[-1].time > 3 * DAY_MS:
+    if not events or context.view.now - events[-1].time > FUNDING_MAX_AGE:
         return {"funding": "not available"}
     rate = float(np.mean([event.rate for event in events])) * 1e4
     payer = "longs pay" if rate > 0.5 else "shorts pay" if rate < -0.5 else "balanced"
