@@ -31,7 +31,7 @@ from surrealdb.data.cbor import decode
 from backend.store.errors import StoreError
 from backend.store.folder_swap import DATABASE_FOLDER
 from backend.store.integrity.copies import keep_copy, kept_copies
-from backend.store.integrity.open_logs import NOTHING, Extent, OpenLogs, logs_of
+from backend.store.integrity.open_logs import NO_BYTES, Extent, OpenLogs, logs_of
 
 ACKNOWLEDGED = "acknowledged"
 # Is there wherever ACKNOWLEDGED was once: so one that is missing is told from one that never was.
@@ -124,7 +124,7 @@ class Acknowledged:
     def has_tail(self) -> bool:
         """Whether a log holds more than was acknowledged, as after a kill or a full disk in the middle of a write."""
         return not self._state.closed and any(
-            (self._size(name) or 0) > self._state.logs.get(name, NOTHING)[0] for name in logs_of(self._root)
+            (self._size(name) or 0) > self._state.logs.get(name, NO_BYTES)[0] for name in logs_of(self._root)
         )
 
     def before_opening(self) -> None:
@@ -159,7 +159,7 @@ class Acknowledged:
         was acknowledged, and `StoreError` if nothing can be noted."""
         self.check_opened()
         files = {name: extent for name, extent in self._state.files.items() if self._size(name) is not None}
-        logs = {name: self._extended(name, NOTHING) for name in logs_of(self._root)}
+        logs = {name: self._extended(name, NO_BYTES) for name in logs_of(self._root)}
         self._state = _State(logs, files, self._manifest() or b"")
         self._renew()
         try:
@@ -259,7 +259,7 @@ class Acknowledged:
         size = self._size(name)
         if size is None or size < extent[0]:
             raise self._damaged(f"of {self._database / name}, {extent[0]} bytes were acknowledged; it has {size or 0}")
-        if self._extended(name, NOTHING, extent[0]) != extent:
+        if self._extended(name, NO_BYTES, extent[0]) != extent:
             raise self._damaged(f"the first {extent[0]} bytes of {self._database / name} are not what was acknowledged")
 
     def _damaged(self, what: str) -> Damaged:
@@ -290,7 +290,7 @@ class Acknowledged:
                 continue
             found, before = self._identity(name), self._before.get(name)
             grown = name.startswith("vlog/") and found is not None and before is not None and found[0] == before[0]
-            known = self._state.files.get(name, NOTHING) if grown or found == before else NOTHING
+            known = self._state.files.get(name, NO_BYTES) if grown or found == before else NO_BYTES
             files[name] = self._extended(name, known)
         return files
 
@@ -319,7 +319,7 @@ class Acknowledged:
         length, checksum = known
         size = self._size(name) if until is None else until
         if size is None or size <= length:
-            return known if size is not None else NOTHING
+            return known if size is not None else NO_BYTES
         try:
             with open(f"{self._root}/{name}", "rb", buffering=0) as file:
                 file.seek(length)
@@ -327,7 +327,7 @@ class Acknowledged:
                     checksum = zlib.crc32(part, checksum)
                     length += len(part)
         except FileNotFoundError:
-            return NOTHING
+            return NO_BYTES
         return (length, checksum)
 
     def _read(self) -> _State:

@@ -7,7 +7,7 @@ import time
 import zlib
 
 Extent = tuple[int, int]  # length of a file's beginning in bytes, and its CRC-32
-NOTHING: Extent = (0, 0)
+NO_BYTES: Extent = (0, 0)
 
 _LOGS = "wal"
 _FIRST_PART, _NEXT_PARTS = 1 << 14, 1 << 20  # bytes read at once: most requests write less than the first
@@ -42,7 +42,7 @@ class OpenLogs:
         self._follow()
         found = {}
         for name, file in self._files.items():
-            length, checksum = known.get(name, NOTHING)
+            length, checksum = known.get(name, NO_BYTES)
             asked = _FIRST_PART
             while part := os.pread(file, asked, length):
                 checksum = zlib.crc32(part, checksum)
