@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def recorded() -> Market:
     )
 
 
-def told(market: Market) -> list[dict[str, object]]:
+def told(market: Market) -> list[dict[str, Any]]:
     """What the two tools say about every coin at some bars."""
     mask = Mask(market.symbols, True)
     said = []
@@ -56,7 +57,7 @@ def test_recorded_bars_are_also_spoken_about_with_everything_and_with_nothing() 
     assert {one["tone"] for one in said} >= {"mixed", "good", "bad"}
     assert all("funding_bps" in one for one in said)
     assert {one["funding"] for one in said} == {"longs pay", "shorts pay", "balanced"}
-    shown = [item["text"] for one in said for item in one.get("news", [])]  # type: ignore[attr-defined]
+    shown = [item["text"] for one in said for item in one.get("news", [])]
     assert len(set(shown)) > 100 and 0.0 < np.mean([text == "withheld" for text in shown]) < 0.3
 
 
