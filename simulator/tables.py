@@ -89,8 +89,11 @@ def write_table(path: Path, columns: Columns) -> None:
         pq.write_table(pa.table(dict(columns)), part, compression="zstd", compression_level=9)
         os.replace(part, path)
     except OSError as error:
+        raise DataError(
+            f"{path}: cannot be written: {error.strerror or error}; free some space, or choose another folder"
+        ) from error
+    finally:
         part.unlink(missing_ok=True)
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def write_if_changed(path: Path, columns: Columns) -> Written:

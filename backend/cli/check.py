@@ -15,6 +15,7 @@ from backend.cli.options import MarketOptions, WindowOptions, grouped
 from backend.config.base import split_names
 from backend.runs.requests import CheckRequest
 from simulator.errors import UserError
+from simulator.files import write_whole
 from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # imported inside the commands: torch takes seconds, and `--help` should not
@@ -208,5 +209,8 @@ def _check_out(out: Path | None) -> None:
 def _write(out: Path | None, report: dict[str, Any]) -> None:
     if out is None:
         return
-    out.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    try:
+        write_whole(out, json.dumps(report, indent=2, allow_nan=False) + "\n")
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}): give another file with --out") from error
     console.print(f"report: {out}")

@@ -34,6 +34,7 @@ from backend.cli.options import (
 )
 from backend.runs.requests import STORE, EvaluateRequest, RunRequest, RunStart
 from simulator.errors import UserError
+from simulator.files import write_whole
 
 if TYPE_CHECKING:  # it imports the database and torch
     from backend.training.diagnostics.examine import Examination
@@ -113,7 +114,7 @@ def doctor(
     if json_ is not None:
         try:
             json_.parent.mkdir(parents=True, exist_ok=True)
-            json_.write_text(json.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
+            write_whole(json_, json.dumps(found.to_dict(), indent=2) + "\n")
         except OSError as error:
             raise UserError(f"{json_} cannot be written ({error.strerror}): give another file with --json") from error
         console.print(f"all of it: {json_}")

@@ -67,9 +67,9 @@ def main() -> None:
         except KeyboardInterrupt:  # before or after what a command does: nothing was begun, or all is stored
             _fail("stopped", exit_code(INTERRUPTED))
         except SystemExit as ending:
-            if ending.code == INTERRUPTED:
-                raise SystemExit(exit_code(INTERRUPTED)) from None
-            raise
+            if ending.code != INTERRUPTED:
+                raise
+            _fail("stopped", exit_code(INTERRUPTED))  # the library of the command line ends without a word
 
 
 def _check_arguments(arguments: list[str]) -> None:

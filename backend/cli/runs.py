@@ -16,6 +16,7 @@ from backend.cli.console import bars, comparison_table, console, difference_line
 from backend.cli.options import RunsOption, StoreOption
 from backend.runs.requests import RUNS, STORE
 from simulator.errors import UserError
+from simulator.files import write_whole
 from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # the database takes its time
@@ -87,7 +88,7 @@ def runs_show(
         return
     try:
         html.parent.mkdir(parents=True, exist_ok=True)
-        html.write_text(decision_page(stored, tree), encoding="utf-8")
+        write_whole(html, decision_page(stored, tree))
     except OSError as error:
         raise UserError(f"{html} cannot be written ({error.strerror}): give another file with --html") from error
     console.print(f"decision {decision}: {html}")

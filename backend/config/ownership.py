@@ -74,14 +74,14 @@ def _key(*, make: bool) -> bytes | None:
         if make and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
             try:
+                with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                    file.write(secrets.token_bytes(_KEY_BYTES))
                 os.link(partial, path)  # of several processes the first one wins
             except FileExistsError:
                 pass
             finally:
-                partial.unlink()
+                partial.unlink(missing_ok=True)
         about = path.stat()
         if about.st_uid != os.getuid() or about.st_mode & 0o077:
             return None

@@ -7,7 +7,6 @@ learns in a process of its own.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from backend.training.checkpoints import TrainingState, read_state
 from backend.training.components import LearningStep, TrainingParts
 from backend.training.learning.step_data import StepData
 from simulator.errors import UserError
+from simulator.files import write_whole
 
 _STATE = Path(SERVICES, "coordinator.json")
 _FORMER_STATE = Path(SERVICES, "leader.json")  # its former name, in the folders of older runs
@@ -60,9 +60,7 @@ class RemoteLearners:
                 continue
             path = self._folder / SERVICES / "replaced_weights" / record.role / f"step-{step:06d}.safetensors"
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(".tmp")
-            write_tensors(partial, self._policies.role_state(record.role), self._policies.header(record.role))
-            partial.replace(path)
+            write_tensors(path, self._policies.role_state(record.role), self._policies.header(record.role))
             version_now = self._policies.version(record.role)
             self._store.add_published(with_replaced_weights(record, version_now, path, self._folder))
 
@@ -88,12 +86,7 @@ class CoordinatorState:
         """As `StateStore.save`: whole or not at all."""
         path = self._folder / _STATE
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".tmp")
-        with partial.open("w") as file:
-            json.dump(asdict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_whole(path, json.dumps(asdict(state)))
 
 
 def coordinator_state(folder: Path) -> TrainingState:

@@ -127,9 +127,7 @@ class RoleTrainerService:
         version, step = self.policies.version(self.role), self.state.step
         path = self._published() / f"step-{step:06d}.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".tmp")
-        write_tensors(partial, self.policies.role_state(self.role), self.policies.header(self.role))
-        partial.replace(path)
+        write_tensors(path, self.policies.role_state(self.role), self.policies.header(self.role))
         record = PublishedRecord(
             run=self.run_id,
             role=self.role,

@@ -7,7 +7,6 @@ hub is HF_ENDPOINT's, the token HF_TOKEN's; the token is sent to the hub and sho
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -38,13 +37,13 @@ from backend.models.registry import MODELS, hub_folder, is_hub_name
 from cryptosentinel.llm.model_files import CONFIG, INDEX, TOKENIZER, WEIGHTS, read_config
 from simulator.documents import read_document
 from simulator.errors import RunFailed, UserError
+from simulator.files import DISK_FULL
 
 SOURCE = "source.json"  # what a pulled folder says of where it is from
 WANTED = (
     CONFIG, "generation_config.json", TOKENIZER, "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "*.safetensors", INDEX,
 )  # fmt: skip
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _TIMEOUT = 30.0  # seconds for an answer about the model
 
 
@@ -243,7 +242,7 @@ def _explained(name: str, revision: str, endpoint: str) -> Iterator[None]:
     except HTTPError as error:  # of the connection: refused, timed out, cut off, no such host, a proxy
         raise _unreachable(hub, error) from error
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in DISK_FULL:
             raise RunFailed(
                 f"the disk is full, so {name} could not be pulled: free some space and run the same command again, or "
                 "give another folder with --to"

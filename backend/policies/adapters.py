@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +26,7 @@ from backend.policies.role_policies import RolePolicies, version_name
 from backend.policies.tensor_files import write_tensors
 from simulator.documents import read_document
 from simulator.errors import UserError
+from simulator.files import whole_folder
 
 CONFIG, WEIGHTS, VERSION = "adapter_config.json", "adapter_model.safetensors", "version.json"
 _MOST_BYTES = 4 * 2**20  # of a file of JSON
@@ -72,39 +71,34 @@ def export_adapter(
             "'lora' to export adapters"
         )
     name = base_name or hub_name(Path(policies.base_config.name_or_path or "").name)
-    unfinished = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    write_tensors(unfinished / WEIGHTS, policies.role_state(role), policies.header(role))
-    adapter = AdapterFile(
-        folder,
-        role,
-        policies.version(role),
-        policies.base_fingerprint,
-        name,
-        replace(shape, lora_targets=tuple(sorted(shape.lora_targets))),
-        _sha256((unfinished / WEIGHTS).read_bytes()),
-        step,
-        run,
-    )
-    config = lora_config(shape, name).to_dict()
-    # Sets have no order, and what is loaded to answer is not trained further unless the reader says so.
-    config |= {"target_modules": list(adapter.shape.lora_targets), "inference_mode": True}
-    _write_json(unfinished / CONFIG, config)
-    record = {
-        "format": _FORMAT,
-        "role": role,
-        "version": adapter.version,
-        "base": adapter.base,
-        "base_name": name,
-        "sha256": adapter.sha256,
-        "step": step,
-        "run": run,
-    }
-    _write_json(unfinished / VERSION, record)
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.replace(unfinished, folder)
+    with whole_folder(folder) as unfinished:
+        write_tensors(unfinished / WEIGHTS, policies.role_state(role), policies.header(role))
+        adapter = AdapterFile(
+            folder,
+            role,
+            policies.version(role),
+            policies.base_fingerprint,
+            name,
+            replace(shape, lora_targets=tuple(sorted(shape.lora_targets))),
+            _sha256((unfinished / WEIGHTS).read_bytes()),
+            step,
+            run,
+        )
+        config = lora_config(shape, name).to_dict()
+        # Sets have no order, and what is loaded to answer is not trained further unless the reader says so.
+        config |= {"target_modules": list(adapter.shape.lora_targets), "inference_mode": True}
+        _write_json(unfinished / CONFIG, config)
+        record = {
+            "format": _FORMAT,
+            "role": role,
+            "version": adapter.version,
+            "base": adapter.base,
+            "base_name": name,
+            "sha256": adapter.sha256,
+            "step": step,
+            "run": run,
+        }
+        _write_json(unfinished / VERSION, record)
     return adapter
 
 

@@ -31,12 +31,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
     try:
         save_file(plain, partial, metadata={HEADER: json.dumps(header)})
     except SafetensorError as error:  # what the library makes of a full disk
-        partial.unlink(missing_ok=True)
         raise RunFailed(
             f"{path} cannot be written ({error}): free some space or choose another folder; what was written before "
             "is intact"
         ) from error
-    os.replace(partial, path)
+    else:
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -22,7 +22,7 @@ from surrealdb.data.cbor import decode
 from surrealdb.errors import SurrealError, TransportError, UnexpectedResponseError
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from backend.store.errors import StoreError
+from backend.store.errors import StoreDiskError, StoreError
 from backend.store.folder_swap import DATABASE_FOLDER
 from backend.store.gateway import address
 from backend.store.gateway.client import GatewayClient, SignInRefused
@@ -334,8 +334,9 @@ class Connection:
             _close(channel)
 
     def _failed(self, reason: str) -> StoreError:
-        advice = f"; {_DISK_ADVICE}" if "IO error" in reason else ""
-        return StoreError(f"store {self.name}: {reason}{advice}")
+        if "IO error" in reason:
+            return StoreDiskError(f"store {self.name}: {reason}; {_DISK_ADVICE}")
+        return StoreError(f"store {self.name}: {reason}")
 
     def _cannot_open(self, error: Exception) -> StoreError:
         if self.remote:
@@ -344,7 +345,7 @@ class Connection:
                 "of this machine has in a folder is reached by the name of that folder, without either"
             )
         elif "IO error" in str(error):
-            advice = _DISK_ADVICE
+            return StoreDiskError(f"store {self.name} cannot be opened: {error}; {_DISK_ADVICE}")
         else:
             advice = "if it was damaged, put back a backup, or move it away and give an empty folder"
         return StoreError(f"store {self.name} cannot be opened: {error}; {advice}")

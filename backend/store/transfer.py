@@ -9,19 +9,19 @@ records and stays behind; so do the run's files (checkpoints, adapters, reports)
 from __future__ import annotations
 
 import base64
+import fcntl
 import gzip
 import hashlib
 import json
 import os
-import secrets
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from backend.config.ownership import unsigned
 from backend.store.errors import StoreError
@@ -42,18 +42,19 @@ _LONGEST = 128 * 2**20  # bytes of one record: the result of a year of minutes h
 def export_run(store: Store, run_id: str, path: Path) -> int:
     """Write a run with all its records to `path`, and return how many they are.
 
-    The file is written beside its place and renamed when whole. Raises `StoreError` if there is no such run, if it is
-    still running, if there is such a file already or it cannot be written.
+    The file is written beside its place and renamed when whole; what a killed export left there is written over.
+    Raises `StoreError` if there is no such run, if it is still running, if there is such a file already, another
+    program is writing it or it cannot be written.
     """
     if store.run(run_id).status == "running":
         raise StoreError(f"run {run_id} is still running: export it when it has ended")
     if path.exists():
         raise StoreError(f"{path} exists already: give another file, or remove it")
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    partial = path.with_name(f".{path.name}.tmp")
     count = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as raw:
+        with _alone(partial) as raw:
             # No time of writing and no name inside, so that equal runs make equal files.
             with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
                 for line in _lines(store, run_id):
@@ -61,15 +62,34 @@ def export_run(store: Store, run_id: str, path: Path) -> int:
                     count += 1
             raw.flush()
             os.fsync(raw.fileno())
-        partial.replace(path)
+            partial.replace(path)
+    except BlockingIOError:
+        raise StoreError(f"{path} is being written by another program: wait for it, or give another file") from None
     except OSError as error:
         raise StoreError(
             f"{path} cannot be written ({error.strerror}): give another file, or free some space"
         ) from error
-    finally:
-        with suppress(OSError):  # it was renamed, or never made
-            partial.unlink()
     return count - 2
+
+
+@contextmanager
+def _alone(partial: Path) -> Iterator[IO[bytes]]:
+    """An empty file that no other program writes, for a block; it is removed unless the block has renamed it. Raises
+    `BlockingIOError` where another program writes it."""
+    with partial.open("ab") as raw:
+        fcntl.flock(raw, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel drops it with its holder
+        try:
+            same = os.path.samestat(os.fstat(raw.fileno()), partial.stat())
+        except FileNotFoundError:
+            same = False
+        if not same:  # another program has finished it between the two lines above
+            raise BlockingIOError
+        raw.truncate(0)
+        try:
+            yield raw
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 def import_run(store: Store, path: Path, check: Callable[[Record], None] = lambda record: None) -> tuple[str, int]:

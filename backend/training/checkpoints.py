@@ -7,7 +7,6 @@ its end.
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -22,9 +21,10 @@ from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.training.learning.learner import Learner, LearnerState
 from simulator.documents import read_document
 from simulator.errors import RunFailed, UserError
+from simulator.files import DISK_FULL
 
 KEPT = 2
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_STATE = "state.json"
 
 
 @dataclass
@@ -64,10 +64,11 @@ def save_checkpoint(
             valid = learner.last_valid_parameters
             if valid is not None:
                 write_tensors(partial / f"good-{role}.safetensors", valid, {"kind": "good", "role": role})
-        (partial / "state.json").write_text(json.dumps(asdict(state)))
+        (partial / _STATE).write_text(json.dumps(asdict(state)))
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
     for old in checkpoints(folder)[:-KEPT]:
+        (old / _STATE).unlink()  # first: what is left of it when this is cut short must not be taken for a whole one
         shutil.rmtree(old)
     return target
 
@@ -81,7 +82,7 @@ def _room_for(partial: Path) -> Iterator[None]:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL:
             raise
         shutil.rmtree(partial, ignore_errors=True)
         raise RunFailed(
@@ -92,17 +93,17 @@ def _room_for(partial: Path) -> Iterator[None]:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The whole checkpoints in `folder`, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if path.suffix != ".tmp" and (path / "state.json").is_file())
+    return sorted(path for path in folder.glob("step-*") if path.suffix != ".tmp" and (path / _STATE).is_file())
 
 
 def load_checkpoint(path: Path, policies: RolePolicies, learners: Mapping[str, Learner]) -> TrainingState:
     """Put policies and learners where they were. Raises `UserError` for a checkpoint of another model or a damaged
     one."""
     try:
-        state = read_state(path / "state.json")
+        state = read_state(path / _STATE)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path}/state.json cannot be read ({error}): remove {path} to go on from the one before"
+            f"{path / _STATE} cannot be read ({error}): remove {path} to go on from the one before"
         ) from error
     policies.load(path / "policies")
     for role, learner in learners.items():

@@ -21,6 +21,7 @@ from backend.training.wandb_logger import WandbLogger
 from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
 from cryptosentinel.conversation.transcript import Transcript
 from simulator.documents import parse_json
+from simulator.files import write_whole
 
 
 class TrainingRecorder:
@@ -60,9 +61,7 @@ class TrainingRecorder:
         if not self._jsonl.is_file():
             return
         kept = [line for line in self._jsonl.read_text().splitlines() if _step_of(line) <= step]
-        partial = self._jsonl.with_suffix(".tmp")
-        partial.write_text("".join(line + "\n" for line in kept))
-        partial.replace(self._jsonl)
+        write_whole(self._jsonl, "".join(line + "\n" for line in kept))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Add metrics of a step; NaN is written as null to the file."""

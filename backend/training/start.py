@@ -23,6 +23,7 @@ from backend.training.sft.spoken_markets import spoken_markets
 from backend.training.sft.warm_start import make_nano
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
+from simulator.files import copy_folder, whole_folder
 from simulator.market.market import Market
 
 NANO = "nano"
@@ -75,25 +76,21 @@ def _take_over(config: Config, folder: Path) -> None:
     own_base = base.resolve().is_relative_to(team.resolve())
     if own_base:
         _copy(base, folder / NANO)
-    unfinished = kept.with_suffix(".tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
     named = Path("..", "..", NANO) if own_base else Path(os.path.abspath(base))
     begun = TeamManifest(base=str(named), adapters=".", config=manifest.stated)
-    write_manifest(unfinished, begun.signed() if manifest.own else begun)
-    for role in roles_of(config.team.roles):
-        exported, whole = weights / role, weights / f"{role}.safetensors"
-        if exported.is_dir():
-            shutil.copytree(exported, unfinished / role)
-        elif whole.is_file():
-            shutil.copyfile(whole, unfinished / whole.name)
-        else:
-            shutil.rmtree(unfinished)
-            raise UserError(
-                f"training.start_from: {weights} holds nothing of {role}: start from a team that has the role, or "
-                f"leave it out of team.roles = '{','.join(config.team.roles)}'"
-            )
-    os.replace(unfinished, kept)
+    with whole_folder(kept) as unfinished:
+        write_manifest(unfinished, begun.signed() if manifest.own else begun)
+        for role in roles_of(config.team.roles):
+            exported, whole = weights / role, weights / f"{role}.safetensors"
+            if exported.is_dir():
+                copy_folder(exported, unfinished / role)
+            elif whole.is_file():
+                shutil.copyfile(whole, unfinished / whole.name)
+            else:
+                raise UserError(
+                    f"training.start_from: {weights} holds nothing of {role}: start from a team that has the role, or "
+                    f"leave it out of team.roles = '{','.join(config.team.roles)}'"
+                )
 
 
 def _weights_of(team: Path, manifest: TeamManifest) -> Path:
@@ -124,10 +121,8 @@ def _copy(source: Path, target: Path) -> None:
         return
     if not source.is_dir():
         raise UserError(f"there is no model folder {source}: put it back where it was")
-    unfinished = target.with_name(target.name + ".tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.copytree(source, unfinished)
-    os.replace(unfinished, target)
+    with whole_folder(target) as unfinished:
+        copy_folder(source, unfinished)
 
 
 def _make(config: Config, market: Market, base: Path, report: ReportProgress) -> None:

@@ -7,7 +7,6 @@ It makes the whole loop real on a laptop. Folders it is kept in are ordinary Hug
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from cryptosentinel.llm.chat_codec import PADDING, SPECIAL_TOKENS, TURN_END, Cha
 from cryptosentinel.llm.model_files import check_folder, check_weights, read_config, read_tokenizer, weight_files
 from simulator.documents import read_document
 from simulator.errors import RunFailed, UserError
+from simulator.files import whole_folder
 
 TEMPLATE_FILE = "chat_template.jinja"
 CHAT_TEMPLATE = """\
@@ -144,18 +144,16 @@ def new_nano(seed: int, config: Qwen3Config) -> Qwen3ForCausalLM:
 
 def save_model(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     """Write model and tokenizer to `folder` (safetensors). An earlier content is replaced only once all is written."""
-    unfinished = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
-        with _quiet():
+    with whole_folder(folder) as unfinished, _quiet():
+        try:
             model.save_pretrained(unfinished)
             tokenizer.save_pretrained(unfinished)
-    except SafetensorError as error:  # what the library makes of a full disk
-        raise RunFailed(f"{folder} cannot be written ({error}): free some space or choose another folder") from error
-    if folder.exists():
-        shutil.rmtree(folder)
-    unfinished.rename(folder)
+        except Exception as error:  # the tokenizers library raises plain `Exception` where the disk is full
+            if isinstance(error, OSError) or not (isinstance(error, SafetensorError) or "os error" in str(error)):
+                raise
+            raise RunFailed(
+                f"{folder} cannot be written ({error}): free some space or choose another folder"
+            ) from error
 
 
 def load_model(folder: Path) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:

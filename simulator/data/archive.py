@@ -27,6 +27,7 @@ from simulator.synthetic.truth import STATE_COLUMNS, Truth, truth_of
 from simulator.tables import numbers, read_table, times, timestamp_array, write_table
 
 MARKET_MANIFEST = "market.json"
+_UNFINISHED = "unfinished"  # in the manifest, while the files are being written
 # What may stand in a file name: no way out of the folder, and nothing that reads like a series.
 SYMBOL = re.compile(r"(?!series-)[A-Za-z0-9_-]+")
 _MANIFEST_KEYS = {"timeframe": str, "symbols": list, "content_hash": str, "synthetic": dict | None, "files": list}
@@ -47,9 +48,9 @@ def write_market(market: Market, root: str | Path) -> None:
             raise DataError(f"{symbol!r} cannot name a file: use letters, digits, '_' and '-'")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _clear(folder)
+        former = _former_files(folder)
     except OSError as error:
-        raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
+        raise _unwritable(folder, error) from error
     files: dict[str, dict[str, Any]] = {}
     for column, symbol in enumerate(market.symbols):
         rows = market.present[:, column]
@@ -70,7 +71,6 @@ def write_market(market: Market, root: str | Path) -> None:
     truth = None if market.truth is None else truth_of(market)
     if truth is not None:
         files["truth.parquet"] = _truth_columns(truth)
-    # The list of files goes first: an interrupted write can then be written over.
     manifest = {
         "timeframe": market.timeframe,
         "symbols": market.symbols,
@@ -78,12 +78,13 @@ def write_market(market: Market, root: str | Path) -> None:
         "synthetic": None if truth is None else asdict(truth.config),
         "files": sorted(files),
     }
-    try:
-        write_whole(folder / MARKET_MANIFEST, json.dumps(manifest, indent=1) + "\n")
-    except OSError as error:
-        raise DataError(f"{folder / MARKET_MANIFEST}: cannot be written: {error.strerror or error}") from error
+    # First what there may be meanwhile: nobody reads that, and it can be written over.
+    _write_manifest(folder, manifest | {"files": sorted({*former, *files}), _UNFINISHED: True})
+    for name in former:
+        (folder / name).unlink(missing_ok=True)
     for name, columns in files.items():
         write_table(folder / name, columns)
+    _write_manifest(folder, manifest)
 
 
 def write_sample(root: str | Path, seed: int = SAMPLE_SEED) -> list[Path]:
@@ -93,6 +94,15 @@ def write_sample(root: str | Path, seed: int = SAMPLE_SEED) -> list[Path]:
         write_market(generate(SyntheticConfig(bars=SAMPLE_BARS, seed=seed, edge=edge)), Path(root) / name)
         folders.append(Path(root) / name)
     return folders
+
+
+def check_finished(folder: Path) -> None:
+    """Raise `DataError` where `write_market` was cut short in `folder`, so that some of the market is absent."""
+    if (folder / MARKET_MANIFEST).exists() and _manifest(folder).get(_UNFINISHED):
+        raise DataError(
+            f"{folder}: the market was not written to its end, as when a program is killed: write it again with the "
+            "same command, or give another folder"
+        )
 
 
 def read_truth(
@@ -185,12 +195,21 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _clear(folder: Path) -> None:
-    """Remove what an earlier `write_market` wrote. Raises `DataError` when there is Parquet of other origin."""
+def _write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    try:
+        write_whole(folder / MARKET_MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    except OSError as error:
+        raise _unwritable(folder / MARKET_MANIFEST, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path}: cannot be written: {error.strerror or error}; free some space, or choose another folder")
+
+
+def _former_files(folder: Path) -> list[str]:
+    """What an earlier `write_market` wrote. Raises `DataError` when there is Parquet of other origin."""
     written = _manifest(folder)["files"] if (folder / MARKET_MANIFEST).exists() else []
     strangers = sorted(path.name for path in folder.glob("*.parquet") if path.name not in written)
     if strangers:
         raise DataError(f"{folder}: holds {strangers[0]}, which is not of a written market; choose an empty folder")
-    for name in written:
-        if Path(name).name == name:  # the list may have been edited: never reach outside the folder
-            (folder / name).unlink(missing_ok=True)
+    return [name for name in written if Path(name).name == name]  # it may have been edited: never reach outside

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import BoolArray, FloatArray, IntArray
-from simulator.data.archive import SYMBOL, read_truth, recorded_hash
+from simulator.data.archive import SYMBOL, check_finished, read_truth, recorded_hash
 from simulator.data.instruments import INSTRUMENTS_FILE, StatedKind, read_instruments, stated_kinds
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import DataError
@@ -71,6 +71,7 @@ class Catalog:
         self.root = Path(root)
         if not self.root.is_dir():
             raise DataError(f"{self.root}: there is no such folder; `cryptosentinel data sample --out DIR` makes one")
+        check_finished(self.root)
 
     def series(self) -> list[SeriesInfo]:
         """Every file of bars, by symbol and timeframe. Raises `DataError` when there are none or one is unreadable."""

@@ -128,7 +128,7 @@ def download_history(
     except KeyboardInterrupt:
         raise Interrupted(f"the download was interrupted; {_kept(stored, folder)}") from None
     except (DataError, RunFailed) as error:
-        raise type(error)(f"{error}; {_kept(stored, folder)}") from None
+        raise type(error)(f"{error}; {_kept(stored, folder)}") from error
     return DownloadReport(tuple(stored), without)
 
 

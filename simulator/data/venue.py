@@ -121,7 +121,9 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     try:
         write_whole(path, json.dumps(document, indent=2, allow_nan=False) + "\n")
     except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise DataError(
+            f"{path}: cannot be written: {error.strerror or error}; free some space, or choose another folder"
+        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

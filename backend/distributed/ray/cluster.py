@@ -20,10 +20,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from backend.config.schema import ConfigError
+from backend.policies.temporary import temporary_folder
 from simulator.errors import RunFailed, UserError
 
 ADDRESS = "RAY_ADDRESS"
@@ -76,7 +76,7 @@ def cluster(address: str) -> Iterator[None]:
     temporary = None
     try:
         if address == LOCAL:
-            temporary = Path(tempfile.mkdtemp(prefix="cs-ray-", dir=_short_folder()))
+            temporary = temporary_folder("ray", prefix="cs-", inside=_short_folder)
             with _environment(_own_environment()):
                 ray.init(LOCAL, include_dashboard=False, object_store_memory=_STORE, _temp_dir=str(temporary), **quiet)
         else:

@@ -38,6 +38,7 @@ from backend.store.migration import SCHEMA_VERSION, upgraded_row
 from backend.store.records import Delegation, Record, RunRecord, TrajectoryRecord
 from backend.store.store import Store
 from simulator.documents import lines_of, parse_json
+from simulator.files import copy_folder
 
 ENVIRONMENT = ".venv-former-engine"
 _EXPORTER = Path(__file__).with_name("export_2.py")
@@ -129,7 +130,7 @@ def _write_anew(folder: Path, python: Path, on_copied: OnCopied, salvage: bool) 
             f"store {folder}: its conversion needs about {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free: "
             "free some space"
         )
-    shutil.copytree(database, source, ignore=lambda of, names: _OF_ENGINE_3 if Path(of) == database else ())
+    copy_folder(database, source, without=_OF_ENGINE_3)
     before = size_of(source / "clog")
     written = Fingerprint()
     with Store.open(workplace, exclusive=True) as copy:

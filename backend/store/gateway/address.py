@@ -17,6 +17,7 @@ from pathlib import Path
 
 from backend.store.errors import StoreError
 from backend.store.gateway.credentials import GatewayAccount
+from simulator.files import DISK_FULL
 
 FILE = "gateway.json"
 _LONGEST = 4096  # bytes
@@ -44,6 +45,9 @@ def publish(folder: Path, address: Address) -> None:
         pass
     except OSError as error:
         raise _unusable(path, error) from error
+    for left in folder.glob(f".{FILE}-*"):  # of a process that was killed while it published
+        with suppress(OSError):
+            left.unlink()
     unfinished = folder / f".{FILE}-{secrets.token_hex(8)}"
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -132,4 +136,5 @@ def _owner_of(path: Path) -> str:
 
 
 def _unusable(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"{path} cannot be used ({error.strerror or error}); choose a store in a folder of your own")
+    advice = "free some space" if error.errno in DISK_FULL else "choose a store in a folder of your own"
+    return StoreError(f"{path} cannot be used ({error.strerror or error}); {advice}")

@@ -29,7 +29,8 @@ def test_a_folder_is_removed_with_its_process_unless_it_is_kept(keep: bool, tmp_
         cwd=ROOT, env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert Path(done.stdout.strip()).parent == tmp_path
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == (["weights"] if keep else [])
+    files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == ({"weights", ".lock"} if keep else set())
     assert len(list(tmp_path.iterdir())) == keep
 
 
@@ -44,7 +45,7 @@ def test_a_full_or_missing_place_is_one_message(full: bool, tmp_path: Path, monk
     def no_room(path: Path, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    def no_place(prefix: str) -> str:
+    def no_place(prefix: str, dir: str) -> str:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
     if full:
@@ -55,3 +56,40 @@ def test_a_full_or_missing_place_is_one_message(full: bool, tmp_path: Path, monk
         temporary_folder("test")
     known = message_and_code(failed.value)
     assert known is not None and known[1] == 1 and str(tmp_path / "there") in known[0]
+
+
+WAITING = """
+import os, signal, sys
+from backend.policies.temporary import temporary_folder
+for keep in (True, False):
+    folder = temporary_folder("test", keep=keep)
+    (folder / "weights").write_bytes(b"1")
+print(folder, flush=True)
+if sys.argv[1] == "wait":
+    sys.stdin.readline()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_killed_processes_left_is_removed_and_some_logs_stay(tmp_path: Path) -> None:
+    def start(what: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", WAITING, what],
+            cwd=ROOT, env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin"}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    foreign = tmp_path / "cryptosentinel-of-somebody"
+    foreign.mkdir()
+    alive = start("wait")
+    assert alive.stdout is not None
+    mine = Path(alive.stdout.readline().strip())
+    for _ in range(7):
+        start("die").communicate(timeout=60)
+    assert (mine / "weights").is_file(), "its process lives"
+    alive.communicate("go\n", timeout=60)
+    start("die").communicate(timeout=60)
+    left = [path for path in tmp_path.iterdir() if path != foreign]
+    kept = [path for path in left if (path / ".lock").stat().st_size]
+    assert len(kept) <= 6 and len(left) - len(kept) == 1, "five logs, and what the last one left"
+    assert foreign.is_dir()
