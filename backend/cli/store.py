@@ -61,9 +61,9 @@ def store_backup(
     from backend.store.store import Store
 
     with Store.open(existing(store), reads_only=True) as opened, bars() as shown:
-        stored = backup_store(opened, target, shown.progress)
+        copied = backup_store(opened, target, shown.progress)
     console.print(
-        f"{target} holds {stored.rows.get('run', 0)} runs with {sum(stored.rows.values()):,} records, read again and "
+        f"{target} holds {copied.get('run', 0)} runs with {sum(copied.values()):,} records, read again and "
         f"compared. Use it with --store {target}, or put it in the place of {store}",
         soft_wrap=True,
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.store.folder_swap import size_of
-from backend.store.maintenance.copying import COPIED
+from backend.store.maintenance.tables import COPIED
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.documents import read_document

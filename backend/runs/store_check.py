@@ -13,8 +13,7 @@ from backend.decisions.backtest_document import StoredBacktest
 from backend.decisions.document import StoredDecision
 from backend.runs.deletion import folder_of
 from backend.store.errors import StoreError
-from backend.store.maintenance.copying import COPIED, stray_runs
-from backend.store.maintenance.tables import Tables
+from backend.store.maintenance.tables import COPIED, OF_RUNS, Tables, stray_runs
 from backend.store.records import (
     AdapterRecord,
     BacktestRecord,
@@ -33,6 +32,7 @@ from backend.store.store import Store
 _Key = tuple[Any, ...]
 _Found = dict[type[Record], dict[_Key, Record]]  # the records that could be read, by key
 OnChecked = Callable[[str, int, int], None]  # what, done, total
+_RECORDS_AT_ONCE = 40_000  # read until the engine gives the memory of them back
 
 
 @dataclass
@@ -57,13 +57,18 @@ def check_store(store: Store, runs: Path, on_checked: OnChecked) -> StoreCheck:
     or records that a running training is about to write.
     """
     check = StoreCheck()
-    total = sum(Tables(store).total(kind) for kind in COPIED)
-    for run in _runs(store, check):
+    runs_there = _runs(store, check)
+    total = sum(Tables(store).total(kind, run) for run in runs_there for kind in COPIED)
+    read = 0
+    for run in runs_there:
         record = _run_record(store, run, check)
         for found in _portions(store, run, check):
             _references(record, found, check)
             _files(run, found, folder_of(run, runs), check)
-            on_checked("checked", sum(check.records.values()), max(total, sum(check.records.values())))
+            on_checked("checked", check.records.total(), max(total, check.records.total()))
+            if check.records.total() - read > _RECORDS_AT_ONCE:
+                read = check.records.total()
+                store.connection.release_memory()
     return check
 
 
@@ -94,15 +99,14 @@ def _run_record(store: Store, run: str, check: StoreCheck) -> RunRecord | None:
 def _portions(store: Store, run: str, check: StoreCheck) -> Iterator[_Found]:
     """The records of a run that can be read: first those of no step, then a step at a time."""
     found: _Found = {}
-    for kind in COPIED:
-        if "step" not in kind.identity and kind is not RunRecord:
-            try:
-                rows = Tables(store).rows(kind, run)
-            except StoreError as error:
-                check.add(run, f"its {kind.table} records cannot be read: {error}")
-                continue
-            check.records[kind.table] += len(rows)
-            found[kind] = _readable(kind, rows, run, check)
+    for kind in OF_RUNS:
+        try:
+            rows = Tables(store).rows(kind, run)
+        except StoreError as error:
+            check.add(run, f"its {kind.table} records cannot be read: {error}")
+            continue
+        check.records[kind.table] += len(rows)
+        found[kind] = _readable(kind, rows, run, check)
     yield found
     try:
         steps = Tables(store).steps(run)

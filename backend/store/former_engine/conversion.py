@@ -32,8 +32,8 @@ from backend.store.folder_swap import (
     size_of,
 )
 from backend.store.lock import FolderLock
-from backend.store.maintenance.copying import COPIED, Fingerprint, OnCopied, all_rows
-from backend.store.maintenance.tables import Tables
+from backend.store.maintenance.copying import Fingerprint, OnCopied, all_rows
+from backend.store.maintenance.tables import COPIED, Tables
 from backend.store.migration import SCHEMA_VERSION, upgraded_row
 from backend.store.records import Delegation, Record, RunRecord, TrajectoryRecord
 from backend.store.store import Store

@@ -10,6 +10,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from backend.store.gateway.credentials import GatewayAccount
+from backend.store.gateway.rpc_messages import short_id
 
 _OPEN = 10.0  # seconds in which a gateway must answer
 _ALIVE = 30.0  # seconds between two signs of life, and in which one must come
@@ -49,16 +50,27 @@ class GatewayClient:
         """The answer to statements, with the result of each or an error."""
         return self._ask("query", [text, parameters])
 
+    def query_encoded(self, text: str, parameters: dict[str, Any], /) -> bytes:
+        """The same answer as the database encoded it."""
+        return self._exchange("query", [text, parameters])
+
     def close(self) -> None:
         """Leave; a second call does nothing."""
         self._open.close()
 
     def _ask(self, method: str, parameters: list[Any]) -> dict[str, Any]:
+        answer = decode(self._exchange(method, parameters))
+        return answer if isinstance(answer, dict) else {}
+
+    def _exchange(self, method: str, parameters: list[Any]) -> bytes:
         self._number += 1
         wanted = str(self._number)
         self._socket.send(encode({"id": wanted, "method": method, "params": parameters}))
         while True:
-            answer = self._socket.recv()
-            response = decode(answer if isinstance(answer, bytes) else answer.encode())
+            received = self._socket.recv()
+            answer = received if isinstance(received, bytes) else received.encode()
+            if short_id(answer) == wanted:
+                return answer
+            response = decode(answer)
             if isinstance(response, dict) and response.get("id") in (wanted, None):
-                return response
+                return answer

@@ -43,6 +43,7 @@ class StoreEngine:
 
     def __init__(self, url: str, on_answer: OnAnswer | None = None) -> None:
         """Open the database at `url`, as `surrealkv:///folder`. Raises RuntimeError in the engine's words."""
+        self._url = url
         self._database = SyncEmbeddedDB(url)
         self._database.connect()
         self._on_answer = on_answer
@@ -55,6 +56,16 @@ class StoreEngine:
         """Close the database, after what it is at; a second call does nothing."""
         with self._one_at_a_time:
             self._database.close()
+
+    def reopen(self) -> None:
+        """Close a database in a folder and open it again, between two requests: what the engine keeps in memory of all
+        that was read grows up to half of the machine's, and it has no other way to let go of it
+        (surrealdb-embedded 3.0.0b10). Raises RuntimeError in the engine's words, and is closed then."""
+        with self._one_at_a_time:
+            self._database.close()
+            self._place, self._variables, self._reader = (None, None), {}, None
+            self._database = SyncEmbeddedDB(self._url)
+            self._database.connect()
 
     def execute(self, session: Session, message: bytes) -> bytes:
         """The answer to one request. Raises RuntimeError or ValueError with the engine's own words."""

@@ -7,6 +7,7 @@ request.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from surrealdb.cbor import CBORError
@@ -16,6 +17,9 @@ from surrealdb.errors import SurrealError
 LONGEST_PARSED = 64 * 1024  # bytes of a request that is decoded here
 
 _NULL = b"\xf6"
+# The engine's maps are in the order of their keys, so what it says of a statement encloses the result.
+_RESULT, _STATUS = b"\x66result\x81\xa4\x66result", b"\x66status"
+_LONGEST_HEAD, _LONGEST_TAIL = 400, 100
 _DISK_TROUBLE = b"IO error"
 # What decoding raises for bytes that are not CBOR, or hold values that the SDK cannot make.
 _UNREADABLE = (
@@ -26,6 +30,13 @@ _UNREADABLE = (
 
 class Malformed(Exception):
     """A message that is not a request."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A value as the database itself encoded it, to be passed on as it is."""
+
+    content: bytes
 
 
 def where_to(message: bytes) -> str:
@@ -39,8 +50,31 @@ def parsed(message: bytes) -> Any:
 
 
 def query(text: str, parameters: dict[str, Any]) -> bytes:
-    """A request to run statements."""
-    return bytes(encode({"id": "store", "method": "query", "params": [text, parameters]}))
+    """A request to run statements. At most 23 parameters where one of them is `Encoded`."""
+    if not any(isinstance(value, Encoded) for value in parameters.values()):
+        return bytes(encode({"id": "store", "method": "query", "params": [text, parameters]}))
+    head = encode("id") + encode("store") + encode("method") + encode("query") + encode("params")
+    values = [
+        encode(name) + (value.content if isinstance(value, Encoded) else encode(value))
+        for name, value in parameters.items()
+    ]
+    return b"\xa3" + bytes(head) + b"\x82" + bytes(encode(text)) + bytes([0xA0 + len(values)]) + b"".join(values)
+
+
+def only_result(answer: bytes) -> bytes | None:
+    """The result of the only statement of a request, as the engine encoded it; None where it failed, or where the
+    answer has another form than the engine gives it."""
+    head = answer.find(_RESULT, 0, _LONGEST_HEAD)
+    tail = answer.rfind(_STATUS)
+    if head < 0 or tail < len(answer) - _LONGEST_TAIL:
+        return None
+    try:
+        rest = decode(b"\xa3" + answer[tail:])
+    except _UNREADABLE:
+        return None
+    if not isinstance(rest, dict) or rest.keys() != {"status", "time", "type"} or rest["status"] != "OK":
+        return None
+    return answer[head + len(_RESULT) : tail]
 
 
 def request(method: str, parameters: list[str | None]) -> bytes:
@@ -83,6 +117,11 @@ def id_of(message: bytes) -> Any:
     except Malformed:
         return None
     return found if isinstance(found, str | int) else None
+
+
+def short_id(message: bytes) -> str | None:
+    """The id of a message whose id is a short text and stands first, as in the engine's answers; None of others."""
+    return _peeked(message, "id")
 
 
 def _fields(message: bytes) -> dict[str, Any]:

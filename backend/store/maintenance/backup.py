@@ -9,12 +9,13 @@ from pathlib import Path
 from backend.store.errors import StoreError
 from backend.store.folder_swap import sync_folder, sync_tree
 from backend.store.lock import FolderLock
-from backend.store.maintenance.copying import Fingerprint, OnCopied, copy_store
+from backend.store.maintenance.copying import OnCopied, copy_store
 from backend.store.store import Store
 
 
-def backup_store(source: Store, target: Path, on_copied: OnCopied) -> Fingerprint:
-    """Copy a store into the folder `target`, which is itself a store, and verify the copy. Returns what it holds.
+def backup_store(source: Store, target: Path, on_copied: OnCopied) -> dict[str, int]:
+    """Copy a store into the folder `target`, which is itself a store, and verify the copy. Returns how many
+    records of each table it holds.
 
     It is written beside its place, in a hidden folder, and renamed when it is whole and verified. Raises `StoreError`
     if there is something at `target` or the copy cannot be written; then nothing is there.
@@ -27,7 +28,7 @@ def backup_store(source: Store, target: Path, on_copied: OnCopied) -> Fingerprin
     lock = FolderLock(workplace)  # refuses where another backup is at it
     try:
         shutil.rmtree(copy, ignore_errors=True)  # of a backup that was cut short
-        stored = copy_store(source, copy, on_copied)
+        copied = copy_store(source, copy, on_copied)
         sync_tree(copy)
         if target.exists():
             raise StoreError(f"{target} was made meanwhile: give another folder for the backup")
@@ -38,4 +39,4 @@ def backup_store(source: Store, target: Path, on_copied: OnCopied) -> Fingerprin
     finally:
         shutil.rmtree(workplace, ignore_errors=True)
         lock.release()
-    return stored
+    return copied

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from backend.store.errors import StoreError
 from backend.store.folder_swap import DATABASE_FOLDER, WORKPLACE, discard, mark_ready, size_of
-from backend.store.maintenance.copying import COPIED, OnCopied, copy_store
+from backend.store.maintenance.copying import OnCopied, copy_store
 from backend.store.maintenance.tables import Tables
 from backend.store.store import Store
 
@@ -56,9 +56,4 @@ def _write_anew(store: Store, workplace: Path, on_copied: OnCopied) -> int:
     running = [record.run for record in store.runs() if record.status == "running"]
     if running:
         raise StoreError(f"run {running[0]} of the store is being written: compact it afterwards")
-    stored = copy_store(store, workplace, on_copied)
-    if any(Tables(store).total(kind) != stored.rows.get(kind.table, 0) for kind in COPIED):
-        raise StoreError("the store holds records that were not copied: nothing was changed")
-    with Store.open(workplace) as copy:
-        Tables(copy).adopt_identity(Tables(store).identity)
-    return sum(stored.rows.values())
+    return sum(copy_store(store, workplace, on_copied, Tables(store).identity).values())

@@ -1,8 +1,8 @@
 """A copy of a whole store, written through the engine and read again to compare.
 
-The rows are copied as they are. A step is read in one request, so that no edge and no reward comes without what it
-refers to, also while a training writes. The newest step comes first and a run before its records: what is written
-meanwhile makes the copy no older than the moment at which it began, and never shows a run as more complete than it is.
+Rows are passed on as the database encoded them (`pages.py`). The engine keeps what is written in memory until it is
+closed, and whatever was read: up to 1 GB and up to half of the machine's memory (surrealdb-embedded 3.0.0b10), and
+nothing sets it less. So both databases are closed and opened again now and then.
 """
 
 from __future__ import annotations
@@ -10,18 +10,27 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from backend.store.errors import StoreError
-from backend.store.maintenance.tables import Tables
-from backend.store.records import KINDS, Record, RunRecord, ServiceRecord
+from backend.store.gateway.rpc_messages import Encoded
+from backend.store.maintenance.pages import Page, read_pages, run_page
+from backend.store.maintenance.tables import COPIED, OF_RUNS, Tables, stray_runs
+from backend.store.records import Delegation, Record, RunRecord
 from backend.store.store import Store
 
-COPIED: tuple[type[Record], ...] = (*KINDS, ServiceRecord)
 _MODULUS = 2**256
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 1_000, 4_000_000  # of one transaction
+_READ_BYTES = 64_000_000  # read until what the engine keeps of it is given back
+_COUNTED = 20_000  # records, whose part of the indexes takes some 40 MB
+# The same of writing, which takes more than twice that. Each opening leaves a table file, and from the fourth on the
+# engine merges them in memory: hence no more than three of them, which are merged once, however large the store.
+_WRITTEN_BYTES, _FILES = 32_000_000, 3
+_OPENINGS = 8  # after which the engine has merged what it is going to merge
 
 Row = dict[str, Any]
 OnCopied = Callable[[str, int, int], None]  # what, done, total
@@ -51,32 +60,37 @@ class Fingerprint:
         ]
 
 
-def copy_store(source: Store, target: Path, on_copied: OnCopied) -> Fingerprint:
-    """Copy everything in `source` into a new store in the folder `target` and verify it:
-    the copy is opened anew and read. Returns what it holds.
+def copy_store(source: Store, target: Path, on_copied: OnCopied, identity: str | None = None) -> dict[str, int]:
+    """Copy everything in `source` into a new store in the folder `target` and verify it: the copy is opened anew and
+    read. Returns how many records of each table it holds. It gets an `identity` of its own if none is given.
 
     A run that is being written becomes one that was interrupted. Raises `StoreError` if the copy cannot be written or
     differs.
     """
-    total, done = sum(Tables(source).total(kind) for kind in COPIED), 0
-    written = Fingerprint()
-    with Store.open(target) as copy:
-        for kind, rows in all_rows(source):
-            if kind is RunRecord:
-                rows = [_stopped(row) for row in rows]
-            Tables(copy).insert_rows(kind, rows)
-            written.add(kind, rows)
-            done += len(rows)
-            on_copied("copied", done, max(total, done))
-    stored = Fingerprint()
-    with Store.open(target) as copy:
-        for kind, rows in all_rows(copy):
-            stored.add(kind, rows)
-            on_copied("verified", sum(stored.rows.values()), done)
-    differing = written.differences(stored)
-    if differing:
-        raise StoreError(f"the copy in {target} does not hold what was written to it: {', '.join(differing)}")
-    return stored
+    copied, written = Counter[str](), list[tuple[Page, bytes]]()
+    runs = [record.run for record in source.runs()]
+    runs += stray_runs(source, runs)
+    there = {run: _counted(source, run) for run in runs}
+    total = sum(sum(counts.values()) for counts in there.values())
+    with _Copy(target) as copy:
+        read = 0
+        for run in runs:
+            of_run = Counter[str]()
+            for page, content in _pages(source, copy, run):
+                content = copy.normal(content) if source.connection.remote else content
+                of_run.update(copy.write(page, content))
+                written.append((page, hashlib.sha256(content).digest()))
+                read = _released(source, read + len(content))
+                done = copied.total() + of_run.total()
+                copy.relieve(done / max(total, done, 1))
+                on_copied("copied", done, max(total, done))
+            _refuse_less(source, run, there[run], of_run)
+            copied += of_run
+        if identity is not None:
+            copy.adopt_identity(identity)
+    _settle(target)
+    _verify(target, written, copied, on_copied)
+    return dict(copied)
 
 
 def all_rows(store: Store) -> Iterator[tuple[type[Record], list[Row]]]:
@@ -86,21 +100,111 @@ def all_rows(store: Store) -> Iterator[tuple[type[Record], list[Row]]]:
         run_rows = Tables(store).rows(RunRecord, run)
         if run_rows:
             yield RunRecord, run_rows
-        for kind in COPIED:
-            if kind is not RunRecord and "step" not in kind.identity:
-                yield kind, Tables(store).rows(kind, run)
+        for kind in OF_RUNS:
+            yield kind, Tables(store).rows(kind, run)
         for step in Tables(store).steps(run):
             yield from Tables(store).rows_of_step(run, step).items()
 
 
-def stray_runs(store: Store, runs: list[str]) -> list[str]:
-    """The ids in records whose run is not there, as an import leaves them that was cut short."""
-    known = set(runs)
-    stray: set[str] = set()
-    for kind in COPIED:
-        if kind is not RunRecord and Tables(store).total(kind) != sum(store.count(kind, run) for run in runs):
-            stray |= set(Tables(store).run_ids(kind)) - known
-    return sorted(stray)
+class _Copy:
+    """The new store in `folder`, of which nobody else knows."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written, self._files = 0, 0
+        self._store = Store.open(folder, exclusive=True)
+
+    def __enter__(self) -> _Copy:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._store.close()
+
+    def normal(self, content: bytes) -> bytes:
+        """The same values as this store's engine encodes them."""
+        return self._store.connection.query_encoded("RETURN $page", {"page": Encoded(content)})
+
+    def encoded(self, rows: list[Row]) -> bytes:
+        """A page of rows of runs."""
+        return self._store.connection.query_encoded("RETURN { run: $rows }", {"rows": rows})
+
+    def write(self, page: Page, content: bytes) -> dict[str, int]:
+        """Add the records of a page, whose keys are not there yet, and return how many they are by table."""
+        connection, given = self._store.connection, {"page": Encoded(content)}
+        lengths = ", ".join(f"{kind.table}: array::len($page.{kind.table})" for kind in page.kinds)
+        counts: dict[str, int] = connection.query(f"RETURN {{ {lengths} }}", given)
+        most = max(1, min(_ROWS_AT_ONCE, sum(counts.values()) * _BYTES_AT_ONCE // len(content)))
+        statements = [
+            f"INSERT {'RELATION ' if kind is Delegation else ''}INTO {kind.table} "
+            f"$page.{kind.table}[{first}..{min(first + most, counts[kind.table])}] RETURN NONE;"
+            for kind in page.kinds
+            for first in range(0, counts[kind.table], most)
+        ]
+        if statements:
+            connection.query("".join(statements), given)
+        self._written += len(content)
+        return counts
+
+    def relieve(self, share: float) -> None:
+        """Close the database and open it again where enough was written for a file; `share` of all is."""
+        if self._written > _WRITTEN_BYTES and share * _FILES >= self._files + 1:
+            self._store.close()
+            self._store, self._written, self._files = Store.open(self._folder, exclusive=True), 0, self._files + 1
+
+    def adopt_identity(self, identity: str) -> None:
+        """Be the store that this is a copy of, which it replaces."""
+        Tables(self._store).adopt_identity(identity)
+
+
+def _pages(source: Store, copy: _Copy, run: str) -> Iterator[tuple[Page, bytes]]:
+    """A run before its records, so that it is not shown as more complete than it is."""
+    if rows := Tables(source).rows(RunRecord, run):
+        yield run_page(run), copy.encoded([_stopped(row) for row in rows])
+    yield from read_pages(source, run)
+
+
+def _counted(store: Store, run: str) -> Counter[str]:
+    counts = Counter({kind.table: Tables(store).total(kind, run) for kind in COPIED})
+    if counts.total() > _COUNTED:
+        store.connection.release_memory()
+    return counts
+
+
+def _refuse_less(source: Store, run: str, there: Counter[str], copied: Counter[str]) -> None:
+    """Raises `StoreError` if other numbers of records were copied than a run had, and nobody has changed it since."""
+    if copied != there and _counted(source, run) == there:
+        raise StoreError(f"run {run} has {there.total()} records, of which {copied.total()} were copied: start again")
+
+
+def _settle(target: Path) -> None:
+    """Let the engine merge its table files now, and not when the store is next used: that takes a moment and about 1.3
+    times their size in memory."""
+    for _ in range(_OPENINGS):
+        Store.open(target, exclusive=True).close()
+
+
+def _verify(target: Path, written: list[tuple[Page, bytes]], copied: Counter[str], on_copied: OnCopied) -> None:
+    with Store.open(target, exclusive=True) as copy:
+        read, done, total = 0, 0, copied.total()
+        for number, (page, digest) in enumerate(written, 1):
+            content = page.read(copy.connection)
+            if hashlib.sha256(content).digest() != digest:
+                raise StoreError(f"the copy in {target} does not hold what was written to it: {page.what}")
+            read = _released(copy, read + len(content))
+            done = total * number // len(written)
+            on_copied("verified", done, total)
+        runs = [record.run for record in copy.runs()]
+        held = sum((_counted(copy, run) for run in (*runs, *stray_runs(copy, runs))), Counter[str]())
+    if held != copied:
+        raise StoreError(f"the copy in {target} holds {held.total()} records, and {copied.total()} were written to it")
+
+
+def _released(store: Store, read: int) -> int:
+    """Bytes read since the engine gave its memory back, which it does when they are many."""
+    if read <= _READ_BYTES:
+        return read
+    store.connection.release_memory()
+    return 0
 
 
 def _stopped(row: Row) -> Row:

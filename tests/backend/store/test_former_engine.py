@@ -141,7 +141,8 @@ def test_it_is_converted_with_every_record_and_the_original_is_kept(former: Path
     with Store.open(former) as store:
         check(store)
         assert Tables(store).identity == "the store"
-        assert (Tables(store).total(ShardRecord), Tables(store).total(ServiceRecord)) == (1, 1)
+        (run,) = Tables(store).run_ids(ShardRecord)
+        assert (Tables(store).total(ShardRecord, run), Tables(store).total(ServiceRecord, run)) == (1, 1)
     with pytest.raises(StoreError, match="nothing to convert"):
         convert_store(former, python, nothing)
 

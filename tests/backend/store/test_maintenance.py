@@ -24,7 +24,7 @@ from backend.store.maintenance import compaction, copying
 from backend.store.maintenance.backup import backup_store
 from backend.store.maintenance.compaction import compact_store
 from backend.store.maintenance.copying import Fingerprint, all_rows
-from backend.store.maintenance.tables import Tables
+from backend.store.maintenance.tables import COPIED, Tables
 from backend.store.records import DecisionRecord, Delegation, Record, TrajectoryRecord
 from tests.backend.store.gateways import environment
 from tests.backend.store.synthetic import add_step, add_training
@@ -62,7 +62,8 @@ def test_a_backup_is_a_store_with_the_same_records(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s") as store:
         stored = backup_store(store, tmp_path / "b", lambda *progress: shown.append(progress))
         identity = Tables(store).identity
-    assert stored.differences(before) == [] == held_in(tmp_path / "b").differences(before)
+    assert stored == before.rows
+    assert held_in(tmp_path / "b").differences(before) == []
     assert {what for what, _, _ in shown} == {"copied", "verified"}
     assert shown[-1][1] == shown[-1][2] == sum(before.rows.values())
     with Store.open(tmp_path / "b") as copy:
@@ -136,11 +137,18 @@ def test_a_full_disk_loses_nothing(at: str, tmp_path: Path, monkeypatch: pytest.
         raise StoreError("IO error") if at == "copy" else full
 
     if at == "copy":
-        monkeypatch.setattr(copying.Fingerprint, "add", fails)
+        monkeypatch.setattr(copying, "_refuse_less", fails)
     elif at == "swap":
         monkeypatch.setattr(compaction, "mark_ready", fails)
     else:
-        monkeypatch.setattr(copying.Fingerprint, "differences", lambda *given: ["run (1 and 2 rows)"])
+        verify = copying._verify
+
+        def differing(target: Path, *given: Any) -> None:
+            with Store.open(target) as copy:
+                copy.add_metrics("run-1", 2, {"team/outcome": 0.25})
+            verify(target, *given)
+
+        monkeypatch.setattr(copying, "_verify", differing)
     with pytest.raises(StoreError, match=r"IO error|No space left|does not hold what was written to it"):
         compact_store(tmp_path / "s", nothing)
     if at != "swap":
@@ -157,7 +165,7 @@ KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
 from backend.store import Store, folder_swap
-from backend.store.maintenance import backup, compaction, tables
+from backend.store.maintenance import backup, compaction, copying
 what, folder, at, done = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), 0
 def counting(call):
     def counted(*given, **named):
@@ -169,7 +177,7 @@ def counting(call):
     return counted
 os.rename = counting(os.rename)
 shutil.rmtree = counting(shutil.rmtree)
-tables.Tables.insert_rows = counting(tables.Tables.insert_rows)
+copying._Copy.write = counting(copying._Copy.write)
 folder_swap.sync_folder = counting(folder_swap.sync_folder)
 Path.touch = counting(Path.touch)
 def nothing(*given): pass
@@ -247,7 +255,7 @@ class StoreModel(RuleBasedStateMachine):
     @rule(run=runs, steps=st.integers(0, 3))
     def write(self, run: str, steps: int) -> None:
         add_training(self.store, run, steps, rollouts=2)
-        kinds = copying.COPIED
+        kinds = COPIED
         self.model[run] = {kind: self.stored(kind, run) for kind in kinds}
         assert len(self.model[run][TrajectoryRecord]) >= 4 * steps
 

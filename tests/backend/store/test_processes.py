@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from surrealdb import BlockingWsSurrealConnection
 
 from backend.store import RunRecord, Store, StoreError, TrajectoryRecord, lease
+from backend.store.connection import ServerChannel
 from tests.backend.store.gateways import (
     CREDENTIALS,
     GatewayProcess,
@@ -233,7 +233,7 @@ def test_an_interrupted_request_does_not_give_its_answer_to_the_next(
     with gateway_thread() as running, Store.open(running.url) as store:
         store.add_run(RUN)
         raw = store._connection._channel
-        assert isinstance(raw, BlockingWsSurrealConnection)
+        assert isinstance(raw, ServerChannel)
         socket = raw.socket
         assert socket is not None
 
