@@ -52,8 +52,8 @@ _DISK_ADVICE = "is the disk full? Free some space and start again: what was stor
 
 _log = logging.getLogger(__name__)
 
-A = TypeVar("A")
-R = TypeVar("R")
+AnswerT = TypeVar("AnswerT")
+ResultT = TypeVar("ResultT")
 
 
 class StoreChannel(Protocol):
@@ -200,7 +200,7 @@ class Connection:
                 except RuntimeError as error:
                     raise self._cannot_open(error) from error
 
-    def _asked(self, send: Callable[[StoreChannel], A], result: Callable[[A], R]) -> R:
+    def _asked(self, send: Callable[[StoreChannel], AnswerT], result: Callable[[AnswerT], ResultT]) -> ResultT:
         with self._one_at_a_time:
             pause = _FIRST_PAUSE if self.folder is None else _FIRST_PAUSE_FOLDER
             while True:
@@ -225,7 +225,7 @@ class Connection:
                 raise self._cannot_open(error) from error
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _once(self, send: Callable[[StoreChannel], A]) -> A:
+    def _once(self, send: Callable[[StoreChannel], AnswerT]) -> AnswerT:
         try:
             if self._channel is None:
                 self._channel = self._dial()
