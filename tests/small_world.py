@@ -17,7 +17,7 @@ from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.components import TrainingParts
-from backend.training.curriculum.queries import QueryPool
+from backend.training.curriculum.queries import QueryPool, gross_limit
 from backend.training.in_process import local_learners, local_trainer
 from backend.training.learning.learner import Learner
 from backend.training.recorder import TrainingRecorder
@@ -136,7 +136,9 @@ def open_trainer(config: Config, nano: Path, folder: Path, store: Store, stage: 
     policies, codec = role_policies(nano, config.training)
     loaded = model_team(RUN, policies, codec, config.team, config.training.temperature)
     assert isinstance(loaded.engine, LocalEngine)
-    pool, validation = (QueryPool(small_market(), *part, HORIZON) for part in (TRAIN, VALIDATION))
+    pool, validation = (
+        QueryPool(small_market(), *part, HORIZON, gross_limit=gross_limit(config)) for part in (TRAIN, VALIDATION)
+    )
     recorder = TrainingRecorder(store, RUN, folder, HORIZON)
     parts = TrainingParts(
         config.training,

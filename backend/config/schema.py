@@ -239,6 +239,11 @@ class Config(Section):
     sft: SftConfig = Field(default_factory=SftConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
 
+    def coins_of_a_decision(self) -> int:
+        """One, or of a portfolio as many as are named or generated; of data without `market.symbols` as many as would
+        be generated."""
+        return (len(self.market.symbols) or self.market.coins) if self.team.portfolio else 1
+
     def to_dict(self) -> dict[str, Any]:
         """All values as JSON knows them; `config_from_dict` is the inverse."""
         return self.model_dump(mode="json")

@@ -96,9 +96,7 @@ class TrainingRecorder:
         queries = [group[0].query for group in groups]
         for query in queries:
             self.store.add_query(
-                QueryRecord(
-                    self.run, step, query.number, stage, (query.symbol,), query.bar, query.view().now, query.seed
-                )
+                QueryRecord(self.run, step, query.number, stage, query.symbols, query.bar, query.view().now, query.seed)
             )
         records: list[RolloutRecord] = []
         trajectories: list[TrajectoryRecord] = []
@@ -209,8 +207,8 @@ class TrainingRecorder:
 
 def rollout_parts(rollout: Rollout, horizon: int) -> dict[str, float]:
     """What a rollout's outcome was made of and what the team did (`training_metrics.ROLLOUT_PARTS`): fractions of the
-    equity, numbers of orders, rulings, clamps and tokens; `exposure`, signed, that the decision led to, and `move`,
-    the coin's over `horizon` bars of the recorded path in volatilities."""
+    equity, numbers of orders, rulings, clamps and tokens; `exposure`, signed and over all coins, that the decision led
+    to, and `move`, the coins' over `horizon` bars of the recorded path in volatilities."""
     outcome, decision = rollout.outcome, rollout.decision
     return {
         "net_return": outcome.net_return,

@@ -22,7 +22,7 @@ from backend.policies.hardware import hardware_of
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.components import TrainingParts
-from backend.training.curriculum.queries import pools_of
+from backend.training.curriculum.queries import gross_limit, pools_of
 from backend.training.in_process import local_learners, local_trainer
 from backend.training.learning.data_parallel import gradient_pool
 from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
@@ -86,7 +86,7 @@ def training_parts(
     training, horizon = config.training, config.team.horizon_bars
     working = with_prompts_for(config.team, base)
     parts = split(market, config.market, horizon)
-    pool, validation_pool = pools_of(training, market, (parts.train, parts.validation), horizon)
+    pool, validation_pool = pools_of(training, market, (parts.train, parts.validation), horizon, gross_limit(config))
     policies, codec = role_policies(
         base,
         training,
@@ -175,6 +175,11 @@ def _of_the_team(config: Config) -> Iterator[str]:
     """
     training, sub_agents = config.training, config.team.roles
     team_of(sub_agents)
+    if config.team.portfolio and training.experimental.hard_share:
+        yield (
+            f"training.experimental.hard_share = {training.experimental.hard_share:g} draws windows by the state of "
+            "one coin, and team.portfolio = true decides on all: leave one of them out"
+        )
     team = roles_of(sub_agents)
     named = f"team.roles = '{','.join(sub_agents)}'"
     for role in sub_agents:

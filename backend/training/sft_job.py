@@ -31,7 +31,7 @@ from backend.policies.hardware import hardware_of
 from backend.policies.role_policies import RolePolicies
 from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.store.run_record import versions
-from backend.training.curriculum.queries import QueryPool, pools_of
+from backend.training.curriculum.queries import QueryPool, gross_limit, pools_of
 from backend.training.rollout.collect import RolloutSettings
 from backend.training.sft.collection import ScoredConversation, collect_conversations, sources_of
 from backend.training.sft.conversations import encode
@@ -200,7 +200,9 @@ def _collect(
 ) -> list[ScoredConversation]:
     """All conversations of all sources about the same states of the training part, chunk by chunk."""
     settings, horizon = config.sft, config.team.horizon_bars
-    [pool] = pools_of(config.training, market, [split(market, config.market, horizon).train], horizon)
+    [pool] = pools_of(
+        config.training, market, [split(market, config.market, horizon).train], horizon, gross_limit(config)
+    )
     queries = pool.draw(derive_seed(settings.seed, "states"), 0, settings.states, easy=False)
     teams = sources_of(sources, config, policies, codec)
     (folder / COLLECTED).mkdir(exist_ok=True)
@@ -323,7 +325,9 @@ def _scores(
     parts = split(market, config.market, horizon)
     part = parts.held_out if settings.score_on == "held_out" else parts.validation
     seed = derive_seed(settings.seed, "scores")
-    queries = QueryPool(market, *part, horizon).draw(seed, 0, settings.score_states, easy=False)
+    queries = QueryPool(market, *part, horizon, gross_limit=gross_limit(config)).draw(
+        seed, 0, settings.score_states, easy=False
+    )
     temperature = config.training.temperature
     # Made one after the other, since each keeps a merged copy of the base for every role.
     teams: dict[str, Callable[[], LoadedTeam]] = {

@@ -18,7 +18,7 @@ from backend.config.training import TrainingConfig
 from backend.evaluation.compare import ReportProgress
 from backend.models.manifest import MANIFEST, TeamManifest, base_of_team, read_manifest, write_manifest
 from backend.models.registry import START, resolve_base
-from backend.training.curriculum.queries import QueryPool
+from backend.training.curriculum.queries import QueryPool, gross_limit
 from backend.training.sft.spoken_markets import spoken_markets
 from backend.training.sft.warm_start import make_nano
 from cryptosentinel.agents.registry import roles_of
@@ -129,5 +129,8 @@ def _make(config: Config, market: Market, base: Path, report: ReportProgress) ->
     """Nano, warm-started on the training part of the market."""
     horizon = config.team.horizon_bars
     part = split(market, config.market, horizon).train
-    pools = [QueryPool(one, *part, horizon) for one in spoken_markets(market, config.nano.seed)]
+    pools = [
+        QueryPool(one, *part, horizon, gross_limit=gross_limit(config))
+        for one in spoken_markets(market, config.nano.seed)
+    ]
     make_nano(base, pools, team_settings(config.team, 1.0), config.nano, report)

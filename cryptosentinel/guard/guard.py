@@ -101,6 +101,22 @@ class Guard:
             return [], [Clamp("guard_error", "", 0.0, 0.0, f"the watch failed: {error!r}"[:200])]
         return [*self.withdrawals(account), *passed], clamps
 
+    def follow_ups(self, view: MarketView, account: AccountView, passed: Sequence[Order]) -> list[Order]:
+        """What it would send at the next close of what it holds back, once the market orders that are under way have
+        filled; `passed` are those that it let through at this close. The delay counts from this close.
+
+        For the value of a decision on scenarios, in which nobody looks at the bars between two decisions.
+        """
+        found = []
+        for one in self._state.held_back:
+            symbol = one.order.symbol
+            under_way = math.fsum(order.quantity for order in passed if order.symbol == symbol)
+            rest = one.goal - account.positions.get(symbol, 0.0) - under_way
+            if rest * one.order.quantity > 0.0:
+                bars = max(1, -((view.now - one.begin) // view.interval))
+                found.append(replace(one.order, quantity=rest, delay=bars))
+        return found
+
     def withdrawals(self, account: AccountView) -> list[Cancel]:
         """What to withdraw beside the orders of a review of this `account`: while positions may only shrink, all that
         waits and could open or enlarge one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,6 +63,21 @@ def horizon_volatility(view: MarketView, symbol: str, bars: int) -> float | None
     """Volatility over `bars` bars by the square root of time; None where it is not known yet."""
     per_bar = bar_volatility(view, symbol)
     return None if per_bar is None else per_bar * float(np.sqrt(bars))
+
+
+def book_volatility(view: MarketView, symbols: Sequence[str], bars: int) -> float | None:
+    """Volatility over `bars` bars of a book that holds equal parts of `symbols` (log returns, their mean of those that
+    have a bar); of one symbol it is `horizon_volatility`. None where it is not known yet."""
+    found = np.full((len(symbols), _VOLATILITY_BARS), np.nan)
+    for row, symbol in enumerate(symbols):
+        moves = np.diff(np.log(view.bars(symbol, _VOLATILITY_BARS + 1).close))
+        found[row, _VOLATILITY_BARS - len(moves) :] = moves
+    known = ~np.isnan(found)
+    held = known.any(axis=0)
+    if held.sum() < 10:
+        return None
+    mean = np.where(known, found, 0.0).sum(axis=0)[held] / known.sum(axis=0)[held]
+    return float(np.std(mean)) * float(np.sqrt(bars))
 
 
 def log_returns(view: MarketView, symbol: str, bars: int, timeframe: str | None = None) -> FloatArray:

@@ -62,8 +62,12 @@ def _form(folder: Path) -> None:
         )  # fmt: skip
         start = left.date_input("From", max(first, last - timedelta(days=_DAYS)), min_value=first, max_value=last)
         end = right.date_input("To (not included)", last, min_value=first, max_value=last)
+        portfolio = right.toggle(
+            "All coins in one decision", value=settings_for("", (), folder).team.portfolio,
+            help="Off: coin by coin, each with an equal share of the equity. A trained team keeps its own way.",
+        )  # fmt: skip
         seed = left.number_input("Seed", min_value=0, value=1, step=1, help="Same seed, same result.")
-        overrides = _realism(folder, series)
+        overrides = [f"team.portfolio={str(portfolio).lower()}", *_realism(folder, series)]
         submitted = st.form_submit_button("Run", type="primary")
     if not submitted:
         return

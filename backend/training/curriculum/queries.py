@@ -1,22 +1,24 @@
 """Queries: the states from which rollouts start. A query is a coin, a bar and a position held; all its rollouts share
-it.
+it. Of a team that decides on the whole portfolio it is a bar and what is held of every coin.
 
 Queries come from a window of bars and are drawn by seed, so that step t of a run asks the same questions whoever asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from backend.config.schema import Config
 from backend.config.training import TrainingConfig
 from backend.training.curriculum.hard_windows import Hard, cells_of
+from cryptosentinel.scripted_team import coin_size
 from cryptosentinel.team import derive_seed
-from cryptosentinel.tools.context import horizon_volatility
+from cryptosentinel.tools.context import book_volatility, horizon_volatility
 from simulator.backtest.scenarios import recorded_path
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
@@ -29,6 +31,7 @@ from simulator.synthetic.truth import truth_of
 WARM_UP_BARS = 121  # what the tools look back
 CASH = 10_000.0
 HELD = (0.0, 0.0, 0.0, 0.5, -0.5, 1.0, -1.0)  # exposures that queries start from, equally likely
+CASH_SHARE = 0.25  # of the queries on a portfolio that start from cash alone
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,35 @@ class Query:
         """Its place in the step that it was drawn for."""
         return int(self.key.rpartition("-")[2])
 
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The coins that are decided on."""
+        return self.market.symbols
+
+    def exposures(self) -> dict[str, float]:
+        """What is held of each coin."""
+        return {self.symbol: self.exposure}
+
+    def volatility_of(self, symbol: str) -> float | None:
+        """A coin's own volatility over the horizon, None where it is not known."""
+        return self.volatility
+
+    def position_size(self) -> float:
+        """The exposure that a position in one coin may have, of those that practice asks about."""
+        return 1.0
+
     def view(self) -> MarketView:
         return self.market.view(self.bar)
 
     def account(self) -> AccountView:
-        """An account that holds the query's exposure, entered at the last close."""
-        return account_holding(self.view(), self.symbol, self.exposure)
+        """An account that holds the query's exposures, entered at the last close."""
+        return account_of(self.view(), self.exposures())
+
+    def _beliefs(self) -> list[tuple[float, ...]] | None:
+        return None if self.belief is None else [self.belief]
+
+    def _drifts(self) -> float | npt.NDArray[np.float64]:
+        return self.drift
 
     def scenarios(self, paths: int, bars: int, costs: Costs | None = None) -> PricePaths:
         """Simulated scenarios of the state where the market's truth is known, the recorded one (a single path)
@@ -65,13 +91,47 @@ class Query:
         if self.market.truth is None:
             scenarios = recorded_path(self.market, self.bar, bars, costs)
         else:
-            belief = None if self.belief is None else [self.belief]
-            scenarios = truth_of(self.market).scenarios(self.market, self.bar, paths, bars, self.seed, belief)
-        return scenarios.without_drift(self.drift) if self.drift else scenarios
+            scenarios = truth_of(self.market).scenarios(self.market, self.bar, paths, bars, self.seed, self._beliefs())
+        drifts = self._drifts()
+        return scenarios.without_drift(drifts) if np.any(drifts) else scenarios
+
+
+@dataclass(frozen=True)
+class PortfolioQuery(Query):
+    """A state of all coins of the market with one account. `symbol` is the coin that the sub-agents practise on, and
+    `exposure` what is held of it.
+
+    `volatility` is that of a fully invested book of equal parts of the coins (`book_volatility`). It is the same for
+    all rollouts and known at the bar, so no rollout can choose what it is measured by, as it could with the volatility
+    of the book that it chooses; and what spreads its risk earns more of it than one coin would.
+    """
+
+    held: tuple[float, ...] = ()  # (S,) in the order of the market
+    volatilities: tuple[float | None, ...] = ()  # (S,) of each coin alone
+    drifts: tuple[float, ...] = ()  # (S,)
+    beliefs: tuple[tuple[float, ...], ...] | None = None  # (S, 3)
+
+    def exposures(self) -> dict[str, float]:
+        return dict(zip(self.symbols, self.held, strict=True))
+
+    def volatility_of(self, symbol: str) -> float | None:
+        return self.volatilities[self.symbols.index(symbol)]
+
+    def position_size(self) -> float:
+        return coin_size(len(self.symbols))
+
+    def _beliefs(self) -> list[tuple[float, ...]] | None:
+        return None if self.beliefs is None else list(self.beliefs)
+
+    def _drifts(self) -> float | npt.NDArray[np.float64]:
+        return np.array(self.drifts)
 
 
 class QueryPool:
     """All states in the bars [start, stop) of a market, and the draws from them.
+
+    With `gross_limit` a state is that of all coins, with exposures whose absolute values sum to that at most. A coin
+    that is not listed at a bar, or no more at the horizon's end, is there with its name and nothing held.
 
     With `detrend` each coin's scenarios lose what the coin drifts by on average over these bars, so that to be always
     long or short earns nothing and only timing does (Aronson 2006, Evidence-Based Technical Analysis, chapter 1).
@@ -92,9 +152,11 @@ class QueryPool:
         horizon: int,
         detrend: bool = False,
         beliefs: npt.NDArray[np.float64] | None = None,
+        gross_limit: float | None = None,
     ) -> None:
         """Raises `DataError` if no bar has enough history before it and a whole horizon after it."""
         self.horizon = horizon
+        self._market, self._gross_limit = market, gross_limit
         self._markets = [market.select((symbol,)) for symbol in market.symbols]
         first, last = max(start, WARM_UP_BARS), min(stop, len(market) - horizon)
         if first >= last:
@@ -121,6 +183,10 @@ class QueryPool:
         """`count` queries for a step. Easy ones are drawn from the half of the states whose trend is clearest; with
         `hard` some are drawn by what the team leaves lying in states like them."""
         rng = np.random.default_rng(derive_seed(seed, "queries", step))
+        if self._gross_limit is not None:
+            if hard is not None:
+                raise ValueError("hard windows are those of one coin")
+            return self._draw_portfolios(rng, seed, step, count, easy, self._gross_limit)
         usable = ~np.isnan(self._clarity)
         if easy:
             usable &= self._clarity >= np.nanmedian(self._clarity)
@@ -153,30 +219,100 @@ class QueryPool:
             )
         return queries
 
+    def _draw_portfolios(
+        self, rng: np.random.Generator, seed: int, step: int, count: int, easy: bool, gross_limit: float
+    ) -> list[Query]:
+        """Bars at which some coin is usable; easy ones are those whose usable coins have the clearest trends in the
+        mean."""
+        known = ~np.isnan(self._clarity)
+        numbers = known.sum(axis=0)
+        clarity = np.where(known, self._clarity, 0.0).sum(axis=0) / np.maximum(numbers, 1)
+        usable = numbers > 0
+        if usable.any() and easy:
+            usable &= clarity >= np.median(clarity[usable])
+        rows = np.flatnonzero(usable)
+        if len(rows) == 0:
+            raise DataError("no state to train on: every bar of the window lacks its history or its horizon")
+        queries: list[Query] = []
+        for number, row in enumerate(rows[rng.integers(len(rows), size=count)]):
+            bar, symbols = int(self._bars[row]), self._market.symbols
+            view = self._market.view(bar)
+            held = _book(rng, known[:, row], gross_limit)
+            column = int(rng.choice(np.flatnonzero(known[:, row])))
+            volatility = book_volatility(view, [symbols[one] for one in np.flatnonzero(known[:, row])], self.horizon)
+            assert volatility is not None  # a usable coin has its returns
+            queries.append(
+                PortfolioQuery(
+                    key=f"{step}-{number}",
+                    market=self._market,
+                    symbol=symbols[column],
+                    bar=bar,
+                    exposure=held[column],
+                    volatility=volatility,
+                    seed=derive_seed(seed, "futures", step, number),
+                    held=held,
+                    volatilities=tuple(
+                        horizon_volatility(view, symbol, self.horizon) if known[place, row] else None
+                        for place, symbol in enumerate(symbols)
+                    ),
+                    drifts=tuple(self._drifts),
+                    beliefs=None
+                    if self._beliefs is None
+                    else tuple(tuple(map(float, coin)) for coin in self._beliefs[bar]),
+                )
+            )
+        return queries
+
+
+def _book(rng: np.random.Generator, known: npt.NDArray[np.bool_], gross_limit: float) -> tuple[float, ...]:
+    """What is held of each coin, (S,): nothing, or of those that are `known` parts of a usual size, scaled down to the
+    gross limit."""
+    exposures = rng.choice(HELD, size=len(known)) * coin_size(len(known))
+    if rng.random() < CASH_SHARE:
+        exposures[:] = 0.0
+    exposures[~known] = 0.0
+    gross = float(np.abs(exposures).sum())
+    if gross > gross_limit:
+        exposures *= gross_limit / gross
+    # Towards 0, so that rounding passes no limit; and no -0.0, which would be another account.
+    return tuple(float(np.trunc(100.0 * one + np.sign(one) * 1e-9) / 100.0) + 0.0 for one in exposures)
+
+
+def gross_limit(config: Config) -> float | None:
+    """Of a team that decides on the whole portfolio the most that its queries hold, None of one that decides coin by
+    coin."""
+    return min(config.guard.max_gross_exposure, config.costs.max_leverage) if config.team.portfolio else None
+
 
 def pools_of(
-    training: TrainingConfig, market: Market, parts: Sequence[tuple[int, int]], horizon: int
+    training: TrainingConfig,
+    market: Market,
+    parts: Sequence[tuple[int, int]],
+    horizon: int,
+    gross: float | None = None,
 ) -> list[QueryPool]:
-    """The pools of some parts of a market, with scenarios as the training wants them. Recorded markets have but one."""
+    """The pools of some parts of a market, with scenarios as the training wants them. Recorded markets have but one.
+    `gross` is the `gross_limit` of queries on a portfolio."""
     beliefs = regime_beliefs(market) if training.scenario_source == "beliefs" and market.truth is not None else None
-    return [QueryPool(market, *part, horizon, training.experimental.detrend, beliefs) for part in parts]
+    return [QueryPool(market, *part, horizon, training.experimental.detrend, beliefs, gross) for part in parts]
 
 
-def account_holding(view: MarketView, symbol: str, exposure: float, cash: float = CASH) -> AccountView:
-    """An account of equity `cash` that is invested in `symbol` at `exposure`, entered at the last close."""
-    mark = view.last_close(symbol)
-    quantity = exposure * cash / mark
-    others = [name for name in view.symbols if name != symbol]
+def account_of(view: MarketView, exposures: Mapping[str, float], cash: float = CASH) -> AccountView:
+    """An account of equity `cash` that is invested at `exposures` (0 where a coin is not named), entered at the last
+    closes."""
+    marks = {name: view.last_close(name) for name in view.symbols}
+    held = {name: exposures.get(name, 0.0) for name in view.symbols}
+    positions = {name: exposure * cash / marks[name] if exposure else 0.0 for name, exposure in held.items()}
     return AccountView(
         equity=cash,
-        cash=cash - quantity * mark,
+        cash=cash - sum(quantity * marks[name] for name, quantity in positions.items() if quantity),
         initial_cash=cash,
-        positions={symbol: quantity, **dict.fromkeys(others, 0.0)},
-        exposure={symbol: exposure, **dict.fromkeys(others, 0.0)},
-        entry_price={symbol: mark if exposure else None, **dict.fromkeys(others)},
+        positions=positions,
+        exposure=held,
+        entry_price={name: marks[name] if exposure else None for name, exposure in held.items()},
         stop=dict.fromkeys(view.symbols),
         target=dict.fromkeys(view.symbols),
-        mark={name: view.last_close(name) for name in view.symbols},
+        mark=marks,
         drawdown=0.0,
     )
 

@@ -24,7 +24,7 @@ ROLLOUT_PARTS = (
 def team_metrics(rollouts: Sequence[RolloutRecord]) -> dict[str, float]:
     """The team's behaviour over all rollouts of a step, from their records alone. Empty where there is none.
 
-    `team/timing` is the correlation of the exposure that was decided with the coin's move over the horizon on the
+    `team/timing` is the correlation of the net exposure that was decided with the coins' move over the horizon on the
     recorded path, absent where one of them does not vary: whether the team reads its states, or copies the drift.
     """
     if not rollouts:
@@ -129,14 +129,19 @@ def format_counts(groups: Sequence[Sequence[Rollout | Practice]]) -> dict[str, t
 
 
 def ordered_exposure(rollout: Rollout) -> float:
-    """The exposure to the query's coin if all orders of the decision fill, at the last close: signed, of the equity."""
-    query = rollout.query
-    account = query.account()
-    change = sum(order.quantity for order in rollout.decision.orders if order.symbol == query.symbol)
-    return query.exposure + change * query.view().last_close(query.symbol) / account.equity
+    """The net exposure to the query's coins if all orders of the decision fill, at the last closes: signed, of the
+    equity."""
+    query, orders = rollout.query, [*rollout.decision.orders, *rollout.later]
+    account, held, total = query.account(), query.exposures(), 0.0
+    for symbol in query.symbols:
+        change = sum(order.quantity for order in orders if order.symbol == symbol)
+        total += held[symbol] + (change * query.view().last_close(symbol) / account.equity if change else 0.0)
+    return total
 
 
 def market_move(query: Query, horizon: int) -> float:
-    """The coin's move from the state's close to the horizon's end on the recorded path, in the query's volatilities."""
-    end = recorded_path(query.market, query.bar, horizon).close[0, -1, 0]
-    return float((end / query.view().last_close(query.symbol) - 1.0) / query.volatility)
+    """The coins' mean move from the state's close to the horizon's end on the recorded path, in the query's
+    volatilities."""
+    end = recorded_path(query.market, query.bar, horizon).close[0, -1]
+    moves = end / np.array([query.view().last_close(symbol) for symbol in query.symbols]) - 1.0
+    return float(np.mean(moves[np.isfinite(moves)]) / query.volatility)

@@ -35,7 +35,7 @@ from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.credit import assign_credit, score_main, score_sub
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import credit_settings, curriculum_of
-from backend.training.curriculum.queries import Query, QueryPool
+from backend.training.curriculum.queries import Query, QueryPool, gross_limit
 from backend.training.learning.learner import role_settings
 from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.planning.memory_estimate import (
@@ -261,8 +261,9 @@ def _cut(architecture: Qwen3Config, layers: int) -> Qwen3Config:
 def _query(config: Config) -> tuple[list[Query], RolloutSettings]:
     """One state of a small generated market, and how it is rolled out: the configuration's costs and limits."""
     horizon = config.team.horizon_bars
-    market = generate(SyntheticConfig(bars=BARS + horizon, seed=1, symbols=("AAAUSDT",)))
-    queries = QueryPool(market, 0, len(market), horizon).draw(config.training.seed, 0, 1, easy=False)
+    market = generate(SyntheticConfig(bars=BARS + horizon, seed=1, symbols=_coins(config)))
+    pool = QueryPool(market, 0, len(market), horizon, gross_limit=gross_limit(config))
+    queries = pool.draw(config.training.seed, 0, 1, easy=False)
     settings = RolloutSettings(
         rollouts_per_query=ROLLOUTS,
         scenario_paths=config.training.scenario_paths,
@@ -273,6 +274,11 @@ def _query(config: Config) -> tuple[list[Query], RolloutSettings]:
         outcome_scale=config.training.experimental.outcome_scale,
     )
     return queries, settings
+
+
+def _coins(config: Config) -> tuple[str, ...]:
+    """The coins of a decision."""
+    return tuple(f"COIN{number}USDT" if number else "AAAUSDT" for number in range(config.coins_of_a_decision()))
 
 
 def _publish(policies: RolePolicies, engine: LocalEngine) -> None:

@@ -38,6 +38,7 @@ from backend.models.architectures import Shape
 from backend.policies.adapter_shapes import largest_rank
 from backend.policies.hardware import DeviceKind, Precision, Quantisation, precision_on
 from cryptosentinel.agents.registry import ROLES, roles_of
+from cryptosentinel.team import TOKENS_PER_COIN
 from simulator.errors import UserError
 
 Phase = Literal["always", "loading", "rollouts", "updates", "publishing"]
@@ -142,8 +143,9 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
     """The plan of a configuration. The longest conversation is assumed to take all of a manager's turns at their
     longest; it is bound by `engine.context_tokens` and the model's positions."""
     training = config.training
-    answer = config.team.answer_tokens(full=bool(training.base_model))
-    turn = answer + RESULT_TOKENS
+    coins = config.coins_of_a_decision()
+    answer = config.team.answer_tokens(full=bool(training.base_model)) + TOKENS_PER_COIN * (coins - 1)
+    turn = answer + RESULT_TOKENS * coins
     bounds = [PROMPT_TOKENS + TURNS * turn, shape.positions, config.engine.context_tokens]
     context = min(bound for bound in bounds if bound)
     served = config.engine.kind == "vllm"

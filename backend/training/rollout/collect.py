@@ -19,11 +19,13 @@ from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import Question, Team, TeamDecision, derive_seed
 from simulator.exchange.costs import Costs
+from simulator.exchange.orders import Order
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One decision on a query: the main trajectory, the sub-trajectories in the order of the calls, the outcome."""
+    """One decision on a query: the main trajectory, the sub-trajectories in the order of the calls, the outcome.
+    `later` is what the guard held back of a decision on a portfolio and would send at the next close."""
 
     query: Query
     number: int
@@ -32,6 +34,7 @@ class Rollout:
     outcome: Outcome
     main: Trajectory
     subs: tuple[Trajectory, ...]
+    later: tuple[Order, ...] = ()
 
     @property
     def shared_outcome(self) -> float:
@@ -84,17 +87,31 @@ def collect(
         [derive_seed(seed, "rollout", query.key, number) for number in range(settings.rollouts_per_query)]
         for query in queries
     ]
+    guards = [[Guard(settings.limits) for _ in row] for row in seeds]
     tasks = [
-        team.decide(query.view(), query.account(), (query.symbol,), Guard(settings.limits), rollout_seed)
-        for query, row in zip(queries, seeds, strict=True)
-        for rollout_seed in row
+        team.decide(query.view(), query.account(), query.symbols, guard, rollout_seed)
+        for query, row, watched in zip(queries, seeds, guards, strict=True)
+        for rollout_seed, guard in zip(row, watched, strict=True)
     ]
     decisions = iter(run_all(tasks, engine, on_finished=on_finished, throughput=throughput))
     groups: list[list[Rollout]] = []
-    for query, row in zip(queries, seeds, strict=True):
+    for query, row, watched in zip(queries, seeds, guards, strict=True):
         scorer = settings.scorer(query)
-        groups.append([_scored(scorer, number, one, next(decisions)) for number, one in enumerate(row)])
+        groups.append(
+            [
+                _scored(scorer, number, one, next(decisions), guard)
+                for number, (one, guard) in enumerate(zip(row, watched, strict=True))
+            ]
+        )
     return groups
+
+
+def sent_later(query: Query, guard: Guard, orders: Sequence[Order]) -> list[Order]:
+    """What `guard`, which has just let `orders` through, would send at the next close of a portfolio's decision.
+
+    One coin alone never makes room for another, so coin by coin nothing waits for it.
+    """
+    return guard.follow_ups(query.view(), query.account(), orders) if len(query.symbols) > 1 else []
 
 
 def practise(
@@ -139,22 +156,25 @@ def _question(query: Query, tool: str) -> Question:
         return AskAnalyst(symbol=query.symbol)
     rng = np.random.default_rng(derive_seed(query.seed, tool))
     side: Side = "long" if rng.random() < 0.5 else "short"
-    return AskAboutPosition(symbol=query.symbol, side=side, exposure=float(rng.choice([0.5, 1.0])))
+    exposure = float(rng.choice([0.5, 1.0])) * query.position_size()
+    return AskAboutPosition(symbol=query.symbol, side=side, exposure=round(exposure, 2))
 
 
-def _scored(scorer: RolloutScorer, number: int, seed: int, decision: TeamDecision) -> Rollout:
+def _scored(scorer: RolloutScorer, number: int, seed: int, decision: TeamDecision, guard: Guard) -> Rollout:
     query = scorer.query
+    later = sent_later(query, guard, decision.orders)
     return Rollout(
         query=query,
         number=number,
         seed=seed,
         decision=decision,
-        outcome=scorer.outcome(decision.orders),
+        outcome=scorer.outcome([*decision.orders, *later]),
         main=_trajectory(query, number, decision.manager, None),
         subs=tuple(
             _trajectory(query, number, transcript, scorer.expert_score(transcript))
             for transcript in decision.transcripts[1:]
         ),
+        later=tuple(later),
     )
 
 

@@ -20,7 +20,7 @@ from backend.training.algorithm.counterfactual import (
     shapley_values,
 )
 from backend.training.algorithm.credit import RoleCredit
-from backend.training.rollout.collect import Rollout, RolloutSettings
+from backend.training.rollout.collect import Rollout, RolloutSettings, sent_later
 from backend.training.rollout.scoring import RolloutScorer
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.replay import has_effect, replay, replayable_roles
@@ -73,8 +73,9 @@ def _value(team: Team, scorer: RolloutScorer, rollout: Rollout, settings: Rollou
 
     def value(coalition: frozenset[str]) -> float:
         if coalition not in known:
-            orders = replay(team, rollout.decision, query.view(), query.account(), Guard(settings.limits), coalition)
-            known[coalition] = scorer.outcome(orders).score
+            guard = Guard(settings.limits)
+            orders = replay(team, rollout.decision, query.view(), query.account(), guard, coalition)
+            known[coalition] = scorer.outcome([*orders, *sent_later(query, guard, orders)]).score
         return known[coalition]
 
     return value

@@ -20,6 +20,7 @@ from cryptosentinel.agents.market_analyst import FLAT_BAND, Analysis
 from cryptosentinel.agents.risk_analyst import LOSS_LEVEL, Verdict
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.conversation.transcript import Transcript
+from simulator.arrays import FloatArray
 from simulator.backtest.run import orders_for_target
 from simulator.backtest.scenarios import ScenarioOutcome, simulate_scenarios
 from simulator.exchange.costs import Costs
@@ -39,7 +40,10 @@ class RolloutScorer:
     A net return of `outcome_scale` volatilities is squashed to (1 + tanh 1) / 2. With 1 a decision is judged as if the
     account held this coin alone and a large gain were worth little more than a fair one, so that the last half of an
     exposure must earn several times its costs. Where several coins share an account their noise cancels in part, and a
-    larger scale, which is nearer to the return itself, is nearer to what the account earns.
+    larger scale, which is nearer to the return itself, is nearer to what the account earns. Of a decision on the whole
+    portfolio the volatility is that of a book of equal parts, see `PortfolioQuery`.
+
+    A sub-agent's answer is scored on the coin of its call.
     """
 
     def __init__(
@@ -53,8 +57,8 @@ class RolloutScorer:
         self._view = query.view()
         self._account = query.account()
         self._simulated: dict[tuple[Order, ...], ScenarioOutcome] = {}
-        moves = self._scenarios.close[:, -1, 0] / self._view.last_close(query.symbol) - 1.0  # (paths,) simple returns
-        self._moves = moves
+        marks = np.array([self._view.last_close(symbol) for symbol in query.symbols])
+        self._moves = self._scenarios.close[:, -1] / marks - 1.0  # (paths, S) simple returns
 
     def outcome(self, orders: list[Order]) -> Outcome:
         """What the orders earn over the horizon, marked at its end, net of all costs."""
@@ -69,48 +73,62 @@ class RolloutScorer:
 
     def expert_score(self, transcript: Transcript) -> float | None:
         """The score of a sub-agent's valid answer; None where nothing that could be measured came of it."""
-        if transcript.answer is None:
+        if transcript.answer is None or not self._measurable(transcript.brief["symbol"]):
             return None
         if transcript.role == "market_analyst":
-            return self._analysis(Analysis.model_validate(transcript.answer))
+            return self._analysis(Analysis.model_validate(transcript.answer), transcript.brief["symbol"])
         if transcript.role == "risk_analyst":
             return self._verdict(Verdict.model_validate(transcript.answer), transcript)
         if transcript.role == "trader":
             return self._execution(Execution.model_validate(transcript.answer), transcript)
         raise ValueError(f"no expert score is defined for the role {transcript.role!r}")
 
-    def _analysis(self, analysis: Analysis) -> float:
-        band = FLAT_BAND * self.query.volatility
+    def _measurable(self, symbol: str) -> bool:
+        """Whether a coin's volatility is known at the state, and its price at the end of every scenario."""
+        return self.query.volatility_of(symbol) is not None and bool(np.isfinite(self._moves_of(symbol)).all())
+
+    def _moves_of(self, symbol: str) -> FloatArray:
+        moves: FloatArray = self._moves[:, self.query.symbols.index(symbol)]
+        return moves
+
+    def _volatility_of(self, symbol: str) -> float:
+        volatility = self.query.volatility_of(symbol)
+        assert volatility is not None  # `_measurable`
+        return volatility
+
+    def _analysis(self, analysis: Analysis, symbol: str) -> float:
+        band, moves = FLAT_BAND * self._volatility_of(symbol), self._moves_of(symbol)
         frequencies = [
-            float(np.mean(self._moves < -band)),
-            float(np.mean(np.abs(self._moves) <= band)),
-            float(np.mean(self._moves > band)),
+            float(np.mean(moves < -band)),
+            float(np.mean(np.abs(moves) <= band)),
+            float(np.mean(moves > band)),
         ]
         return brier_score(analysis.distribution(), frequencies)
 
     def _verdict(self, verdict: Verdict, transcript: Transcript) -> float:
         side = transcript.brief["side"]
         proposed = float(transcript.brief["exposure"])
+        moves, volatility = self._moves_of(transcript.brief["symbol"]), self._volatility_of(transcript.brief["symbol"])
         # A proposal to be flat risks nothing; its losses are those of the coin falling.
-        gains = -self._moves if side == "short" else self._moves
-        quantile = pinball_score(verdict.loss / 100, -gains, LOSS_LEVEL, PINBALL_SCALE * self.query.volatility)
+        gains = -moves if side == "short" else moves
+        quantile = pinball_score(verdict.loss / 100, -gains, LOSS_LEVEL, PINBALL_SCALE * volatility)
         held = 0.0 if side == "flat" else 1.0
         cap = verdict.cap(proposed)
-        value = intervention_value(held * cap * gains, held * proposed * gains, self.query.volatility)
+        value = intervention_value(held * cap * gains, held * proposed * gains, volatility)
         return QUANTILE_WEIGHT * quantile + (1.0 - QUANTILE_WEIGHT) * value
 
     def _execution(self, execution: Execution, transcript: Transcript) -> float | None:
         sign = {"long": 1.0, "short": -1.0, "flat": 0.0}[transcript.brief["side"]]
-        target = sign * float(transcript.brief["exposure"])
-        orders = orders_for_target(self._view, self._account, self.query.symbol, target, delays=execution.delays())
+        target, symbol = sign * float(transcript.brief["exposure"]), transcript.brief["symbol"]
+        orders = orders_for_target(self._view, self._account, symbol, target, delays=execution.delays())
         if not orders:
             return None
-        rules = self._account.rules.get(self.query.symbol, SymbolRules())
-        orders = execution.placed(orders, self._view.last_close(self.query.symbol), rules)
-        shortfall = self._simulate(orders).shortfall[:, 0]
+        rules = self._account.rules.get(symbol, SymbolRules())
+        orders = execution.placed(orders, self._view.last_close(symbol), rules)
+        shortfall = self._simulate(orders).shortfall[:, self.query.symbols.index(symbol)]
         if execution.type == "limit":  # what was not traded has cost (or saved) the whole move
             side = 1.0 if orders[0].quantity > 0.0 else -1.0
-            shortfall = np.where(np.isnan(shortfall), side * self._moves, shortfall)
+            shortfall = np.where(np.isnan(shortfall), side * self._moves_of(symbol), shortfall)
         filled = shortfall[~np.isnan(shortfall)]
         return shortfall_score(float(np.mean(filled)), SHORTFALL_SCALE) if len(filled) else None
 

@@ -23,6 +23,7 @@ from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
 from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.team import Team, derive_seed
+from simulator.errors import UserError
 
 WARM_START = "warm_start"
 WAVERING = "scripted, wavering"
@@ -70,15 +71,25 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
     sources: list[Source] = []
     for name in names:
         if name == SCRIPTED:
-            sources.append(Source(_scripted(SCRIPTED, expert_policies(), codec, config), 1))
+            sources.append(
+                Source(_scripted(SCRIPTED, expert_policies(portfolio=config.team.portfolio), codec, config), 1)
+            )
             if rollouts > 1 and settings.random_share > 0.0:
-                wavering = _scripted(WAVERING, wavering_policies(settings.random_share), codec, config)
+                wavering = _scripted(
+                    WAVERING, wavering_policies(settings.random_share, config.team.portfolio), codec, config
+                )
                 sources.append(Source(wavering, rollouts - 1))
         elif name == WARM_START:
             loaded = model_team(WARM_START, policies, codec, config.team, config.training.temperature)
             sources.append(Source(loaded, rollouts))
         else:
             loaded = load_team(name, config.team, base=config.training.base_model)
+            if loaded.team.settings.portfolio != config.team.portfolio:
+                trained = str(loaded.team.settings.portfolio).lower()
+                raise UserError(
+                    f"the team in {name} was trained with team.portfolio = {trained}: set the same here, or leave the "
+                    "team out"
+                )
             asked = replace(
                 loaded.team.settings,
                 horizon_bars=config.team.horizon_bars,
@@ -90,9 +101,9 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
     return sources
 
 
-def wavering_policies(share: float) -> dict[str, ScriptedPolicy]:
+def wavering_policies(share: float, portfolio: bool = False) -> dict[str, ScriptedPolicy]:
     """The expert's rules, but for about `share` of the turns, which are the novice's. The seed decides which."""
-    experts, novices = expert_policies(), novice_policies()
+    experts, novices = expert_policies(portfolio=portfolio), novice_policies(portfolio=portfolio)
 
     def wavering(role: str) -> ScriptedPolicy:
         def says(messages: ChatMessages, seed: int) -> str:
@@ -139,15 +150,15 @@ def _scripted(name: str, policies: dict[str, ScriptedPolicy], codec: ChatFormat,
 def _scored_conversation(
     source: str, codec: ChatFormat, query: Query, number: int, transcript: Transcript, score: float | None
 ) -> ScoredConversation:
-    brief = transcript.brief
+    brief, held = transcript.brief, query.exposures()
     whole = transcript.valid and transcript.retries == 0  # nobody is to learn the turns that were wrong
     return ScoredConversation(
         role=transcript.role,
         source=source,
         state=query.key,
-        symbol=query.symbol,
+        symbol=brief.get("symbol", " ".join(query.symbols)),
         bar=query.bar,
-        exposure=query.exposure,
+        exposure=sum(held[symbol] for symbol in ([brief["symbol"]] if "symbol" in brief else query.symbols)),
         question=" ".join(str(brief[key]) for key in ("symbol", "side", "exposure") if key in brief),
         rollout=number,
         valid=whole,

@@ -46,14 +46,16 @@ def transcribe(
     queries = [drawn[number % len(pools)][number] for number in range(decisions)]
     results: list[TeamDecision] = []
     roles, limits = team_settings.roles, limits_of(GuardConfig())
-    for policies, part in ((expert_policies(roles), queries[:experts]), (novice_policies(roles), queries[experts:])):
+    whole = team_settings.portfolio
+    teachers, novices = expert_policies(roles, portfolio=whole), novice_policies(roles, portfolio=whole)
+    for policies, part in ((teachers, queries[:experts]), (novices, queries[experts:])):
         engine = ScriptedEngine(codec, policies)
         team = Team(codec, engine.policy_version, team_settings)
         tasks = [
             team.decide(
                 query.view(),
                 query.account(),
-                (query.symbol,),
+                query.symbols,
                 Guard(limits),
                 derive_seed(seed, query.key),
             )

@@ -25,6 +25,7 @@ from backend.store.store import Store
 from backend.training.checkpoints import checkpoints
 from backend.training.rl_job import training_parts
 from cryptosentinel.agents.registry import ROLES, roles_of
+from simulator.market.market import Market
 from tests.small_world import RUN, small_market
 
 Process = Callable[[Store], None]
@@ -44,7 +45,9 @@ def begin_run(store: Store, config: Config) -> None:
     store.add_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1, {"config": config.to_dict()}))
 
 
-def processes(config: Config, nano: Path, folder: Path, workers: int = 1) -> dict[str, Process]:
+def processes(
+    config: Config, nano: Path, folder: Path, workers: int = 1, market: Market | None = None
+) -> dict[str, Process]:
     """What each process does from its start to its end, by name. The coordinator ends the run."""
     me = str(os.getpid())
 
@@ -56,7 +59,7 @@ def processes(config: Config, nano: Path, folder: Path, workers: int = 1) -> dic
                 metrics_folder.mkdir(parents=True, exist_ok=True)
                 files = RunFiles(folder)
                 with _BUILDING:
-                    parts = training_parts(config, small_market(), store, RUN, folder, nano, metrics_folder)
+                    parts = training_parts(config, market or small_market(), store, RUN, folder, nano, metrics_folder)
                 if number:
                     RolloutWorker(parts, heartbeat, number, workers).follow(PublishedWeights(parts, heartbeat, files))
                 trainer = coordinator_trainer(parts, heartbeat, workers, files)

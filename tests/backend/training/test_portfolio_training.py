@@ -1,0 +1,96 @@
+"""Training of a team that decides on the whole portfolio: it resumes, and in several processes it is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from backend.builders.teams import load_team, team_settings
+from backend.config.load import config_from_dict
+from backend.config.schema import Config, NanoConfig
+from backend.store.run_record import recorded_run
+from backend.store.store import Store
+from backend.training.curriculum.queries import QueryPool
+from backend.training.rl_job import run_rl
+from backend.training.sft.warm_start import make_nano
+from backend.training.trainer import Progress
+from cryptosentinel.agents.registry import ROLES
+from simulator.errors import Interrupted
+from simulator.market.market import Market
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
+from tests.backend.distributed.process_threads import begin_run, last_parameters, processes, run_in_threads
+from tests.small_world import HORIZON, RUN, one_process_trainer, small_config, tree
+
+COINS = ("AAAUSDT", "BBBUSDT")
+STEPS = 2
+
+
+@pytest.fixture(scope="module")
+def market() -> Market:
+    return generate(SyntheticConfig(bars=400, seed=3, symbols=COINS))
+
+
+@pytest.fixture(scope="module")
+def config(market: Market, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """Two steps with a nano that was warm-started on portfolios, and two shards."""
+    folder = tmp_path_factory.mktemp("portfolio") / "nano"
+    options: dict[str, Any] = {"stage1_max_steps": 1, "stage2_steps": 1, "shards": 2, "base_model": str(folder)}
+    document = small_config(**options).to_dict()
+    made = config_from_dict({**document, "team": {**document["team"], "portfolio": True}}, "portfolio")
+    nano = NanoConfig(
+        vocab_size=512, hidden_size=64, layers=2, intermediate_size=128, decisions=60, steps=150, batch_tokens=1024,
+        learning_rate=6e-3, seed=1,
+    )  # fmt: skip
+    pool = QueryPool(market, 0, 300, HORIZON, gross_limit=1.0)
+    make_nano(folder, pool, team_settings(made.team, 1.0), nano, lambda what, done, total: None)
+    return made
+
+
+def stored(store: Store) -> list[Any]:
+    found: list[Any] = []
+    for step in range(STEPS):
+        found += [*store.queries(RUN, step), *store.rollouts(RUN, step), *store.trajectories(RUN, step)]
+        found += store.rewards(RUN, step)
+    return found
+
+
+def train(config: Config, market: Market, folder: Path, store: Store, stop_after: int | None = None) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.step == stop_after:
+            raise KeyboardInterrupt
+
+    with recorded_run(store, RUN, "train", 1, market.content_hash, config):
+        run_rl(config, market, store, RUN, folder, lambda what, done, total: None, stop)
+
+
+def test_interrupted_and_resumed_is_bit_equal_and_the_team_keeps_its_mode(
+    config: Config, market: Market, tmp_path: Path
+) -> None:
+    with Store.open("mem://") as once, Store.open("mem://") as twice:
+        train(config, market, tmp_path / "once", once)
+        with pytest.raises(Interrupted):
+            train(config, market, tmp_path / "twice", twice, stop_after=1)
+        train(config, market, tmp_path / "twice", twice)
+        first, second = tree(tmp_path / "once"), tree(tmp_path / "twice")
+        assert {name for name in first if first[name] != second.get(name)} <= {"team.json"}
+        assert stored(once) == stored(twice)
+        assert {query.symbols for query in once.queries(RUN, 1)} == {COINS}
+    team = load_team(str(tmp_path / "once"), Config().team).team
+    assert team.settings.portfolio, "a trained team decides as it was trained to"
+
+
+def test_processes_apart_end_where_one_does(config: Config, market: Market, tmp_path: Path) -> None:
+    with Store.open("mem://") as together, Store.open("mem://") as apart:
+        begin_run(together, config)
+        nano = Path(config.training.base_model)
+        one_process_trainer(config, market, together, tmp_path / "one", nano).run()
+        begin_run(apart, config)
+        run_in_threads(apart, processes(config, nano, tmp_path / "apart", market=market))
+        for role in ROLES:
+            mine, theirs = (last_parameters(tmp_path / name, role) for name in ("one", "apart"))
+            assert mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
+        assert stored(together) == stored(apart)
