@@ -102,18 +102,18 @@ class Guard:
         return [*self.withdrawals(account), *passed], clamps
 
     def follow_ups(self, view: MarketView, account: AccountView, passed: Sequence[Order]) -> list[Order]:
-        """What it would send at the next close of what it holds back, once the market orders that are under way have
-        filled; `passed` are those that it let through at this close. The delay counts from this close.
+        """What it would send of what it holds back at the close after the last of `passed`, the orders that it let
+        through at this close, has filled. The delay counts from this close.
 
         For the value of a decision on scenarios, in which nobody looks at the bars between two decisions.
         """
-        found = []
+        found, filled = [], 1 + max((order.delay for order in passed), default=0)
         for one in self._state.held_back:
             symbol = one.order.symbol
             under_way = math.fsum(order.quantity for order in passed if order.symbol == symbol)
             rest = one.goal - account.positions.get(symbol, 0.0) - under_way
             if rest * one.order.quantity > 0.0:
-                bars = max(1, -((view.now - one.begin) // view.interval))
+                bars = max(filled, -((view.now - one.begin) // view.interval))
                 found.append(replace(one.order, quantity=rest, delay=bars))
         return found
 

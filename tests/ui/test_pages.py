@@ -170,11 +170,14 @@ def test_a_backtest_is_started_with_what_the_form_says(here: Path, monkeypatch: 
     app.number_input[0].set_value(5)
     app.number_input[1].set_value(7.5)
     app.multiselect[1].set_value(["hold", "ema_cross"])
+    [whole] = [one for one in app.toggle if "one decision" in one.label]
+    whole.set_value(True)
     app.button[0].click().run()
     assert not app.exception and not app.error
     [request] = asked
     settings = load_config("demo", request.overrides)
     assert (settings.costs.taker_fee, settings.evaluation.baselines) == (0.00075, ("hold", "ema_cross"))
+    assert settings.team.portfolio
     assert request == BacktestRequest(
         data=Path("data/synthetic"), symbols=("BBBUSDT",), timeframe="4h", teams=("runs/mine",),
         start="2020-01-01", end="2020-03-01", decide_every=6, seed=5, overrides=request.overrides,

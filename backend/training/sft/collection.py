@@ -43,6 +43,7 @@ class ScoredConversation:
 
     `score` is in [0, 1]; None where the answer was invalid or nothing that could be measured came of it. Only
     conversations about the same `state` with the same `question` can be compared. Invalid ones have no `messages`.
+    `symbol` is the coin that was asked about; of a portfolio's manager all coins, and `exposure` what is held net.
     `tools` are the schemas in the system turn, which `messages` leave out.
     """
 
