@@ -46,7 +46,7 @@ def config(market: Market, tmp_path_factory: pytest.TempPathFactory) -> Config:
         learning_rate=6e-3, seed=1,
     )  # fmt: skip
     pool = QueryPool(market, 0, 300, HORIZON, gross_limit=1.0)
-    make_nano(folder, pool, team_settings(made.team, 1.0), nano, lambda what, done, total: None)
+    make_nano(folder, [pool], team_settings(made.team, 1.0), nano, lambda what, done, total: None)
     return made
 
 

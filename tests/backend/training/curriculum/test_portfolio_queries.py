@@ -70,8 +70,8 @@ def test_what_is_held_is_within_the_gross_limit_and_all_coins_are_there(step: in
 def test_the_same_seed_and_step_draw_the_same_and_books_differ() -> None:
     drawn = portfolio_pool().draw(3, 1, 40, easy=False)
     assert drawn == portfolio_pool().draw(3, 1, 40, easy=False) != portfolio_pool().draw(4, 1, 40, easy=False)
-    assert {query.symbol for query in drawn} == set(COINS) and len({query.held for query in drawn}) > 15
-    assert 3 <= sum(not any(query.held) for query in drawn) < 30, "some start from cash alone"
+    assert {query.symbol for query in drawn} == set(COINS) and len({str(query.exposures()) for query in drawn}) > 15
+    assert 3 <= sum(not any(query.exposures().values()) for query in drawn) < 30, "some start from cash alone"
 
 
 def test_the_outcome_s_unit_is_the_volatility_of_equal_parts_known_at_the_bar() -> None:
