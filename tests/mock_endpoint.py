@@ -127,9 +127,9 @@ class Endpoint:
     def reply_to(self, heard: Heard) -> Reply:
         with self.lock:
             self.heard.append(heard)
-            if heard.path == "/v1/models":
+            if heard.path.partition("?")[0] == "/v1/models":
                 return self.models
-            if heard.path != "/v1/chat/completions":
+            if heard.path not in ("/v1/chat/completions", "/v1/messages"):
                 return refusal(404, f"no such path: {heard.path}")
             if self.first:
                 return self.first.pop(0)

@@ -1,7 +1,8 @@
-"""The commands of `cryptosentinel models`: list, check, pull, export."""
+"""The commands of `cryptosentinel models`: list, check, try, pull, export."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,16 +11,19 @@ import typer
 from rich.table import Table
 
 from backend.cli.console import console, narrow_table, print_notes
-from backend.cli.options import RunsOption
-from backend.runs.requests import RUNS
+from backend.cli.options import RunsOption, SetOption
+from backend.runs.requests import RUNS, TryRequest
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # they bring torch, which takes seconds
+    from backend.config.schema import Config
     from backend.models.checks import Findings
     from backend.models.registry import AdapterInfo, BaseInfo
+    from backend.runs.try_model import Contact, TrialDecision
+    from cryptosentinel.llm.engine import Usage
 
 models_app = typer.Typer(
-    help="Base models and adapters: list them, check one, pull one from the model hub, export a team's.",
+    help="Base models and adapters: list them, check one, try one, pull one from the model hub, export a team's.",
     no_args_is_help=True,
 )
 
@@ -59,6 +63,39 @@ def check(
     from backend.models.checks import check_path
 
     _conclude(check_path(path, base), path)
+
+
+@models_app.command("try")
+def try_(
+    model: Annotated[
+        str, typer.Argument(help="The model: a folder, or its name at the endpoint. Default: engine.model.")
+    ] = "",
+    provider: Annotated[
+        str,
+        typer.Option(
+            "--provider", help="Whose endpoint: openai, anthropic, google, openrouter, ollama, vllm, llama_cpp."
+        ),
+    ] = "",
+    url: Annotated[str, typer.Option("--url", help="Address of the endpoint, where it is not the provider's.")] = "",
+    data: Annotated[Path | None, typer.Option("--data", help="Folder of Parquet bars. Default: the sample.")] = None,
+    config: Annotated[str, typer.Option("--config", "-c", help="A preset or a TOML file.")] = "",
+    set_: SetOption = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of sampling.")] = 1,
+) -> None:
+    """Make the first contact with a model: one call of a tool, then one decision, with what they took.
+
+    Nothing is stored. Exit code 1: the model answered, and the team could not have traded on it.
+    """
+    from backend.runs.try_model import try_model
+
+    given = {"provider": provider, "url": url, "model": model}
+    named = [f"engine.{name}={json.dumps(value)}" for name, value in given.items() if value]
+    request = TryRequest(config=config, overrides=(*(set_ or ()), *named), data=data, seed=seed)
+    decision = try_model(request, _print_contact)
+    if decision is not None:
+        _print_decision(decision)
+    if decision is None or not decision.valid:
+        raise typer.Exit(1)
 
 
 @models_app.command("pull")
@@ -112,6 +149,61 @@ def export(
         step = step_of(Path(weights)) or 0
         one = export_adapter(policies, role, to / role, run=run.resolve().name, step=step)
         console.print(f"{one.version}: {one.folder}")
+
+
+def _print_contact(config: Config, contact: Contact) -> None:
+    """The first answer, and how its server wrote it."""
+    endpoint = config.engine.endpoint
+    where = config.engine.url or (config.engine.kind if endpoint is None else f"{endpoint.title}, {endpoint.url}")
+    _say(f"{config.engine.model} ({where})")
+    _say(f"first contact: {'a sound call' if contact.called else 'not the call that was asked for'}: {contact.said}")
+    dialect = contact.dialect
+    if dialect is not None:
+        forms = {"tool_calls": "as a tool call", "json": "as JSON", "tag": "as text", "none": "without a call"}
+        arguments = f", arguments as {dialect.arguments}" if dialect.arguments else ""
+        identified = "" if not dialect.calls else ", with an id" if dialect.identified else ", without an id"
+        _say(f"  written {forms[dialect.form]}{arguments}{identified}; it ended with {dialect.finish or 'no reason'}")
+    for note in contact.notes:
+        _say(f"  adapted: {note}")
+    _say(f"  {_took(contact.usage, contact.usage.seconds, contact.money)}")
+
+
+def _print_decision(decision: TrialDecision) -> None:
+    """The decision, what it took, and what a backtest would take."""
+    from backend.config.prices import prices_date
+
+    _say("one decision:")
+    for line in decision.lines:
+        _say(f"  {line}")
+    for event in decision.events:
+        _say(f"  not usable: {event}")
+    for note in decision.notes:
+        _say(f"  adapted: {note}")
+    _say(f"  orders: {'; '.join(decision.orders) or 'none'}")
+    money = decision.spent.money if decision.priced else None
+    _say(f"  {decision.spent.calls} requests, {_took(decision.usage, decision.seconds, money)}")
+    count = decision.of_backtest
+    cost = "at a price that is not known" if money is None else f"for {count * money:,.4g}"
+    _say(
+        f"a backtest of the last 90 days with a decision a day takes about {count} of these: "
+        f"{count * decision.spent.tokens:,} tokens in {count * decision.seconds / 60:,.0f} minutes {cost}"
+    )
+    if money:
+        _say(f"prices: your own in budget.prices, or the table of {prices_date()}; check your provider's")
+    _say("the team can trade with it" if decision.valid else "the team could not have traded on this decision")
+
+
+def _took(usage: Usage, seconds: float, money: float | None) -> str:
+    """Tokens, seconds and money in words."""
+    thoughts = f" ({usage.reasoning:,} of them thoughts)" if usage.reasoning else ""
+    cached = f" ({usage.cached:,} from the cache)" if usage.cached else ""
+    price = "price unknown" if money is None else f"cost {money:,.4g}" if money else "cost nothing"
+    return f"{usage.prompt:,} tokens read{cached}, {usage.sampled:,} sampled{thoughts}, {seconds:,.1f} s, {price}"
+
+
+def _say(text: str) -> None:
+    """Text that may hold a model's own words."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 _GOOD = ("ok", "no checksum")

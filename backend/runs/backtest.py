@@ -39,6 +39,7 @@ from backend.store.store import Store
 from backend.training.curriculum.queries import WARM_UP_BARS
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.llm.cassette.engine import Cassette
+from cryptosentinel.llm.endpoint.engine import EndpointEngine
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, BacktestRun, Window
@@ -263,6 +264,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
                 result = episode.result
                 cost = inference_cost(episode.ledger, throughput, isinstance(subject.engine, Cassette))
                 later += remarks(subject.name, episode, market)
+                later += subject.engine.notes if isinstance(subject.engine, EndpointEngine) else ()
             results[subject.name] = result
             write_backtest(store, run, subject.name, result, cost, lookahead)
         names = [name for name in config.evaluation.baselines if name not in results]

@@ -91,6 +91,11 @@ class WindowRequest(MarketRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TryRequest(WindowRequest):
+    """One decision with the model of `engine.model`, which was not trained here."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BacktestRequest(WindowRequest):
     """Teams and strategies over one window, beside the baselines.
 

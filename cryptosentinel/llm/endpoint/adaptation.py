@@ -60,6 +60,12 @@ class Refusal(Exception):
         return re.search(rf"(?<![\w-]){re.escape(parameter)}\b", self.text) is not None
 
 
+def is_final(status: int, body: bytes) -> bool:
+    """Whether a server error is a refusal, which another attempt would only repeat: llama.cpp's server answers 500 to
+    tools that it was not started for."""
+    return status in (500, 501) and _NO_TOOLS.search(body[:4096].decode("utf-8", "replace").lower()) is not None
+
+
 class UserSettingRefused(Exception):
     """A parameter that the user asked for by a setting is refused: it is not left out without a word."""
 
@@ -102,7 +108,7 @@ class Adaptation:
         if not 400 <= refusal.status < 600 or refusal.status in (401, 402, 403, 408, 409, 413, 429, 502, 503, 504):
             return False
         if refusal.status in (404, 500, 501):  # "no endpoint supports tool use", "tools param requires --jinja flag"
-            return self._fewer_tools(refusal.text.lower(), sent)
+            return self._not_forced(refusal, sent) or self._fewer_tools(refusal.text.lower(), sent)
         if (
             self._smaller_limit(refusal, sent)
             or self._other_name(refusal, sent)

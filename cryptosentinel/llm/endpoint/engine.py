@@ -32,6 +32,7 @@ from cryptosentinel.llm.endpoint.adaptation import (
     Refusal,
     Structured,
     UserSettingRefused,
+    is_final,
 )
 from cryptosentinel.llm.endpoint.answer import Answer, Dialect, Garbled, model_names
 from cryptosentinel.llm.endpoint.http import MAX_BODY_BYTES, BoundedClient, TooLarge, check_url
@@ -132,6 +133,7 @@ class EndpointEngine(ABC):
             timeout=settings.timeout,
             per_minute=settings.requests_per_minute,
             connections=settings.concurrency,
+            is_final=is_final,
         )
         self._slots = asyncio.Semaphore(settings.concurrency)
         chosen = {"top_p"} if settings.top_p < 1.0 else set()
@@ -423,6 +425,8 @@ def described_tools(request: Request, level: Structured) -> str:
 
 def reason_of(body: object, text: str) -> str:
     """What an endpoint says about its refusal, as it says it; `body` is its JSON, `text` all of it."""
+    if isinstance(body, list) and body:  # as Google wraps it
+        body = body[0].get("error") if isinstance(body[0], dict) else None
     if isinstance(body, dict):
         body = next((body[name] for name in ("message", "detail", "error") if isinstance(body.get(name), str)), None)
     said = body if isinstance(body, str) else text

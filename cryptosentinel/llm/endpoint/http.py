@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,12 +59,20 @@ class BoundedClient(httpx2.AsyncClient):
     Args:
         url: the endpoint, checked. Proxies of the environment are not used for this very machine.
         headers: sent with each request beside what HTTP needs, the key among them; nothing else is sent.
+        is_final: of a status and a body, whether the SDK may not try again.
         timeout: seconds from sending a request until its whole answer is there.
         per_minute: at most so many requests, evenly spaced; 0 for any number.
     """
 
     def __init__(
-        self, url: str, headers: Mapping[str, str], *, timeout: float, per_minute: float, connections: int
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        timeout: float,
+        per_minute: float,
+        connections: int,
+        is_final: Callable[[int, bytes], bool],
     ) -> None:
         super().__init__(
             timeout=httpx2.Timeout(timeout, connect=min(_CONNECT_SECONDS, timeout / 2)),
@@ -73,6 +81,7 @@ class BoundedClient(httpx2.AsyncClient):
             trust_env=not is_loopback(url),
         )
         self._own_headers = dict(headers)
+        self._is_final = is_final
         self._seconds = timeout
         self._interval = 60.0 / per_minute if per_minute else 0.0
         self._next = 0.0
@@ -88,9 +97,12 @@ class BoundedClient(httpx2.AsyncClient):
             async with asyncio.timeout(self._seconds):
                 response = await super().send(request, **{**options, "stream": True})
                 try:
-                    return await _read(response, request)
+                    whole = await _read(response, request)
                 finally:
                     await response.aclose()
+            if self._is_final(whole.status_code, whole.content):
+                whole.headers["x-should-retry"] = "false"  # which the SDKs heed
+            return whole
         except TimeoutError:
             raise httpx2.ReadTimeout("the whole answer took too long", request=request) from None
 

@@ -1,0 +1,197 @@
+"""The use case try: the first contact with a model, and one decision with it, before anything larger.
+
+It works with every engine. The first contact asks for one call of a small tool: it shows whether the model calls tools
+at all, how its server writes a call, and what it refuses. Then the team takes one decision on a market.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pydantic import Field
+
+from backend.builders.market import account_of, limits_of, load_market
+from backend.builders.teams import PROMPTED, LoadedTeam, configured_team
+from backend.config.schema import Config
+from backend.runs.backtest import market_settings, requested_window
+from backend.runs.requests import TryRequest
+from cryptosentinel.conversation.budget import Ledger, Spending
+from cryptosentinel.conversation.transcript import Transcript
+from cryptosentinel.guard.guard import Guard
+from cryptosentinel.llm.endpoint.answer import Dialect
+from cryptosentinel.llm.endpoint.engine import EndpointEngine
+from cryptosentinel.llm.engine import Request, Usage
+from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, parse, read_call, tool_schema
+from cryptosentinel.protocol.untrusted import clean
+from cryptosentinel.scheduler import run_all
+from cryptosentinel.team import TeamDecision
+from simulator.backtest.run import BacktestRun, Window
+
+_SHOWN_CHARS = 160  # of a turn
+_PRICE = 64250.5
+_SYSTEM = "You report what you are told by calling the function that fits. You never answer in prose."
+_ASKED = f"BTC was last traded at {_PRICE}. Report it."
+
+
+class ReportPrice(Arguments):
+    """The arguments of the first contact's tool."""
+
+    symbol: str = Field(description="the coin, such as BTC")
+    price: float = Field(description="the price, in USD")
+
+
+_TOOL = "report_price"
+
+
+@dataclass(frozen=True)
+class Contact:
+    """What a model answered to the first request.
+
+    Attributes:
+        called: whether it was the call that was asked for, with the right values.
+        said: its answer, or why there is none, in one line.
+        usage, money: what it took; the money is None where the price is not known.
+        dialect: how an endpoint wrote it; None for an engine that is none.
+        notes: what an endpoint refuses or does otherwise, and how that was met.
+    """
+
+    called: bool
+    said: str
+    usage: Usage
+    money: float | None
+    dialect: Dialect | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TrialDecision:
+    """One decision of the team.
+
+    Attributes:
+        valid: whether the manager answered, so that the team would have traded on it.
+        lines: the conversations, a line each turn.
+        events: answers that could not be used, each with its reason.
+        orders: what it would have sent, a line each.
+        spent, seconds: what it took in all, and how long one waited.
+        priced: whether the model's price is known; else the money of `spent` says nothing.
+        notes: as in `Contact`, after it.
+        of_backtest: decisions of a backtest over the market's last 90 days, one a day.
+    """
+
+    valid: bool
+    lines: tuple[str, ...]
+    events: tuple[str, ...]
+    orders: tuple[str, ...]
+    spent: Spending
+    usage: Usage
+    seconds: float
+    priced: bool
+    notes: tuple[str, ...]
+    of_backtest: int
+
+
+def try_model(
+    request: TryRequest, on_contact: Callable[[Config, Contact], None] = lambda config, contact: None
+) -> TrialDecision | None:
+    """Ask the model for one call, then let the team take one decision with it. Nothing is stored.
+
+    `on_contact` hears of the first answer before the decision begins. Where there was no answer at all, there is no
+    decision, and None is returned. Raises `UserError` for a model that cannot be asked.
+    """
+    config = market_settings(request)
+    market = load_market(config.market, config.costs)
+    window = requested_window(market, request)
+    loaded = configured_team(PROMPTED, config)
+    try:
+        contact = _contact(loaded, request.seed)
+        on_contact(config, contact)
+        if contact.usage == Usage(seconds=contact.usage.seconds) and not contact.called:
+            return None
+        account = account_of(config, market)
+        one = Window(window.start, min(window.stop, window.start + window.decide_every), window.decide_every)
+        run, ledger = BacktestRun(market, one, **account.terms), Ledger(loaded.budget)
+        view = run.view()
+        portfolio = loaded.team.settings.portfolio
+        symbols = view.symbols if portfolio else view.symbols[:1]
+        task = loaded.team.decide(
+            view,
+            run.account(),
+            symbols,
+            Guard(limits_of(config.guard)),
+            request.seed,
+            share=1.0 if portfolio else 1.0 / len(view.symbols),
+            ledger=ledger,
+        )
+        began = time.perf_counter()
+        [decision] = run_all([task], loaded.engine)
+        seconds = time.perf_counter() - began
+        coins = 1 if portfolio else len(view.symbols)
+        return _shown(loaded, decision, ledger, seconds, window.decisions * coins)
+    finally:
+        if isinstance(loaded.engine, EndpointEngine):
+            loaded.engine.close()
+
+
+def _contact(loaded: LoadedTeam, seed: int) -> Contact:
+    engine, codec, settings = loaded.engine, loaded.team.codec, loaded.team.settings
+    tool = tool_schema(_TOOL, "Report the last price of a coin.", ReportPrice)
+    at_endpoint = isinstance(engine, EndpointEngine)
+    ids = codec.start(_SYSTEM, _ASKED, None if at_endpoint else [tool])
+    asked = Request(loaded.team.manager.key, tuple(ids), replace(settings.sampling, temperature=0.0), seed, (tool,))
+    [completion] = engine.generate([asked])
+    text = codec.decode_answer(completion.ids)
+    call = parse(text, {_TOOL: ReportPrice})
+    price = loaded.budget.price
+    right = not isinstance(call, MalformedCall) and call.arguments == ReportPrice(symbol="BTC", price=_PRICE)
+    return Contact(
+        called=right and completion.finished,
+        said=completion.failure or _line(text),
+        usage=completion.usage,
+        money=None if price is None else price.of(completion.usage),
+        dialect=engine.dialect if isinstance(engine, EndpointEngine) else None,
+        notes=engine.notes if isinstance(engine, EndpointEngine) else (),
+    )
+
+
+def _shown(
+    loaded: LoadedTeam, decision: TeamDecision, ledger: Ledger, seconds: float, of_backtest: int
+) -> TrialDecision:
+    lines = [line for transcript in decision.transcripts for line in _conversation(loaded, transcript)]
+    orders = [
+        f"{order.symbol} {'buy' if order.quantity > 0 else 'sell'} {abs(order.quantity):.6g} ({order.kind})"
+        for order in decision.orders
+    ]
+    return TrialDecision(
+        valid=decision.manager.valid,
+        lines=tuple(lines),
+        events=tuple(_line(event) for event in decision.events),
+        orders=tuple(orders),
+        spent=ledger.run,
+        usage=decision.usage,
+        seconds=seconds,
+        priced=loaded.budget.price is not None,
+        notes=loaded.engine.notes if isinstance(loaded.engine, EndpointEngine) else (),
+        of_backtest=of_backtest,
+    )
+
+
+def _conversation(loaded: LoadedTeam, transcript: Transcript) -> list[str]:
+    """The turns after the beginning of a conversation, a line each."""
+    who = f"{transcript.role}#{transcript.ordinal}"
+    lines = []
+    for turn in loaded.team.codec.messages(transcript.ids)[2:]:
+        said = read_call(turn["content"]) if turn["role"] == "assistant" else None
+        if said is None:
+            lines.append(f"{who}   {_line(turn['content'])}")
+        elif isinstance(said, MalformedCall):
+            lines.append(f"{who}: {_line(turn['content'])}")
+        else:
+            lines.append(f"{who}: {_line(f'{said[0]} {said[1]}')}")
+    return lines
+
+
+def _line(text: str) -> str:
+    """Text of a model for people: one short line."""
+    return clean(text, _SHOWN_CHARS) or "nothing"
