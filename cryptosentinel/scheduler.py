@@ -41,10 +41,13 @@ class Throughput:
     def metrics(self) -> dict[str, float]:
         """By name: tokens sampled per second of the engine, requests it had at a time (`batch`) and as a share of the
         conversations under way (`batch_fill`), share of prompt tokens that were known (`prefix_reuse`), share of time
-        that was not the engine's (`outside`). Empty where nothing was asked."""
+        that was not the engine's (`outside`); where there were any, tokens that were thoughts, and further requests for
+        answers that were cut off. Empty where nothing was asked."""
         if not self.requests:
             return {}
+        further = {"reasoning_tokens": self.usage.reasoning, "cut_off_retries": self.usage.retried}
         return {
+            **{name: float(count) for name, count in further.items() if count},
             "requests": float(self.requests),
             "failures": float(self.failures),
             "sampled_tokens": float(self.usage.sampled),

@@ -217,6 +217,10 @@ def inference_cost_line(result: BacktestDocument) -> str | None:
     if engine:
         text += f" ({engine['tokens_per_second']:,.0f} sampled a second, {100 * engine['prefix_reuse']:.0f} % of the "
         text += "prompts known from before)"
+    if engine.get("reasoning_tokens"):
+        text += f"; {engine['reasoning_tokens']:,.0f} of the tokens were thoughts"
+    if engine.get("cut_off_retries"):
+        text += f"; {engine['cut_off_retries']:,.0f} of the requests repeat answers that were cut off"
     if spent.money:
         left = 100 * result.return_after_inference
         text += f"; it cost {spent.money:,.4g}, which leaves a return of {left:+.2f} %"

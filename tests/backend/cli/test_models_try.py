@@ -122,4 +122,5 @@ def test_the_commands_of_the_readme_trade_on_the_shipped_sample(command: Run, tm
         [own] = [one.document for one in read_backtests(store, run)]
         assert len(own.symbols) == 4 and own.fills and own.metrics["trades"] >= 4
         assert own.inference is not None
-        assert own.inference.engine["failures"] == 0
+        assert own.inference.engine["failures"] == 0 and own.inference.engine["reasoning_tokens"] > 0
+        assert "of the tokens were thoughts" in played.out
