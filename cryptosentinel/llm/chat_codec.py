@@ -24,6 +24,8 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages, FastTokenizer
+from cryptosentinel.protocol.calls.json_calls import HERMES
+from cryptosentinel.protocol.calls.syntax import CallSyntax
 from simulator.errors import UserError
 
 TURN_START = "<|im_start|>"
@@ -112,6 +114,11 @@ class ChatCodec(ChatFormat):
     def tokenizer(self) -> Tokenizer:
         """The tokenizer itself, with its special tokens."""
         return self._tokenizer
+
+    @property
+    def syntax(self) -> CallSyntax:
+        """That of Qwen and Hermes."""
+        return HERMES
 
     def start(self, system: str, user: str, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
         """System turn, user turn, assistant header. `tools`: JSON schemas that the system turn lists, as in Qwen3."""

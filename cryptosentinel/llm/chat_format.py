@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
+from cryptosentinel.protocol.calls.syntax import CallSyntax
 from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall, parse
 
 ChatMessages = list[dict[str, str]]  # role and content of each message
@@ -45,6 +46,11 @@ class ChatFormat(ABC):
     @abstractmethod
     def tokenizer(self) -> Tokenizer:
         """The tokenizer itself, with its special tokens."""
+
+    @property
+    @abstractmethod
+    def syntax(self) -> CallSyntax:
+        """How the model writes a tool call."""
 
     @property
     def ends(self) -> frozenset[int]:

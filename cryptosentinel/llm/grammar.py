@@ -1,6 +1,6 @@
 """Constrained decoding: a grammar of the turns that a role's tools allow, and what it leaves of the next token.
 
-One turn is one call, spaced as `tool_calls.render_call` spaces it, and the end of the turn:
+One turn is one call, written as the codec's syntax writes it, and the end of the turn. In Qwen's:
 
     <tool_call>\\n{"name": "get_trend", "arguments": {}}\\n</tool_call><|im_end|>
 
@@ -17,6 +17,7 @@ answer of more than `tool_calls.MAX_ANSWER_CHARS`. Letters beyond ASCII are writ
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,8 +25,8 @@ import numpy as np
 import torch
 from llguidance import LLMatcher, LLTokenizer
 
-from cryptosentinel.llm.chat_codec import CALL_END, CALL_START
 from cryptosentinel.llm.chat_format import ChatFormat
+from cryptosentinel.protocol.calls.syntax import ChoiceOf, GrammarPart, TextPart
 from simulator.errors import UserError
 
 # '<' only where no tag can begin with it: a tag in a string would end or begin a call, as `tool_calls.parse` reads it.
@@ -43,12 +44,11 @@ def grammar(tools: Sequence[Mapping[str, Any]], codec: ChatFormat) -> str:
     """
     if not tools:
         raise ValueError("a grammar needs at least one tool")
-    ids = codec.special_ids
-    calls = [_call(tool["function"]) for tool in tools]
-    return (
-        f'start: <[{ids[CALL_START]}]> "\\n" call "\\n" <[{ids[CALL_END]}]> <[{codec.end_of_turn}]>\n'
-        f"call: {' | '.join(f'call_{number}' for number in range(len(calls)))}\n"
-        + "".join(f"call_{number}: {call}\n" for number, call in enumerate(calls))
+    calls = [_call(tool["function"], codec) for tool in tools]
+    begin, end = (_literal(text, codec) for text in codec.syntax.frame)
+    turn = " ".join(filter(None, (begin, "call", end, f"<[{codec.end_of_turn}]>")))
+    return f"start: {turn}\ncall: {' | '.join(f'call_{number}' for number in range(len(calls)))}\n" + "".join(
+        f"call_{number}: {call}\n" for number, call in enumerate(calls)
     )
 
 
@@ -92,18 +92,36 @@ def restrict(logits: torch.Tensor, matchers: Sequence[LLMatcher | None]) -> torc
     return logits.masked_fill(torch.from_numpy(allowed).to(logits.device) == 0, float("-inf"))
 
 
-def _call(function: Mapping[str, Any]) -> str:
+def _call(function: Mapping[str, Any], codec: ChatFormat) -> str:
     """The call of one tool: its name, and arguments by its schema."""
-    head = json.dumps({"name": function["name"]})[:-1] + ', "arguments": '
-    schema = {**_without_tags(function["parameters"]), "x-guidance": _SPACING}
-    rule = f'{json.dumps(head)} %json {json.dumps(schema)} "}}"'
-    trouble = LLMatcher.validate_grammar(f"start: {rule}")
+    rule = " ".join(filter(None, (_part(part, codec) for part in codec.syntax.grammar(function))))
+    # Special tokens have their ids in one tokenizer alone; the check knows none.
+    trouble = LLMatcher.validate_grammar(f"start: {re.sub(r'<.[0-9]+.>', '', rule)}")
     if trouble:
         raise UserError(
             f"the arguments of the tool {function['name']} cannot be held to by constrained decoding "
             f"({_first_line(trouble)}): simplify them, or turn constrained decoding off"
         )
     return rule
+
+
+def _part(part: GrammarPart, codec: ChatFormat) -> str:
+    if isinstance(part, str):
+        return _literal(part, codec)
+    if isinstance(part, TextPart):
+        return r"/[^<\n\r]*/"
+    if isinstance(part, ChoiceOf):
+        options = [" ".join(_part(inner, codec) for inner in option) for option in part.options]
+        return f"({' | '.join(filter(None, options))}){'' if all(options) else '?'}"
+    return "%json " + json.dumps({**_without_tags(part.schema), "x-guidance": _SPACING})
+
+
+def _literal(text: str, codec: ChatFormat) -> str:
+    """A text of the syntax, its special tokens by id."""
+    markers = [marker for marker in codec.syntax.markers if marker in codec.special_ids]
+    parts = re.split(f"({'|'.join(map(re.escape, markers)) or '(?!)'})", text)
+    written = [f"<[{codec.special_ids[part]}]>" if part in markers else json.dumps(part) for part in parts if part]
+    return " ".join(written)
 
 
 def _without_tags(schema: Any) -> Any:

@@ -5,8 +5,9 @@
     </tool_call>
 
 Model output is untrusted input. `parse` accepts exactly one call to a tool the role has, with arguments of the declared
-types, and otherwise returns a `MalformedCall` with the reason; it never raises and repairs nothing. There is no other
-parser: `render_tool_calls` writes what a chat-completions server returned as the text that `parse` judges.
+types, and otherwise returns a `MalformedCall` with the reason; it never raises and repairs nothing. `render_tool_calls`
+writes what a chat-completions server returned as the text that `parse` judges; the forms of other families of models
+are read in `calls/`, by the same rules.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def render_call(name: str, arguments: dict[str, Any]) -> str:
 def parse(text: str, tools: dict[str, type[Arguments]]) -> ToolCall | MalformedCall:
     """Read one assistant turn. `tools` maps the names that the role may call to their argument types."""
     said = read_call(text)
-    return said if isinstance(said, MalformedCall) else _check(*said, tools)
+    return said if isinstance(said, MalformedCall) else check_call(*said, tools)
 
 
 def read_call(text: str) -> tuple[str, object] | MalformedCall:
@@ -92,7 +93,7 @@ def read_call(text: str) -> tuple[str, object] | MalformedCall:
     inner = match.group(1)
     if "<tool_call>" in inner or "</tool_call>" in inner:
         return MalformedCall("several_calls", "one tool call a turn, there are several")
-    value = _read_json(inner, MAX_DEPTH + 1)
+    value = read_json(inner, MAX_DEPTH + 1)
     if isinstance(value, MalformedCall):
         return value
     if not isinstance(value, dict) or set(value) != {"name", "arguments"} or not isinstance(value["name"], str):
@@ -131,6 +132,35 @@ def tool_schema(name: str, description: str, arguments: type[Arguments]) -> dict
     return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
 
 
+def check_call(name: str, arguments: object, tools: dict[str, type[Arguments]]) -> ToolCall | MalformedCall:
+    """The call of `name` with `arguments`, if there is such a tool and they are of its types."""
+    # Details show the model's own words in ASCII alone: they are stored, and look-alikes and hidden signs must show.
+    if name not in tools:
+        return MalformedCall("unknown_tool", f"no tool {ascii(name[:60])[:62]}; there are {', '.join(tools)}"[:300])
+    if not isinstance(arguments, dict):
+        return MalformedCall("bad_shape", "arguments must be an object")
+    try:
+        return ToolCall(name, tools[name].model_validate(arguments))
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(ascii(str(part))[1:-1] for part in first["loc"])[:60] or "arguments"
+        return MalformedCall("bad_arguments", f"{name}: {where}: {first['msg']}"[:200])
+
+
+def read_json(text: str, levels: int) -> Any:
+    """The JSON in `text` as Python values, or why it is a `MalformedCall`. The nesting depth is counted in the text
+    first: Python's own limit depends on the depth of the call stack, and a reason must not depend on that."""
+    depth = 0
+    for bracket in _BRACKETS.findall(_STRING.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > levels:
+            return MalformedCall("bad_shape", f"arguments must be an object at most {MAX_DEPTH} deep")
+    try:
+        return json.loads(text, object_pairs_hook=_distinct_keys, parse_constant=_no_constant)
+    except ValueError as error:
+        return MalformedCall("bad_json", str(error)[:200])
+
+
 def _tool_call_text(call: object) -> str:
     """One entry of `tool_calls`, by the rules of `render_tool_calls`."""
     function = call.get("function") if isinstance(call, dict) and call.get("type") == "function" else None
@@ -145,34 +175,6 @@ def _tool_call_text(call: object) -> str:
 
 def _framed(body: str) -> str:
     return f"<tool_call>\n{body}\n</tool_call>"
-
-
-def _check(name: str, arguments: object, tools: dict[str, type[Arguments]]) -> ToolCall | MalformedCall:
-    # Details show the model's own words in ASCII alone: they are stored, and look-alikes and hidden signs must show.
-    if name not in tools:
-        return MalformedCall("unknown_tool", f"no tool {ascii(name[:60])[:62]}; there are {', '.join(tools)}"[:300])
-    if not isinstance(arguments, dict):
-        return MalformedCall("bad_shape", "arguments must be an object")
-    try:
-        return ToolCall(name, tools[name].model_validate(arguments))
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(ascii(str(part))[1:-1] for part in first["loc"])[:60] or "arguments"
-        return MalformedCall("bad_arguments", f"{name}: {where}: {first['msg']}"[:200])
-
-
-def _read_json(text: str, levels: int) -> Any:
-    """The JSON in `text` as Python values, or why it is a `MalformedCall`. The nesting depth is counted in the text
-    first: Python's own limit depends on the depth of the call stack, and a reason must not depend on that."""
-    depth = 0
-    for bracket in _BRACKETS.findall(_STRING.sub("", text)):
-        depth += 1 if bracket in "[{" else -1
-        if depth > levels:
-            return MalformedCall("bad_shape", f"arguments must be an object at most {MAX_DEPTH} deep")
-    try:
-        return json.loads(text, object_pairs_hook=_distinct_keys, parse_constant=_no_constant)
-    except ValueError as error:
-        return MalformedCall("bad_json", str(error)[:200])
 
 
 def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

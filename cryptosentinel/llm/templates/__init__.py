@@ -1,0 +1,1 @@
+"""The chat format of any model, by the Jinja template of its tokenizer."""
