@@ -288,7 +288,7 @@ class _DecisionSession:
                 result = yield from self.delegate_all(call.arguments)
             else:
                 result = yield from self.delegate(call)
-            conversation.add_tool_response(result)
+            conversation.add_tool_response(result, tool=call.name)
         return conversation.finish(asked, None, f"no_answer: no {role.answer.name} within {turns} turns")
 
     def _listed(self, role: Role, coins: tuple[str, ...]) -> tuple[dict[str, Any], ...]:

@@ -13,7 +13,7 @@ from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.budget import Price
 from cryptosentinel.llm.anthropic_api.engine import AnthropicEngine
-from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
+from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.endpoint.engine import EndpointSettings
 from cryptosentinel.llm.endpoint.keys import key_variable_for
@@ -21,6 +21,7 @@ from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import is_nano, load_model
 from cryptosentinel.llm.openai_api.engine import OpenAIEngine
+from cryptosentinel.llm.templates.choose import chat_format
 from cryptosentinel.llm.vllm.engine import VllmEngine
 from cryptosentinel.llm.vllm.server import MODEL, ServerSettings, VllmServer
 from simulator.errors import UserError
@@ -66,7 +67,7 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16) -> LoadedEng
     """The Qwen3 model in the folder `base` on the vLLM server at `config.url`, or on a server that is started for it
     and ends with this process. `rank` is the rank of the largest adapter that will be loaded."""
     model, tokenizer = load_model(base)
-    codec = ChatCodec(tokenizer, empty_think=config.empty_think)
+    codec = chat_format(tokenizer, base, empty_think=config.empty_think)
     url, name = config.url, config.served_model or str(base)
     more: dict[str, Any] = {}
     if not url:
@@ -100,7 +101,7 @@ def _server(base: Path, python: str, context_tokens: int, rank: int, gpu_share: 
 def _in_this_process(config: EngineConfig) -> LoadedEngine:
     folder = Path(config.model)
     model, tokenizer = load_model(folder)
-    codec = ChatCodec(tokenizer, empty_think=config.empty_think)
+    codec = chat_format(tokenizer, folder, empty_think=config.empty_think)
     engine = LocalEngine(codec, model.config, dict.fromkeys(ROLES, model.state_dict()), version=folder.name)
     positions = model.config.max_position_embeddings
     room = min(config.context_tokens or positions, positions)

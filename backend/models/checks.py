@@ -17,7 +17,7 @@ from backend.policies.adapters import CONFIG as ADAPTER_CONFIG
 from backend.policies.adapters import VERSION, AdapterFile, read_adapter
 from backend.policies.tensor_files import fingerprint, read_tensors
 from cryptosentinel.agents.registry import ROLES, roles_of
-from cryptosentinel.llm.chat_codec import SPECIAL_TOKENS, ChatCodec
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.local.qwen3 import check_supported
 from cryptosentinel.llm.model_files import (
     CONFIG,
@@ -32,7 +32,8 @@ from cryptosentinel.llm.model_files import (
     unsafe_files,
     weight_files,
 )
-from cryptosentinel.llm.nano import check_chat_format, check_vocabulary
+from cryptosentinel.llm.nano import check_vocabulary
+from cryptosentinel.llm.templates.choose import described_format
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # it brings the whole configuration
@@ -119,7 +120,6 @@ def check_base(folder: Path) -> Findings:
         findings.fingerprint = findings.look("values", lambda: _values(config, weights))
     tokenizer = findings.look("tokenizer", lambda: _tokenizer(folder, config))
     if tokenizer is not None:
-        findings.look("special tokens", lambda: _special_tokens(tokenizer, folder))
         findings.look("chat format", lambda: _chat_format(tokenizer, folder))
     if config is not None:
         _engines(findings, config)
@@ -268,18 +268,9 @@ def _tokenizer(folder: Path, config: Qwen3Config | None) -> tuple[PreTrainedToke
     return tokenizer, f"{len(tokenizer):,} tokens"
 
 
-def _special_tokens(tokenizer: PreTrainedTokenizerFast, folder: Path) -> tuple[ChatCodec, str]:
-    try:
-        codec = ChatCodec(tokenizer)
-    except UserError as error:
-        raise UserError(f"in {folder}, {error}") from error
-    known = [token for token in SPECIAL_TOKENS if token in codec.special_ids]
-    return codec, f"{len(known)} of the chat format's {len(SPECIAL_TOKENS)} are known, and no text can be taken for one"
-
-
-def _chat_format(tokenizer: PreTrainedTokenizerFast, folder: Path) -> tuple[bool, str]:
-    check_chat_format(tokenizer, str(folder))
-    return True, "the model's template writes a tool call and its answer as the program does"
+def _chat_format(tokenizer: PreTrainedTokenizerFast, folder: Path) -> tuple[ChatFormat, str]:
+    codec, report = described_format(tokenizer, folder)
+    return codec, f"{report.sentence()}; no text can be taken for one of its {len(codec.special_ids)} special tokens"
 
 
 def _engines(findings: Findings, config: Qwen3Config) -> None:

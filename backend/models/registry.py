@@ -24,7 +24,8 @@ from cryptosentinel.llm.model_files import (
     read_tokenizer,
     weight_files,
 )
-from cryptosentinel.llm.nano import check_chat_format, check_vocabulary
+from cryptosentinel.llm.nano import check_vocabulary
+from cryptosentinel.llm.templates.choose import chat_format
 from simulator.documents import parse_json, read_document
 from simulator.errors import UserError
 
@@ -115,7 +116,7 @@ def describe_base(folder: Path) -> BaseInfo:
         check_weights(config, weights)
         tokenizer = read_tokenizer(folder)
         check_vocabulary(config, tokenizer, folder)
-        check_chat_format(tokenizer, str(folder))
+        chat_format(tokenizer, folder)
     except UserError as error:
         facts["problem"] = str(error)
     return BaseInfo(**facts)

@@ -12,8 +12,9 @@ from backend.policies.hardware import Hardware, answering_device
 from backend.policies.role_policies import RolePolicies
 from backend.policies.single_policy import SinglePolicy
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.model_files import read_tokenizer
+from cryptosentinel.llm.templates.choose import chat_format
 from simulator.errors import UserError
 
 
@@ -25,7 +26,7 @@ def role_policies(
     roles: Sequence[str] = tuple(ROLES),
     hardware: Hardware | None = None,
     start: Path | None = None,
-) -> tuple[RolePolicies, ChatCodec]:
+) -> tuple[RolePolicies, ChatFormat]:
     """Base model and tokenizer in `base`, with an untrained adapter (or a copy) for each of `roles`, or one for all of
     them as `training.experimental.models` has it. With `start` they begin with the weights in that folder, and the KL
     is to these.
@@ -47,4 +48,4 @@ def role_policies(
             raise UserError(f"training.start_from = {training.start_from} cannot be gone on from: {error}") from error
         if training.anchors():
             policies.anchor()
-    return policies, ChatCodec(read_tokenizer(base), empty_think=empty_think)
+    return policies, chat_format(read_tokenizer(base), base, empty_think=empty_think)

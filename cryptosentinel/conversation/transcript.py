@@ -67,7 +67,7 @@ class Conversation:
         self._mask = [False] * len(self.ids)
         self._logps = [0.0] * len(self.ids)
         self._cut_off = False
-        self._results: list[tuple[int, int]] = []  # (start, stop) in `ids` of the tool results that are still whole
+        self._results: list[tuple[int, int, str]] = []  # (start, stop) in `ids`, tool; of results that are whole
         self.retries = 0
         self.dropped = 0
         self.usage = NOTHING
@@ -84,31 +84,31 @@ class Conversation:
         spoken = completion.ids[:-1] if completion.finished else completion.ids
         return self._codec.decode(list(spoken))
 
-    def add_tool_response(self, result: Mapping[str, Any], retry: bool = False) -> None:
-        """Append a tool's result, or with `retry` what was wrong with the turn. All of them are cleaned here as
-        untrusted data, see `untrusted.render_result`."""
+    def add_tool_response(self, result: Mapping[str, Any], retry: bool = False, *, tool: str = "") -> None:
+        """Append the result of the `tool` that was called, or with `retry` what was wrong with the turn. All of them
+        are cleaned here as untrusted data, see `untrusted.render_result`."""
         self.retries += retry
-        appended = self._codec.continue_after(not self._cut_off, render_result(result))
+        appended = self._codec.continue_after(not self._cut_off, render_result(result), tool)
         start = len(self.ids)
         self.ids += appended
         self._mask += [False] * len(appended)
         self._logps += [0.0] * len(appended)
         if not retry:
-            self._results.append((start, len(self.ids)))
+            self._results.append((start, len(self.ids), tool))
 
     def make_room(self, limit: int) -> bool:
         """Take out the oldest tool results, each for a note that says so, until at most `limit` tokens are left;
         whether that was enough. The newest result stays: the next turn answers it."""
         if len(self.ids) <= limit:
             return True
-        note = self._codec.tool_response(render_result(_DROPPED))
         before = self.dropped
         while len(self.ids) > limit and len(self._results) > 1:
-            start, stop = self._results.pop(0)
+            start, stop, tool = self._results.pop(0)
+            note = self._codec.tool_response(render_result(_DROPPED), tool)
             saved = stop - start - len(note)
             if saved > 0:
                 self.ids[start:stop] = note
-                self._results = [(first - saved, last - saved) for first, last in self._results]
+                self._results = [(first - saved, last - saved, name) for first, last, name in self._results]
                 self.dropped += 1
         if self.dropped > before:
             # The tokens so far were sampled from a longer context, so their log-probs are not those of the rest.

@@ -6,21 +6,20 @@ It makes the whole loop real on a laptop. Folders it is kept in are ordinary Hug
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 from safetensors import SafetensorError
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
-from cryptosentinel.llm.chat_codec import PADDING, SPECIAL_TOKENS, TURN_END, ChatCodec, add_special_tokens
+from cryptosentinel.llm.chat_codec import PADDING, SPECIAL_TOKENS, TURN_END, add_special_tokens
 from cryptosentinel.llm.model_files import check_folder, check_weights, read_config, read_tokenizer, weight_files
+from cryptosentinel.llm.templates.choose import chat_format
 from simulator.documents import read_document
 from simulator.errors import RunFailed, UserError
 from simulator.files import whole_folder
@@ -159,7 +158,7 @@ def save_model(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedToken
 def load_model(folder: Path) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """Read a Qwen3 model (float32, evaluation mode) and its tokenizer from `folder`; nothing is downloaded.
 
-    Raises `UserError` if something is missing, is not Qwen3, or speaks another chat format.
+    Raises `UserError` if something is missing, is not Qwen3, or has no chat format that can be used.
     """
     check_folder(folder)
     config, weights = read_config(folder), weight_files(folder)
@@ -190,7 +189,7 @@ def load_model(folder: Path) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]
             f"config.json in {folder} says that embedding and output layer are one, but its weights differ: set "
             "tie_word_embeddings to false there, or copy the model anew"
         )
-    check_chat_format(tokenizer, where=str(folder))
+    chat_format(tokenizer, folder)
     return model.eval(), tokenizer
 
 
@@ -212,41 +211,6 @@ def check_vocabulary(config: Qwen3Config, tokenizer: PreTrainedTokenizerFast, fo
         raise UserError(
             f"the model in {folder} has {config.vocab_size} token embeddings, its tokenizer ids up to {highest}: "
             "they do not belong together; give the tokenizer that the model was trained with"
-        )
-
-
-def check_chat_format(tokenizer: PreTrainedTokenizerFast, where: str) -> None:
-    """Raise `UserError` unless the tokenizer's own template writes a tool call's round trip as `ChatCodec` does."""
-    codec = ChatCodec(tokenizer)
-    arguments = {"symbol": "AAAUSDT", "size": -0.25}
-    call = f'<tool_call>\n{{"name": "look", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
-    ours = (
-        codec.start("Be brief.", "Look.") + codec.encode_assistant(call) + codec.continue_after(True, '{"price": 12.5}')
-    )
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Look."},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": arguments}}],
-        },
-        {"role": "tool", "content": '{"price": 12.5}'},
-    ]
-    if not tokenizer.chat_template:
-        raise UserError(f"the tokenizer in {where} has no chat template: use a chat model of the Qwen3 format")
-    try:
-        theirs: Any = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
-    except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UserError(
-            f"the chat template in {where} cannot be used ({error}): use a chat model of the Qwen3 format"
-        ) from error
-    if ours != theirs:
-        raise UserError(
-            f"the chat template in {where} is not Qwen3's. A tool call reads {tokenizer.decode(theirs)!r}, "
-            f"expected {codec.decode(ours)!r}"
         )
 
 

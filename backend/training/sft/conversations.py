@@ -14,6 +14,7 @@ import numpy as np
 from backend.training.sft.sft_trainer import Example
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
+from cryptosentinel.protocol.tool_calls import MalformedCall, read_call
 from simulator.errors import DataError
 
 _SCHEMAS = "\n\n# Tools\n\nYou may call one or more functions"  # where the chat format goes on with the tools' schemas
@@ -43,9 +44,13 @@ def encode(codec: ChatFormat, messages: Sequence[Mapping[str, str]], tools: list
         )
     ids = codec.start(messages[0]["content"], messages[1]["content"], tools=tools)
     mask = [False] * len(ids)
+    tool = ""  # that the last turn called
     for message in messages[2:]:
-        spoken = message["role"] == "assistant"
-        new = codec.encode_assistant(message["content"]) if spoken else codec.tool_response(message["content"])
+        spoken, content = message["role"] == "assistant", message["content"]
+        if spoken:
+            call = read_call(content)
+            tool = "" if isinstance(call, MalformedCall) else call[0]
+        new = codec.encode_assistant(content) if spoken else codec.tool_response(content, tool)
         ids += new
         mask += [spoken] * len(new)
     return np.asarray(ids, np.int32), np.asarray(mask, np.bool_)

@@ -26,6 +26,7 @@ from cryptosentinel.llm.cassette.files import (
     BYTE,
     HEADER,
     LOCK,
+    TEMPLATE,
     TOKENIZER,
     UNFINISHED,
     CassetteTape,
@@ -35,11 +36,13 @@ from cryptosentinel.llm.cassette.files import (
     load_codec,
     read_calls,
     read_header,
+    template_text,
     write_call,
     write_header,
 )
 from cryptosentinel.llm.chat_format import ChatFormat, FastTokenizer
 from cryptosentinel.llm.engine import Completion, Engine, Request, StreamingEngine, all_answers
+from cryptosentinel.llm.templates.codec import TemplateCodec, TemplateDefinition
 from simulator.errors import RunFailed, UserError
 from simulator.folders import check_links
 
@@ -97,10 +100,11 @@ class CallRecorder:
         _check_kind(folder)
         self._tape = CassetteTape(folder)
         try:
+            template = codec.definition if isinstance(codec, TemplateCodec) else None
             if (folder / HEADER).exists():
-                _check_same(folder, header, tokenizer)
+                _check_same(folder, header, tokenizer, template)
             else:
-                write_header(folder, header, tokenizer)
+                write_header(folder, header, tokenizer, template)
             self._calls, length = read_calls(folder, codec.vocab_size)
             self._tape.open(length)
         except OSError as error:
@@ -291,11 +295,11 @@ def _check_kind(folder: Path) -> None:
     if (folder / HEADER).exists() or not folder.is_dir():
         return
     # What a program leaves that is ended while it begins a cassette is no obstacle.
-    if {one.name for one in folder.iterdir()} - {LOCK, TOKENIZER, UNFINISHED}:
+    if {one.name for one in folder.iterdir()} - {LOCK, TOKENIZER, TEMPLATE, UNFINISHED}:
         raise UserError(f"cassette {folder} is not empty and holds no {HEADER}: give a new folder, or a cassette")
 
 
-def _check_same(folder: Path, header: Header, tokenizer: Tokenizer | None) -> None:
+def _check_same(folder: Path, header: Header, tokenizer: Tokenizer | None, template: TemplateDefinition | None) -> None:
     """Refuse to go on with a cassette of another team."""
     before = read_header(folder)
     for name, now in asdict(header).items():
@@ -312,3 +316,6 @@ def _check_same(folder: Path, header: Header, tokenizer: Tokenizer | None) -> No
         raise UserError(f"cassette {folder} was recorded with another {name} ({differences}): give a new folder")
     if tokenizer is not None and (folder / TOKENIZER).read_text(encoding="utf-8") != tokenizer.to_str():
         raise UserError(f"cassette {folder} was recorded with another tokenizer: give a new folder")
+    path = folder / TEMPLATE
+    if (path.read_text(encoding="utf-8") if path.exists() else None) != template_text(template):
+        raise UserError(f"cassette {folder} was recorded with another chat template: give a new folder")

@@ -5,7 +5,7 @@
 
 A prompt is stored as a hash: each turn repeats the conversation before it, so stored prompts would grow with the
 square of its length. `text` is for people; the `ids` are replayed. A cassette of another tokenizer than the byte
-codec's holds that tokenizer as `tokenizer.json`.
+codec's holds that tokenizer as `tokenizer.json`, and one of another chat format than Qwen3's holds `template.json`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from tokenizers import Tokenizer
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Request, Usage
+from cryptosentinel.llm.templates.choose import template_codec
+from cryptosentinel.llm.templates.codec import TemplateDefinition
 from simulator.documents import lines_of, parse_json, read_bytes, read_document
 from simulator.errors import RunFailed, UserError
 from simulator.folders import check_links
 
 _FORMAT = 1
 HEADER, CALLS, TOKENIZER, LOCK = "cassette.json", "calls.jsonl", "tokenizer.json", "lock"
+TEMPLATE = "template.json"
 UNFINISHED = f"{HEADER}.part"
 BYTE = "byte"
 _MOST_HEADER, _LONGEST_CALL = 2**20, 64 * 2**20  # bytes
@@ -98,8 +101,13 @@ def read_header(folder: Path) -> Header:
     return Header(**value)
 
 
-def write_header(folder: Path, header: Header, tokenizer: Tokenizer | None) -> None:
+def write_header(
+    folder: Path, header: Header, tokenizer: Tokenizer | None, template: TemplateDefinition | None = None
+) -> None:
     """Make `folder` a cassette; the header comes last and whole. Raises `OSError`."""
+    described = template_text(template)
+    if described is not None:
+        (folder / TEMPLATE).write_text(described, encoding="utf-8")
     if tokenizer is not None:
         (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
     unfinished = folder / UNFINISHED
@@ -107,8 +115,13 @@ def write_header(folder: Path, header: Header, tokenizer: Tokenizer | None) -> N
     unfinished.replace(folder / HEADER)
 
 
+def template_text(template: TemplateDefinition | None) -> str | None:
+    """The content of `template.json`; None where there is none."""
+    return None if template is None else json.dumps(asdict(template), indent=2) + "\n"
+
+
 def load_codec(folder: Path, header: Header) -> ChatFormat:
-    """The codec of what was recorded. Raises `UserError` for a tokenizer that is missing or damaged."""
+    """The codec of what was recorded. Raises `UserError` for a tokenizer or template that is missing or damaged."""
     if header.tokenizer == BYTE:
         return make_byte_codec(empty_think=header.empty_think)
     path = folder / TOKENIZER
@@ -116,7 +129,14 @@ def load_codec(folder: Path, header: Header) -> ChatFormat:
         tokenizer = Tokenizer.from_str(read_bytes(path).decode("utf-8"))
     except Exception as error:  # noqa: BLE001  # the tokenizers library raises plain `Exception`
         raise UserError(f"{path} cannot be read ({error}): the cassette cannot be used without it") from None
-    return ChatCodec(tokenizer, empty_think=header.empty_think)
+    if not (folder / TEMPLATE).exists():
+        return ChatCodec(tokenizer, empty_think=header.empty_think)
+    try:
+        return template_codec(tokenizer, TemplateDefinition(**read_document(folder / TEMPLATE, _MOST_HEADER)))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{folder / TEMPLATE} cannot be read ({error}): the cassette cannot be used without it"
+        ) from None
 
 
 def write_call(key: Key, completion: Completion, text: str) -> bytes:

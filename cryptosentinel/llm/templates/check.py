@@ -54,8 +54,6 @@ def check_format(codec: TemplateCodec) -> FormatReport:
 
 
 def _differences(codec: TemplateCodec) -> Iterator[str]:
-    if not codec.layout.closed:
-        yield "an answer ends with the tokenizer's end of text"
     if not _as_written(codec, [PROBE_ARGUMENTS]):
         yield "an answer in the history keeps the beginning that it was sampled with"
     elif not _as_written(codec, [PROBE_ARGUMENTS] * 2):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jinja2.exceptions import TemplateError
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.templates.check import FormatReport, check_format
-from cryptosentinel.llm.templates.codec import TemplateCodec
+from cryptosentinel.llm.templates.codec import TemplateCodec, TemplateDefinition
 from cryptosentinel.llm.templates.layout import find_layout, written_tokens
 from cryptosentinel.llm.templates.pieces import PieceEncoder
 from cryptosentinel.llm.templates.rendering import Renderer
@@ -38,26 +39,22 @@ def described_format(
 ) -> tuple[ChatFormat, FormatReport]:
     """The codec, and how far it writes what the template does. Raises `UserError` as `chat_format`."""
     try:
-        template = _template_of(tokenizer)
+        definition = definition_of(tokenizer, folder, think=think)
         if writes_qwen3(tokenizer):
             return ChatCodec(tokenizer, empty_think=empty_think), FormatReport("exact", "hermes")
-        codec = template_codec(tokenizer, template, think=think, more_ends=ends_in(folder))
+        codec = template_codec(tokenizer.backend_tokenizer, definition)
         return codec, check_format(codec)
     except UserError as error:
         raise UserError(f"in {folder}, {error}") from error
 
 
-def template_codec(
-    tokenizer: PreTrainedTokenizerFast, template: str, *, think: bool = False, more_ends: Collection[int] = ()
-) -> TemplateCodec:
+def template_codec(tokenizer: Tokenizer, definition: TemplateDefinition) -> TemplateCodec:
     """The codec of a template, whatever it writes. Raises `UserError` for one that cannot be used."""
-    backend = tokenizer.backend_tokenizer
-    written = written_tokens(template)
-    tokens = {text: backend.encode(text, add_special_tokens=False).ids for text in written}
-    encoder = PieceEncoder(backend, [text for text in written if tokens[text] == [backend.token_to_id(text)]])
-    variables: dict[str, Any] = {**tokenizer.special_tokens_map, "enable_thinking": think, "thinking": think}
-    eos = tokenizer.eos_token if isinstance(tokenizer.eos_token, str) else None
-    layout = find_layout(Renderer(template, variables), encoder, eos)
+    written = written_tokens(definition.template)
+    tokens = {text: tokenizer.encode(text, add_special_tokens=False).ids for text in written}
+    encoder = PieceEncoder(tokenizer, [text for text in written if tokens[text] == [tokenizer.token_to_id(text)]])
+    variables = {**definition.tokens, "enable_thinking": definition.think, "thinking": definition.think}
+    layout = find_layout(Renderer(definition.template, variables), encoder)
     texts = "".join(piece for piece in layout.opening + layout.response + layout.next_user if isinstance(piece, str))
     split = next((text for text in written if text in texts), None)
     if split:
@@ -65,12 +62,18 @@ def template_codec(
             f"the tokenizer splits {split}, which the chat template writes, into {len(tokens[split])} tokens: it is "
             "not the one that the model was trained with; give that one"
         )
-    eos_id = tokenizer.eos_token_id
-    ends = {*more_ends, *([eos_id] if isinstance(eos_id, int) else [])}
-    return TemplateCodec(encoder, layout, think=think, more_ends=ends)
+    return TemplateCodec(encoder, layout, definition)
 
 
-def ends_in(folder: Path) -> frozenset[int]:
+def definition_of(tokenizer: PreTrainedTokenizerFast, folder: Path, *, think: bool = False) -> TemplateDefinition:
+    """What the codec of the model in `folder` is made of. Raises `UserError` where there is no template."""
+    eos = tokenizer.eos_token_id
+    ends = {*_ends_in(folder), *([eos] if isinstance(eos, int) else [])}
+    tokens = {name: text for name, text in tokenizer.special_tokens_map.items() if isinstance(text, str)}
+    return TemplateDefinition(_template_of(tokenizer), tokens, tuple(sorted(ends)), think)
+
+
+def _ends_in(folder: Path) -> frozenset[int]:
     """The ids that end a turn by the model's generation_config.json, if it has one."""
     try:
         document = json.loads((folder / _GENERATION).read_text(encoding="utf-8"))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -24,11 +25,29 @@ _TOOLS_BEGIN = "\n\n# Tools\n\nYou may call one or more functions"
 _MOST_OPENINGS = 64  # a team has one a role
 
 
-class TemplateCodec(ChatFormat):
-    """Builds and reads conversations of one template. `more_ends`: ids beside the template's own that end a turn, as
-    the model's generation_config.json names them."""
+@dataclass(frozen=True)
+class TemplateDefinition:
+    """What a codec is made of, beside the tokenizer.
 
-    def __init__(self, encoder: PieceEncoder, layout: Layout, *, think: bool = False, more_ends: Collection[int] = ()):
+    Attributes:
+        template: the Jinja template.
+        tokens: the texts that it knows by name, as `bos_token`.
+        ends: ids that end a turn beside the template's own, as the model's generation_config.json names them.
+        think: whether answers may begin with a thought.
+    """
+
+    template: str
+    tokens: Mapping[str, str]
+    ends: tuple[int, ...] = ()
+    think: bool = False
+
+
+class TemplateCodec(ChatFormat):
+    """Builds and reads conversations of one template."""
+
+    def __init__(self, encoder: PieceEncoder, layout: Layout, definition: TemplateDefinition) -> None:
+        think = definition.think
+        self.definition = definition
         self.layout = layout
         self.empty_think = not think and layout.thought is not None
         self._encoder = encoder
@@ -37,7 +56,7 @@ class TemplateCodec(ChatFormat):
         self.end_of_turn = self.special_ids[layout.end]
         # What closes a thought (GPT-OSS ends every message with it) does not end the turn.
         spoken = {layout.text_end} - {layout.thought[1] if layout.thought else None}
-        self._ends = frozenset({self.end_of_turn, *(self.special_ids[one] for one in spoken), *more_ends})
+        self._ends = frozenset({self.end_of_turn, *(self.special_ids[one] for one in spoken), *definition.ends})
         # Without thoughts the beginning goes on to where a call is written.
         self._begin: list[Piece] = [] if think else encoder.split(layout.before_call)
         self._response = [*layout.response, *self._begin]

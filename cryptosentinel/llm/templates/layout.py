@@ -63,7 +63,6 @@ class Layout:
         calls_shown: whether it writes tool calls and answers; else they are JSON, and the answers are the user's.
         thought: how a thought opens and closes; `thought_open`: an answer begins inside one.
         thoughts_kept: whether thoughts stay in the conversation while tools are called.
-        closed: whether the template itself writes `end`.
         same_header: whether an answer in the past begins as the answer that is asked for.
         as_text: whether the template takes a call's arguments as JSON; `content`: what it takes beside them.
     """
@@ -84,7 +83,6 @@ class Layout:
     thought: tuple[str, str] | None
     thought_open: bool
     thoughts_kept: bool
-    closed: bool
     same_header: bool
     as_text: bool
     content: str | None
@@ -126,8 +124,8 @@ def written_tokens(template: str) -> list[str]:
     return sorted(set(_LOOKS_SPECIAL.findall(template)))
 
 
-def find_layout(renderer: Renderer, encoder: PieceEncoder, eos: str | None) -> Layout:
-    """The layout of a template's conversations. `eos` is the tokenizer's own end of text.
+def find_layout(renderer: Renderer, encoder: PieceEncoder) -> Layout:
+    """The layout of a template's conversations.
 
     Raises `UserError` where no conversation can be written that a model could be asked and trained with.
     """
@@ -159,14 +157,12 @@ def find_layout(renderer: Renderer, encoder: PieceEncoder, eos: str | None) -> L
     place = answered.find(written)
     header, behind = answered[:place], answered[place + len(written) :]
     found = encoder.pattern.search(behind, 0, behind.find(text))
-    closed = found is not None
-    if found is None and eos is None:
+    if found is None:
         raise UserError(
-            "the chat template ends an answer by no special token, and the tokenizer names none (eos_token): no answer "
-            "would end; give the tokenizer that the model was trained with"
+            "the chat template ends an answer by no special token of the tokenizer, so a model could not be taught "
+            "where an answer ends: use a chat model with its own tokenizer"
         )
-    end = found.group() if found else str(eos)
-    tail, after = (behind[: found.start()], behind[found.end() :]) if found else ("", behind)
+    end, tail, after = found.group(), behind[: found.start()], behind[found.end() :]
     if told is not None:
         first = renderer.render(base, tools=told)
     thought = next((one for one in THOUGHTS if one[0] in renderer.template), None)
@@ -195,7 +191,6 @@ def find_layout(renderer: Renderer, encoder: PieceEncoder, eos: str | None) -> L
         thought=thought,
         thought_open=thought is not None and plain_first.rstrip().endswith(thought[0]),
         thoughts_kept=_thoughts_kept(renderer, base, calls, syntax, name, told),
-        closed=closed,
         same_header=same,
         as_text=calls.as_text,
         content=calls.content,

@@ -121,7 +121,7 @@ class PieceEncoder:
     def matcher(self, pieces: Sequence[Piece]) -> re.Pattern[str]:
         """A pattern for a `marked` text that was made of `pieces`; slots are its groups. Decoders leave out a space
         behind a special token, so white space there is free."""
-        pattern = ""
+        pattern = r"\s*"
         free = True
         for piece in pieces:
             if isinstance(piece, Special):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from cryptosentinel.llm.chat_codec import CALL_END, CALL_START
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.vllm.client import KEY_VARIABLE, Refused, Unanswered, VllmClient
+from cryptosentinel.protocol.tool_calls import render_call
 from simulator.errors import UserError
 
 # A bias that leaves a token no rival but those that have it too, and one that is a little smaller.
@@ -69,7 +69,7 @@ async def _positions(client: VllmClient, model: str) -> int:
 async def _check_tokens(client: VllmClient, codec: ChatFormat, model: str, vocab_size: int) -> None:
     """The server's tokenizer makes of a conversation what ours does, and its model has as many embeddings as ours."""
     ids = codec.start("Be brief: 0.25 %.", "Look at C1, +1.5 – and at C2.")
-    ids += codec.encode_assistant(f'{CALL_START}\n{{"name": "look", "arguments": {{"size": -0.25}}}}\n{CALL_END}')
+    ids += codec.encode_assistant(render_call("look", {"size": -0.25}))
     body = {"model": model, "prompt": codec.decode(ids), "add_special_tokens": False}
     same = (await client.post("/tokenize", body)).get("tokens") == ids
     if not same or not await _knows(client, model, vocab_size - 1) or await _knows(client, model, vocab_size):
@@ -93,7 +93,8 @@ async def _knows(client: VllmClient, model: str, token: int) -> bool:
 async def _check_log_probs(client: VllmClient, codec: ChatFormat, model: str) -> None:
     """Two tokens with a large bias share all probability if what is told is the distribution that is sampled from, and
     at twice the temperature their log-odds are half."""
-    one, other = codec.special_ids[CALL_START], codec.special_ids[CALL_END]
+    known = [codec.special_ids[token] for token in codec.syntax.markers if token in codec.special_ids]
+    one, other = [*known, *sorted(set(codec.special_ids.values()) - set(known))][:2]
     for larger, smaller in ((one, other), (other, one)):
         cold = await _log_odds(client, codec, model, larger, smaller, 1.0)
         hot = await _log_odds(client, codec, model, larger, smaller, 2.0)
