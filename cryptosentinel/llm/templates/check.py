@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cryptosentinel.llm.templates.codec import TemplateCodec
-from cryptosentinel.llm.templates.layout import PROBE_ARGUMENTS, RICH_ARGUMENTS
+from cryptosentinel.llm.templates.layout import PROBE_ARGUMENTS, RICH_ARGUMENTS, probe_tool
 from cryptosentinel.llm.templates.rendering import CannotRender
 from cryptosentinel.protocol.tool_calls import render_call
 
@@ -60,15 +60,19 @@ def _differences(codec: TemplateCodec) -> Iterator[str]:
         yield "the turn with a tool's answer is written in its own way"
     elif not _as_written(codec, [PROBE_ARGUMENTS] * 3):
         yield "later calls are written as the first one"
+    elif codec.layout.tools_shown and not _as_written(codec, [PROBE_ARGUMENTS], [probe_tool("look")]):
+        yield "the list of tools is written otherwise"
     elif not _as_written(codec, [RICH_ARGUMENTS]):
         yield "lists, true and null in arguments are written in JSON"
 
 
-def _as_written(codec: TemplateCodec, calls: Sequence[Mapping[str, Any]]) -> bool:
+def _as_written(
+    codec: TemplateCodec, calls: Sequence[Mapping[str, Any]], tools: list[dict[str, Any]] | None = None
+) -> bool:
     """Whether the template writes a conversation with these calls as the codec does, up to the last call's end."""
     layout = codec.layout
     messages = layout.first_messages(_SYSTEM, _USER)
-    ids = codec.start(_SYSTEM, _USER)
+    ids = codec.start(_SYSTEM, _USER, tools)
     for number, arguments in enumerate(calls):
         answer = _ANSWERS[number % len(_ANSWERS)]
         messages += [layout.call_message("look", arguments), layout.tool_message("look", answer)]
@@ -76,7 +80,7 @@ def _as_written(codec: TemplateCodec, calls: Sequence[Mapping[str, Any]]) -> boo
         if number < len(calls) - 1:
             ids += codec.tool_response(answer, "look")
     try:
-        text = layout.renderer.render(messages)
+        text = layout.renderer.render(messages, tools)
     except CannotRender:
         return False
     theirs: list[int] = codec.tokenizer.encode(text, add_special_tokens=False).ids

@@ -62,6 +62,7 @@ class TemplateCodec(ChatFormat):
         self._response = [*layout.response, *self._begin]
         self._next_user = [*layout.next_user, *self._begin]
         self._openings: dict[str, list[Piece]] = {}
+        self._told: dict[str, None] = {}  # lists of tools in system texts, in the order in which they came
         self._opening_of(None)
 
     @property
@@ -79,8 +80,9 @@ class TemplateCodec(ChatFormat):
 
     def start(self, system: str, user: str, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
         if tools and not self.layout.tools_shown:
-            system += _tools_text(tools, self.syntax)
-            tools = None
+            told = _tools_text(tools, self.syntax)
+            self._told[told] = None
+            system, tools = system + told, None
         values = {SYSTEM: self.layout.rules[SYSTEM].apply(system), USER: self.layout.rules[USER].apply(user)}
         return self._encoder.encode(self._opening_of(tools), values)
 
@@ -148,10 +150,17 @@ class TemplateCodec(ChatFormat):
 
     def _first_turns(self, text: str) -> tuple[ChatMessages, int]:
         """System and user, and where the first answer begins."""
-        for opening in self._openings.values():
+        # The longest first: one without tools takes those of another for what the system says.
+        for opening in sorted(self._openings.values(), key=_length, reverse=True):
             if found := self._pattern(opening).match(text):
-                system = found[SYSTEM].partition(_TOOLS_BEGIN)[0]
-                return [{"role": "system", "content": system}, {"role": "user", "content": found[USER]}], found.end()
+                system, user = found[SYSTEM], found[USER]
+                if not self.layout.tools_shown:
+                    together = f"{system}\n\n{user}"
+                    told = next((one for one in self._told if one in together), None)
+                    if told is not None:
+                        system, _, user = together.partition(told)
+                        user = user.removeprefix("\n\n")
+                return [{"role": "system", "content": system}, {"role": "user", "content": user}], found.end()
         return [], 0
 
     def _canonical(self, text: str) -> str:
@@ -187,6 +196,10 @@ class TemplateCodec(ChatFormat):
             return str(json.loads(f'"{text}"'))
         except ValueError:
             return text
+
+
+def _length(pieces: Sequence[Piece]) -> int:
+    return sum(len(piece) for piece in pieces if isinstance(piece, str))
 
 
 def _parts(text: str) -> tuple[str, str]:

@@ -127,7 +127,8 @@ class PieceEncoder:
             if isinstance(piece, Special):
                 pattern += re.escape(self.sign(piece.text)) + r"\s*"
             elif isinstance(piece, Slot):
-                pattern += f"(?P<{piece.name}>.*?)"
+                again = f"(?P<{piece.name}>" in pattern
+                pattern += f"(?P={piece.name})" if again else f"(?P<{piece.name}>.*?)"
             else:
                 pattern += re.escape(piece.lstrip() if free else piece)
             free = isinstance(piece, Special)

@@ -125,7 +125,7 @@ def test_a_pulled_model_that_is_not_of_use_ends_with_2(run: Run, hub: LocalHub, 
     hub.models[NAME] = shutil.copytree(nano, tmp_path / "served")
     (tmp_path / "served" / "chat_template.jinja").write_text("{{ messages }}")
     result = run("pull", NAME, "--to", "one")
-    assert result.code == 2 and "wrong chat format: the chat template in" in result.out
+    assert result.code == 2 and "wrong chat format: in " in result.out
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_a_good_base_passes_every_check(nano: Path) -> None:
     findings = check_path(nano)
     assert wrong(findings) == {}
     assert [one.what for one in findings.entries] == [
-        "folder", "config", "weights", "values", "tokenizer", "special tokens", "chat format", "engines", "memory",
+        "folder", "config", "weights", "values", "tokenizer", "chat format", "engines", "memory",
     ]  # fmt: skip
     assert findings.fingerprint == RolePolicies(nano, ["manager"]).base_fingerprint
 
@@ -249,14 +249,14 @@ FAULTS: dict[str, tuple[Callable[[Path], object], set[str], str]] = {
         "pytorch_model.bin, which may hold code",
     ),
     "a special token is unknown": (
-        replaced("tokenizer.json", "<tool_call>", "<call>"),
-        {"special tokens", "chat format"},
-        "<tool_call>",
+        replaced("tokenizer.json", "<|im_start|>", "<|begin|>"),
+        {"chat format"},
+        "splits <.im_start.>",
     ),
     "another template": (
         lambda f: (f / "chat_template.jinja").write_text("{{ messages[0].content }}"),
         {"chat format"},
-        "not Qwen3's",
+        "cannot write",
     ),
 }
 

@@ -106,7 +106,7 @@ def _other_template(folder: Path) -> None:
 
 
 def _other_tokens(folder: Path) -> None:
-    text = (folder / "tokenizer.json").read_text().replace("<tool_call>", "<call>")
+    text = (folder / "tokenizer.json").read_text().replace("<|im_start|>", "<|begin|>")
     (folder / "tokenizer.json").write_text(text)
 
 
@@ -126,7 +126,7 @@ def _other_tokens(folder: Path) -> None:
         (_edit_config("hidden_size", "big"), "cannot be read"),
         (_drop_weight, "model.norm.weight"),
         (_other_template, "chat template"),
-        (_other_tokens, "<tool_call>"),
+        (_other_tokens, r"splits <\|im_start\|>"),
     ],
 )
 def test_a_spoilt_folder_gets_a_clear_error(
