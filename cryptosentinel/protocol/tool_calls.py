@@ -93,7 +93,7 @@ def read_call(text: str) -> tuple[str, object] | MalformedCall:
     inner = match.group(1)
     if "<tool_call>" in inner or "</tool_call>" in inner:
         return MalformedCall("several_calls", "one tool call a turn, there are several")
-    value = read_json(inner, MAX_DEPTH + 1)
+    value = strict_json(inner, MAX_DEPTH + 1)
     if isinstance(value, MalformedCall):
         return value
     if not isinstance(value, dict) or set(value) != {"name", "arguments"} or not isinstance(value["name"], str):
@@ -147,7 +147,7 @@ def check_call(name: str, arguments: object, tools: dict[str, type[Arguments]]) 
         return MalformedCall("bad_arguments", f"{name}: {where}: {first['msg']}"[:200])
 
 
-def read_json(text: str, levels: int) -> Any:
+def strict_json(text: str, levels: int) -> Any:
     """The JSON in `text` as Python values, or why it is a `MalformedCall`. The nesting depth is counted in the text
     first: Python's own limit depends on the depth of the call stack, and a reason must not depend on that."""
     depth = 0

@@ -14,7 +14,7 @@ from cryptosentinel.protocol.tool_calls import render_call
 _SYSTEM, _USER = "Be brief.", "Look at C1."
 _ANSWERS = ('{"price": 12.5, "note": "up \\"1 %\\""}', '{"price": 13}')
 
-Verdict = Literal["exact", "approximate"]
+_Verdict = Literal["exact", "approximate"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class FormatReport:
     other words.
     """
 
-    verdict: Verdict
+    verdict: _Verdict
     syntax: str
     differs: tuple[str, ...] = ()
     adapted: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cryptosentinel.llm.templates.pieces import Piece, PieceEncoder, Slot, Special
-from cryptosentinel.llm.templates.rendering import CannotRender, Marks, Message, Renderer
+from cryptosentinel.llm.templates.rendering import CannotRender, Marks, Renderer, TurnMessage
 from cryptosentinel.protocol.calls.registry import FALLBACK, SYNTAXES
 from cryptosentinel.protocol.calls.syntax import CallSyntax, json_text
 from simulator.errors import UserError
@@ -33,7 +33,7 @@ _LOOKS_SPECIAL = re.compile(r"<\|[^|<>\s]{1,60}\|>|<｜[^｜<>\s]{1,60}｜>|<(?:
 
 
 @dataclass(frozen=True)
-class Rule:
+class SlotRule:
     """What a template does with a text: whether it strips it, and whether it writes it as the inside of a JSON
     string."""
 
@@ -76,7 +76,7 @@ class Layout:
     text_end: str
     response: tuple[Piece, ...]
     next_user: tuple[Piece, ...]
-    rules: Mapping[str, Rule]
+    rules: Mapping[str, SlotRule]
     system_role: bool
     tools_shown: bool
     calls_shown: bool
@@ -87,17 +87,17 @@ class Layout:
     as_text: bool
     content: str | None
 
-    def first_messages(self, system: str, user: str) -> list[Message]:
+    def first_messages(self, system: str, user: str) -> list[TurnMessage]:
         """The messages that a conversation begins with."""
         if self.system_role:
             return [{"role": "system", "content": system}, {"role": "user", "content": user}]
         return [{"role": "user", "content": f"{system}\n\n{user}"}]
 
-    def call_message(self, name: str, arguments: Mapping[str, Any]) -> Message:
+    def call_message(self, name: str, arguments: Mapping[str, Any]) -> TurnMessage:
         """An assistant's message that calls a tool."""
         return _Calls(self.calls_shown, self.as_text, self.content).message(self.syntax, name, arguments)
 
-    def tool_message(self, name: str, text: str) -> Message:
+    def tool_message(self, name: str, text: str) -> TurnMessage:
         """A tool's answer."""
         return _tool_message(self.calls_shown, name, text)
 
@@ -111,7 +111,7 @@ class _Calls:
     as_text: bool = False
     content: str | None = ""
 
-    def message(self, syntax: CallSyntax, name: str, arguments: Mapping[str, Any]) -> Message:
+    def message(self, syntax: CallSyntax, name: str, arguments: Mapping[str, Any]) -> TurnMessage:
         if not self.shown:
             return {"role": "assistant", "content": syntax.write(name, arguments)}
         given = json_text(dict(arguments)) if self.as_text else dict(arguments)
@@ -235,21 +235,21 @@ def opening_with(layout: Layout, encoder: PieceEncoder, tools: Sequence[Mapping[
     return tuple(pieces)
 
 
-def _system(text: str) -> Message:
+def _system(text: str) -> TurnMessage:
     return {"role": "system", "content": text}
 
 
-def _user(text: str) -> Message:
+def _user(text: str) -> TurnMessage:
     return {"role": "user", "content": text}
 
 
-def _tool_message(shown: bool, name: str, text: str) -> Message:
+def _tool_message(shown: bool, name: str, text: str) -> TurnMessage:
     if shown:
         return {"role": "tool", "name": name, "tool_call_id": _CALL_ID, "content": text}
     return _user('{"tool_response": ' + text + "}")
 
 
-def _shows(renderer: Renderer, words: Sequence[str], messages: Sequence[Message], **more: Any) -> bool:
+def _shows(renderer: Renderer, words: Sequence[str], messages: Sequence[TurnMessage], **more: Any) -> bool:
     try:
         renderer.shows(words, messages, **more)
     except CannotRender:
@@ -272,7 +272,7 @@ def _with_style(renderer: Renderer, user: str) -> Renderer:
 
 
 def _syntax(
-    renderer: Renderer, base: list[Message], name: str, tools: list[dict[str, Any]] | None
+    renderer: Renderer, base: list[TurnMessage], name: str, tools: list[dict[str, Any]] | None
 ) -> tuple[CallSyntax, _Calls, list[dict[str, Any]] | None]:
     """The syntax in which the template writes a call, how it takes one, and the tools that it wants to be told."""
     for calls in (_Calls(True, as_text, content) for as_text in (False, True) for content in ("", None)):
@@ -291,7 +291,7 @@ def _syntax(
 
 def _answered(
     renderer: Renderer,
-    base: list[Message],
+    base: list[TurnMessage],
     calls: _Calls,
     syntax: CallSyntax,
     name: str,
@@ -328,7 +328,7 @@ def _lead(first: str, header: str, thought: tuple[str, str] | None) -> tuple[str
 
 
 def _next_user(
-    renderer: Renderer, encoder: PieceEncoder, base: list[Message], marks: Marks, end: str
+    renderer: Renderer, encoder: PieceEncoder, base: list[TurnMessage], marks: Marks, end: str
 ) -> tuple[tuple[Piece, ...], str]:
     """What follows a turn's end when the user speaks again, and the special token that ends a turn without a call."""
     spoken = Marks()
@@ -349,7 +349,7 @@ def _next_user(
     return tuple(pieces if found.group() == end else [Special(found.group()), *pieces]), found.group()
 
 
-def _rule(renderer: Renderer, messages: Any) -> Rule:
+def _rule(renderer: Renderer, messages: Any) -> SlotRule:
     """What the template does with a text in these messages."""
     marks = Marks()
     one, other = marks.new("one"), marks.new("other")
@@ -359,11 +359,11 @@ def _rule(renderer: Renderer, messages: Any) -> Rule:
         plain = renderer.render(messages(one)).partition(one)
         spaced = renderer.render(messages(f"  {one}  ")).partition(one)
     except CannotRender:
-        return Rule()
-    return Rule(plain == spaced, escaped)
+        return SlotRule()
+    return SlotRule(plain == spaced, escaped)
 
 
-def _rule_is_known(renderer: Renderer, messages: list[Message]) -> bool:
+def _rule_is_known(renderer: Renderer, messages: list[TurnMessage]) -> bool:
     """Whether the last message's text is written as it is, or as the inside of a JSON string."""
     marks = Marks()
     one, other = marks.new("one"), marks.new("other")
@@ -375,7 +375,7 @@ def _rule_is_known(renderer: Renderer, messages: list[Message]) -> bool:
 
 
 def _thoughts_kept(
-    renderer: Renderer, base: list[Message], calls: _Calls, syntax: CallSyntax, name: str, told: Any
+    renderer: Renderer, base: list[TurnMessage], calls: _Calls, syntax: CallSyntax, name: str, told: Any
 ) -> bool:
     """Whether a thought before a call is still there when the tool answers."""
     word = Marks().new("thought")

@@ -17,7 +17,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from cryptosentinel.llm.templates.pieces import Piece, PieceEncoder, Slot
 
-Message = dict[str, Any]
+TurnMessage = dict[str, Any]
 
 # Some templates write the date of the day. A fixed one makes the same conversation of the same words on any day.
 _TODAY = datetime.datetime(2024, 7, 26)
@@ -57,12 +57,12 @@ class Renderer:
     style: Literal["text", "parts"] = "text"
 
     def render(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None, *, begin: bool = True
+        self, messages: Sequence[TurnMessage], tools: Sequence[Mapping[str, Any]] | None = None, *, begin: bool = True
     ) -> str:
         """What the template writes; with `begin` the next answer's beginning too. Raises `CannotRender`."""
         told = [self._styled(message) for message in messages]
         try:
-            texts, _ = render_jinja_template(
+            rendered: Any = render_jinja_template(
                 [told],
                 tools=None if tools is None else [dict(tool) for tool in tools],
                 chat_template=self.template,
@@ -72,9 +72,9 @@ class Renderer:
             )
         except _FAILURES as error:
             raise CannotRender(" ".join(str(error).split())[:200] or type(error).__name__) from error
-        return str(texts[0])
+        return str(rendered[0][0])
 
-    def shows(self, words: Sequence[str], messages: Sequence[Message], **more: Any) -> str:
+    def shows(self, words: Sequence[str], messages: Sequence[TurnMessage], **more: Any) -> str:
         """The rendering, if each of `words` is in it once and in this order. Raises `CannotRender`."""
         text = self.render(messages, **more)
         places = [text.find(word) for word in words]
@@ -82,7 +82,7 @@ class Renderer:
             raise CannotRender("a message's text is left out, repeated or moved")
         return text
 
-    def _styled(self, message: Message) -> Message:
+    def _styled(self, message: TurnMessage) -> TurnMessage:
         if self.style == "text" or not isinstance(message.get("content"), str):
             return message
         return {**message, "content": [{"type": "text", "text": message["content"]}]}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cryptosentinel.protocol.calls.syntax import CallSyntax, GrammarPart, JsonPart, Said, json_text
-from cryptosentinel.protocol.tool_calls import MAX_DEPTH, MalformedCall, read_json
+from cryptosentinel.protocol.tool_calls import MAX_DEPTH, MalformedCall, strict_json
 
 _NAME = r"[^\s<>\[\]{}\"|]{1,100}"
 
@@ -70,7 +70,7 @@ class JsonCalls(CallSyntax):
             if tail is None:
                 return MalformedCall("broken_call", f"the tool call does not end as it should: {self._example()}")
             inner = inner[: len(inner) - len(tail)]
-        value = read_json(inner.strip(), MAX_DEPTH + (0 if self._named else 1))
+        value = strict_json(inner.strip(), MAX_DEPTH + (0 if self._named else 1))
         if isinstance(value, MalformedCall):
             return value
         before = text[: first.start()]
@@ -130,7 +130,7 @@ HERMES = JsonCalls(
 LLAMA3 = JsonCalls(
     "llama3", "", "", "parameters", ("<|python_tag|>",), _BARE, ("```", "<|eom_id|>"), more=frozenset({"type"})
 )
-JSON = JsonCalls("json", "", "", heads=_BARE, tails=("```",))
+PLAIN_JSON = JsonCalls("json", "", "", heads=_BARE, tails=("```",))
 MISTRAL = JsonCalls(
     "mistral", "[TOOL_CALLS][", "]", markers=("[TOOL_CALLS]",), heads=r"\[TOOL_CALLS\]\s*\[", more=frozenset({"id"})
 )

@@ -15,7 +15,7 @@ from cryptosentinel.protocol.tool_calls import (
     MalformedCall,
     ToolCall,
     check_call,
-    read_json,
+    strict_json,
 )
 from simulator.errors import UserError
 
@@ -134,7 +134,7 @@ _PYTHON = {"True": True, "False": False, "None": None}  # what some templates ma
 def _json_value(text: str) -> object:
     if text.strip() in _PYTHON:
         return _PYTHON[text.strip()]
-    value = read_json(text, MAX_DEPTH)
+    value = strict_json(text, MAX_DEPTH)
     return _NOTHING if isinstance(value, MalformedCall) else value
 
 

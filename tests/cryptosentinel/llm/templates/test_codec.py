@@ -77,7 +77,7 @@ def test_the_day_does_not_change_a_conversation() -> None:
 
 def test_the_ends_of_a_turn_are_those_of_template_tokenizer_and_model(tmp_path: Path) -> None:
     tokenizer = tokenizer_for(PLAIN + "{# <|stop|> #}")
-    stop = tokenizer.convert_tokens_to_ids("<|stop|>")
+    stop = tokenizer.backend_tokenizer.get_vocab()["<|stop|>"]
     (tmp_path / "generation_config.json").write_text(f'{{"eos_token_id": [{stop}]}}')
     codec, _ = described_format(tokenizer, tmp_path)
     assert codec.ends == {codec.special_ids["<|end|>"], codec.special_ids["</s>"], stop}

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cryptosentinel.llm.chat_format import ChatFormat
+from cryptosentinel.llm.templates.check import FormatReport
 from cryptosentinel.llm.templates.choose import described_format
 from cryptosentinel.protocol.tool_calls import Arguments, ToolCall, render_call, tool_schema
 from scripts.template_table import BEGIN, END, PAGE, judged, shipped_templates, table, tokenizer_for
@@ -79,7 +81,7 @@ def test_no_data_is_ever_structure(name: str, data: st.DataObject) -> None:
         assert codec.decode(codec.encode_data(word)) == word
 
 
-_codecs: dict = {}
+_codecs: dict[str, tuple[ChatFormat, FormatReport]] = {}
 
 
 def test_none_is_refused_and_each_says_what_differs() -> None:
