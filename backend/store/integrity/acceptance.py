@@ -9,7 +9,7 @@ from backend.store.errors import StoreError
 from backend.store.folder_swap import DATABASE_FOLDER, finish_swap
 from backend.store.integrity.acknowledged import ACKNOWLEDGED, MARK, Acknowledged, Damaged
 from backend.store.integrity.copies import copy_damaged
-from backend.store.lock import FolderLock
+from backend.store.lock import FolderHeld, FolderLock
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,10 @@ def accept_store(folder: Path) -> Acceptance | None:
     """Let the next opening take the database in `folder` as it is, after a copy of all its files. Returns None, and
     does nothing, where it holds all that was acknowledged. Raises `StoreError`, then nothing was changed."""
     folder = folder.resolve()
-    lock = FolderLock(folder)
+    try:
+        lock = FolderLock(folder)
+    except FolderHeld as held:
+        raise StoreError(f"{held}: end that one first") from held
     try:
         finish_swap(folder)
         try:

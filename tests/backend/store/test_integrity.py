@@ -18,6 +18,7 @@ from backend.store.gateway.engine import OnAnswer, StoreEngine
 from backend.store.integrity.acceptance import accept_store
 from backend.store.integrity.acknowledged import ACKNOWLEDGED, MARK
 from backend.store.integrity.copies import COPIES
+from backend.store.lock import FolderLock
 from tests.backend.store.killable import KillableUsers
 from tests.command_line import Run, program
 
@@ -302,6 +303,10 @@ def test_a_full_disk_while_a_store_is_copied_changes_nothing(users: KillableUser
         assert {path: path.read_bytes() for path in files_of(tmp_path)} == before
     with pytest.raises(StoreError, match="is damaged"):
         Store.open(tmp_path)
+    held = FolderLock(tmp_path)
+    with pytest.raises(StoreError, match=r"in use by .*: end that one first"):
+        accept_store(tmp_path)
+    held.release()
     assert accept_store(tmp_path) is not None
     Store.open(tmp_path).close()
 
