@@ -77,7 +77,7 @@ class Query:
 
     def account(self) -> AccountView:
         """An account that holds the query's exposures, entered at the last close."""
-        return account_of(self.view(), self.exposures())
+        return account_holding(self.view(), self.exposures())
 
     def _beliefs(self) -> list[tuple[float, ...]] | None:
         return None if self.belief is None else [self.belief]
@@ -297,7 +297,7 @@ def pools_of(
     return [QueryPool(market, *part, horizon, training.experimental.detrend, beliefs, gross) for part in parts]
 
 
-def account_of(view: MarketView, exposures: Mapping[str, float], cash: float = CASH) -> AccountView:
+def account_holding(view: MarketView, exposures: Mapping[str, float], cash: float = CASH) -> AccountView:
     """An account of equity `cash` that is invested at `exposures` (0 where a coin is not named), entered at the last
     closes."""
     marks = {name: view.last_close(name) for name in view.symbols}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from backend.config.schema import Config, TeamConfig
 from backend.config.training import TrainingConfig
-from backend.training.curriculum.queries import PortfolioQuery, QueryPool, account_of, gross_limit, pools_of
+from backend.training.curriculum.queries import PortfolioQuery, QueryPool, account_holding, gross_limit, pools_of
 from backend.training.learning.training_metrics import market_move, ordered_exposure
 from backend.training.rl_job import check_trainable
 from backend.training.rollout.collect import RolloutSettings, collect, practise
@@ -205,7 +205,7 @@ def test_practice_asks_about_the_drawn_coin_in_sizes_of_a_portfolio() -> None:
 
 def test_a_market_of_one_coin_has_the_account_of_a_query_on_it() -> None:
     view = WITH_TRUTH.view(200)
-    assert account_of(view, {COINS[0]: 0.5}).exposure == {COINS[0]: 0.5, COINS[1]: 0.0, COINS[2]: 0.0}
+    assert account_holding(view, {COINS[0]: 0.5}).exposure == {COINS[0]: 0.5, COINS[1]: 0.0, COINS[2]: 0.0}
 
 
 def test_hard_windows_of_a_portfolio_are_refused_by_name() -> None:

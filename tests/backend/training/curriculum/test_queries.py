@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from backend.builders.market import split
 from backend.config.market import MarketConfig
 from backend.config.training import TrainingConfig
-from backend.training.curriculum.queries import HELD, WARM_UP_BARS, QueryPool, account_of, pools_of
+from backend.training.curriculum.queries import HELD, WARM_UP_BARS, QueryPool, account_holding, pools_of
 from simulator.errors import DataError
 from simulator.market.market import Market
 from simulator.synthetic.beliefs import regime_beliefs
@@ -181,7 +181,7 @@ def test_a_market_without_a_usable_state_is_refused() -> None:
 @given(st.sampled_from(HELD), st.integers(130, 400))
 def test_the_account_holds_what_the_query_says(exposure: float, bar: int) -> None:
     view = WITH_TRUTH.view(bar)
-    account = account_of(view, {COINS[0]: exposure})
+    account = account_holding(view, {COINS[0]: exposure})
     worth = account.cash + sum(quantity * view.last_close(symbol) for symbol, quantity in account.positions.items())
     assert worth == pytest.approx(account.equity)
     assert account.positions[COINS[0]] * view.last_close(COINS[0]) / account.equity == pytest.approx(exposure)
