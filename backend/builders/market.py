@@ -27,7 +27,7 @@ from simulator.exchange.costs import Costs
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market
-from simulator.market.timeframes import format_time, interval_of, parse_time
+from simulator.market.timeframes import bar_start, format_time, interval_of, parse_time
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 
@@ -80,6 +80,7 @@ def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
             seed=config.seed,
             symbols=symbols,
             timeframe=config.timeframe,
+            start=bar_start(SyntheticConfig.start, interval_of(config.timeframe)),
             edge=config.edge,
             drift_ratio=config.drift_ratio,
             news_accuracy=config.news_accuracy,

@@ -14,7 +14,7 @@ from backend.cli.options import SymbolsOption
 from backend.config.base import split_names
 from simulator.errors import DataError
 from simulator.market.instruments import check_kind
-from simulator.market.timeframes import format_time, parse_time
+from simulator.market.timeframes import TIMEFRAMES, format_time, parse_time
 
 if TYPE_CHECKING:  # it imports numba
     from simulator.data.instruments import StatedKind
@@ -110,7 +110,7 @@ def download(
     start: Annotated[str, typer.Option("--start", help="First day, UTC, as 2023-01-01.")],
     out: Annotated[Path, typer.Option("--out", help="Folder to write to, or to go on in.")],
     exchange: Annotated[str, typer.Option("--exchange", help="Id of the exchange in ccxt.")] = "binance",
-    timeframe: Annotated[str, typer.Option("--timeframe", help="Bars to load: 1m 5m 15m 30m 1h 4h 1d.")] = "1h",
+    timeframe: Annotated[str, typer.Option("--timeframe", help=f"Bars to load: {' '.join(TIMEFRAMES)}.")] = "1h",
     end: Annotated[str, typer.Option("--end", help="Last day, UTC, exclusive; default: now.")] = "",
     market: Annotated[str, typer.Option("--market", help="spot, or swap for linear perpetuals.")] = "spot",
     url: Annotated[str, typer.Option("--url", help="Server to ask instead of the exchange's own.")] = "",

@@ -18,6 +18,7 @@ import typer
 from backend.config.base import split_names
 from backend.config.market import NONE
 from backend.runs.requests import RUNS, STORE
+from simulator.market.timeframes import TIMEFRAMES
 
 ConfigOption = Annotated[str, typer.Option("--config", "-c", help="A preset (demo, quick, recorded) or a TOML file.")]
 SetOption = Annotated[
@@ -40,10 +41,11 @@ class MarketOptions:
     data: Annotated[Path | None, typer.Option("--data", help="Folder of Parquet bars. Default: as configured.")] = None
     symbols: SymbolsOption = ""
     timeframe: Annotated[
-        str, typer.Option("--timeframe", help="Bars to load: 1m 5m 15m 30m 1h 4h 1d. Default: as configured.")
+        str,
+        typer.Option("--timeframe", help=f"Bars to load: {' '.join(TIMEFRAMES)}. Default: as configured."),
     ] = ""
     resample: Annotated[
-        str, typer.Option("--resample", help="Timeframe to decide on, made from those bars: 4h, 1d.")
+        str, typer.Option("--resample", help="Timeframe to decide on, made from those bars: 4h, 1d, 1w.")
     ] = ""
     funding: Annotated[Path | None, typer.Option("--funding", help="Folder of funding rates; default: --data.")] = None
     news: Annotated[Path | None, typer.Option("--news", help="File or folder of headlines; default: --data.")] = None

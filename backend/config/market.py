@@ -26,10 +26,10 @@ class MarketConfig(Section):
 
     data: str = Field("", description="folder of Parquet files; empty: generate a synthetic market")
     symbols: Names = Field((), description="symbols to use, as a list or 'A,B'; empty: all there are")
-    timeframe: Literal["1m", "5m", "15m", "30m", "1h", "4h", "1d"] = Field(
+    timeframe: Literal["1m", "5m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "1d", "1w"] = Field(
         TIMEFRAME, description="bars to load or generate"
     )
-    resample: Literal["", "5m", "15m", "30m", "1h", "4h", "1d"] = Field(
+    resample: Literal["", "5m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "1d", "1w"] = Field(
         "", description="timeframe to decide on, a multiple of `timeframe`; empty: the same"
     )
     instrument: Literal["", "spot", "perpetual"] = Field(
@@ -176,7 +176,7 @@ class VenueConfig(Section):
     isolated: Names = Field(
         (), description="symbols margined apart with their leverage, as a list or 'BTCUSDT:5,ETHUSDT:3'; others cross"
     )
-    finer: Literal["", "1m", "5m", "15m", "30m", "1h", "4h"] = Field(
+    finer: Literal["", "1m", "5m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "1d"] = Field(
         "", description="finer bars that decide what came first inside a bar, where there are some; empty: none"
     )
     mark: str = Field(

@@ -13,7 +13,7 @@ from backend.store.run_record import how_to_trust, stored_config
 from simulator.errors import DataError, UserError
 from simulator.market.market import Bars, Market
 from simulator.market.resample import resample_arrays
-from simulator.market.timeframes import BAR_COLUMNS, DAY_MS, TIMEFRAMES, format_time
+from simulator.market.timeframes import BAR_COLUMNS, DAY_MS, TIMEFRAMES, bar_start, format_time, next_bar_start
 
 MOST_CANDLES = 600
 
@@ -67,7 +67,8 @@ def candles(market: Market, symbol: str, first: int, last: int) -> Bars:
     if len(inside) > MOST_CANDLES:
         target = _coarse_interval(market.interval, int(open_time[0]), int(open_time[-1]))
         # Absent bars up to the end of the last coarse one, which would be left out as unfinished.
-        missing = int((target - (open_time[-1] + market.interval) % target) % target // market.interval)
+        end = int(open_time[-1]) + market.interval
+        missing = (next_bar_start(end, target) - end) // market.interval
         open_time = np.concatenate([open_time, open_time[-1] + market.interval * np.arange(1, missing + 1)])
         padded = {name: np.vstack([values, np.full((missing, 1), np.nan)]) for name, values in columns.items()}
         coarse = resample_arrays(open_time, padded, market.interval, target)
@@ -78,6 +79,10 @@ def candles(market: Market, symbol: str, first: int, last: int) -> Bars:
 
 def _coarse_interval(interval: int, first: int, last: int) -> int:
     """The smallest usual length of a bar, a multiple of `interval`, of which few enough reach from first to last."""
-    usual = [*TIMEFRAMES.values(), *(days * DAY_MS for days in (2, 3, 7, 14, 28, 84))]
-    enough = [one for one in usual if one % interval == 0 and last // one - first // one < MOST_CANDLES]
+    usual = sorted([*TIMEFRAMES.values(), *(days * DAY_MS for days in (2, 3, 14, 28, 84))])
+    enough = [
+        one
+        for one in usual
+        if one % interval == 0 and (bar_start(last, one) - bar_start(first, one)) // one < MOST_CANDLES
+    ]
     return enough[0] if enough else usual[-1]

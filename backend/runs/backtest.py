@@ -213,7 +213,7 @@ def window_of(market: Market, start: int | None, end: int | None, decide_every: 
     if end is not None:
         last = min(last, (end - int(market.open_time[0])) // market.interval - 1)
     if start is None:
-        first = last - _DEFAULT_DAYS * max(1, DAY_MS // market.interval)
+        first = last - _DEFAULT_DAYS * DAY_MS // market.interval
     else:
         first = -((int(market.open_time[0]) - start) // market.interval) - 1  # the first close at or after `start`
     first = max(first, WARM_UP_BARS)

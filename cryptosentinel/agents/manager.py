@@ -13,9 +13,8 @@ from pydantic import Field, create_model, model_validator
 from cryptosentinel.agents.role import Role, SubAgent, Tool
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.tools.book import MOST_POSITIONS, WhatIfBook, correlations, what_if_book
-from cryptosentinel.tools.context import ToolContext, horizon_volatility
+from cryptosentinel.tools.context import ToolContext, horizon_volatility, last_day
 from cryptosentinel.tools.portfolio import limits
-from simulator.market.timeframes import DAY_MS
 
 Side = Literal["long", "short", "flat"]
 ASK_SEVERAL = "ask_several"
@@ -105,15 +104,15 @@ def brief(context: ToolContext) -> str:
         lines[0] += f", {date} UTC"
     if context.portfolio:
         lines[0] += f", {_exposures(context)}"
-    per_day = max(1, DAY_MS // context.view.interval)
+    span, bars = last_day(context.view)
     for symbol in context.symbols:
-        close = context.view.bars(symbol, per_day + 1).close
-        known = len(close) > per_day and not np.isnan(close[[0, -1]]).any() and close[0] > 0
+        close = context.view.bars(symbol, bars + 1).close
+        known = len(close) > bars and not np.isnan(close[[0, -1]]).any() and close[0] > 0
         move = f"{100 * float(close[-1] / close[0] - 1):.1f}" if known else "not available"
-        sigma = horizon_volatility(context.view, symbol, per_day)
+        sigma = horizon_volatility(context.view, symbol, bars)
         volatility = "not available" if sigma is None else f"{100 * sigma:.1f}"
         held = context.shown(context.held(symbol))
-        lines.append(f"{context.mask.alias(symbol)}: held {held}, day {move}, volatility {volatility}")
+        lines.append(f"{context.mask.alias(symbol)}: held {held}, {span} {move}, volatility {volatility}")
     return "\n".join(lines)
 
 

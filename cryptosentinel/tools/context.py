@@ -11,7 +11,7 @@ from cryptosentinel.conversation.masking import Mask
 from simulator.arrays import FloatArray
 from simulator.exchange.exchange_records import AccountView
 from simulator.market.market import MarketView
-from simulator.market.timeframes import HOUR_MS
+from simulator.market.timeframes import DAY_MS, HOUR_MS
 
 _VOLATILITY_BARS = 60
 MISSING = "not available"
@@ -90,6 +90,11 @@ def log_returns(view: MarketView, symbol: str, bars: int, timeframe: str | None 
 def percentile_of(value: float, values: FloatArray) -> int:
     """Percent of `values` that lie below `value`, ties counted half. `values` may not be empty."""
     return round(100.0 * float(np.mean((values < value) + 0.5 * (values == value))))
+
+
+def last_day(view: MarketView) -> tuple[str, int]:
+    """The last day by name and in bars; where bars are longer, the last week, which is one bar."""
+    return ("day", DAY_MS // view.interval) if view.interval <= DAY_MS else ("week", 1)
 
 
 def age_hours(context: ToolContext, milliseconds: int) -> float:

@@ -14,6 +14,7 @@ from cryptosentinel.tools.context import (
     MISSING,
     ToolContext,
     age_hours,
+    last_day,
     percentile_of,
 )
 from cryptosentinel.tools.sentiment import tone
@@ -44,14 +45,14 @@ def other_coins(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     others = [symbol for symbol in view.symbols if symbol != context.symbol]
     own = _returns(context, context.symbol)
     table = {symbol: _returns(context, symbol) for symbol in others}
-    day = max(1, DAY_MS // view.interval)
+    span, bars = last_day(view)
     result: dict[str, Any] = {}
     for symbol, returns in table.items():
         beta, correlation = _beta(own, returns)
-        close = view.bars(symbol, day + 1).close
-        move = 100.0 * float(close[-1] / close[0] - 1.0) if len(close) > day else float("nan")
+        close = view.bars(symbol, bars + 1).close
+        move = 100.0 * float(close[-1] / close[0] - 1.0) if len(close) > bars else float("nan")
         result[context.mask.alias(symbol)] = {
-            "beta": _rounded(beta, 2), "correlation": _rounded(correlation, 2), "day": _rounded(move, 1)
+            "beta": _rounded(beta, 2), "correlation": _rounded(correlation, 2), span: _rounded(move, 1)
         }  # fmt: skip
     if not result:
         return {"others": MISSING}

@@ -16,6 +16,7 @@ from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.tools.context import (
     MISSING,
     ToolContext,
+    last_day,
     log_returns,
 )
 from cryptosentinel.tools.technical import DECAY, ewma_volatility
@@ -80,13 +81,13 @@ def account(context: ToolContext, _: NoArguments) -> dict[str, Any]:
                     row[name] = round(100.0 * (level / state.mark[symbol] - 1.0), 2)
             held[context.mask.alias(symbol)] = row
     values = [context.held(symbol) for symbol in state.positions]
-    day = max(1, DAY_MS // context.view.interval)
+    span, bars = last_day(context.view)
     return {
         "held": held or "nothing",
         "gross": round(sum(map(abs, values)), 3),
         "net": round(sum(values), 3),
         "drawdown": round(100.0 * state.drawdown, 2),
-        "day": round(100.0 * float(np.sum(_returns(context, dict(state.exposure))[-day:])), 2),
+        span: round(100.0 * float(np.sum(_returns(context, dict(state.exposure))[-bars:])), 2),
         "orders_waiting": len(state.pending),
     }
 

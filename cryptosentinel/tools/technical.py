@@ -24,7 +24,7 @@ from simulator.market import indicators
 from simulator.market.market import Bars
 from simulator.market.timeframes import DAY_MS, TIMEFRAMES, YEAR_MS
 
-Timeframe = Literal["", "5m", "15m", "30m", "1h", "4h", "1d"]
+Timeframe = Literal["", "5m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "1d", "1w"]
 LEAST_BARS = 60  # that an indicator needs at least
 DECAY = 0.94  # of the exponentially weighted variance (RiskMetrics 1996)
 HISTORY = 240  # bars that "usual" means
@@ -115,6 +115,9 @@ def volatility_summary(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     annual = math.sqrt(YEAR_MS / view.interval)
     result: dict[str, Any] = {}
     for name, days in (("day", 1), ("week", 7), ("month", 30)):
+        if days * DAY_MS < view.interval:
+            result[name] = MISSING
+            continue
         part = log_returns(view, context.symbol, max(2, days * DAY_MS // view.interval))
         result[name] = round(100.0 * annual * float(np.sqrt(np.mean(part**2))), 1) if len(part) >= 2 else MISSING
     forecast = ewma_volatility(returns)

@@ -19,7 +19,7 @@ from simulator.checks.perturbation import perturbed
 from simulator.market.market import Bars, Indicator, Market, MarketView, name_of, values_of
 from simulator.market.resample import CoarseBars, resample_arrays
 from simulator.market.series import BOOK_COLUMNS
-from simulator.market.timeframes import BAR_COLUMNS
+from simulator.market.timeframes import BAR_COLUMNS, bar_start
 
 _RENEWED = 64  # bars after which the near future is made anew, at the price level of then
 _NEAR = 256  # bars of it
@@ -167,7 +167,7 @@ class _Shown(Market):
             columns = {name: getattr(self, name) for name in BAR_COLUMNS}
             self._coarse[timeframe] = resample_arrays(self.open_time, columns, self.interval, real.interval), 0
         coarse, known = self._coarse[timeframe]
-        begin = int(self.open_time[0]) // coarse.interval * coarse.interval
+        begin = bar_start(int(self.open_time[0]), coarse.interval)
         complete = (self._now - begin) // coarse.interval
         for name in (*BAR_COLUMNS, "partial"):
             getattr(coarse, name)[known:complete] = getattr(real, name)[known:complete]

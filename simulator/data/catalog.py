@@ -35,7 +35,7 @@ from simulator.market.events import DEFAULT_DELAY, FundingEvent, NewsItem, read_
 from simulator.market.market import Market
 from simulator.market.resample import resample_arrays
 from simulator.market.series import BOOK_SUFFIX, read_books, read_series, series_in
-from simulator.market.timeframes import BAR_COLUMNS, TIMEFRAMES, format_time, interval_of
+from simulator.market.timeframes import BAR_COLUMNS, TIMEFRAMES, format_time, interval_of, next_bar_start
 from simulator.tables import numbers, read_table, times
 
 BAR_FILE = re.compile(rf"({SYMBOL.pattern})-({'|'.join(TIMEFRAMES)})\.parquet")
@@ -191,8 +191,8 @@ class Catalog:
         first = min(int(one.open_time[0]) for one in series)
         stop = max(int(one.open_time[-1]) for one in series) + target
         kinds = self.kinds(funding_dir)
-        low = first if start is None else max(first, -(-start // target) * target)
-        high = stop if end is None else min(stop, -(-end // target) * target)
+        low = first if start is None else max(first, next_bar_start(start, target))
+        high = stop if end is None else min(stop, next_bar_start(end, target))
         bars = max(0, high - low) // target
         if bars < max(1, min_bars):
             raise DataError(

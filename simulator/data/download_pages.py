@@ -15,13 +15,16 @@ import numpy as np
 from simulator.data.download_client import Client
 from simulator.data.download_files import SeriesFile
 from simulator.errors import DataError
-from simulator.market.timeframes import DAY_MS, HOUR_MS, format_time, interval_of
+from simulator.market.timeframes import DAY_MS, HOUR_MS, bar_start, format_time, interval_of, next_bar_start
 from simulator.tables import EARLIEST, LATEST
 
 BAR_VALUES = ("open", "high", "low", "close", "volume")
 _FUNDING_PAGE = 100  # every exchange gives as many
 _SETTLING = 60_000  # ms after its close in which an exchange may still correct a bar
 _UNKNOWN_PAGE = 100  # bars to step over where an exchange does not say how many it gives
+
+# Some exchanges begin their weeks on a Thursday, as 1970 did.
+_WEEKS = ". Weeks begin on Monday 00:00 UTC here: load bars of 1d, from which those are made (--resample 1w)"
 
 DownloadProgress = Callable[[str, int, int], None]
 _Row = tuple[float, ...]
@@ -44,9 +47,9 @@ class BarPages:
         Raises `DataError` where there is none at all, or what comes is unsound.
         """
         interval = self._interval
-        closed = (now - _SETTLING) // interval * interval
-        stop = closed if end is None else min(closed, -(-end // interval) * interval)
-        begin = -(-start // interval) * interval
+        closed = bar_start(now - _SETTLING, interval)
+        stop = closed if end is None else min(closed, next_bar_start(end, interval))
+        begin = next_bar_start(start, interval)
         since = begin if series.last is None else series.last + interval
         total = max(0, stop - begin) // interval
         while since < stop:
@@ -106,9 +109,10 @@ class BarPages:
 
     def _check(self, time: int, row: _Row) -> None:
         open_, high, low, close, volume = row
-        if time % self._interval:
+        if bar_start(time, self._interval) != time:
             raise DataError(
-                f"{self._what}: the bar {time} ms does not open on a whole {self._timeframe}; it is refused"
+                f"{self._what}: the bar of {format_time(time)} is off the grid of {self._timeframe}; it is refused"
+                + _WEEKS * (self._timeframe == "1w")
             )
         sound = all(map(math.isfinite, row)) and 0.0 < low <= min(open_, close) and max(open_, close) <= high
         if not (sound and volume >= 0.0):

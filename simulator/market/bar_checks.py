@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
-from simulator.market.timeframes import format_time
+from simulator.market.timeframes import WEEK_MS, bar_start, format_time
 
 # The typical range is that of this many bars around a bar. With fewer than _FEWEST nothing is judged.
 _AROUND, _FEWEST = 49, 9
@@ -134,7 +134,8 @@ def check_bars(file: str, interval: int, open_time: IntArray, columns: dict[str,
     in_order = np.sort(open_time)
     repeated = np.isin(open_time, in_order[1:][np.diff(in_order) == 0])
     report("duplicate", repeated, "bars share their time with another", fatal=True)
-    report("misaligned", open_time % interval != 0, "bars do not open on a whole interval", fatal=True)
+    grid = "bars do not open on a whole interval" + ", Monday 00:00 UTC for weeks" * (interval == WEEK_MS)
+    report("misaligned", bar_start(open_time, interval) != open_time, grid, fatal=True)
 
     unknown = np.zeros(len(open_time), np.bool_)
     for values in columns.values():

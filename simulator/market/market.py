@@ -28,7 +28,7 @@ from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.instruments import MarketKind
 from simulator.market.resample import CoarseBars, resample_arrays
 from simulator.market.series import DataSeries, OrderBook, OrderBooks
-from simulator.market.timeframes import BAR_COLUMNS, interval_of
+from simulator.market.timeframes import BAR_COLUMNS, bar_start, interval_of
 
 Indicator = Callable[..., FloatArray]
 
@@ -311,7 +311,7 @@ class MarketView:
             return self._slice(symbol, max(0, self.index + 1 - count), self.index + 1)
         column = market.column(symbol)
         coarse = market.coarser(timeframe)
-        begin = int(market.open_time[0]) // coarse.interval * coarse.interval
+        begin = bar_start(int(market.open_time[0]), coarse.interval)
         complete = (self.now - begin) // coarse.interval
         return _bars_of(coarse, symbol, column, max(0, complete - count), complete)
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.arrays import FloatArray
+from simulator.market.timeframes import bar_start
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def resample_arrays(
     """
     parts = target // interval
     symbols = columns["close"].shape[1]
-    first = int(open_time[0]) // target * target
+    first = bar_start(int(open_time[0]), target)
     lead = (int(open_time[0]) - first) // interval
     bars = (lead + len(open_time)) // parts  # floor: the unfinished last bar is left out
     kept = max(0, bars * parts - lead)

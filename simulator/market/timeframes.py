@@ -1,16 +1,24 @@
-"""Time in a market: bar lengths, and dates in UTC milliseconds."""
+"""Time in a market: bar lengths, where bars begin, and dates in UTC milliseconds.
+
+Bars of up to a day begin at whole multiples of their length since 1970-01-01 00:00 UTC, so those of 8 and 12 hours
+begin with the day. Weeks begin on Monday 00:00 UTC, as those of Binance do; 1970 began on a Thursday.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import overload
 
+from simulator.arrays import IntArray
 from simulator.errors import DataError
 
 SECOND_MS = 1_000
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+WEEK_MS = 7 * DAY_MS
 YEAR_MS = 365 * DAY_MS
+_FIRST_MONDAY = 4 * DAY_MS  # 1970-01-05
 
 TIMEFRAMES: dict[str, int] = {
     "1m": 60_000,
@@ -18,8 +26,12 @@ TIMEFRAMES: dict[str, int] = {
     "15m": 900_000,
     "30m": 1_800_000,
     "1h": 3_600_000,
+    "2h": 7_200_000,
     "4h": 14_400_000,
+    "8h": 28_800_000,
+    "12h": 43_200_000,
     "1d": 86_400_000,
+    "1w": 604_800_000,
 }
 
 BAR_COLUMNS = ("open", "high", "low", "close", "volume", "half_spread")
@@ -31,6 +43,21 @@ def interval_of(timeframe: str) -> int:
         return TIMEFRAMES[timeframe]
     except KeyError:
         raise DataError(f"unknown timeframe '{timeframe}': use one of {', '.join(TIMEFRAMES)}") from None
+
+
+@overload
+def bar_start(time: int, interval: int) -> int: ...
+@overload
+def bar_start(time: IntArray, interval: int) -> IntArray: ...
+def bar_start(time: int | IntArray, interval: int) -> int | IntArray:
+    """Open time (ms) of the bar of `interval` ms that holds `time` (ms): of one, or of each of an array."""
+    phase = _FIRST_MONDAY if interval % WEEK_MS == 0 else 0
+    return (time - phase) // interval * interval + phase
+
+
+def next_bar_start(time: int, interval: int) -> int:
+    """The first open time (ms) of a bar of `interval` ms that is not before `time` (ms)."""
+    return bar_start(time + interval - 1, interval)
 
 
 def parse_time(text: str) -> int:

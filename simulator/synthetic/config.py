@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.errors import DataError
-from simulator.market.timeframes import DAY_MS, interval_of
+from simulator.market.timeframes import DAY_MS, bar_start, interval_of
 from simulator.synthetic.defaults import DRIFT_RATIO, EDGE, NEWS_ACCURACY, TIMEFRAME
 from simulator.synthetic.dynamics import Parameters
 
@@ -73,7 +73,9 @@ class SyntheticConfig:
         for name in not_negative:
             self._require(getattr(self, name) >= 0, name, "0 or more")
         self._require(bool(self.symbols) and len(set(self.symbols)) == len(self.symbols), "symbols", "distinct")
-        self._require(self.start % interval == 0, "start", f"a whole multiple of the {self.timeframe} interval in ms")
+        self._require(
+            bar_start(self.start, interval) == self.start, "start", f"the open of a bar of {self.timeframe}, in ms"
+        )
         self._require(self.tail_freedom > 2, "tail_freedom", "above 2, for the variance to exist")
         self._require(self.storm_share < 1 and self.storm_share * self.storm_variance <= 1, "storm_variance",
                       "at most 1 / storm_share, for the calm to make up for it")  # fmt: skip

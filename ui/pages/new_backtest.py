@@ -130,7 +130,7 @@ def _realism(folder: Path, series: list[SeriesInfo]) -> list[str]:
         )  # fmt: skip
         present = {one.timeframe for one in series}
         finer = left.selectbox(
-            "Finer bars inside a bar", ["none", *(name for name in TIMEFRAMES if name in present and name != "1d")],
+            "Finer bars inside a bar", ["none", *(name for name in TIMEFRAMES if name in present - {"1w"})],
             help="They tell whether stop or target came first. They must be finer than the timeframe.",
         )  # fmt: skip
         baselines = right.multiselect(

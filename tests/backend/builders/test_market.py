@@ -38,6 +38,7 @@ from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market
+from simulator.market.timeframes import format_time
 from simulator.strategies import EqualWeight
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -72,6 +73,16 @@ def config_on(folder: Path | str, **sections: dict[str, Any]) -> Config:
 
 def loaded(config: Config) -> Market:
     return load_market(config.market, config.costs)
+
+
+def test_weeks_are_generated_and_made_of_finer_bars_alike(tmp_path: Path) -> None:
+    """Both begin on a Monday, and funding inside a week is paid at each of its settlements."""
+    weeks = loaded(config_from_dict({"market": {"timeframe": "1w", "bars": 200, "coins": 1}}))
+    assert format_time(int(weeks.open_time[0])) == "2019-12-30 00:00" and len(weeks.funding["AAAUSDT"]) > 20 * 200
+    write_market(generate(SyntheticConfig(bars=700, seed=5, symbols=SYMBOLS, timeframe="12h")), tmp_path)
+    made = loaded(config_from_dict({"market": {"timeframe": "12h", "resample": "1w", "data": str(tmp_path)}}))
+    assert format_time(int(made.open_time[0])) == "2019-12-30 00:00" and len(made) == 50
+    assert made.partial is not None and made.partial[:, 0].tolist() == [True] + [False] * 49
 
 
 def test_rules_beside_the_bars_are_found_named_or_left_out(folder: Path, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_the_history_that_the_scripted_team_needs(check: Run) -> None:
         (["--team", "no_folder"], "no team 'no_folder'"),
         (["--strategy", "hold", "--data", "nowhere"], "nowhere"),
         (["--strategy", "hold", "--symbols", "ZZZUSDT"], "no symbol 'ZZZUSDT'"),
-        (["--strategy", "hold", "--timeframe", "2h"], "2h"),
+        (["--strategy", "hold", "--timeframe", "3h"], "3h"),
         (["--strategy", "hold", "--out", "absent/report.json"], "give the path of a file in a folder that exists"),
         (["--strategy", "hold", "--start", "soon"], "'soon' is not a date"),
         (["--strategy", "hold", "--times", "1"], "--times"),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cryptosentinel.agents import manager
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.masking import Headlines, Mask
 from cryptosentinel.protocol.tool_calls import NoArguments
@@ -27,6 +28,7 @@ from simulator.exchange.venue import Venue
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
 from simulator.market.series import DataSeries, OrderBooks
+from simulator.market.timeframes import parse_time
 from tests.team_scenes import account_in, hand_made_account, synthetic
 
 HOUR = 3_600_000
@@ -130,6 +132,22 @@ def test_bars_are_rescaled_and_coarser_ones_are_complete() -> None:
     # 50 hours hold twelve whole bars of four hours; the last of them ended two hours ago.
     assert coarse["age_h"] == 2.0 and coarse["ohlc"][-1][3] == 100.0
     assert coarse["ohlc"][-1][0] == pytest.approx(100.0 * close[43, 0] / close[47, 0], abs=0.01)
+
+
+def test_bars_longer_than_a_day_tell_of_weeks_and_of_no_day() -> None:
+    """The last bar's move was called that of the last day, and two weeks' volatility that of a day."""
+    close = walk(200, 2, step=0.05)
+    first = np.concatenate([close[:1], close[:-1]])
+    times = parse_time("2020-01-06") + 7 * 24 * HOUR * np.arange(200, dtype=np.int64)
+    high, low, flat = np.maximum(first, close), np.minimum(first, close), np.ones_like(close)
+    weeks = Market(("AAAUSDT", "BBBUSDT"), "1w", times, first, high, low, close, flat, flat * 0.0005)
+    context = context_at(weeks)
+    other = cross_market.other_coins(context, NONE)["others"][context.mask.alias("BBBUSDT")]
+    assert "day" not in other and other["week"] == pytest.approx(100.0 * (close[-1, 1] / close[-2, 1] - 1.0), abs=0.06)
+    assert "week" in portfolio.account(context, NONE)
+    volatility = technical.volatility_summary(context, NONE)
+    assert volatility["day"] == MISSING and isinstance(volatility["week"], float)
+    assert ", week " in manager.brief(context) and ", day " not in manager.brief(context)
 
 
 @given(beta=st.floats(-3.0, 3.0).filter(lambda value: abs(value) > 0.1), seed=st.integers(0, 99))

@@ -356,7 +356,7 @@ def test_offline_is_one_sentence(tmp_path: Path) -> None:
         ({"symbols": ()}, "no symbol"),
         ({"symbols": ("BTC/USDT", "BTC/USDT")}, "twice"),
         ({"timeframes": ()}, "no timeframe"),
-        ({"timeframes": ("2h",)}, "2h"),
+        ({"timeframes": ("3h",)}, "3h"),
         ({"market": "margin"}, "margin"),
         ({"start": 5}, "2000"),
         ({"end": START}, "not after the start"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, replace
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
@@ -15,10 +16,12 @@ from simulator.errors import DataError, LookAheadError
 from simulator.market.bar_checks import describe_market
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market, MarketView
-from simulator.market.timeframes import BAR_COLUMNS, format_time, parse_time
+from simulator.market.timeframes import BAR_COLUMNS, format_time, interval_of, parse_time
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import truth_of
+
+NEW_YEAR = parse_time("2020-01-01")  # a Wednesday
 
 BARS = 60
 
@@ -154,31 +157,52 @@ def test_selecting_what_is_not_there_is_an_error(symbols: list[str], message: st
 
 def one_symbol(close: list[float], start: int = 0, timeframe: str = "1h") -> Market:
     """Bars with simple shapes: open = close - 1 (but above 0), high = close + 2, low = half the close."""
-    interval = {"1h": 3_600_000, "4h": 14_400_000}[timeframe]
+    interval = interval_of(timeframe)
     values = np.array(close)[:, None]
     time = start + interval * np.arange(len(close), dtype=np.int64)
     columns = (values - 1, values + 2, values / 2, values, values * 10, values / 1e4)
     return Market(("A",), timeframe, time, *columns)
 
 
+def begins_bar(time: int, timeframe: str) -> bool:
+    """By the calendar: whether a bar opens at `time` (ms)."""
+    moment = datetime.fromtimestamp(time / 1000, UTC)
+    at_midnight = moment.time() == datetime.min.time()
+    if timeframe == "1w":
+        return at_midnight and moment.isoweekday() == 1
+    hours = 24 if timeframe == "1d" else int(timeframe[:-1])
+    return moment.minute == moment.second == 0 and moment.hour % hours == 0
+
+
 @settings(deadline=None)
 @given(
     close=st.lists(st.one_of(st.just(float("nan")), st.floats(2, 1000)), min_size=1, max_size=60),
     lead=st.integers(0, 30),
+    frames=st.sampled_from(
+        [("1h", "2h"), ("1h", "4h"), ("2h", "8h"), ("1h", "12h"), ("4h", "1d"), ("12h", "1w"), ("1d", "1w")]
+    ),
 )
-def test_a_coarse_bar_is_made_of_the_finer_bars_that_exist(close: list[float], lead: int) -> None:
-    hour, parts = 3_600_000, 4
-    market = one_symbol(close, start=lead * hour)
-    if (lead + len(close)) // parts * parts <= lead:
+def test_a_coarse_bar_is_made_of_the_finer_bars_that_exist(
+    close: list[float], lead: int, frames: tuple[str, str]
+) -> None:
+    fine, target = frames
+    step = interval_of(fine)
+    parts = interval_of(target) // step
+    market = one_symbol(close, start=NEW_YEAR + lead * step, timeframe=fine)
+    opens = [time for time in market.open_time.tolist() if begins_bar(time, target)]
+    # A bar whose first parts lie before the history is partial.
+    first = next(
+        time for time in (NEW_YEAR + (lead - back) * step for back in range(parts)) if begins_bar(time, target)
+    )
+    expected = [time for time in sorted({first, *opens}) if time + parts * step <= market.open_time[-1] + step]
+    if not expected:
         with pytest.raises(DataError, match="no complete bar"):
-            market.resample("4h")
+            market.resample(target)
         return
-    coarse = market.resample("4h")
-    assert coarse.partial is not None
-    for row, time in enumerate(coarse.open_time):
-        inside = (market.open_time >= time) & (market.open_time < time + parts * hour) & market.present[:, 0]
-        assert time % (parts * hour) == 0
-        assert market.open_time[-1] + hour >= time + parts * hour, "an unfinished bar must not be shown"
+    coarse = market.resample(target)
+    assert coarse.partial is not None and coarse.open_time.tolist() == expected
+    for row, time in enumerate(expected):
+        inside = (market.open_time >= time) & (market.open_time < time + parts * step) & market.present[:, 0]
         assert coarse.partial[row, 0] == (0 < inside.sum() < parts)
         if not inside.any():
             assert all(np.isnan(getattr(coarse, name)[row, 0]) for name in BAR_COLUMNS)

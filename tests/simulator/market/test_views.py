@@ -17,12 +17,12 @@ from simulator.data.catalog import Catalog
 from simulator.errors import DataError
 from simulator.market.market import Bars, Market, MarketView
 from simulator.market.series import BOOK_COLUMNS, DataSeries, OrderBooks
-from simulator.market.timeframes import BAR_COLUMNS
+from simulator.market.timeframes import BAR_COLUMNS, WEEK_MS, parse_time
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 
 BARS = 100
-COARSE = ("4h", "1d")
+COARSE = ("2h", "4h", "8h", "12h", "1d")
 
 
 @cache
@@ -133,6 +133,14 @@ def test_a_coarse_bar_is_there_from_the_close_of_its_last_part_on() -> None:
         bars = view.bars("AAAUSDT", 1000, "1d")
         assert len(bars) == view.now // day - int(market().open_time[0]) // day
         assert not len(bars) or bars.open_time[-1] + day <= view.now < bars.open_time[-1] + 2 * day
+
+
+def test_a_week_is_there_from_its_end_on_which_is_a_monday() -> None:
+    hours = generate(SyntheticConfig(bars=500, seed=5, symbols=("AAAUSDT",), timeframe="1h"))  # from a Wednesday on
+    opens = [parse_time(day) for day in ("2019-12-30", "2020-01-06", "2020-01-13")]
+    for index in range(500):
+        view = hours.view(index)
+        assert view.bars("AAAUSDT", 9, "1w").open_time.tolist() == [one for one in opens if one + WEEK_MS <= view.now]
 
 
 def test_own_timeframe_is_the_plain_bars_and_others_must_divide() -> None:
