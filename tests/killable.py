@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Literal, Never, Self
 
 ROOT = Path(__file__).parents[1]
-Fault = Literal["kill", "full", "interrupt", "interrupt twice"]
+Fault = Literal["kill", "full", "interrupt"]
 _NAMES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.truncate")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
