@@ -264,7 +264,7 @@ class _DecisionSession:
             seed = derive_seed(self.seed, role.key, ordinal, turn)
             ids = tuple(conversation.ids)
             [completion] = yield [Request(role.key, ids, sampling, seed, tools)]
-            cost = self.budget.book(role.key, completion.usage) if self.budget else 0.0
+            cost = self.budget.book(role.key, completion.usage, len(ids)) if self.budget else 0.0
             text = conversation.add_completion(completion, cost)
             if completion.failure is not None:
                 return conversation.finish(asked, None, f"engine_failed: {completion.failure}")
@@ -304,7 +304,7 @@ class _DecisionSession:
 
     def _obstacle(self, conversation: Conversation, answer: int) -> str | None:
         """Why the conversation cannot have another turn of up to `answer` tokens, None where it can."""
-        refusal = self.budget.refusal() if self.budget else None
+        refusal = self.budget.refusal(len(conversation.ids)) if self.budget else None
         if refusal is not None:
             return f"budget: {refusal}"
         settings = self.team.settings

@@ -155,7 +155,7 @@ class EngineConfig(Section):
 
 
 class SpendingConfig(Section):
-    """At most so much; 0: any amount. What is spent can pass a limit by one request."""
+    """At most so much; 0: any amount. A request that may pass a limit on tokens or money is not made."""
 
     calls: int = Field(_NO_LIMITS.calls, ge=0, le=1_000_000_000, description="requests to the engine")
     tokens: int = Field(_NO_LIMITS.tokens, ge=0, le=1_000_000_000_000, description="tokens read and sampled")

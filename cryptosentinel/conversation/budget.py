@@ -1,14 +1,17 @@
 """Limits on inference cost: calls, tokens, seconds and money, for a decision, a day of the market and a run.
 
-A limit is checked before each request, so spending can exceed it by one request at most. Once a limit is reached, the
-conversation ends without an answer. If it was the manager's, the decision is *no change*.
+A limit is checked before each request, with what that may take: its prompt, by the tokens that earlier ones had for
+their length, and the longest answer so far. A request that could go beyond the limit is not made. What cannot be known
+before, such as the first request, or several at once, can pass it. Once nothing is left, the conversation ends without
+an answer. If it was the manager's, the decision is *no change*.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cryptosentinel.llm.engine import Usage
+from cryptosentinel.llm.engine import NOTHING, Usage
 from simulator.market.timeframes import DAY_MS
 
 _MILLION = 1e6
@@ -67,6 +70,14 @@ class Spending:
                 return f"{spent:.6g} of {limit:.6g} {name}"
         return None
 
+    def exceeded_by(self, more: Mapping[str, float], limits: SpendingLimits) -> str | None:
+        """The limit that `more`, by measure, would exceed, as `11 of 12 tokens, and the next request may take 5`."""
+        for name, amount in more.items():
+            spent, limit = getattr(self, name), getattr(limits, name)
+            if limit and spent + amount > limit:
+                return f"{spent:.6g} of {limit:.6g} {name}, and the next request may take {amount:.6g}"
+        return None
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -86,6 +97,8 @@ class Ledger:
     run: Spending = field(default_factory=Spending)
     roles: dict[str, Spending] = field(default_factory=dict)
     exhausted: int = 0
+    _read_share: float = 0.0
+    _longest: int = 0
     _today: int = -1
     _day: Spending = field(default_factory=Spending)
 
@@ -94,6 +107,16 @@ class Ledger:
         if now // DAY_MS != self._today:
             self._today, self._day = now // DAY_MS, Spending()
         return DecisionBudget(self, self._day)
+
+    def expected(self, length: int) -> Usage:
+        """What a request whose prompt has `length` tokens of the codec may take, from those before it."""
+        return Usage(prompt=round(self._read_share * length), sampled=self._longest)
+
+    def learn(self, usage: Usage, length: int) -> None:
+        """Remember what a request with a prompt of `length` tokens took."""
+        if length:
+            self._read_share = max(self._read_share, usage.prompt / (1 + usage.retried) / length)
+        self._longest = max(self._longest, usage.sampled)
 
 
 class DecisionBudget:
@@ -106,10 +129,14 @@ class DecisionBudget:
         # Only spans with a limit are checked before each request.
         self._limits = {span: limit for span, limit in limits.items() if limit != SpendingLimits()}
 
-    def refusal(self) -> str | None:
-        """Why no further request may be made, as `the day has spent 12 of 12 calls`; None where one may."""
+    def refusal(self, length: int = 0) -> str | None:
+        """Why no further request may be made, as `the day has spent 12 of 12 calls`; None where one may. Its prompt has
+        `length` tokens of the codec; 0: only what is spent counts."""
+        expected = self._ledger.expected(length) if length else NOTHING
+        price = self._ledger.budget.price or Price()
+        more = {"tokens": expected.tokens, "money": price.of(expected)}
         for span, limits in self._limits.items():
-            reached = self._spent[span].reached(limits)
+            reached = self._spent[span].reached(limits) or self._spent[span].exceeded_by(more, limits)
             if reached is not None:
                 self._ledger.exhausted += 1
                 return f"the {span} has spent {reached}"
@@ -126,8 +153,10 @@ class DecisionBudget:
                     found[name] = min(rest, found.get(name, rest))
         return found
 
-    def book(self, role: str, usage: Usage) -> float:
-        """Book one request of `role`; returns its price, 0 where that is not known."""
+    def book(self, role: str, usage: Usage, length: int = 0) -> float:
+        """Book one request of `role`, whose prompt had `length` tokens of the codec; returns its price, 0 where that is
+        not known."""
+        self._ledger.learn(usage, length)
         price = self._ledger.budget.price
         money = 0.0 if price is None else price.of(usage)
         for spent in (*self._spent.values(), self._ledger.roles.setdefault(role, Spending())):

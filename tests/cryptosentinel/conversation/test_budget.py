@@ -90,6 +90,22 @@ def test_every_limit_is_passed_by_one_request_at_most(limits: SpendingLimits, us
     assert (ledger.run.reached(limits) is not None) or not stopped
 
 
+@given(
+    limit=st.floats(0.001, 0.02),
+    lengths=st.lists(st.integers(100, 900), min_size=1, max_size=30),
+    ratio=st.floats(0.2, 1.0),
+)
+def test_a_request_that_could_pass_a_limit_is_not_made(limit: float, lengths: list[int], ratio: float) -> None:
+    """Prompts grow by what is added to them, answers are as long as the first: then nothing but the first can pass."""
+    ledger = Ledger(Budget(run=SpendingLimits(money=limit), price=PRICE))
+    budget = ledger.open(0)
+    for number, length in enumerate(lengths):
+        if budget.refusal(length) is not None:
+            break
+        budget.book("manager", Usage(prompt=int(ratio * length), sampled=50), length)
+        assert number == 0 or ledger.run.money <= limit * 1.001 + PRICE.of(Usage(prompt=1))
+
+
 def test_a_day_begins_anew_at_midnight_and_a_run_never_does() -> None:
     ledger = Ledger(Budget(day=SpendingLimits(calls=1), run=SpendingLimits(calls=3)))
     for day in range(3):
