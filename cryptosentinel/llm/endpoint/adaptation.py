@@ -188,7 +188,8 @@ class Adaptation:
         """Its model can call tools, but not be told to."""
         if "tool_choice" not in sent or self.structured != "tool_choice":
             return False
-        if not (refusal.names("tool_choice") or _FORCED.search(refusal.text.lower())):
+        said = refusal.names("tool_choice") or (not refusal.param and _FORCED.search(refusal.text.lower()))
+        if not said:
             return False
         self._lower("tools", "it cannot be told to call a tool: its model may answer in prose")
         return True
