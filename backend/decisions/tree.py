@@ -18,7 +18,8 @@ from backend.decisions.document import ConversationDocument, DecisionDocument, S
 from backend.store.store import Store
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
 from cryptosentinel.agents.registry import SPEAKERS, SUB_AGENTS
-from cryptosentinel.protocol.tool_calls import MalformedCall, ToolCall, parse
+from cryptosentinel.protocol.calls.json_calls import HERMES
+from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall, parse
 from simulator.errors import UserError
 from simulator.exchange.exchange_records import Fill
 
@@ -226,16 +227,30 @@ def _questions(call: ToolCall | MalformedCall) -> int:
     return len(call.arguments.questions) if isinstance(call.arguments, AskSeveral) else int(call.name in SUB_AGENTS)
 
 
+def _call_of(
+    conversation: ConversationDocument, number: int, types: dict[str, type[Arguments]]
+) -> ToolCall | MalformedCall:
+    """The call that a turn of the assistant is. Whether text may stand before a call is a matter of the model's chat
+    format, so a turn that was not refused for it is read with what stands before."""
+    messages = conversation.messages
+    call = parse(messages[number].content, types)
+    if isinstance(call, ToolCall) or call.code != "broken_call":
+        return call
+    answered = number + 1 < len(messages)
+    refused = messages[number + 1].content.startswith('{"error"') if answered else conversation.problem is not None
+    return call if refused else HERMES.parse(messages[number].content, types)
+
+
 def _node(conversation: ConversationDocument, others: Iterator[ConversationDocument]) -> ConversationNode:
     """One conversation; `others` are the consulted ones that have no place yet."""
     role = conversation.role
     types = SPEAKERS[role].argument_types() if role in SPEAKERS else {}
     system = prompt = ""
     reading = _Reading()
-    for message in conversation.messages:
+    for number, message in enumerate(conversation.messages):
         if message.role == "assistant":
             reading.close(None)
-            call = parse(message.content, types)
+            call = _call_of(conversation, number, types)
             consulted = islice(others, _questions(call))
             reading.open_turn = message.content, call, tuple(_node(other, iter(())) for other in consulted)
         elif message.role == "tool":

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config
 
+from backend.config.schema import FULL_ANSWER, SHORT_ANSWER
 from backend.models.registry import ADAPTERS, TEAM, adapters_of, parameters_of, role_header, size_on_disk
 from backend.policies.adapters import CONFIG as ADAPTER_CONFIG
 from backend.policies.adapters import VERSION, AdapterFile, read_adapter
 from backend.policies.tensor_files import fingerprint, read_tensors
+from cryptosentinel.agents.instructions import listed_tools
 from cryptosentinel.agents.registry import ROLES, roles_of
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.local.qwen3 import check_supported
@@ -32,7 +34,7 @@ from cryptosentinel.llm.model_files import (
     unsafe_files,
     weight_files,
 )
-from cryptosentinel.llm.nano import check_vocabulary
+from cryptosentinel.llm.nano import check_vocabulary, is_nano
 from cryptosentinel.llm.templates.choose import described_format
 from simulator.errors import UserError
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:  # it brings the whole configuration
     from backend.models.manifest import TeamManifest
 
 CONVERSATIONS, TOKENS = 128, 1000  # what the estimate of memory is for
+_COINS = ("C1",)  # of the smallest decision, which must fit into the context
 
 _State = Literal["ok", "note", "wrong"]
 _T = TypeVar("_T")
@@ -120,7 +123,9 @@ def check_base(folder: Path) -> Findings:
         findings.fingerprint = findings.look("values", lambda: _values(config, weights))
     tokenizer = findings.look("tokenizer", lambda: _tokenizer(folder, config))
     if tokenizer is not None:
-        findings.look("chat format", lambda: _chat_format(tokenizer, folder))
+        codec = findings.look("chat format", lambda: _chat_format(tokenizer, folder))
+        if config is not None and codec is not None:
+            findings.look("room", lambda: _room(codec, config.max_position_embeddings, folder))
     if config is not None:
         _engines(findings, config)
         if weights is not None:
@@ -271,6 +276,26 @@ def _tokenizer(folder: Path, config: Qwen3Config | None) -> tuple[PreTrainedToke
 def _chat_format(tokenizer: PreTrainedTokenizerFast, folder: Path) -> tuple[ChatFormat, str]:
     codec, report = described_format(tokenizer, folder)
     return codec, f"{report.sentence()}; no text can be taken for one of its {len(codec.special_ids)} special tokens"
+
+
+def _room(codec: ChatFormat, context: int, folder: Path) -> tuple[int, str]:
+    """How long the beginning of a role's conversation is: its system text and its tools, before anything is asked."""
+    taught = is_nano(folder)
+    begins = {
+        role.key: len(
+            codec.start(role.system if taught else role.guide, "", () if taught else listed_tools(role, _COINS))
+        )
+        for role in ROLES.values()
+    }
+    longest = max(begins, key=begins.__getitem__)
+    answer = SHORT_ANSWER if taught else FULL_ANSWER
+    needed = begins[longest] + 2 * answer  # one for what is asked and looked up
+    if context < needed:
+        raise UserError(
+            f"the model in {folder} has a context of {context:,} tokens, but one decision takes at least {needed:,} "
+            f"({longest}: {begins[longest]:,} for instructions and tools): use a model with a longer context"
+        )
+    return needed, f"one decision takes at least {needed:,} tokens, the context is {context:,}"
 
 
 def _engines(findings: Findings, config: Qwen3Config) -> None:

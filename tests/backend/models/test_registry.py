@@ -199,7 +199,7 @@ def test_a_good_base_passes_every_check(nano: Path) -> None:
     findings = check_path(nano)
     assert wrong(findings) == {}
     assert [one.what for one in findings.entries] == [
-        "folder", "config", "weights", "values", "tokenizer", "chat format", "engines", "memory",
+        "folder", "config", "weights", "values", "tokenizer", "chat format", "room", "engines", "memory",
     ]  # fmt: skip
     assert findings.fingerprint == RolePolicies(nano, ["manager"]).base_fingerprint
 
@@ -253,6 +253,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], set[str], str]] = {
         {"chat format"},
         "splits <.im_start.>",
     ),
+    "a short context": (edit("config.json", max_position_embeddings=96), {"room"}, "context of 96 .* longer context"),
     "another template": (
         lambda f: (f / "chat_template.jinja").write_text("{{ messages[0].content }}"),
         {"chat format"},
