@@ -15,7 +15,7 @@ from backend.training.algorithm.rewards import (
     pinball_score,
     shortfall_score,
 )
-from backend.training.curriculum.queries import Query
+from backend.training.curriculum.queries import Query, account_holding
 from cryptosentinel.agents.market_analyst import FLAT_BAND, Analysis
 from cryptosentinel.agents.risk_analyst import LOSS_LEVEL, Verdict
 from cryptosentinel.agents.trader import Execution
@@ -24,6 +24,7 @@ from simulator.arrays import FloatArray
 from simulator.backtest.run import orders_for_target
 from simulator.backtest.scenarios import ScenarioOutcome, simulate_scenarios
 from simulator.exchange.costs import Costs
+from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules
 
@@ -56,13 +57,13 @@ class RolloutScorer:
         self._max_leverage = max_leverage
         self._view = query.view()
         self._account = query.account()
-        self._simulated: dict[tuple[Order, ...], ScenarioOutcome] = {}
+        self._simulated: dict[tuple[object, ...], ScenarioOutcome] = {}
         marks = np.array([self._view.last_close(symbol) for symbol in query.symbols])
         self._moves = self._scenarios.close[:, -1] / marks - 1.0  # (paths, S) simple returns
 
     def outcome(self, orders: list[Order]) -> Outcome:
         """What the orders earn over the horizon, marked at its end, net of all costs."""
-        result = self._simulate(orders)
+        result = self._simulate(orders, self._account)
         return Outcome(
             score=outcome_score(result.net_return, self._outcome_scale * self.query.volatility),
             net_return=float(np.mean(result.net_return)),
@@ -120,24 +121,32 @@ class RolloutScorer:
     def _execution(self, execution: Execution, transcript: Transcript) -> float | None:
         sign = {"long": 1.0, "short": -1.0, "flat": 0.0}[transcript.brief["side"]]
         target, symbol = sign * float(transcript.brief["exposure"]), transcript.brief["symbol"]
-        orders = orders_for_target(self._view, self._account, symbol, target, delays=execution.delays())
+        account = self._alone(symbol)
+        orders = orders_for_target(self._view, account, symbol, target, delays=execution.delays())
         if not orders:
             return None
-        rules = self._account.rules.get(symbol, SymbolRules())
+        rules = account.rules.get(symbol, SymbolRules())
         orders = execution.placed(orders, self._view.last_close(symbol), rules)
-        shortfall = self._simulate(orders).shortfall[:, self.query.symbols.index(symbol)]
+        shortfall = self._simulate(orders, account).shortfall[:, self.query.symbols.index(symbol)]
         if execution.type == "limit":  # what was not traded has cost (or saved) the whole move
             side = 1.0 if orders[0].quantity > 0.0 else -1.0
             shortfall = np.where(np.isnan(shortfall), side * self._moves_of(symbol), shortfall)
         filled = shortfall[~np.isnan(shortfall)]
         return shortfall_score(float(np.mean(filled)), SHORTFALL_SCALE) if len(filled) else None
 
-    def _simulate(self, orders: list[Order]) -> ScenarioOutcome:
-        key = tuple(orders)
+    def _alone(self, symbol: str) -> AccountView:
+        """The account with nothing but what it holds of a coin. What others take of it says nothing about how this one
+        is traded, and could refuse the order."""
+        if len(self.query.symbols) == 1:
+            return self._account
+        return account_holding(self._view, {symbol: self.query.exposures()[symbol]})
+
+    def _simulate(self, orders: list[Order], account: AccountView) -> ScenarioOutcome:
+        key = (tuple(account.exposure.values()), *orders)
         if key not in self._simulated:
             self._simulated[key] = simulate_scenarios(
                 self._scenarios,
-                self._account,
+                account,
                 orders,
                 self.query.market.symbols,
                 costs=self._costs,
