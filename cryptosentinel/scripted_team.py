@@ -294,7 +294,8 @@ def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collecti
     done, choice = exchanges(messages, "manager"), rng.random()
     size = coin_size(len(coins))
     if len(done) < 4 and choice < 0.66:
-        several = rng.sample(names, min(len(names), rng.randint(1, min(len(names), MAX_QUESTIONS))))
+        chosen = rng.sample(names, min(len(names), rng.randint(1, min(len(names), MAX_QUESTIONS))))
+        several = sorted(chosen, key=names.index)  # in one order: a model that learns it names no coin twice
         if choice < 0.3:
             if "market_analyst" not in team:
                 return render_call(rng.choice(LOOKED_UP), {"symbol": several[0]})
