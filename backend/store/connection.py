@@ -30,7 +30,7 @@ from backend.store.gateway.credentials import PASSWORD_VARIABLE, USER_VARIABLE, 
 from backend.store.gateway.engine import DATABASE, NAMESPACE, Session, StoreEngine
 from backend.store.gateway.host import Listen
 from backend.store.gateway.rpc_messages import only_result, query
-from backend.store.holding import FolderHolding, hold
+from backend.store.holding import LOCKED, FolderHolding, hold
 from backend.store.lock import FolderHeld
 
 PATIENCE = 90.0
@@ -41,7 +41,6 @@ _UNREACHABLE = (TransportError, UnexpectedResponseError, OSError, WebSocketExcep
 # What the SDK raises in all: RuntimeError comes from the embedded engine.
 _FAILURES = (SurrealError, RuntimeError, OSError, WebSocketException)
 _TRY_AGAIN = "can be retried"  # so a server ends its message about transactions that met
-_LOCKED = "already locked"  # so the engine says that a process has just begun or not quite ended
 
 _TOO_LARGE = 1009  # the WebSocket's code
 
@@ -333,7 +332,7 @@ class Connection:
         try:
             self.holding = holding = hold(folder, folder_url(folder), prepare, self._listen, self._say, self._exclusive)
         except RuntimeError as error:
-            if _LOCKED in str(error):
+            if LOCKED in str(error):
                 raise _Again("another process has the database open") from error
             raise
         return _OwnEngine(holding.engine, holding.leave)

@@ -20,6 +20,8 @@ from backend.store.gateway.host import HostedGateway, Listen
 from backend.store.integrity.acknowledged import Acknowledged
 from backend.store.lock import FolderLock
 
+LOCKED = "already locked"  # so the engine says that a process has just begun or not quite ended
+
 # One thread at a time takes up, joins or ends a holding of this process.
 _changing = threading.RLock()
 _holdings: dict[Path, FolderHolding] = {}
@@ -148,7 +150,13 @@ def _settle(url: str, acknowledged: Acknowledged) -> None:
     where it will not read again (surrealdb-embedded 3.0.0b10, tried): what is acknowledged then is lost with the next
     kill. After an end in order there is no such log. Raises `StoreError`, and RuntimeError in the engine's words.
     """
-    engine = StoreEngine(url)
+    try:
+        engine = StoreEngine(url)
+    except RuntimeError as error:  # some ends it refuses; without a note nobody knows where the end begins
+        if not acknowledged.noted or LOCKED in str(error):
+            raise
+        acknowledged.cut_tails()
+        engine = StoreEngine(url)
     try:
         acknowledged.check_opened()
     finally:

@@ -121,6 +121,11 @@ class Acknowledged:
         self._before = {name: self._identity(name) for name in self._state.files}
 
     @property
+    def noted(self) -> bool:
+        """Whether anything was noted: a store of a former version has no note."""
+        return self._noted
+
+    @property
     def has_tail(self) -> bool:
         """Whether a log holds more than was acknowledged, as after a kill or a full disk in the middle of a write."""
         return not self._state.closed and any(
@@ -137,6 +142,16 @@ class Acknowledged:
                 self._state.manifest = self._manifest() or b""
             self._state.closed = False
             self._renew()
+
+    def cut_tails(self) -> None:
+        """Cut the logs to what was acknowledged, where the engine cannot open them otherwise. `before_opening` has
+        copied them. Raises `StoreError`."""
+        try:
+            for name in logs_of(self._root):
+                if (self._size(name) or 0) > (kept := self._state.logs.get(name, NO_BYTES)[0]):
+                    os.truncate(f"{self._root}/{name}", kept)
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def check_opened(self) -> None:
         """The engine is open. Raises `Damaged` if it has cut what was acknowledged."""
