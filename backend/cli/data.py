@@ -71,23 +71,56 @@ def data_check(
 
 @data_app.command("import")
 def data_import(
-    source: Annotated[Path, typer.Argument(help="Folder tree of recorded Parquet files.")],
+    source: Annotated[Path, typer.Argument(help="Folder tree of recorded files, or one file.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the catalogs, one for each venue of the tree.")],
     symbols: Annotated[str, typer.Option("--symbols", help="Only these symbols: BTCUSDT,ETHUSDT. Default: all.")] = "",
     instrument: Annotated[
         str, typer.Option("--instrument", help="What the bars are of, spot or perpetual, where the tree does not say.")
     ] = "",
+    symbol: Annotated[str, typer.Option("--symbol", help="Symbol of all files of other programs.")] = "",
+    timeframe: Annotated[
+        str, typer.Option("--timeframe", help="Timeframe of all files of other programs, where their names lack it.")
+    ] = "",
+    venue: Annotated[
+        str, typer.Option("--venue", help="Name of the catalog for files of other programs. Default: of their folder.")
+    ] = "",
+    columns: Annotated[
+        str,
+        typer.Option("--columns", help="Columns of a CSV, by heading or number: time=Date,open=Open,high=…"),
+    ] = "",
+    time_format: Annotated[
+        str, typer.Option("--time-format", help="Form of the times of a CSV: s, ms, us, ns, or as '%d.%m.%Y %H:%M'.")
+    ] = "",
+    time_zone: Annotated[
+        str, typer.Option("--time-zone", help="Zone of the times of a CSV that name none: UTC, Europe/Berlin.")
+    ] = "",
+    delimiter: Annotated[str, typer.Option("--delimiter", help="What parts the cells of a CSV; tab for a tab.")] = "",
+    decimal: Annotated[str, typer.Option("--decimal", help="Decimal point of a CSV: . or ,")] = ".",
 ) -> None:
-    """Make catalogs of recorded bars, funding, books, news and series. Exit code 2 if nothing could be used."""
+    """Make catalogs of recorded bars, funding, books, news and series. Exit code 2 if nothing could be used.
+
+    Binance Vision, CryptoDataDownload and freqtrade are recognised; for other CSV say --columns.
+    """
+    from simulator.data.formats.csv_table import CsvLayout
+    from simulator.data.formats.recognise import FileOptions, columns_of
     from simulator.data.importing import import_tree
 
     kind = check_kind("--instrument", instrument) if instrument else None
+    layout = CsvLayout("\t" if delimiter == "tab" else delimiter, decimal, time_format, time_zone)
+    options = FileOptions(columns_of(columns), layout, symbol, timeframe, venue)
     with bars() as shown:
         report = import_tree(
-            source, out, split_names(symbols) or None, lambda done, total: shown.progress("import", done, total), kind
+            source,
+            out,
+            split_names(symbols) or None,
+            lambda done, total: shown.progress("import", done, total),
+            kind,
+            options,
         )
     for one in report.sources:
         console.print(f"{one.outcome:<9} {one.path}: {one.detail}", soft_wrap=True)
+    for line in report.series:
+        console.print(f"made      {line}", soft_wrap=True)
     for catalog in report.catalogs:
         states = {path: state for path, state in report.written if path.parent == catalog}
         counts = ", ".join(

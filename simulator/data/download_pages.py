@@ -14,11 +14,11 @@ import numpy as np
 
 from simulator.data.download_client import Client
 from simulator.data.download_files import SeriesFile
+from simulator.data.formats.recorded import BAR_VALUES
 from simulator.errors import DataError
 from simulator.market.timeframes import DAY_MS, HOUR_MS, bar_start, format_time, interval_of, next_bar_start
 from simulator.tables import EARLIEST, LATEST
 
-BAR_VALUES = ("open", "high", "low", "close", "volume")
 _FUNDING_PAGE = 100  # every exchange gives as many
 _SETTLING = 60_000  # ms after its close in which an exchange may still correct a bar
 _UNKNOWN_PAGE = 100  # bars to step over where an exchange does not say how many it gives

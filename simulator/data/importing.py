@@ -1,6 +1,8 @@
-"""A folder tree of recorded Parquet files, made into catalogs.
+"""A folder tree of recorded files, made into catalogs.
 
-Each file is recognised by its columns and its name, and validated before anything of it is written:
+Bars and funding as Binance Vision, CryptoDataDownload and freqtrade write them, and CSV of any columns, are read by
+`simulator.data.formats`; files of one series are joined. A Parquet file is
+recognised by its columns and its name. All are validated before anything is written:
 
 | kind | columns | name |
 | --- | --- | --- |
@@ -26,10 +28,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
+from simulator.arrays import IntArray
 from simulator.data.archive import MARKET_MANIFEST, SYMBOL
 from simulator.data.catalog import BAR_FILE, STORED_COLUMNS, Catalog, read_bars
+from simulator.data.formats.recognise import NO_DATA, SUFFIXES, FileOptions, read_recorded
+from simulator.data.formats.recorded import BAR_VALUES, Disagreement, Recorded, joined
 from simulator.data.instruments import INSTRUMENTS_FILE, StatedKind, read_instruments, write_instruments
 from simulator.errors import DataError
+from simulator.market.bar_checks import check_bars
 from simulator.market.events import (
     NewsItem,
     funding_columns,
@@ -74,12 +82,13 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """Every Parquet file of the tree, and every file of the catalogs with what was done to it."""
+    """Every file of the tree that might hold data, and every file of the catalogs with what was done to it."""
 
     sources: tuple[SourceFile, ...]
     written: tuple[tuple[Path, Written], ...]
     catalogs: tuple[Path, ...]
     kinds: dict[Path, dict[str, StatedKind]]  # of the symbols of each catalog
+    series: tuple[str, ...] = ()  # what was joined of files of other programs, with its gaps
 
 
 @dataclass(frozen=True)
@@ -100,11 +109,14 @@ class _Work:
 
     root: Path
     out: Path
+    is_tree: bool = True  # False: one file
     sources: list[SourceFile] = field(default_factory=list)
     taken: dict[Path, Path] = field(default_factory=dict)  # file of a catalog: the file that it is made of
     written: dict[Path, Written] = field(default_factory=dict)
     traded: dict[str, set[str]] = field(default_factory=dict)  # the symbols that have usable bars, by venue
     news: dict[str, list[NewsItem]] = field(default_factory=dict)  # by venue
+    stated: dict[str, dict[str, MarketKind]] = field(default_factory=dict)  # by files: venue, symbol
+    series: list[str] = field(default_factory=list)
 
     def tell(self, path: Path, outcome: ImportOutcome, detail: str) -> None:
         self.sources.append(SourceFile(path.relative_to(self.root), outcome, detail))
@@ -133,22 +145,32 @@ def import_tree(
     symbols: Sequence[str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     instrument: MarketKind | None = None,
+    options: FileOptions | None = None,
 ) -> ImportReport:
     """Make one catalog `out/VENUE` of each venue in the tree `source`; of some `symbols` only, where given.
+
+    `source` may be one file. `options` say what files of other programs do not say of themselves.
 
     Nothing in `source` is changed. A file of a catalog that has the same content already stays as it is; one of other
     content is replaced, and the report says so. Files that are there and not in the tree stay. `progress` is called
     with the files done and their number. `instrument` is the kind of all the symbols, in place of what the tree states.
 
     Raises:
-        DataError: no such folder or no Parquet file in it, a symbol that no venue has, an `out` that lies in the tree,
-            cannot be written to or holds a market that the project wrote. What is wrong with single files is in the
-            report.
+        DataError: no such folder or no file of a known kind in it, a symbol that no venue has, an `out` that lies in
+            the tree, cannot be written to or holds a market that the project wrote. What is wrong with single files is
+            in the report.
     """
     work = _Work(Path(source), Path(out))
     paths = _paths(work)
     found: list[_Found] = []
+    recorded: list[tuple[Path, Recorded]] = []
+    foreign = {path for path in paths if _is_foreign(path)}
+    for number, path in enumerate(sorted(foreign), 1):
+        recorded += [(path, one) for one in _read(path, work, symbols, options or FileOptions())]
+        progress(number, len(paths))
     for path in paths:
+        if path in foreign:
+            continue
         try:
             one = _recognise(path)
         except DataError as error:
@@ -162,12 +184,15 @@ def import_tree(
             found.append(one)
     bars = [one for one in found if one.kind == "bars"]
     for one in bars:
-        if (work.out / one.venue).resolve().is_relative_to(work.root.resolve()):
-            raise DataError(f"{work.out / one.venue}: lies in the tree that is imported; choose another folder")
-    _check_symbols(symbols, {one.name for one in bars}, work.root)
+        _check_outside(work, one.venue)
+    for _, part in recorded:
+        _check_outside(work, part.venue)
+    there = {one.name for one in bars} | {part.symbol for _, part in recorded if part.kind == "bars"}
+    _check_symbols(symbols, there, work.root)
     done = len(paths) - len(found)
     progress(done, len(paths))
     # Bars go first: what stands beside them needs to know the venues that could be used.
+    _take_recorded([entry for entry in recorded if entry[1].kind == "bars"], work)
     for one in bars + _named_apart([one for one in found if one.kind != "bars"]):
         try:
             detail, targets, columns = _take(one, work)
@@ -179,6 +204,7 @@ def import_tree(
             work.tell(one.path, "taken", f"{one.kind}: {detail}")
         done += 1
         progress(done, len(paths))
+    _take_recorded([entry for entry in recorded if entry[1].kind != "bars"], work)
     for venue, items in work.news.items():
         if items:
             work.write(work.out / venue / _NEWS, news_columns(in_order(items)))
@@ -187,15 +213,24 @@ def import_tree(
         tuple(sorted(work.sources, key=lambda one: one.path)),
         tuple(sorted(work.written.items())),
         catalogs,
-        {catalog: _state_kinds(catalog, work.traded[catalog.name], instrument) for catalog in catalogs},
+        {
+            catalog: _state_kinds(catalog, work.traded[catalog.name], instrument, work.stated.get(catalog.name, {}))
+            for catalog in catalogs
+        },
+        tuple(work.series),
     )
 
 
-def _state_kinds(catalog: Path, symbols: Collection[str], instrument: MarketKind | None) -> dict[str, StatedKind]:
+def _state_kinds(
+    catalog: Path, symbols: Collection[str], instrument: MarketKind | None, stated: dict[str, MarketKind]
+) -> dict[str, StatedKind]:
     """Write down what is known of the kinds of `symbols` in `catalog`; what was written there before stays, unless
-    `instrument` says something else. Raises `DataError` as `stated_kinds` does."""
+    `instrument` says something else. What files `stated` comes after it. Raises `DataError` as `stated_kinds` does."""
     path = catalog / INSTRUMENTS_FILE
     before = read_instruments(path) if path.exists() else {}
+    if instrument is None and stated.keys() - before.keys():
+        before = stated | before
+        write_instruments(path, before)
     if instrument is not None:
         write_instruments(path, before | dict.fromkeys(symbols, instrument))
     found = Catalog(catalog).kinds()
@@ -206,14 +241,103 @@ def _state_kinds(catalog: Path, symbols: Collection[str], instrument: MarketKind
 
 
 def _paths(work: _Work) -> list[Path]:
+    if work.root.is_file():
+        path, work.root, work.is_tree = work.root, work.root.parent, False
+        return [path]
     if not work.root.is_dir():
         raise DataError(f"{work.root}: there is no such folder to import")
     if work.out.resolve().is_relative_to(work.root.resolve()):
         raise DataError(f"{work.out}: lies in the tree that is imported; choose a folder outside {work.root}")
-    paths = sorted(path for path in work.root.rglob("*.parquet") if path.is_file())
+    known = (".parquet", *SUFFIXES)
+    named = (path for path in work.root.rglob("*") if path.name.endswith(known) and path.name not in NO_DATA)
+    paths = sorted(path for path in named if path.is_file())
     if not paths:
-        raise DataError(f"{work.root}: holds no Parquet file")
+        raise DataError(f"{work.root}: holds no file that ends with {', '.join(known)}")
     return paths
+
+
+def _check_outside(work: _Work, venue: str) -> None:
+    folder = work.out / venue
+    if work.is_tree and folder.resolve().is_relative_to(work.root.resolve()):
+        raise DataError(f"{folder}: lies in the tree that is imported; choose another folder")
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether the file is read by `simulator.data.formats`: all but the project's own kinds of Parquet."""
+    if path.suffix != ".parquet":
+        return True
+    try:
+        columns = column_names(path)
+    except DataError:
+        return False  # it is refused with the other Parquet files
+    return "timestamp" not in columns and {"date", *BAR_VALUES} <= set(columns)
+
+
+def _read(path: Path, work: _Work, symbols: Sequence[str] | None, options: FileOptions) -> list[Recorded]:
+    """What a file of another program holds; what cannot be taken of it is told."""
+    found: list[Recorded] = []
+    try:
+        for one in read_recorded(path, work.root, options):
+            if isinstance(one, str):
+                work.tell(path, "unknown", one)
+            elif symbols is not None and one.symbol not in symbols:
+                work.tell(path, "left out", f"{one.kind} of {one.symbol}, which was not asked for")
+            else:
+                found.append(one)
+    except DataError as error:
+        work.tell(path, "refused", _reason(path, error))
+    return found
+
+
+def _take_recorded(recorded: list[tuple[Path, Recorded]], work: _Work) -> None:
+    """Write each series that the files are parts of. A file that contradicts another one is refused."""
+    for key in sorted({one.key for _, one in recorded}):
+        parts = [entry for entry in recorded if entry[1].key == key]
+        try:
+            _take_series(parts, work)
+        except DataError as error:
+            for path in {path for path, _ in parts}:
+                work.tell(path, "refused", str(error))
+
+
+def _take_series(parts: list[tuple[Path, Recorded]], work: _Work) -> None:
+    """Join and write the parts of one series. Raises `DataError` where it has no place."""
+    kind, venue, symbol, timeframe = parts[0][1].key
+    if kind != "bars" and symbol not in work.traded.get(venue, ()):
+        raise DataError(f"there are no bars of {symbol} in {venue} for it to stand beside; import both together")
+    folder = work.out / venue
+    if (folder / MARKET_MANIFEST).exists():
+        raise DataError(f"{folder} holds a market that was written as a whole; choose another folder")
+    name = f"{symbol}{_FUNDING_SUFFIX}" if kind == "funding" else f"{symbol}-{timeframe}.parquet"
+    place = f"mark/{name}" if kind == "mark" else name
+    source = _Found(parts[0][0], "funding" if kind == "funding" else "bars", venue, symbol, timeframe)
+    target = work.claim(source, [venue], place)[0]
+    while True:
+        try:
+            time, values, common = joined([one for _, one in parts])
+            break
+        except Disagreement as error:
+            work.tell(next(path for path, one in parts if one is error.part), "refused", str(error))
+            parts = [entry for entry in parts if entry[1] is not error.part]
+    names = ("funding_rate",) if kind == "funding" else BAR_VALUES
+    columns = {column: np.ascontiguousarray(values[:, number]) for number, column in enumerate(names)}
+    notes = [] if kind == "funding" else check_bars(str(target), interval_of(timeframe), time, columns)
+    told = [issue.detail for issue in notes if kind == "bars" or issue.kind == "gap"]
+    told += [f"{common} rows are in two files"] * bool(common)
+    if kind == "bars":
+        work.traded.setdefault(venue, set()).add(symbol)
+    for path, one in parts:
+        if one.instrument:
+            work.stated.setdefault(venue, {})[symbol] = one.instrument
+        said = f"{kind}: {one.format}, {len(one.rows.time)} {_span(one.rows.time)} for {venue}/{place}"
+        work.tell(path, "taken", "; ".join([said, *one.rows.notes]))
+    work.write(target, {"timestamp": timestamp_array(time), **columns})
+    files = f"{len(parts)} file{'s' * (len(parts) > 1)}"
+    work.series.append("; ".join([f"{venue}/{place}: {len(time)} rows {_span(time)} of {files}", *told]))
+
+
+def _span(time: IntArray) -> str:
+    return f"from {format_time(int(time[0]))} to {format_time(int(time[-1]))}"
 
 
 def _check_symbols(symbols: Sequence[str] | None, there: Collection[str], root: Path) -> None:

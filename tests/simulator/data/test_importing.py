@@ -200,7 +200,7 @@ def test_what_makes_an_import_impossible_is_one_clear_error(tree: Path, tmp_path
     (tmp_path / "file").write_text("in the way")
     cases: list[tuple[Path, Path, list[str] | None, str]] = [
         (tmp_path / "nowhere", tmp_path / "out", None, "no such folder to import"),
-        (tmp_path / "empty", tmp_path / "out", None, "holds no Parquet file"),
+        (tmp_path / "empty", tmp_path / "out", None, "holds no file that ends with .parquet"),
         (tree, tree / "out", None, "lies in the tree that is imported"),
         (tree, tree, None, "lies in the tree that is imported"),
         (tree / "spot", tree, None, "spot: lies in the tree that is imported"),

@@ -1,0 +1,388 @@
+"""Bars as other programs write them come out as the same bars; what is wrong with a file is said with its line."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from backend.cli.data import data_app
+from simulator.data.catalog import Catalog
+from simulator.data.formats.contents import contents_of
+from simulator.data.formats.csv_table import CsvLayout
+from simulator.data.formats.recognise import FileOptions, columns_of
+from simulator.data.importing import ImportReport, import_tree
+from simulator.errors import DataError, UserError
+from simulator.market.timeframes import interval_of, parse_time
+
+START = parse_time("2024-01-01")  # a Monday
+KLINES = (
+    "open_time,open,high,low,close,volume,close_time,quote_volume,count,taker_buy_volume,taker_buy_quote_volume,ignore"
+)
+MAPPING = columns_of("time=Wann,open=Auf,high=Hoch,low=Tief,close=Zu,volume=Menge")
+
+
+def bars(count: int = 48, timeframe: str = "1h", seed: int = 0, start: int = START) -> pd.DataFrame:
+    """Rising bars with two decimals, as text keeps them exactly."""
+    close = np.round(100 * np.exp(np.cumsum(np.random.default_rng(seed).normal(0, 0.01, count))), 2)
+    open_ = np.concatenate([[100.0], close[:-1]])
+    table = {"open": open_, "high": np.maximum(open_, close) + 0.25, "low": np.minimum(open_, close) - 0.25}
+    time = start + interval_of(timeframe) * np.arange(count, dtype=np.int64)
+    return pd.DataFrame({"time": time, **table, "close": close, "volume": np.arange(count) + 0.5})
+
+
+def rows_of(table: pd.DataFrame) -> list[Any]:
+    return list(table.itertuples())
+
+
+def klines(table: pd.DataFrame, timeframe: str = "1h", unit: int = 1, heading: bool = False) -> str:
+    """As Binance Vision writes them; `unit` 1000: microseconds."""
+    length = interval_of(timeframe)
+    rows = [
+        f"{row.time * unit},{row.open},{row.high},{row.low},{row.close},{row.volume},{(row.time + length) * unit - 1},"
+        "1.0,5,0.5,0.5,0"
+        for row in rows_of(table)
+    ]
+    return "\n".join([KLINES] * heading + rows) + "\n"
+
+
+def downloaded(table: pd.DataFrame) -> str:
+    """As CryptoDataDownload writes them: newest first, older rows in seconds, newer ones in milliseconds."""
+    lines = [
+        "https://www.CryptoDataDownload.com",
+        "unix,date,symbol,open,high,low,close,Volume USDT,Volume BTC,tradecount",
+    ]
+    middle = table.time.median()
+    for row in rows_of(table[::-1]):
+        unix = row.time if row.time > middle else f"{row.time // 1000}.0"
+        date = pd.Timestamp(row.time, unit="ms")
+        lines.append(f"{unix},{date},BTC/USDT,{row.open},{row.high},{row.low},{row.close},9e9,{row.volume},7")
+    return "\r\n".join(lines) + "\r\n"
+
+
+def zipped(path: Path, **members: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in members.items():
+            archive.writestr(f"{name}.csv", text)
+
+
+def put(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def dated(table: pd.DataFrame) -> pd.DataFrame:
+    date = pd.to_datetime(table["time"], unit="ms", utc=True)
+    return pd.concat([date.rename("date"), table.drop(columns="time")], axis=1)
+
+
+def feather(path: Path, table: pd.DataFrame) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dated(table).to_feather(path)
+
+
+def stored(folder: Path, name: str = "BTCUSDT-1h.parquet") -> pd.DataFrame:
+    found = pd.read_parquet(folder / name)
+    time = found["timestamp"].to_numpy("datetime64[ms]").astype(np.int64)
+    return pd.concat([pd.Series(time, name="time"), found.drop(columns="timestamp")], axis=1)
+
+
+def outcomes(report: ImportReport) -> dict[str, str]:
+    return {str(one.path): one.outcome for one in report.sources}
+
+
+def details(report: ImportReport) -> str:
+    return "\n".join(one.detail for one in report.sources)
+
+
+def binance_plain(root: Path, table: pd.DataFrame) -> FileOptions:
+    put(root / "binance/BTCUSDT-1h-2024-01.csv", klines(table))
+    return FileOptions()
+
+
+def binance_tree(root: Path, table: pd.DataFrame) -> FileOptions:
+    """Months in milliseconds, the days after them in microseconds, which share a row; one has headings."""
+    folder, half = root / "data/spot", len(table) // 2
+    zipped(folder / "monthly/klines/BTCUSDT/1h/BTCUSDT-1h-2024-01.zip", a=klines(table[: half + 1]))
+    zipped(
+        folder / "daily/klines/BTCUSDT/1h/BTCUSDT-1h-2024-02-01.zip", b=klines(table[half:], unit=1000, heading=True)
+    )
+    return FileOptions()
+
+
+def crypto_data_download(root: Path, table: pd.DataFrame) -> FileOptions:
+    put(root / "any/Binance_BTCUSDT_1h.csv", downloaded(table))
+    return FileOptions()
+
+
+def freqtrade_feather(root: Path, table: pd.DataFrame) -> FileOptions:
+    feather(root / "binance/BTC_USDT-1h.feather", table)
+    return FileOptions()
+
+
+def freqtrade_json(root: Path, table: pd.DataFrame) -> FileOptions:
+    put(root / "binance/BTC_USDT-1h.json", json.dumps(table.to_numpy().tolist()))
+    return FileOptions()
+
+
+def freqtrade_packed(root: Path, table: pd.DataFrame) -> FileOptions:
+    (root / "binance").mkdir(parents=True)
+    (root / "binance/BTC_USDT-1h.json.gz").write_bytes(gzip.compress(json.dumps(table.to_numpy().tolist()).encode()))
+    return FileOptions()
+
+
+def freqtrade_parquet(root: Path, table: pd.DataFrame) -> FileOptions:
+    (root / "binance").mkdir(parents=True)
+    dated(table).to_parquet(root / "binance/BTC_USDT-1h.parquet")
+    return FileOptions()
+
+
+def mapped(root: Path, table: pd.DataFrame) -> FileOptions:
+    """Local times of Berlin, semicolons, decimal commas, other columns between."""
+    local = pd.to_datetime(table.time, unit="ms", utc=True).dt.tz_convert("Europe/Berlin").dt.strftime("%d.%m.%Y %H:%M")
+    numbers = {name: table[old].astype(str).str.replace(".", ",") for old, name in zip(
+        ("close", "volume", "open", "high", "low"), ("Zu", "Menge", "Auf", "Hoch", "Tief"), strict=True)}  # fmt: skip
+    pd.DataFrame({"Nr": range(len(table)), "Wann": local, **numbers}).to_csv(root / "mine.csv", sep=";", index=False)
+    layout = CsvLayout(";", ",", "%d.%m.%Y %H:%M", "Europe/Berlin")
+    return FileOptions(MAPPING, layout, "BTCUSDT", "1h", "binance")
+
+
+def by_number(root: Path, table: pd.DataFrame) -> FileOptions:
+    table.to_csv(root / "mine.csv", index=False, header=False)
+    return FileOptions(
+        columns_of("time=1,open=2,high=3,low=4,close=5,volume=6"), CsvLayout(), "BTCUSDT", "1h", "binance"
+    )
+
+
+def plain(root: Path, table: pd.DataFrame) -> FileOptions:
+    dated(table).to_csv(root / "kraken-BTCUSDT-1h.csv", index=False)
+    return FileOptions(venue="binance")
+
+
+WRITERS = (
+    binance_plain, binance_tree, crypto_data_download, freqtrade_feather, freqtrade_json, freqtrade_packed,
+    freqtrade_parquet, mapped, by_number, plain,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=lambda one: one.__name__)
+def test_every_format_gives_the_bars_that_were_written(
+    write: Callable[[Path, pd.DataFrame], FileOptions], tmp_path: Path
+) -> None:
+    """With a gap of three bars, which stay absent and are counted."""
+    (tmp_path / "in").mkdir()
+    table = bars().drop(index=[7, 8, 9]).reset_index(drop=True)
+    report = import_tree(tmp_path / "in", tmp_path / "out", options=write(tmp_path / "in", table))
+    assert set(outcomes(report).values()) == {"taken"}, details(report)
+    pd.testing.assert_frame_equal(stored(tmp_path / "out/binance"), table, check_dtype=False)
+    assert len(report.series) == 1 and "3 bars are absent in 1 gaps" in report.series[0]
+    market = Catalog(tmp_path / "out/binance").load()
+    assert market.kinds == {"BTCUSDT": "spot"} and np.isnan(market.close[7:10, 0]).all()
+
+
+@settings(deadline=None, max_examples=25)
+@given(cuts=st.lists(st.integers(1, 39), max_size=4, unique=True), shared=st.integers(0, 3), late=st.booleans())
+def test_pieces_that_overlap_give_the_whole(
+    cuts: list[int], shared: int, late: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root, table = tmp_path_factory.mktemp("pieces"), bars(40)
+    edges = [0, *sorted(cuts), 40]
+    for number, (low, high) in enumerate(pairwise(edges)):
+        part = klines(
+            table[max(0, low - shared) : high], unit=1000 if late and number % 2 else 1, heading=number % 2 == 0
+        )
+        zipped(root / f"in/spot/daily/BTCUSDT-1h-2024-01-{number + 1:02}.zip", a=part)
+    report = import_tree(root / "in", root / "out")
+    assert set(outcomes(report).values()) == {"taken"}, details(report)
+    pd.testing.assert_frame_equal(stored(root / "out/binance"), table, check_dtype=False)
+
+
+def test_perpetuals_come_with_funding_and_mark_prices(tmp_path: Path) -> None:
+    """Of Binance Vision and of freqtrade, beside spot bars of the same symbol: each in a catalog of its own."""
+    table, vision = bars(), tmp_path / "in/vision/data"
+    rates = "calc_time,funding_interval_hours,last_funding_rate\n" + "".join(
+        f"{START + n * 28_800_000 + 3},8,0.000{n}\n" for n in range(6)
+    )
+    for folder in ("klines", "markPriceKlines"):
+        zipped(vision / f"futures/um/monthly/{folder}/BTCUSDT/1h/BTCUSDT-1h-2024-01.zip", a=klines(table, heading=True))
+    zipped(vision / "futures/um/monthly/fundingRate/BTCUSDT/BTCUSDT-fundingRate-2024-01.zip", a=rates)
+    zipped(vision / "futures/um/monthly/premiumIndexKlines/BTCUSDT/1h/BTCUSDT-1h-2024-01.zip", a=klines(table))
+    zipped(vision / "futures/cm/monthly/klines/BTCUSD_PERP/1h/BTCUSD_PERP-1h-2024-01.zip", a=klines(table))
+    feather(tmp_path / "in/ft/okx/BTC_USDT-1h.feather", table)
+    for series in ("futures", "mark"):
+        feather(tmp_path / f"in/ft/okx/futures/BTC_USDT_USDT-1h-{series}.feather", table)
+    funding = bars(6, "8h").assign(open=1e-4, high=0.0, low=0.0, close=0.0, volume=0.0)
+    feather(tmp_path / "in/ft/okx/futures/BTC_USDT_USDT-1h-funding_rate.feather", funding)
+    feather(tmp_path / "in/ft/okx/futures/BTC_USD_BTC-1h-futures.feather", table)
+    report = import_tree(tmp_path / "in", tmp_path / "out")
+    said = outcomes(report)
+    assert {path: outcome for path, outcome in said.items() if outcome != "taken"} == {
+        "vision/data/futures/um/monthly/premiumIndexKlines/BTCUSDT/1h/BTCUSDT-1h-2024-01.zip": "unknown",
+        "vision/data/futures/cm/monthly/klines/BTCUSD_PERP/1h/BTCUSD_PERP-1h-2024-01.zip": "refused",
+        "ft/okx/futures/BTC_USD_BTC-1h-futures.feather": "refused",
+    }
+    assert [path.name for path in report.catalogs] == ["binance-usdm", "okx", "okx-futures"]
+    for venue in ("binance-usdm", "okx-futures"):
+        market = Catalog(tmp_path / "out" / venue).load()
+        assert market.kinds == {"BTCUSDT": "perpetual"} and len(market.funding["BTCUSDT"]) == 6
+        pd.testing.assert_frame_equal(stored(tmp_path / "out" / venue / "mark"), table, check_dtype=False)
+    assert Catalog(tmp_path / "out/okx").load().kinds == {"BTCUSDT": "spot"}
+
+
+def test_the_hour_that_is_there_twice_is_told_by_the_order(tmp_path: Path) -> None:
+    table = bars(start=parse_time("2023-10-28T12:00"))
+    mapped(tmp_path, table)
+    layout = CsvLayout(";", ",", "%d.%m.%Y %H:%M", "Europe/Berlin")
+    options = FileOptions(MAPPING, layout, "BTCUSDT", "1h", "mine")
+    import_tree(tmp_path / "mine.csv", tmp_path / "out", options=options)
+    pd.testing.assert_frame_equal(stored(tmp_path / "out/mine"), table, check_dtype=False)
+
+
+def test_old_files_of_crypto_data_download_have_only_dates(tmp_path: Path) -> None:
+    table = bars()
+    date = pd.to_datetime(table.time, unit="ms").dt.strftime("%Y-%m-%d %I-%p")
+    old = table.drop(columns=["time", "volume"])
+    old.insert(0, "Date", date)
+    old.insert(1, "Symbol", "BTCUSD")
+    old["Volume BTC"], old["Volume USD"] = table.volume, 9e9
+    text = "https://www.CryptoDataDownload.com\n" + old[::-1].to_csv(index=False)
+    report = import_tree(put(tmp_path / "in/Gemini_BTCUSD_1h.csv", text), tmp_path / "out")
+    assert [path.name for path in report.catalogs] == ["gemini"], details(report)
+    pd.testing.assert_frame_equal(stored(tmp_path / "out/gemini", "BTCUSD-1h.parquet"), table, check_dtype=False)
+
+
+def text_of(table: pd.DataFrame, **changes: Any) -> str:
+    """A plain CSV in which the cell `name_row` is another."""
+    table = table.astype(object)
+    for place, value in changes.items():
+        name, row = place.rsplit("_", 1)
+        table.loc[int(row), name] = value
+    return table.to_csv(index=False)
+
+
+HOURS = bars(6)
+ISO = HOURS.assign(time=[f"2024-01-01 {hour:02}:00" for hour in range(6)])
+BROKEN = {
+    "not a number": (text_of(HOURS, close_2="n/a"), "line 4: 'n/a' in close is no number"),
+    "decimal comma": (text_of(HOURS, close_2="1,5"), "line 4: '1,5' in close.*--decimal ,"),
+    "negative price": (text_of(HOURS, low_1=-3), "line 3: a price is not above 0"),
+    "disorder": (text_of(HOURS, low_1=500), "line 3: low, open, close, high in disorder"),
+    "negative volume": (text_of(HOURS, volume_5=-1), "line 7: the volume is negative"),
+    "not finite": (text_of(HOURS, close_0="nan"), "line 2: a value is missing"),
+    "no time": (text_of(HOURS, time_3=20240101), "line 5: the time 20240101 is no number of seconds"),
+    "twice": (text_of(HOURS, time_3=START + 2 * 3_600_000), "line 5: says something else of .*02:00 than line 4"),
+    "unsorted": (text_of(HOURS, time_3=START - 3_600_000), "line 5: 2023-12-31 23:00 comes after .* sort it by time"),
+    "off the grid": (text_of(HOURS, time_3=START + 10_800_001), "line 5: .* is not the open of a bar of 1h"),
+    "no zone": (text_of(ISO), "line 2: the time '2024-01-01 00:00' names no zone.*--time-zone UTC"),
+    "other bars": (text_of(bars(6, "4h")), "the bars are 240 minutes apart, and those of 1h 60: say --timeframe"),
+    "cut off": (text_of(HOURS)[:-25], "line 7: has [1-5] cells"),
+    "no row": (text_of(HOURS[:0]), "holds no row"),
+    "html": ("<html>\n<p>,not found</p>\n</html>\n", "no known format|no table"),
+    "unknown": (text_of(HOURS.rename(columns={"close": "x"})), "no known format; it has time.*--columns time=Date"),
+    "two symbols": (
+        text_of(HOURS.assign(symbol=["A", "B"] * 3)), "holds 2 symbols, A and B among them; give each a file",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_wrong_with_a_text_is_said_with_its_line(name: str, tmp_path: Path) -> None:
+    text, message = BROKEN[name]
+    report = import_tree(put(tmp_path / "in/BTCUSDT-1h.csv", text), tmp_path / "out")
+    assert not report.catalogs and len(report.sources) == 1
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(report.sources[0].detail)
+    assert "\n" not in report.sources[0].detail and not (tmp_path / "out").exists()
+
+
+def test_a_file_that_contradicts_another_is_refused_and_named(tmp_path: Path) -> None:
+    table = bars()
+    other = table[40:].assign(close=lambda one: one.close + 0.1)
+    put(tmp_path / "in/x/BTCUSDT-1h-2024-01.csv", klines(table))
+    put(tmp_path / "in/x/BTCUSDT-1h-2024-02.csv", klines(other))
+    report = import_tree(tmp_path / "in", tmp_path / "out")
+    assert list(outcomes(report).values()) == ["taken", "refused"]
+    assert "x/BTCUSDT-1h-2024-01.csv line 41 says" in report.sources[1].detail
+    assert report.sources[1].detail.startswith("line 1 says close")
+    pd.testing.assert_frame_equal(stored(tmp_path / "out/x"), table, check_dtype=False)
+
+
+def test_damaged_archives_and_bombs_are_refused(tmp_path: Path) -> None:
+    good = tmp_path / "in/x/BTCUSDT-1h-2024-01.zip"
+    zipped(good, a=klines(bars()))
+    data = good.read_bytes()
+    (good.parent / "BTCUSDT-1h-2024-02.zip").write_bytes(data[: len(data) // 2])
+    middle = len(data) // 3
+    (good.parent / "BTCUSDT-1h-2024-03.zip").write_bytes(data[:middle] + bytes(40) + data[middle + 40 :])
+    (good.parent / "BTC_USDT-1h.json.gz").write_bytes(gzip.compress(b"[[1,2,3,4,5,6]]")[:-6])
+    (good.parent / "BTC_USDT-1h.feather").write_bytes(b"ARROW1\0\0 and nothing of it")
+    (good.parent / "BTCUSDT-1h-2024-04.zip").write_bytes(data)
+    put(
+        good.parent / "BTCUSDT-1h-2024-04.zip.CHECKSUM",
+        f"{hashlib.sha256(b'other').hexdigest()}  BTCUSDT-1h-2024-04.zip",
+    )
+    report = import_tree(tmp_path / "in", tmp_path / "out")
+    usable = [path for path, outcome in outcomes(report).items() if outcome != "refused"]
+    assert usable == ["x/BTCUSDT-1h-2024-01.zip"]
+    assert details(report).count("download it again") == 5
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.csv", bytes(5_000_000))
+    for name, packed in (("a.zip", stream.getvalue()), ("a.csv.gz", gzip.compress(bytes(5_000_000)))):
+        (tmp_path / name).write_bytes(packed)
+        with pytest.raises(DataError, match="divide it by symbol or time"):
+            list(contents_of(tmp_path / name, most=1_000_000))
+
+
+def test_what_names_do_not_say_is_asked_for(tmp_path: Path) -> None:
+    source = put(tmp_path / "in/prices.csv", text_of(HOURS))
+    asked = import_tree(source, tmp_path / "out", options=FileOptions(symbol="BTCUSDT"))
+    assert "nothing says the timeframe; its rows are 60 minutes apart" in details(asked)
+    assert "--timeframe 1h" in details(asked)
+    taken = import_tree(source, tmp_path / "out", options=FileOptions(symbol="ETHUSDT", timeframe="1h", venue="mine"))
+    assert [path.name for path in taken.catalogs] == ["mine"]
+    three = import_tree(put(tmp_path / "in/x/BTCUSDT-3m-2024-01.csv", klines(HOURS)), tmp_path / "out")
+    assert "bars of 3m are not used here" in details(three)
+
+
+@pytest.mark.parametrize(
+    ("given_options", "message"),
+    [
+        ({"columns": {"time": "a"}}, "open, high, low, close, volume is missing"),
+        ({"columns": {**MAPPING, "wick": "b"}}, "'wick' is none of them"),
+        ({"layout": CsvLayout(decimal=";")}, "--decimal ';'"),
+        ({"layout": CsvLayout(time_zone="Mars/Base")}, "--time-zone 'Mars/Base': no such zone"),
+        ({"venue": "../up"}, "--venue"),
+        ({"symbol": "a/b"}, "--symbol 'a/b'"),
+    ],
+)
+def test_options_that_cannot_be_met(given_options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        FileOptions(**given_options)
+
+
+def test_the_command_takes_a_mapping_and_says_what_it_made(tmp_path: Path) -> None:
+    mapped(tmp_path, bars(start=parse_time("2024-06-01")))
+    command = ["import", str(tmp_path / "mine.csv"), "--out", str(tmp_path / "out"), "--symbol", "BTCUSDT"]
+    command += ["--timeframe", "1h", "--venue", "mine", "--delimiter", ";", "--decimal", ",", "--instrument", "spot"]
+    command += ["--columns", ",".join(f"{name}={heading}" for name, heading in MAPPING.items())]
+    unsaid = CliRunner().invoke(data_app, command)
+    assert (unsaid.exit_code != 0 and "say the form with --time-format" in unsaid.output) or "zone" in unsaid.output
+    done = CliRunner().invoke(data_app, [*command, "--time-format", "%d.%m.%Y %H:%M", "--time-zone", "Europe/Berlin"])
+    assert done.exit_code == 0, done.output
+    assert "made      mine/BTCUSDT-1h.parquet: 48 rows from 2024-06-01 00:00" in done.output
