@@ -14,7 +14,8 @@ import time
 import numpy as np
 import torch
 
-from backend.models.architectures import Shape, qwen3_config
+from backend.models.architectures import qwen3_config
+from backend.models.shape import Shape
 from backend.policies.hardware import Hardware
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory

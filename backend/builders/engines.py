@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from backend.config.engine import EngineConfig
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.budget import Price
 from cryptosentinel.llm.anthropic_api.engine import AnthropicEngine
+from cryptosentinel.llm.architecture import positions_of, vocabulary_of
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.endpoint.engine import EndpointSettings
 from cryptosentinel.llm.endpoint.keys import key_variable_for
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.nano import is_nano, load_model
+from cryptosentinel.llm.local.families import why_not
+from cryptosentinel.llm.model_files import are_converted, weight_files
+from cryptosentinel.llm.nano import is_nano, load_model, read_base
 from cryptosentinel.llm.openai_api.engine import OpenAIEngine
 from cryptosentinel.llm.templates.choose import chat_format
 from cryptosentinel.llm.vllm.engine import VllmEngine
@@ -55,7 +62,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     """
     if not config.model:
         raise UserError(
-            "engine.model is empty: name the model with --set engine.model=..., a folder of a Qwen3 model or, with "
+            "engine.model is empty: name the model with --set engine.model=..., a folder of a model or, with "
             "engine.provider=... or engine.kind=openai_api, what the endpoint calls it"
         )
     if config.at_endpoint:
@@ -64,9 +71,9 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
 
 
 def served_engine(config: EngineConfig, base: Path, rank: int = 16) -> LoadedEngine:
-    """The Qwen3 model in the folder `base` on the vLLM server at `config.url`, or on a server that is started for it
+    """The model in the folder `base` on the vLLM server at `config.url`, or on a server that is started for it
     and ends with this process. `rank` is the rank of the largest adapter that will be loaded."""
-    model, tokenizer = load_model(base)
+    architecture, tokenizer = read_base(base)
     codec = chat_format(tokenizer, base, empty_think=config.empty_think)
     url, name = config.url, config.served_model or str(base)
     more: dict[str, Any] = {}
@@ -78,7 +85,7 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16) -> LoadedEng
         codec,
         url,
         name,
-        model.config.vocab_size,
+        vocabulary_of(architecture),
         version=base.resolve().name,
         timeout_s=config.timeout,
         retries=config.retries,
@@ -100,12 +107,36 @@ def _server(base: Path, python: str, context_tokens: int, rank: int, gpu_share: 
 
 def _in_this_process(config: EngineConfig) -> LoadedEngine:
     folder = Path(config.model)
-    model, tokenizer = load_model(folder)
+    architecture, tokenizer = read_base(folder)
     codec = chat_format(tokenizer, folder, empty_think=config.empty_think)
-    engine = LocalEngine(codec, model.config, dict.fromkeys(ROLES, model.state_dict()), version=folder.name)
-    positions = model.config.max_position_embeddings
+    device = _device(config)
+    # Read one at a time where the files hold them as the model has them: no second copy is in memory.
+    weights: Mapping[str, Tensor] = weight_files(folder)
+    if why_not(architecture) is not None or are_converted(architecture, weight_files(folder)):
+        weights = load_model(folder)[0].state_dict()
+    half = config.precision == "bfloat16" or (config.precision == "auto" and device == "cuda")
+    engine = LocalEngine(
+        codec,
+        architecture,
+        dict.fromkeys(ROLES, weights),
+        version=folder.name,
+        device=device,
+        dtype=torch.bfloat16 if half else torch.float32,
+    )
+    positions = positions_of(architecture)
     room = min(config.context_tokens or positions, positions)
     return LoadedEngine(engine, codec, room, folder.name, knows_tools=is_nano(folder))
+
+
+def _device(config: EngineConfig) -> str:
+    """Where a model of this process answers: on a GPU where there is one, unless the configuration says otherwise."""
+    seen = torch.cuda.is_available()
+    if config.device == "cuda" and not seen:
+        raise UserError(
+            f"engine.device = cuda, but torch {torch.__version__} sees no GPU: use engine.device = cpu, or install a "
+            "CUDA build of torch and check the driver (nvidia-smi)"
+        )
+    return "cuda" if seen and config.device != "cpu" else "cpu"
 
 
 def _at_an_endpoint(config: EngineConfig) -> LoadedEngine:

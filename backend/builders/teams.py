@@ -15,6 +15,7 @@ from backend.policies.role_policies import RolePolicies
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import roles_of
 from cryptosentinel.conversation.budget import Budget, Price
+from cryptosentinel.llm.architecture import positions_of
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Engine, Sampling
@@ -100,7 +101,7 @@ def model_team(
     engine = LocalEngine(codec, policies.base_config, {}, device=policies.hardware.device)
     for role in policies.roles:
         engine.set_weights(role, policies.merged_state(role), policies.version(role))
-    settings = team_settings(config, temperature, context_tokens=policies.base_config.max_position_embeddings)
+    settings = team_settings(config, temperature, context_tokens=positions_of(policies.base_config))
     return LoadedTeam(name, Team(codec, engine.policy_version, settings), engine)
 
 

@@ -178,7 +178,8 @@ def show_dry_run(config: Config) -> None:
 
     Raises `UserError` for a base of unknown architecture, or if not even one block of it fits.
     """
-    from backend.models.architectures import Shape, architecture_of
+    from backend.models.architectures import architecture_of
+    from backend.models.shape import Shape
     from backend.policies.hardware import hardware_of
     from backend.training.planning.dry_run import dry_run, project
     from backend.training.planning.memory_estimate import estimate, gib, machine_memory, memory_verdict, plan_of, server

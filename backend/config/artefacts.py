@@ -41,7 +41,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "horizon_bars", "decide_every", "mask_symbols", "headlines", "roles", "portfolio", "retries",
         "knowledge_cutoff", "prompts", "max_tokens", "memory",
     ),
-    "engine": ("empty_think", "constrained", "context_tokens"),
+    "engine": ("empty_think", "constrained", "context_tokens", "device", "precision"),
     "nano": (
         "vocab_size", "hidden_size", "layers", "intermediate_size", "decisions", "teacher_share", "steps",
         "batch_tokens", "learning_rate", "seed",

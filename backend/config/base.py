@@ -29,13 +29,15 @@ Rate = Annotated[float, Field(gt=0.0, le=0.1)]
 
 RewardWeights = tuple[Fraction, Fraction, Fraction]
 
-LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of a Qwen3 block
+ALL_LINEAR = ("all-linear",)  # the word of peft
 
 
 def _known(targets: tuple[str, ...]) -> tuple[str, ...]:
-    odd = [name for name in targets if name not in LINEARS]
-    if odd:
-        raise ValueError(f"'{odd[0]}' is no linear layer of a Qwen3 block; there are {', '.join(LINEARS)}")
+    odd = [name for name in targets if not name.isidentifier()]
+    if odd and targets != ALL_LINEAR:
+        raise ValueError(
+            f"'{odd[0]}' is no name of a linear layer, such as q_proj; {ALL_LINEAR[0]}, alone, is all of them"
+        )
     if len(set(targets)) != len(targets):
         raise ValueError(f"{', '.join(targets)} names a layer twice")
     return targets

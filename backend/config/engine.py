@@ -75,6 +75,13 @@ class EngineConfig(Section):
     extra_body: dict[str, JsonValue] = Field(
         default_factory=dict, description="endpoint: further fields of each request, as {top_k = 20}"
     )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="local: where `model` answers; auto: on a GPU if torch sees one, else on the CPU"
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="local: numbers of `model`; auto: bfloat16 on a GPU, float32 on a CPU, which is slower in it",
+    )
     python: str = Field("", description="vllm: the Python that has vLLM, to start a server with; empty: this one")
     gpu_share: float = Field(
         0.0, ge=0.0, le=0.95, description="vllm started here: share of a GPU that it reserves; 0: its default, 0.9"
@@ -119,6 +126,9 @@ class EngineConfig(Section):
         reserved = next((name for name in self.extra_body if name in _RESERVED), None)
         if reserved is not None:
             raise ValueError(f"extra_body.{reserved} is decided by other settings: leave it out")
+        for key in ("device", "precision"):
+            if getattr(self, key) != "auto" and self.kind != "local":
+                raise ValueError(f"{key} is of kind = local, not of kind = {self.kind}: leave {key} out")
         if self.gpu_share and (self.kind != "vllm" or self.url):
             raise ValueError(
                 f"gpu_share = {self.gpu_share:g} is of a vLLM server that is started here, but "

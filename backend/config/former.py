@@ -70,6 +70,13 @@ ADDED: Mapping[str, Any] = {
     "guard.on_loss": "freeze",
     "guard.max_daily_turnover": 0.0,
 }
+# Former defaults that said in full what a word says today.
+WRITTEN_OUT: Mapping[str, tuple[list[str], list[str]]] = {
+    "training.lora_targets": (
+        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        ["all-linear"],
+    ),
+}
 _MISSING = object()
 
 
@@ -138,6 +145,11 @@ def brought_up_to_date(document: Mapping[str, Any]) -> dict[str, Any]:
             _put(data, present.split("."), value)
     for name in REMOVED:
         _taken(data, name.split("."))
+    for name, (former_list, word) in WRITTEN_OUT.items():
+        *sections, key = name.split(".")
+        keys = _section(data, sections)
+        if keys is not None and isinstance(keys.get(key), list | tuple) and list(keys[key]) == former_list:
+            keys[key] = word
     for name, value in ADDED.items():
         *sections, key = name.split(".")
         keys = _section(data, sections)

@@ -11,7 +11,17 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from backend.config.base import LINEARS, Fraction, LoraAlpha, LoraRank, LoraTargets, Names, Rate, RewardWeights, Section
+from backend.config.base import (
+    ALL_LINEAR,
+    Fraction,
+    LoraAlpha,
+    LoraRank,
+    LoraTargets,
+    Names,
+    Rate,
+    RewardWeights,
+    Section,
+)
 from backend.config.experimental import ExperimentalConfig
 
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -32,8 +42,8 @@ class TrainingConfig(Section):
 
     base_model: str = Field(
         "",
-        description="Qwen3 model to train: a folder, or the name of a pulled one; empty: make nano. Also the base of a "
-        "team that has none in its folder",
+        description="causal language model to train: a folder, or the name of a pulled one; empty: make nano. Also the "
+        "base of a team that has none in its folder",
     )
     start_from: str = Field(
         "", description="folder of a team of `sft` or `train` to continue from, its base included; empty: the base"
@@ -87,7 +97,10 @@ class TrainingConfig(Section):
     weights: Literal["lora", "full"] = Field("lora", description="train a LoRA adapter or a whole model per role")
     lora_rank: LoraRank = Field(16, description="rank of the adapters")
     lora_alpha: LoraAlpha = Field(0, description="updates are scaled by lora_alpha / lora_rank; 0: twice the rank")
-    lora_targets: LoraTargets = Field(LINEARS, description="linear layers that have an adapter, as 'A,B'")
+    lora_targets: LoraTargets = Field(
+        ALL_LINEAR,
+        description="linear layers of a block that have an adapter, by their names in the model, as 'q_proj,v_proj'",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="device of the trainer and of the local engine; auto: a GPU if torch sees one"
     )

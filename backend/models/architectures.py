@@ -1,7 +1,7 @@
-"""The dense Qwen3 models that presets name, as their published config.json describe them, and their architecture in
-numbers.
+"""Which architecture a configuration trains; and that of the dense Qwen3 models that presets name, as their published
+config.json describe them, so that estimates need no folder.
 
-What they share: head dimension 128, vocabulary 151936, RoPE theta 1e6, 40960 positions, SwiGLU, RMS norm with epsilon
+What these share: head dimension 128, vocabulary 151936, RoPE theta 1e6, 40960 positions, SwiGLU, RMS norm with epsilon
 1e-6, norms of queries and keys, no biases (arXiv 2505.09388, table 1, and the models' own files).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import Qwen3Config
+from transformers import PreTrainedConfig, Qwen3Config
 
 from backend.config.schema import NanoConfig
 from backend.config.training import TrainingConfig
@@ -24,79 +24,6 @@ HEAD_DIM = 128
 VOCABULARY = 151_936
 ROPE_THETA = 1_000_000.0
 POSITIONS = 40_960
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A Qwen3 architecture in numbers; `tied`: embedding and output layer are one matrix."""
-
-    vocabulary: int
-    hidden: int
-    intermediate: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    tied: bool
-    positions: int
-
-    @classmethod
-    def of(cls, config: Qwen3Config) -> Shape:
-        """That of a configuration."""
-        return cls(
-            config.vocab_size,
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_hidden_layers,
-            config.num_attention_heads,
-            config.num_key_value_heads or config.num_attention_heads,
-            config.head_dim,
-            config.tie_word_embeddings,
-            config.max_position_embeddings,
-        )
-
-    @property
-    def queries(self) -> int:
-        """Width of all query heads."""
-        return self.heads * self.head_dim
-
-    @property
-    def keys(self) -> int:
-        """Width of all key heads, which is that of the values."""
-        return self.kv_heads * self.head_dim
-
-    @property
-    def linears(self) -> dict[str, tuple[int, int]]:
-        """(in, out) of the linear layers of one block."""
-        return {
-            "q_proj": (self.hidden, self.queries),
-            "k_proj": (self.hidden, self.keys),
-            "v_proj": (self.hidden, self.keys),
-            "o_proj": (self.queries, self.hidden),
-            "gate_proj": (self.hidden, self.intermediate),
-            "up_proj": (self.hidden, self.intermediate),
-            "down_proj": (self.intermediate, self.hidden),
-        }
-
-    @property
-    def embedding(self) -> int:
-        """Numbers in the embedding."""
-        return self.vocabulary * self.hidden
-
-    @property
-    def body(self) -> int:
-        """Numbers in all blocks and the last norm."""
-        norms = 2 * self.hidden + 2 * self.head_dim
-        return self.layers * (sum(a * b for a, b in self.linears.values()) + norms) + self.hidden
-
-    @property
-    def parameters(self) -> int:
-        """Numbers in the whole model."""
-        return self.body + self.embedding * (1 if self.tied else 2)
-
-    def adapter(self, rank: int) -> int:
-        """Numbers in a LoRA adapter of `rank` on all linear layers: rank (in + out) each."""
-        return self.layers * sum(rank * (a + b) for a, b in self.linears.values())
 
 
 @dataclass(frozen=True)
@@ -138,7 +65,7 @@ def qwen3_config(name: str, layers: int | None = None) -> Qwen3Config:
     )
 
 
-def architecture_of(training: TrainingConfig, nano: NanoConfig) -> Qwen3Config:
+def architecture_of(training: TrainingConfig, nano: NanoConfig) -> PreTrainedConfig:
     """The architecture that a configuration trains: that of the team it starts from, of the folder or of the pulled
     model where it is there, or else known by its name; nano where no base is named. Raises `UserError` for a base that
     is none of them."""
@@ -158,5 +85,5 @@ def architecture_of(training: TrainingConfig, nano: NanoConfig) -> Qwen3Config:
         return qwen3_config(name.name)
     raise UserError(
         f"training.base_model = {training.base_model} holds no {CONFIG}, and its name is none of "
-        f"{', '.join(KNOWN)}: give the folder of a Qwen3 model"
+        f"{', '.join(KNOWN)}: give the folder of a model"
     )

@@ -10,22 +10,30 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, Qwen3Config
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from backend.config.schema import FULL_ANSWER, SHORT_ANSWER
 from backend.models.registry import ADAPTERS, TEAM, adapters_of, parameters_of, role_header, size_on_disk
+from backend.models.shape import Shape
 from backend.policies.adapters import CONFIG as ADAPTER_CONFIG
 from backend.policies.adapters import VERSION, AdapterFile, read_adapter
 from backend.policies.tensor_files import fingerprint, read_tensors
 from cryptosentinel.agents.instructions import listed_tools
 from cryptosentinel.agents.registry import ROLES, roles_of
+from cryptosentinel.llm.architecture import (
+    describe_architecture,
+    linear_names,
+    positions_of,
+    tied_names,
+    vocabulary_of,
+)
 from cryptosentinel.llm.chat_format import ChatFormat
-from cryptosentinel.llm.local.qwen3 import check_supported
+from cryptosentinel.llm.local.engine import fallback_note
+from cryptosentinel.llm.local.families import why_not
 from cryptosentinel.llm.model_files import (
     CONFIG,
-    EMBEDDING,
-    HEAD,
     WeightFiles,
+    are_converted,
     check_folder,
     check_weights,
     expected_shapes,
@@ -34,7 +42,7 @@ from cryptosentinel.llm.model_files import (
     unsafe_files,
     weight_files,
 )
-from cryptosentinel.llm.nano import check_vocabulary, is_nano
+from cryptosentinel.llm.nano import check_vocabulary, is_nano, load_model
 from cryptosentinel.llm.templates.choose import described_format
 from simulator.errors import UserError
 
@@ -125,7 +133,7 @@ def check_base(folder: Path) -> Findings:
     if tokenizer is not None:
         codec = findings.look("chat format", lambda: _chat_format(tokenizer, folder))
         if config is not None and codec is not None:
-            findings.look("room", lambda: _room(codec, config.max_position_embeddings, folder))
+            findings.look("room", lambda: _room(codec, positions_of(config), folder))
     if config is not None:
         _engines(findings, config)
         if weights is not None:
@@ -190,28 +198,31 @@ def fingerprint_of(base: Path) -> str:
     return _values(config, weights)[0]
 
 
-def decoding_memory(config: Qwen3Config, parameters: int) -> tuple[int, int]:
+def decoding_memory(config: PreTrainedConfig, parameters: int) -> tuple[int, int]:
     """Bytes that decoding takes in this process: weights of one role, and keys and values of one token.
 
-    Both are float32; a token has a key and a value of `head_dim` numbers in each layer and each head of keys.
+    Both are float32; a token has a key and a value of a head's width in each layer and each head of keys.
     """
-    heads = config.num_key_value_heads or config.num_attention_heads
-    return 4 * parameters, 2 * 4 * config.num_hidden_layers * heads * config.head_dim
+    shape = Shape.of(config)
+    return 4 * parameters, 2 * 4 * shape.layers * shape.keys
 
 
 class _Read(Mapping[str, Tensor]):
     """The state of a model, tensor by tensor as it is asked for; remembers which held values that are not finite.
 
-    What shares the embedding's weights, as an output layer may, is the embedding.
+    What is another weight, as an output layer may be the embedding, need not be in the files.
     """
 
-    def __init__(self, weights: WeightFiles, names: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self, weights: Mapping[str, Tensor], names: Mapping[str, tuple[int, ...]], tied: Mapping[str, str]
+    ) -> None:
         self._weights = weights
         self._names = names
+        self._tied = tied
         self.not_finite: list[str] = []
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor = self._weights[name if name in self._weights.files else EMBEDDING]
+        tensor = self._weights[name if name in self._weights else self._tied[name]]
         if not torch.isfinite(tensor).all():
             self.not_finite.append(name)
         return tensor
@@ -228,29 +239,35 @@ def _folder(folder: Path) -> tuple[bool, str]:
     return True, _size(size_on_disk(folder))
 
 
-def _config(folder: Path) -> tuple[Qwen3Config, str]:
+def _config(folder: Path) -> tuple[PreTrainedConfig, str]:
     config = read_config(folder)
-    heads = f"{config.num_attention_heads} heads ({config.num_key_value_heads} of keys)"
+    shape = Shape.of(config)
     return config, (
-        f"Qwen3, {config.num_hidden_layers} layers of {config.hidden_size}, {heads}, vocabulary {config.vocab_size:,}, "
-        f"context {config.max_position_embeddings:,}"
+        f"{describe_architecture(config)}, {shape.heads} heads ({shape.kv_heads} of keys), vocabulary "
+        f"{vocabulary_of(config):,}, context {positions_of(config):,}"
     )
 
 
-def _weights(folder: Path, config: Qwen3Config | None) -> tuple[WeightFiles, str]:
+def _weights(folder: Path, config: PreTrainedConfig | None) -> tuple[WeightFiles, str]:
     weights = weight_files(folder)
     files = len(set(weights.files.values()))
     detail = f"{len(weights):,} tensors in {files} safetensors file{'s' if files > 1 else ''}"
     if config is None:
         return weights, f"{detail}; without a config their shapes cannot be checked"
     check_weights(config, weights)
-    parameters = parameters_of(weights, bool(config.tie_word_embeddings))
+    if are_converted(config, weights):
+        return weights, f"{detail}, in another form than the model's, to be converted when it is loaded"
+    parameters = parameters_of(config, weights)
     return weights, f"{detail}, of the config's shapes, {parameters:,} parameters"
 
 
-def _values(config: Qwen3Config, weights: WeightFiles) -> tuple[str, str]:
+def _values(config: PreTrainedConfig, weights: WeightFiles) -> tuple[str, str]:
     """The fingerprint, for which every weight is read once."""
-    read = _Read(weights, expected_shapes(config, weights))
+    state: Mapping[str, Tensor] = weights
+    if are_converted(config, weights):
+        state = load_model(weights.folder)[0].state_dict()
+    tied = tied_names(config)
+    read = _Read(state, expected_shapes(config, weights), tied)
     digest = fingerprint(read)
     if read.not_finite:
         more = f" and {len(read.not_finite) - 3} more" if len(read.not_finite) > 3 else ""
@@ -258,15 +275,16 @@ def _values(config: Qwen3Config, weights: WeightFiles) -> tuple[str, str]:
             f"{', '.join(read.not_finite[:3])}{more} in {weights.folder} hold values that are not finite: its training "
             "has diverged, or the file is damaged; use another model"
         )
-    if config.tie_word_embeddings and HEAD in weights.files and not torch.equal(weights[HEAD], weights[EMBEDDING]):
-        raise UserError(
-            f"{CONFIG} in {weights.folder} says that embedding and output layer are one, but its weights differ: set "
-            "tie_word_embeddings to false there, or copy the model anew"
-        )
+    for name, first in tied.items():
+        if name in weights.files and first in weights.files and not torch.equal(weights[name], weights[first]):
+            raise UserError(
+                f"{CONFIG} in {weights.folder} says that embedding and output layer are one, but its weights differ: "
+                "set tie_word_embeddings to false there, or copy the model anew"
+            )
     return digest, f"all finite; fingerprint {digest[:12]}"
 
 
-def _tokenizer(folder: Path, config: Qwen3Config | None) -> tuple[PreTrainedTokenizerFast, str]:
+def _tokenizer(folder: Path, config: PreTrainedConfig | None) -> tuple[PreTrainedTokenizerFast, str]:
     tokenizer = read_tokenizer(folder)
     if config is not None:
         check_vocabulary(config, tokenizer, folder)
@@ -298,17 +316,17 @@ def _room(codec: ChatFormat, context: int, folder: Path) -> tuple[int, str]:
     return needed, f"one decision takes at least {needed:,} tokens, the context is {context:,}"
 
 
-def _engines(findings: Findings, config: Qwen3Config) -> None:
-    try:
-        check_supported(config)
-    except UserError as error:
-        findings.note("engines", f"vllm; not transformers: {error}")
-        return
-    findings.look("engines", lambda: (True, "transformers, vllm"))
+def _engines(findings: Findings, config: PreTrainedConfig) -> None:
+    reason = why_not(config)
+    if reason is None:
+        findings.look("engines", lambda: (True, "local (the project's own decoder and prefix tree), vllm"))
+    else:
+        findings.note("engines", f"local, and vllm where it serves this architecture; {fallback_note(config, reason)}")
+    findings.look("adapters", lambda: (True, f"on {', '.join(linear_names(config))} of each block"))
 
 
-def _memory(findings: Findings, config: Qwen3Config, weights: WeightFiles) -> None:
-    role, token = decoding_memory(config, parameters_of(weights, bool(config.tie_word_embeddings)))
+def _memory(findings: Findings, config: PreTrainedConfig, weights: WeightFiles) -> None:
+    role, token = decoding_memory(config, parameters_of(config, weights))
     total = len(ROLES) * role + CONVERSATIONS * TOKENS * token
     findings.note(
         "memory",

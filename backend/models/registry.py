@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedConfig
 
 from backend.policies.adapters import CONFIG as ADAPTER_CONFIG
 from backend.policies.adapters import VERSION, hub_name, read_adapter
 from backend.policies.tensor_files import HEADER
+from cryptosentinel.llm.architecture import describe_architecture, positions_of, tied_names, vocabulary_of
 from cryptosentinel.llm.model_files import (
     CONFIG,
-    EMBEDDING,
-    HEAD,
     WeightFiles,
     check_folder,
     check_weights,
@@ -107,12 +108,12 @@ def describe_base(folder: Path) -> BaseInfo:
         check_folder(folder)
         config = read_config(folder)
         facts |= {
-            "architecture": f"Qwen3, {config.num_hidden_layers} x {config.hidden_size}",
-            "vocabulary": config.vocab_size,
-            "context": config.max_position_embeddings,
+            "architecture": describe_architecture(config),
+            "vocabulary": vocabulary_of(config),
+            "context": positions_of(config),
         }
         weights = weight_files(folder)
-        facts["parameters"] = parameters_of(weights, bool(config.tie_word_embeddings))
+        facts["parameters"] = parameters_of(config, weights)
         check_weights(config, weights)
         tokenizer = read_tokenizer(folder)
         check_vocabulary(config, tokenizer, folder)
@@ -122,10 +123,10 @@ def describe_base(folder: Path) -> BaseInfo:
     return BaseInfo(**facts)
 
 
-def parameters_of(weights: WeightFiles, tied: bool) -> int:
-    """Parameters, where an output layer that is the embedding counts once."""
-    double = tied and HEAD in weights.shapes and EMBEDDING in weights.shapes
-    return weights.parameters - (weights.shapes[HEAD][0] * weights.shapes[HEAD][1] if double else 0)
+def parameters_of(config: PreTrainedConfig, weights: WeightFiles) -> int:
+    """Parameters, where what is another weight, as an output layer may be the embedding, counts once."""
+    double = (weights.shapes[name] for name in tied_names(config) if name in weights.shapes)
+    return weights.parameters - sum(math.prod(shape) for shape in double)
 
 
 def size_on_disk(folder: Path) -> int:

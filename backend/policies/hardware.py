@@ -25,7 +25,8 @@ import torch
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import Qwen3ForCausalLM
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
@@ -33,7 +34,6 @@ from backend.config.training import TrainingConfig
 Precision = Literal["float32", "bfloat16"]
 Quantisation = Literal["none", "nf4"]
 DeviceKind = Literal["cpu", "cuda"]
-HEAD = "lm_head"  # is not quantised: its rounding would go straight into the log-probs
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Hardware:
         """The context of a forward pass."""
         return torch.autocast(self.kind, torch.bfloat16, enabled=self.precision == "bfloat16")
 
-    def pack(self, model: nn.Module) -> None:
+    def pack(self, model: PreTrainedModel) -> None:
         """Quantise a frozen base in place, if that is wanted, before it gets adapters."""
         if self.quantization == "nf4":
             _quantise(model, self.dtype)
@@ -80,14 +80,15 @@ class Hardware:
                     module.cast_input_dtype_enabled = False
         self.carry(model)
 
-    def prepare(self, model: Qwen3ForCausalLM) -> None:
+    def prepare(self, model: PreTrainedModel) -> None:
         """Let a model that is trained compute its blocks again in the backward pass, if that is wanted."""
         if not self.checkpointing:
             return
         # Policies are in evaluation mode, where the library does not checkpoint. The blocks alone are told that they
         # train: nothing in them does, so no dropout wakes up.
         again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-        for block in model.model.layers:
+        blocks: list[Any] = [one for one in model.modules() if isinstance(one, GradientCheckpointingLayer)]
+        for block in blocks:
             block.gradient_checkpointing = True
             block._gradient_checkpointing_func = again
             block.training = True
@@ -100,12 +101,13 @@ def _shorten(model: nn.Module) -> None:
             parameter.data = parameter.data.to(torch.bfloat16)
 
 
-def _quantise(model: nn.Module, compute: torch.dtype) -> None:
-    """Replace the linear layers of the blocks by NF4 ones; these are packed as they go to their device."""
+def _quantise(model: PreTrainedModel, compute: torch.dtype) -> None:
+    """Replace the linear layers of the blocks by NF4 ones; these are packed as they go to their device. The output
+    layer stays: its rounding would go straight into the log-probs."""
     from bitsandbytes.nn import Linear4bit, Params4bit
 
     for name, module in list(model.named_modules()):
-        if not isinstance(module, nn.Linear) or name == HEAD:
+        if not isinstance(module, nn.Linear) or module is model.get_output_embeddings():
             continue
         packed = Linear4bit(
             module.in_features,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from peft import LoraConfig
+from transformers import PreTrainedConfig
+
+from backend.config.base import ALL_LINEAR
+from cryptosentinel.llm.architecture import linear_names
+from simulator.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -14,6 +19,21 @@ class LoraSettings:
     lora_rank: int
     lora_alpha: int
     lora_targets: tuple[str, ...]
+
+
+def on_model(lora: LoraSettings, config: PreTrainedConfig) -> LoraSettings:
+    """The shape with the names of this architecture's linear layers where it says all of them. Raises `UserError` for
+    a name that no linear layer of its blocks has."""
+    known = linear_names(config)
+    if lora.lora_targets == ALL_LINEAR:
+        return replace(lora, lora_targets=known)
+    odd = [name for name in lora.lora_targets if name not in known]
+    if odd:
+        raise UserError(
+            f"training.lora_targets: '{odd[0]}' is no linear layer of a block of {config.model_type}; there are "
+            f"{', '.join(known)}, or {ALL_LINEAR[0]} for all of them"
+        )
+    return lora
 
 
 def lora_config(lora: LoraSettings, base_name: str | None = None) -> LoraConfig:

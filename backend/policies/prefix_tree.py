@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +34,11 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from cryptosentinel.llm.local.families import why_not
+
 Ints = npt.NDArray[np.int64]
 ATTENTION = "shared_prefixes"  # the name that `attend` is registered under
+_IN_FAMILY: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
 WORTHWHILE = 0.9  # at most this share of the padded tokens of a plain pass, or the plain pass is made
 
 
@@ -42,13 +46,21 @@ WORTHWHILE = 0.9  # at most this share of the padded tokens of a plain pass, or 
 class Block:
     """Conversations whose new nodes are asked for in one call of attention.
 
-    queries (b, Q) and keys (b, K) are nodes, padded on the right; allowed (b, 1, Q, K) bool says what a query sees,
-    None where that is the plain causal mask.
+    queries (b, Q) and keys (b, K) are nodes, padded on the right; at (b, Q) is the position of each query; allowed
+    (b, 1, Q, K) bool says what a query sees, None where that is the plain causal mask.
     """
 
     queries: Tensor
     keys: Tensor
+    at: Tensor
     allowed: Tensor | None
+
+    def seen(self, window: int | None) -> Tensor | None:
+        """`allowed` in a layer that sees at most `window` tokens back, the query's own included."""
+        if window is None or window >= self.keys.shape[1]:
+            return self.allowed
+        key = torch.arange(self.keys.shape[1], device=self.at.device)
+        return ((key <= self.at[..., None]) & (key > self.at[..., None] - window))[:, None]
 
 
 @dataclass(frozen=True)
@@ -121,6 +133,7 @@ def _blocks(
             Block(
                 _tensor(queries, device),
                 _tensor(keys, device),
+                _tensor(at, device),
                 None if allowed is None else torch.from_numpy(allowed).to(device),
             )
         )
@@ -135,12 +148,13 @@ def attend(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     tree: PrefixTree | None = None,
+    sliding_window: int | None = None,
     **named: Any,
 ) -> tuple[Tensor, None]:
     """Attention in a tree, query (1, H, N, D), key and value (1, G, N, D) to (1, N, H, D); without one it is `sdpa`."""
     if tree is None:
         attended: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **named
+            module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **named
         )
         return attended
     heads, width = query.shape[1], query.shape[3]
@@ -151,14 +165,15 @@ def attend(
             pick(table, index).unflatten(-1, (-1, width)).transpose(1, 2)
             for table, index in zip(by_node, (block.queries, block.keys, block.keys), strict=True)
         )
-        if block.allowed is not None and query.is_cuda:  # its kernels take a mask or grouped heads, not both
+        allowed = block.seen(sliding_window)
+        if allowed is not None and query.is_cuda:  # its kernels take a mask or grouped heads, not both
             keys, values = (one.repeat_interleave(heads // one.shape[1], 1) for one in (keys, values))
         answer = functional.scaled_dot_product_attention(
             queries,
             keys,
             values,
-            attn_mask=block.allowed,
-            is_causal=block.allowed is None,
+            attn_mask=allowed,
+            is_causal=allowed is None,
             scale=scaling,
             enable_gqa=True,
         )
@@ -203,13 +218,21 @@ def sampled_states(model: PreTrainedModel, ids: Tensor, mask: Tensor) -> Sampled
 
 
 def _can_share(model: PreTrainedModel) -> bool:
-    """Full attention in every layer, done by torch's own kernel and without dropout."""
-    config = model.get_decoder().config
+    """An architecture of the Llama family, whose attention is done by torch's own kernel and without dropout."""
+    config = model.config
     return (
         config._attn_implementation in ("sdpa", ATTENTION)
-        and set(config.layer_types) == {"full_attention"}
+        and in_family(model)
         and not (model.training and config.attention_dropout)
     )
+
+
+def in_family(model: PreTrainedModel) -> bool:
+    """Whether `attend` computes the model's attention, and its output layer alone makes logits of states."""
+    known = _IN_FAMILY.get(model)
+    if known is None:
+        known = _IN_FAMILY[model] = why_not(model.config) is None
+    return known
 
 
 def _hidden_states(model: PreTrainedModel, tree: PrefixTree) -> Tensor:
@@ -220,7 +243,8 @@ def _hidden_states(model: PreTrainedModel, tree: PrefixTree) -> Tensor:
     states: Tensor = decoder(
         input_ids=tree.ids[None],
         position_ids=tree.positions[None],
-        attention_mask={"full_attention": None},
+        # Four dimensions: taken for a mask as it is, and looked at by nobody.
+        attention_mask=tree.ids.new_zeros(1, 1, 1, 1),
         use_cache=False,
         tree=tree,
     ).last_hidden_state

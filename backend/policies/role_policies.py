@@ -17,13 +17,14 @@ from typing import Any, Literal
 import torch
 from peft import PeftModel, get_peft_model
 from torch import Tensor, nn
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from backend.config.training import TrainingConfig
 from backend.policies.adapter_shapes import adapter_shape
 from backend.policies.hardware import Hardware, base_state
 from backend.policies.logprobs import token_logps
-from backend.policies.lora import LoraSettings, lora_config
+from backend.policies.lora import LoraSettings, lora_config, on_model
 from backend.policies.tensor_files import fingerprint, read_tensors, write_tensors
 from cryptosentinel.llm.nano import load_model
 from simulator.errors import UserError
@@ -34,14 +35,14 @@ PolicyMode = Literal["lora", "full"]
 class RolePolicies:
     """The trainable policies of several roles.
 
-    `base` is the folder of a Qwen3 model, or such a model, which is copied, never changed. In `lora`
+    `base` is the folder of a causal language model, or such a model, which is copied, never changed. In `lora`
     mode all roles share one frozen base and embeddings and norms stay frozen; in `full` mode each role trains a copy.
     Before any training every role answers exactly as the base does.
     """
 
     def __init__(
         self,
-        base: Path | Qwen3ForCausalLM,
+        base: Path | PreTrainedModel,
         roles: Sequence[str],
         mode: PolicyMode = "lora",
         lora: LoraSettings | Mapping[str, LoraSettings] | None = None,
@@ -55,13 +56,14 @@ class RolePolicies:
         self.roles = tuple(roles)
         self.mode: PolicyMode = mode
         self.hardware = hardware or Hardware()
-        self._adapter_shapes = _shape_of_each(roles, lora) if mode == "lora" else {}
+        shapes = _shape_of_each(roles, lora) if mode == "lora" else {}
+        self._adapter_shapes = {role: on_model(shape, model.config) for role, shape in shapes.items()}
         # Of the weights as they were read: a base in other numbers is the same base, and takes the same adapters.
         self.base_fingerprint = fingerprint(model.state_dict())
         self._base = model
         self._peft: PeftModel | None = None
         self._anchors: dict[str, dict[str, Tensor]] = {}  # by role, where the reference is not the base
-        self._copies: dict[str, Qwen3ForCausalLM] = {}
+        self._copies: dict[str, PreTrainedModel] = {}
         if mode == "full":
             self._copies = {role: copy.deepcopy(model).requires_grad_(True) for role in roles}
             for trained in self._copies.values():
@@ -77,7 +79,7 @@ class RolePolicies:
         self._parameters = {role: self._named_parameters(role) for role in roles}
 
     @property
-    def base_config(self) -> Qwen3Config:
+    def base_config(self) -> PreTrainedConfig:
         """The architecture of the base model."""
         return self._base.config
 
@@ -94,7 +96,7 @@ class RolePolicies:
         """The parameters that this role alone owns, always in the same order."""
         return list(self._parameters[role].values())
 
-    def activate(self, role: str) -> Qwen3ForCausalLM:
+    def activate(self, role: str) -> PreTrainedModel:
         """Make `role` the one that answers, and return the model that answers for it."""
         if self._peft is None:
             return self._copies[role]
@@ -144,11 +146,14 @@ class RolePolicies:
                 if ".lora_" not in name
             }
             own = self._parameters[role]
-            for name in own:
-                if name.endswith(".lora_A.weight"):
-                    layer = name.removesuffix(".lora_A.weight")
-                    up, down = own[f"{layer}.lora_B.weight"].float(), own[name].float()
-                    merged[layer.removeprefix("base_model.model.") + ".weight"] += scaling * (up @ down)
+            for part in own:
+                if part.endswith(".lora_A.weight"):
+                    layer = part.removesuffix(".lora_A.weight")
+                    up, down = own[f"{layer}.lora_B.weight"].float(), own[part].float()
+                    name = layer.removeprefix("base_model.model.")
+                    change = scaling * (up @ down)
+                    transposed = isinstance(self._base.get_submodule(f"{name}.base_layer"), Conv1D)
+                    merged[f"{name}.weight"] += change.t() if transposed else change
             return merged
 
     def role_state(self, role: str) -> dict[str, Tensor]:
@@ -207,7 +212,7 @@ class RolePolicies:
         return {"kind": "policy", "role": role, "mode": self.mode, "lora": lora, "base": self.base_fingerprint}
 
     @contextmanager
-    def _anchored(self, role: str) -> Iterator[Qwen3ForCausalLM]:
+    def _anchored(self, role: str) -> Iterator[PreTrainedModel]:
         """The model that answers for `role`, with the parameters of its anchor for the time of a block."""
         own = self.role_state(role)
         self.load_role_state(role, self._anchors[role])
@@ -241,7 +246,7 @@ def _shape_of_each(
     return dict.fromkeys(roles, lora or adapter_shape(TrainingConfig(), roles[0]))
 
 
-def _with_adapters(model: Qwen3ForCausalLM, shapes: Mapping[str, LoraSettings], seed: int) -> PeftModel:
+def _with_adapters(model: PreTrainedModel, shapes: Mapping[str, LoraSettings], seed: int) -> PeftModel:
     """Put one adapter per role into `model`; the caller's random state is left alone.
 
     A role's first weights depend on `seed` and its name only, so a process that trains one role starts from the same.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from transformers import Qwen3ForCausalLM
+from transformers import PreTrainedModel
 
 from backend.policies.hardware import Hardware
 from backend.policies.lora import LoraSettings
@@ -21,7 +21,7 @@ class SinglePolicy(RolePolicies):
 
     def __init__(
         self,
-        base: Path | Qwen3ForCausalLM,
+        base: Path | PreTrainedModel,
         roles: Sequence[str],
         mode: PolicyMode = "lora",
         lora: LoraSettings | None = None,
@@ -34,7 +34,7 @@ class SinglePolicy(RolePolicies):
         self._adapter_shapes = {role: shape for shape in self._adapter_shapes.values() for role in roles}
         self._copies = {role: model for model in self._copies.values() for role in roles}
 
-    def activate(self, role: str) -> Qwen3ForCausalLM:
+    def activate(self, role: str) -> PreTrainedModel:
         """The model that answers for every role."""
         return self._copies[role] if self._copies else super().activate(OWNER)
 

@@ -13,9 +13,9 @@ from backend.builders.market import costs_of, limits_of, split
 from backend.builders.teams import model_team, team_over, with_prompts_for
 from backend.config.schema import Config, ConfigError
 from backend.evaluation.compare import ReportProgress
-from backend.models.architectures import Shape
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.models.registry import START
+from backend.models.shape import Shape
 from backend.policies.adapter_shapes import largest_rank
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of

@@ -50,6 +50,7 @@ from backend.training.sft.role_scores import compare_roles, score_roles
 from backend.training.sft.sft_trainer import Example, SftSettings, SupervisedTrainer, pad_examples
 from backend.training.start import NANO, begin
 from cryptosentinel.agents.registry import ROLES, STANDARD
+from cryptosentinel.llm.architecture import positions_of
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.team import derive_seed
 from simulator.documents import read_document
@@ -291,7 +292,7 @@ def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def _examples(rows: Sequence[SftRow], policies: RolePolicies, codec: ChatFormat) -> list[Example]:
     """The rows as ids and masks. Raises `UserError` for a conversation that the model has no positions for."""
     examples = [encode(codec, row.messages, row.schemas()) for row in rows]
-    longest, limit = max((len(ids) for ids, _ in examples), default=0), policies.base_config.max_position_embeddings
+    longest, limit = max((len(ids) for ids, _ in examples), default=0), positions_of(policies.base_config)
     if longest > limit:
         raise UserError(f"a conversation of {rows[0].role} has {longest} tokens, but the base has {limit} positions")
     return examples

@@ -1,5 +1,7 @@
-"""Checks of a Qwen3 model folder before a library loads it. An error is one sentence. A folder from which a library
-would unpickle code, or fill in missing weights, is refused.
+"""Checks of a model folder before a library loads it. An error is one sentence. A folder from which a library would
+unpickle code, or fill in missing weights, is refused.
+
+Any architecture is read that the library's `AutoModelForCausalLM` has a class for, without code of the model's own.
 
 Weights are one `model.safetensors`, or shards that `model.safetensors.index.json` names. Their headers say every
 tensor's shape, so that a folder that does not fit is refused without reading a weight.
@@ -7,46 +9,62 @@ tensor's shape, so that a folder that does not fit is refused without reading a 
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import math
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from cryptosentinel.llm.architecture import (
+    blocks_of,
+    causal_class,
+    empty_model,
+    parameter_shapes,
+    same_shapes,
+    text_config,
+    tied_names,
+)
 from simulator.documents import read_document
 from simulator.errors import UserError
 
 CONFIG, TOKENIZER, WEIGHTS, INDEX = "config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"
 ANEW = "make, pull or copy the model anew"
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _MOST_LAYERS = 1000
-# What config.json may say: the architecture in numbers and names. All else is for other programs, and not passed on.
-_MAY_SAY = frozenset(
-    (
-        "architectures", "attention_bias", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "head_dim",
-        "hidden_act", "hidden_size", "initializer_range", "intermediate_size", "layer_types",
-        "max_position_embeddings", "max_window_layers", "model_type", "num_attention_heads", "num_hidden_layers",
-        "num_key_value_heads", "pad_token_id", "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta",
-        "sliding_window", "tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache",
-        "use_sliding_window", "vocab_size",
-    )
+_SIZES = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "max_position_embeddings",
 )  # fmt: skip
+# What config.json may say beside what the library's own class reads: the names that these things had before.
+_FORMER = frozenset(("rope_scaling", "rope_theta", "torch_dtype", "model_type", "text_config"))
 _MAY_NOT_SAY = {
     "auto_map": "code of its own",
     "custom_pipelines": "code of its own",
     "attn_implementation": "code from a hub",
     "_attn_implementation": "code from a hub",
     "attn_implementation_internal": "code from a hub",
+    "experts_implementation": "code from a hub",
     "quantization_config": "weights in another form",
 }
 # Formats whose reading can run code, and code itself.
 _UNSAFE = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.py")
+_READ_FROM_CONFIG = re.compile(r"""config\.([a-z]\w*)|getattr\(\s*(?:self\.)?config,\s*"([a-z]\w*)\"""")
+_BLOCK = re.compile(r"\.(\d+)\.")
+_LEFTOVER = "rotary_emb.inv_freq"  # what early conversions kept beside the weights; computed from the config today
+GGUF = "python -m scripts.from_gguf FILE.gguf FOLDER"
 
 
 @dataclass(frozen=True)
@@ -88,36 +106,95 @@ def check_folder(folder: Path) -> None:
     except OSError as error:
         raise UserError(f"{folder} cannot be read ({error.strerror}): give this user permission to read it") from error
     if not there:
+        _refuse_gguf(folder, [folder] if folder.suffix == ".gguf" else [])
         raise UserError(f"there is no model folder {folder}{_broken_link(folder)}: give the folder that holds {CONFIG}")
     if not config:
+        _refuse_gguf(folder, sorted(folder.glob("*.gguf")))
         link = _broken_link(folder / CONFIG)
         raise UserError(f"{folder} holds no {CONFIG}{link}, so it is no model folder: give the folder of a model")
 
 
-def read_config(folder: Path) -> Qwen3Config:
-    """The architecture that config.json describes. Raises `UserError` for one that is not Qwen3's or not sound."""
+def read_config(folder: Path) -> PreTrainedConfig:
+    """The architecture that config.json describes. Raises `UserError` for one that the library has no causal language
+    model for, that brings code of its own, or that is not sound."""
     document = read_object(folder / CONFIG)
-    for key in sorted(document.keys() & _MAY_NOT_SAY.keys()):
-        if document[key] not in (None, {}, "eager", "sdpa"):
-            raise UserError(f"{folder / CONFIG} names {key}, {_MAY_NOT_SAY[key]}, which is not read: {ANEW}")
-    document = {key: value for key, value in document.items() if key in _MAY_SAY}
+    _refuse_code(document, folder)
     kind = document.get("model_type")
-    if kind != "qwen3":
-        raise UserError(f"the model in {folder} is of type {kind!r}; only 'qwen3' is supported: give a Qwen3 model")
-    layers = document.get("num_hidden_layers")
-    if isinstance(layers, int) and layers > _MOST_LAYERS:  # the library makes a list of them
-        raise UserError(f"{folder / CONFIG} says {layers} layers, where at most {_MOST_LAYERS} are read: {ANEW}")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        raise UserError(
+            f"the model in {folder} is of type {kind!r}, which transformers {transformers.__version__} does not know "
+            "without code of the model's own: give another model, or one that the library has a class for"
+        )
+    found: Any = CONFIG_MAPPING[kind]
+    layers = [document.get(key) for key in ("num_hidden_layers", found.attribute_map.get("num_hidden_layers"))]
+    layers += [part.get("num_hidden_layers") for part in document.values() if isinstance(part, dict)]
+    most = max((one for one in layers if isinstance(one, int)), default=0)
+    if most > _MOST_LAYERS:  # the library makes a list of them
+        raise UserError(f"{folder / CONFIG} says {most} layers, where at most {_MOST_LAYERS} are read: {ANEW}")
     try:
-        config: Qwen3Config = Qwen3Config.from_dict(document)
-        sizes = (config.vocab_size, config.hidden_size, config.intermediate_size, config.num_hidden_layers)
-        groups = config.num_key_value_heads
-        heads = (config.num_attention_heads, config.num_attention_heads if groups is None else groups, config.head_dim)
-        lowest = min(*sizes, *heads, config.max_position_embeddings)
+        config: PreTrainedConfig = found.from_dict(_architecture_in(document, found))
+        text = text_config(config)
+        sizes = [getattr(text, name, None) for name in _SIZES]
+        lowest = min(one for one in sizes if one is not None)
+        text.vocab_size + text.hidden_size + text.num_hidden_layers
     except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({_first_line(error)}): {ANEW}") from error
     if lowest < 1:
         raise UserError(f"{folder / CONFIG} has a size of {lowest}, where at least 1 is needed: {ANEW}")
+    try:
+        causal_class(config)
+    except UserError as error:
+        raise UserError(f"the model in {folder} cannot be used: {error}") from error
     return config
+
+
+def _refuse_code(document: Mapping[str, Any], folder: Path) -> None:
+    """Raise `UserError` where a configuration, or a part of it, names code or weights that are not read."""
+    for key in sorted(document.keys() & _MAY_NOT_SAY.keys()):
+        if document[key] not in (None, {}, "eager", "sdpa"):
+            raise UserError(f"{folder / CONFIG} names {key}, {_MAY_NOT_SAY[key]}, which is not read: {ANEW}")
+    for part in document.values():
+        if isinstance(part, dict):
+            _refuse_code(part, folder)
+
+
+def _architecture_in(document: Mapping[str, Any], found: Any) -> dict[str, Any]:
+    """What of a configuration is about the architecture: what the library's class `found` reads, and no more."""
+    known = _read_by(found)
+    kept = {key: value for key, value in document.items() if key in known}
+    parts = found.sub_configs or {}
+    return {
+        key: _architecture_in(value, parts[key])
+        if isinstance(value, dict) and hasattr(parts.get(key), "attribute_map")
+        else value
+        for key, value in kept.items()
+    }
+
+
+@lru_cache
+def _read_by(found: Any) -> frozenset[str]:
+    """The keys that a class of configurations reads: its fields and their other names, what it looks up by name when it
+    is made, and what the model's own code asks it for."""
+    names = {field.name for field in dataclasses.fields(found)} | set(_FORMER) | set(found.sub_configs or {})
+    names |= {*found.attribute_map, *found.attribute_map.values()}
+    for kind in found.__mro__:
+        for method in ("__post_init__", "convert_rope_params_to_dict"):
+            own = None if (kind, method) == (PreTrainedConfig, "__post_init__") else vars(kind).get(method)
+            code = getattr(own, "__code__", None)
+            names |= {one for one in getattr(code, "co_consts", ()) if isinstance(one, str) and one.isidentifier()}
+    if found in MODEL_FOR_CAUSAL_LM_MAPPING:
+        source = inspect.getsource(sys.modules[MODEL_FOR_CAUSAL_LM_MAPPING[found].__module__])
+        names |= {name for match in _READ_FROM_CONFIG.findall(source) for name in match if name}
+    return frozenset(names - {"name_or_path", "to_dict", "sub_configs", "attribute_map"} - set(_MAY_NOT_SAY))
+
+
+def _refuse_gguf(folder: Path, files: list[Path]) -> None:
+    """Raise `UserError` where there are GGUF files in place of a folder with safetensors."""
+    if files:
+        raise UserError(
+            f"{files[0]} is GGUF, and models are read as folders with safetensors: make one with `{GGUF}`, or give the "
+            "original model"
+        )
 
 
 def weight_files(folder: Path) -> WeightFiles:
@@ -137,6 +214,7 @@ def weight_files(folder: Path) -> WeightFiles:
                 f"{folder} lacks {len(missing)} of its {len(shards)} weight files ({', '.join(missing[:3])}): {ANEW}"
             )
     else:
+        _refuse_gguf(folder, sorted(folder.glob("*.gguf")))
         unsafe = unsafe_files(folder)
         found = f" (found {', '.join(unsafe[:5])}, which may hold code and is not read)" if unsafe else ""
         found = _broken_link(folder / WEIGHTS) or _broken_link(folder / INDEX) or found
@@ -145,6 +223,8 @@ def weight_files(folder: Path) -> WeightFiles:
     shapes: dict[str, tuple[int, ...]] = {}
     for path in shards:
         for name, shape in _header(path).items():
+            if name.endswith(_LEFTOVER):
+                continue
             files[name], shapes[name] = path, shape
     lost = sorted(name for name, file in promised.items() if files.get(name) != folder / file)
     if lost:
@@ -152,40 +232,54 @@ def weight_files(folder: Path) -> WeightFiles:
     return WeightFiles(folder, files, shapes)
 
 
-def check_weights(config: Qwen3Config, weights: WeightFiles) -> None:
+def check_weights(config: PreTrainedConfig, weights: WeightFiles) -> None:
     """Raise `UserError` unless the tensors' names and shapes are those of the architecture."""
-    expected = expected_shapes(config, weights)
-    odd = [f"{name} is missing" for name in expected if name not in weights.shapes and not _tied(config, name)]
-    odd += [f"{name} is unknown" for name in sorted(weights.shapes) if name not in expected]
-    odd += [
-        f"{name} is {weights.shapes[name]}, not {shape}"
-        for name, shape in expected.items()
-        if weights.shapes.get(name, shape) != shape
-    ]
+    if are_converted(config, weights):
+        return
+    odd = _odd(config, weights)
     if odd:
         more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
         problems = "; ".join(odd[:3]) + more
         raise UserError(f"the weights in {weights.folder} are not those of its {CONFIG} ({problems}): {ANEW}")
 
 
-def expected_shapes(config: Qwen3Config, weights: WeightFiles) -> dict[str, tuple[int, ...]]:
+def are_converted(config: PreTrainedConfig, weights: WeightFiles) -> bool:
+    """Whether the files hold the weights in another form than the model has them, which the library converts: several
+    experts apart, a prefix more or less. It then says, too, whether they fit."""
+    return bool(_odd(config, weights)) and bool(_conversions(config))
+
+
+def expected_shapes(config: PreTrainedConfig, weights: WeightFiles) -> dict[str, tuple[int, ...]]:
     """The shape of each parameter of the architecture, in the order of the names. No memory is taken for them.
 
     Raises `UserError` for an architecture that cannot be built.
     """
-    layers = {name.split(".")[2] for name in weights.shapes if name.startswith("model.layers.")}
-    if config.num_hidden_layers != len(layers):  # first: a wrong number may be one that takes for ever to build
+    layers = {match.group(1) for match in map(_BLOCK.search, weights.shapes) if match}
+    wanted = text_config(config).num_hidden_layers
+    if layers and wanted > len(layers):  # first: a wrong number may be one that takes for ever to build
         raise UserError(
-            f"the weights in {weights.folder} are of {len(layers)} layers, its {CONFIG} says "
-            f"{config.num_hidden_layers}: {ANEW}"
+            f"the weights in {weights.folder} are of {len(layers)} layers, its {CONFIG} says {wanted}: {ANEW}"
         )
     try:
-        with torch.device("meta"):
-            state = Qwen3ForCausalLM(config).state_dict()
-    except (ValueError, TypeError, KeyError, RuntimeError, ArithmeticError) as error:
-        where = weights.folder / CONFIG
-        raise UserError(f"{where} describes a model that cannot be built ({_first_line(error)}): {ANEW}") from error
-    return {name: tuple(state[name].shape) for name in sorted(state)}
+        blocks_of(empty_model(config), config)
+    except UserError as error:
+        raise UserError(f"{weights.folder / CONFIG}: {error}: {ANEW}") from error
+    return parameter_shapes(config)
+
+
+def _odd(config: PreTrainedConfig, weights: WeightFiles) -> list[str]:
+    """What is wrong with the files' names and shapes; a tensor may be missing where it is another one."""
+    expected = expected_shapes(config, weights)
+    tied = tied_names(config)
+    return same_shapes(
+        weights.shapes, {name: shape for name, shape in expected.items() if name in weights.shapes or name not in tied}
+    )
+
+
+def _conversions(config: PreTrainedConfig) -> list[Any]:
+    """How the library turns what published files of this architecture hold into what its model has."""
+    found: list[Any] = get_model_conversion_mapping(empty_model(config), add_legacy=False)
+    return found
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
@@ -217,11 +311,6 @@ def read_object(path: Path) -> dict[str, Any]:
 def unsafe_files(folder: Path) -> list[str]:
     """Names of the files in the folder that may hold code, which nothing here reads."""
     return sorted(path.name for pattern in _UNSAFE for path in folder.glob(pattern))
-
-
-def _tied(config: Qwen3Config, name: str) -> bool:
-    """Whether a tensor may be missing because it is another one."""
-    return bool(config.tie_word_embeddings) and name == HEAD
 
 
 def _promised(folder: Path) -> dict[str, str]:

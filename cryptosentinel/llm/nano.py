@@ -1,7 +1,7 @@
 """Nano: a Qwen3-architecture model of about a million parameters and its tokenizer, both made from scratch.
 
 It makes the whole loop real on a laptop. Folders it is kept in are ordinary Hugging Face folders, safetensors only, and
-`load_model` reads those of the larger Qwen3 models just as well.
+`load_model` reads those of any causal language model just as well.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
+from cryptosentinel.llm.architecture import causal_class, tied_names, vocabulary_of
 from cryptosentinel.llm.chat_codec import PADDING, SPECIAL_TOKENS, TURN_END, add_special_tokens
 from cryptosentinel.llm.model_files import check_folder, check_weights, read_config, read_tokenizer, weight_files
 from cryptosentinel.llm.templates.choose import chat_format
@@ -141,7 +142,7 @@ def new_nano(seed: int, config: Qwen3Config) -> Qwen3ForCausalLM:
         return model
 
 
-def save_model(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
     """Write model and tokenizer to `folder` (safetensors). An earlier content is replaced only once all is written."""
     with whole_folder(folder) as unfinished, _quiet():
         try:
@@ -155,20 +156,16 @@ def save_model(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedToken
             ) from error
 
 
-def load_model(folder: Path) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """Read a Qwen3 model (float32, evaluation mode) and its tokenizer from `folder`; nothing is downloaded.
+def load_model(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Read a causal language model (float32, evaluation mode) and its tokenizer from `folder`; nothing is downloaded.
 
-    Raises `UserError` if something is missing, is not Qwen3, or has no chat format that can be used.
+    Raises `UserError` if something is missing, is of an architecture that cannot be used, or has no usable chat format.
     """
-    check_folder(folder)
-    config, weights = read_config(folder), weight_files(folder)
-    check_weights(config, weights)
-    with _quiet():
-        tokenizer = read_tokenizer(folder)
-    check_vocabulary(config, tokenizer, folder)
+    config, tokenizer = read_base(folder)
+    built: Any = causal_class(config)
     try:
         with _quiet():
-            loaded: Any = Qwen3ForCausalLM.from_pretrained(
+            loaded: Any = built.from_pretrained(
                 folder,
                 config=config,
                 local_files_only=True,
@@ -178,18 +175,18 @@ def load_model(folder: Path) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]
             )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(f"the model in {folder} cannot be read: {error}. Make or copy it anew") from error
-    model: Qwen3ForCausalLM = loaded[0]
+    model: PreTrainedModel = loaded[0]
     report: dict[str, Any] = loaded[1]
     # The library would fill what is missing with random numbers and only warn.
     wrong = {kind: sorted(map(str, keys)) for kind, keys in report.items() if keys}
     if wrong:
         raise UserError(f"the weights in {folder} are not those of its config.json: {wrong}. Make or copy it anew")
-    if config.tie_word_embeddings and model.lm_head.weight is not model.model.embed_tokens.weight:
-        raise UserError(
-            f"config.json in {folder} says that embedding and output layer are one, but its weights differ: set "
-            "tie_word_embeddings to false there, or copy the model anew"
-        )
-    chat_format(tokenizer, folder)
+    for name, first in tied_names(config).items():
+        if model.get_parameter(name) is not model.get_parameter(first):
+            raise UserError(
+                f"config.json in {folder} says that embedding and output layer are one, but its weights differ: set "
+                "tie_word_embeddings to false there, or copy the model anew"
+            )
     return model.eval(), tokenizer
 
 
@@ -204,12 +201,24 @@ def is_nano(folder: Path) -> bool:
         return False
 
 
-def check_vocabulary(config: Qwen3Config, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+def read_base(folder: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerFast]:
+    """Architecture and tokenizer of the model in `folder`, checked as `load_model` checks them; no weight is read."""
+    check_folder(folder)
+    config = read_config(folder)
+    check_weights(config, weight_files(folder))
+    with _quiet():
+        tokenizer = read_tokenizer(folder)
+    check_vocabulary(config, tokenizer, folder)
+    chat_format(tokenizer, folder)
+    return config, tokenizer
+
+
+def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Raise `UserError` unless the model has an embedding for every token."""
     highest = max(tokenizer.get_vocab().values(), default=0)
-    if config.vocab_size <= highest:
+    if vocabulary_of(config) <= highest:
         raise UserError(
-            f"the model in {folder} has {config.vocab_size} token embeddings, its tokenizer ids up to {highest}: "
+            f"the model in {folder} has {vocabulary_of(config)} token embeddings, its tokenizer ids up to {highest}: "
             "they do not belong together; give the tokenizer that the model was trained with"
         )
 

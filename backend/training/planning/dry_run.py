@@ -13,6 +13,7 @@ A model that is too large for the machine is cut to its first blocks, and the re
 
 from __future__ import annotations
 
+import copy
 import resource
 import threading
 import time
@@ -23,12 +24,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import Qwen3Config
+from transformers import PreTrainedConfig
 
 from backend.builders.market import costs_of, limits_of
 from backend.builders.teams import team_settings
 from backend.config.schema import Config
-from backend.models.architectures import Shape, architecture_of
+from backend.models.architectures import architecture_of
+from backend.models.shape import Shape
 from backend.policies.adapter_shapes import adapter_shapes, largest_rank
 from backend.policies.hardware import Hardware, hardware_of
 from backend.policies.role_policies import RolePolicies
@@ -49,10 +51,10 @@ from backend.training.planning.memory_estimate import (
 )
 from backend.training.rollout.collect import RolloutSettings, collect, practise
 from cryptosentinel.agents.registry import MANAGER, roles_of
+from cryptosentinel.llm.architecture import random_model, text_config
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.nano import new_nano
 from cryptosentinel.team import Team
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -169,7 +171,7 @@ def dry_run(config: Config, *, sampled: int = SAMPLED, memory: int | None = None
     watch = _Stopwatch(torch.device(hardware.device))
     roles = roles_of(config.team.roles)
     with watch.part("build the model"):
-        model = new_nano(config.training.seed, _cut(architecture, layers))
+        model = random_model(config.training.seed, cut_to(architecture, layers))
     with watch.part("make the policies"):
         lora = adapter_shapes(config.training)
         policies = RolePolicies(model, list(roles), config.training.weights, lora, config.training.seed, hardware)
@@ -249,12 +251,15 @@ def _layers_that_fit(shape: Shape, plan: MemoryPlan, room: int) -> int:
     return 1
 
 
-def _cut(architecture: Qwen3Config, layers: int) -> Qwen3Config:
-    """The architecture with its first blocks only."""
-    document = architecture.to_dict()
-    document["num_hidden_layers"] = layers
-    document["layer_types"] = document["layer_types"][:layers]
-    cut: Qwen3Config = Qwen3Config.from_dict(document)
+def cut_to(architecture: PreTrainedConfig, layers: int) -> PreTrainedConfig:
+    """The architecture with its first blocks only; lists with an entry a block are cut alike."""
+    cut = copy.deepcopy(architecture)
+    text = text_config(cut)
+    whole = text.num_hidden_layers
+    for name, value in vars(text).items():
+        if isinstance(value, list) and len(value) == whole:
+            setattr(text, name, value[:layers])
+    text.num_hidden_layers = layers
     return cut
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from backend.models.architectures import Shape
+from backend.models.shape import Shape
 
 # Dense bfloat16 operations a second, of NVIDIA's data sheets, by a part of the card's name; the more special first.
 PEAKS = {
@@ -32,7 +32,7 @@ def training_flops(
 ) -> float:
     """Operations, forward and backward, for a conversation of `length` tokens of which `sampled` are learnt from, with
     an adapter of `rank` on all linear layers, or with the whole model trained."""
-    linears = shape.layers * sum(a * b for a, b in shape.linears.values())
+    linears = shape.linear_numbers
     head = shape.embedding
     attention = 3 * shape.layers * 4 * shape.queries * length * length / 2
     if weights == "full":

@@ -2,7 +2,8 @@
 at a time.
 
 Weights, adapters and optimizer states are counted exactly. Activations are what autograd keeps for the backward pass,
-counted tensor by tensor as in section 4.1 of Korthikanti et al. (arXiv 2205.05198), for Qwen3's blocks: hidden size H,
+counted tensor by tensor as in section 4.1 of Korthikanti et al. (arXiv 2205.05198), for the blocks of Qwen3, and taken
+for those of any other architecture, which keep as much or less in proportion to their widths: hidden size H,
 query width Q, key width K, MLP width I, adapter rank r, N tokens of a micro-batch, per block
 
     lora   N (4 H + 3 Q + 3 K + 4 I + 7 r)       inputs and outputs of both norms, of query and key norms, of the
@@ -34,7 +35,7 @@ from typing import Literal
 import torch
 
 from backend.config.schema import Config
-from backend.models.architectures import Shape
+from backend.models.shape import Shape
 from backend.policies.adapter_shapes import largest_rank
 from backend.policies.hardware import DeviceKind, Precision, Quantisation, precision_on
 from cryptosentinel.agents.registry import ROLES, roles_of
@@ -217,7 +218,7 @@ def activations(shape: Shape, plan: MemoryPlan) -> int:
     hidden, heads, wide = shape.hidden, shape.queries + shape.keys, 4 * shape.intermediate
     if plan.weights == "lora":
         in_float = 2 * hidden + heads
-        short = 2 * hidden + 2 * heads + wide + len(shape.linears) * plan.rank
+        short = 2 * hidden + 2 * heads + wide + round(sum(one.share for one in shape.linears)) * plan.rank
         last = 0
     else:
         in_float = 4 * hidden + heads
@@ -232,7 +233,7 @@ def base_bytes(shape: Shape, plan: MemoryPlan) -> int:
     """Bytes of the frozen base."""
     if plan.quantization == "none":
         return shape.parameters * plan.number
-    linears = shape.layers * sum(a * b for a, b in shape.linears.values())
+    linears = shape.linear_numbers
     return round(linears * NF4_BITS / 8) + (shape.parameters - linears) * plan.number
 
 

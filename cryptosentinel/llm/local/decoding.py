@@ -10,7 +10,7 @@ from llguidance import LLMatcher
 
 from cryptosentinel.llm.engine import Completion, Request
 from cryptosentinel.llm.grammar import restrict
-from cryptosentinel.llm.local.qwen3 import KVCache, Qwen3Decoder
+from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
 from cryptosentinel.llm.local.sampling import sample, uniforms
 
 
@@ -34,7 +34,7 @@ class _Row:
 
 
 def decode(
-    model: Qwen3Decoder,
+    model: LlamaDecoder,
     requests: Sequence[Request],
     prompts: Sequence[Prompt],
     matchers: Sequence[LLMatcher | None],
@@ -108,7 +108,7 @@ def _close_gaps(rows: list[_Row], finished: Sequence[int], cache: KVCache, mask:
     return places
 
 
-def _mask(model: Qwen3Decoder, requests: Sequence[Request], longest: int, slots: int) -> torch.Tensor | None:
+def _mask(model: LlamaDecoder, requests: Sequence[Request], longest: int, slots: int) -> torch.Tensor | None:
     """Zeros, and -inf left of each row's prompt: (B, G, 1, T). None if all prompts are equally long."""
     holes = [longest - len(request.ids) for request in requests]
     if not any(holes):
@@ -118,5 +118,5 @@ def _mask(model: Qwen3Decoder, requests: Sequence[Request], longest: int, slots:
     return mask[:, None, None, :].repeat(1, model.kv_heads, 1, 1)
 
 
-def _tensor(model: Qwen3Decoder, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
+def _tensor(model: LlamaDecoder, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor(values, dtype=dtype, device=model.device)

@@ -1,4 +1,5 @@
-"""The engine that runs Qwen3-architecture models in this process, one set of weights per role.
+"""The engine that runs models in this process, one set of weights per role: those of the Llama family by the project's
+own decoder (`llama.py`), any other causal language model by the library's (`fallback.py`), at its speed.
 
 A request's tokens depend on its own ids, settings and seed alone. The one way in which a batch can be felt is float
 rounding: matrix products of another shape, or a prompt read in two parts, may differ in the last bits of the logits
@@ -8,31 +9,38 @@ million tokens.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from llguidance import LLMatcher
-from transformers import Qwen3Config
+from transformers import PreTrainedConfig
 
+from cryptosentinel.llm.architecture import describe_architecture, vocabulary_of
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Request, Usage
 from cryptosentinel.llm.grammar import Grammars
 from cryptosentinel.llm.local.decoding import Prompt, decode
+from cryptosentinel.llm.local.fallback import LibraryDecoder
+from cryptosentinel.llm.local.families import why_not
+from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
 from cryptosentinel.llm.local.prefix_cache import PrefixCache
-from cryptosentinel.llm.local.qwen3 import KVCache, Qwen3Decoder
 from simulator.errors import UserError
 
+_log = logging.getLogger(__name__)
 _PREFILL_TOKENS = 8192  # at most this many tokens in one prefill, which bounds its activations
 
 
 class LocalEngine:
-    """Batched sampling from one Qwen3 model per role.
+    """Batched sampling from one model per role.
 
-    `weights` maps each role to a state in Hugging Face's names, LoRA already merged; they are copied as float32 to
-    `device`, and what is equal in several roles is held once. Where a request's sampling is `constrained`, its turn is
+    `weights` maps each role to a state in Hugging Face's names, LoRA already merged; they are copied as `dtype` to
+    `device`, and what is equal in several roles is held once. `slow` says why the project's own decoder does not
+    compute this architecture, where that is so; it is logged. Where a request's sampling is `constrained`, its turn is
     one call that its `tools` allow (see `grammar.py`); `max_tokens` may still cut it short. `max_rows` bounds a decode
     batch. `prefix_cache_mb` bounds, per role, the memory for what earlier turns of conversations computed; 0 turns this
     off. Every `set_weights` empties it, for all roles, so that what follows does not depend on what came before.
@@ -43,39 +51,53 @@ class LocalEngine:
     def __init__(
         self,
         codec: ChatFormat,
-        config: Qwen3Config,
+        config: PreTrainedConfig,
         weights: Mapping[str, Mapping[str, torch.Tensor]],
         *,
         version: str = "base",
         device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
         max_rows: int = 128,
         prefix_cache_mb: int = 256,
     ) -> None:
-        if codec.vocab_size > config.vocab_size:
+        self._vocabulary = vocabulary_of(config)
+        if codec.vocab_size > self._vocabulary:
             raise UserError(
-                f"the tokenizer has {codec.vocab_size} tokens, the model only {config.vocab_size}: "
+                f"the tokenizer has {codec.vocab_size} tokens, the model only {self._vocabulary}: "
                 "they do not belong together"
             )
+        self.slow = why_not(config)
+        if self.slow is not None:
+            _log.warning("%s", fallback_note(config, self.slow))
         self._codec = codec
         self._config = config
         self._device = torch.device(device)
+        self._dtype = dtype
         self._max_rows = max_rows
         self._cache_bytes = prefix_cache_mb * 2**20
-        self._models: dict[str, Qwen3Decoder] = {}
+        self._models: dict[str, LlamaDecoder | LibraryDecoder] = {}
         self._versions: dict[str, str] = {}
         self._prefixes: dict[str, PrefixCache] = {}
         self._grammars: Grammars | None = None  # made when first asked for: a large vocabulary takes a second
+        given: list[tuple[str, Mapping[str, torch.Tensor]]] = []
         for role, state in weights.items():
-            self.set_weights(role, state, version)
+            twin = next((other for other, held in given if held is state), None)
+            self.set_weights(role, state, version) if twin is None else self._answer_as(role, twin, version)
+            given.append((role, state))
 
     def set_weights(self, role: str, state: Mapping[str, torch.Tensor], version: str) -> None:
         """Answer for `role` with these weights from now on. Raises `UserError` if they do not fit or are not finite."""
         with torch.inference_mode():
-            others = list(self._models.values())
-            self._models[role] = Qwen3Decoder(self._config, state, self._device, others)
+            kind: Any = LlamaDecoder if self.slow is None else LibraryDecoder
+            self._models[role] = kind(self._config, state, self._device, list(self._models.values()), self._dtype)
         self._versions[role] = version
         self._prefixes[role] = PrefixCache(self._cache_bytes)
         self.forget()
+
+    def _answer_as(self, role: str, twin: str, version: str) -> None:
+        """Answer for `role` with the very weights of another one: they are read once."""
+        self._models[role], self._versions[role] = self._models[twin], version
+        self._prefixes[role] = PrefixCache(self._cache_bytes)
 
     def forget(self) -> None:
         """Empty the prefix caches: from here on, log-probs are to the bit those of an engine made anew.
@@ -140,6 +162,14 @@ class LocalEngine:
     def _generate_chunk(self, role: str, requests: Sequence[Request]) -> list[Completion]:
         model, prefixes = self._models[role], self._prefixes[role]
         began = time.perf_counter()
+        matchers = [self._begin(request) if request.sampling.constrained else None for request in requests]
+        if isinstance(model, LibraryDecoder):
+            answers = model.decode(requests, matchers, self._codec.ends)
+            seconds = time.perf_counter() - began
+            return [
+                replace(answer, usage=Usage(len(request.ids), 0, len(answer.ids), seconds))
+                for request, answer in zip(requests, answers, strict=True)
+            ]
         prompts = _read(model, prefixes, list(dict.fromkeys(request.ids for request in requests)))
 
         def keep(ids: tuple[int, ...], cache: KVCache) -> None:
@@ -147,7 +177,6 @@ class LocalEngine:
                 prefixes.insert(ids, cache.clone())
 
         reads = [prompts[request.ids] for request in requests]
-        matchers = [self._begin(request) if request.sampling.constrained else None for request in requests]
         answers = decode(model, requests, [read for read, _ in reads], matchers, self._codec.ends, keep)
         seconds = time.perf_counter() - began
         seen: set[tuple[int, ...]] = set()
@@ -161,12 +190,20 @@ class LocalEngine:
 
     def _begin(self, request: Request) -> LLMatcher:
         if self._grammars is None:
-            self._grammars = Grammars(self._codec, self._config.vocab_size)
+            self._grammars = Grammars(self._codec, self._vocabulary)
         return self._grammars.begin(request.tools)
 
 
+def fallback_note(config: PreTrainedConfig, reason: str) -> str:
+    """What to know of a model that the project's own decoder does not compute, in one line."""
+    return (
+        f"{describe_architecture(config)} is decoded by transformers itself and scored by plain passes, exact but "
+        f"slower than the project's decoder and prefix tree: {reason}"
+    )
+
+
 def _read(
-    model: Qwen3Decoder, prefixes: PrefixCache, prompts: Sequence[tuple[int, ...]]
+    model: LlamaDecoder, prefixes: PrefixCache, prompts: Sequence[tuple[int, ...]]
 ) -> dict[tuple[int, ...], tuple[Prompt, int]]:
     """Prefill distinct prompts; with each, how many of its tokens were known. Those with equally many known and equally
     many new tokens go together, unpadded."""

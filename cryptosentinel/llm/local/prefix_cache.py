@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 
-from cryptosentinel.llm.local.qwen3 import KVCache
+from cryptosentinel.llm.local.llama import KVCache
 
 
 class PrefixCache:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from backend.config.load import load_config, presets
-from backend.models.architectures import KNOWN, Shape, architecture_of, qwen3_config
+from backend.models.architectures import KNOWN, architecture_of, qwen3_config
+from backend.models.shape import Shape
 from backend.training.planning.memory_estimate import GIB, estimate, plan_of, rows, server
 from cryptosentinel.agents.registry import ROLES
 

@@ -29,7 +29,7 @@ from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.training.start import begin
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.llm.local.qwen3 import KVCache, Qwen3Decoder
+from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
 from cryptosentinel.llm.nano import load_model, nano_config, new_nano
 from simulator.errors import UserError
 from tests.small_world import small_config, small_market
@@ -199,7 +199,8 @@ def test_a_good_base_passes_every_check(nano: Path) -> None:
     findings = check_path(nano)
     assert wrong(findings) == {}
     assert [one.what for one in findings.entries] == [
-        "folder", "config", "weights", "values", "tokenizer", "chat format", "room", "engines", "memory",
+        "folder", "config", "weights", "values", "tokenizer", "chat format", "room", "engines", "adapters",
+        "memory",
     ]  # fmt: skip
     assert findings.fingerprint == RolePolicies(nano, ["manager"]).base_fingerprint
 
@@ -274,12 +275,14 @@ def test_each_fault_is_found_by_its_check(nano: Path, tmp_path: Path, what: str)
     assert findings.wrong == len(checks)
 
 
-def test_a_model_that_only_a_server_computes_is_a_note(nano: Path, tmp_path: Path) -> None:
+def test_a_model_that_the_own_decoder_does_not_compute_is_a_note(nano: Path, tmp_path: Path) -> None:
     shutil.copytree(nano, tmp_path / "base")
-    rope = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 10_000.0, "original_max_position_embeddings": 2048}
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
     edit("config.json", rope_parameters=rope)(tmp_path / "base")
     engines = next(one for one in check_path(tmp_path / "base").entries if one.what == "engines")
-    assert engines.state == "note" and engines.detail.startswith("vllm; not transformers") and "yarn" in engines.detail
+    assert (
+        engines.state == "note" and "decoded by transformers itself" in engines.detail and "dynamic" in engines.detail
+    )
 
 
 def test_what_may_hold_code_is_named(nano: Path, tmp_path: Path) -> None:
@@ -305,12 +308,13 @@ def test_the_estimate_of_memory_is_what_decoding_takes(layers: int, groups: int,
     model = new_nano(1, config)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     role, token = decoding_memory(config, parameters)
-    decoder = Qwen3Decoder(config, model.state_dict(), torch.device("cpu"))
+    decoder = LlamaDecoder(config, model.state_dict(), torch.device("cpu"))
     assert KVCache.zeros(decoder, 3, 7).nbytes == 3 * 7 * token
     packed = sum(
         tensor.nbytes
         for layer in decoder.layers
         for tensor in (layer.qkv, layer.qk_norm, layer.output, layer.gate_up, layer.down)
+        if tensor is not None
     )
     assert packed + decoder.embedding.nbytes + decoder.norm.nbytes == pytest.approx(role, rel=0.05)
 

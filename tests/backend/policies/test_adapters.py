@@ -35,6 +35,7 @@ from tests.small_world import tree
 from tests.standard_settings import lora_settings
 
 ROLES = ("manager", "trader")
+LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def disturb(policies: RolePolicies, role: str, seed: int = 0) -> None:
@@ -53,7 +54,7 @@ def policies(tiny: Qwen3ForCausalLM) -> RolePolicies:
     return made
 
 
-@pytest.mark.parametrize("targets", [lora_settings().lora_targets, ("q_proj", "v_proj")])
+@pytest.mark.parametrize("targets", [LINEARS, ("q_proj", "v_proj")])
 def test_peft_answers_with_the_export_as_we_do_with_merged_weights(
     tiny: Qwen3ForCausalLM, tmp_path: Path, targets: tuple[str, ...]
 ) -> None:
@@ -74,7 +75,7 @@ def test_peft_answers_with_the_export_as_we_do_with_merged_weights(
 @given(
     rank=st.integers(1, 6),
     alpha=st.integers(1, 32),
-    targets=st.sets(st.sampled_from(lora_settings().lora_targets), min_size=1),
+    targets=st.sets(st.sampled_from(LINEARS), min_size=1),
 )
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_read_is_what_was_written(
@@ -107,7 +108,7 @@ def test_the_config_is_what_loaders_of_adapters_read(policies: RolePolicies, tmp
     assert config["peft_type"] == "LORA" and config["task_type"] == "CAUSAL_LM" and config["inference_mode"] is True
     assert (config["r"], config["lora_alpha"], config["bias"]) == (4, 8, "none")
     assert config["base_model_name_or_path"] == "Qwen/Qwen3-0.6B"
-    assert config["target_modules"] == sorted(lora_settings().lora_targets)
+    assert config["target_modules"] == sorted(LINEARS)
     for name, tensor in load_file(tmp_path / "trader" / WEIGHTS).items():
         assert name.startswith("base_model.model.model.layers.") and tensor.dtype == torch.float32
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from backend.config.base import LINEARS
+from backend.config.base import ALL_LINEAR
 from backend.config.load import load_config
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
@@ -32,6 +32,7 @@ from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
+from simulator.errors import UserError
 from tests.standard_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
@@ -185,7 +186,7 @@ PLACED = [*SHAPED, 'training.experimental.per_role.trader.lora_targets="q_proj,v
 
 def test_each_role_has_the_shape_that_was_asked_for() -> None:
     training = load_config("quick", PLACED).training
-    assert adapter_shape(training, "manager") == LoraSettings(4, 8, LINEARS)
+    assert adapter_shape(training, "manager") == LoraSettings(4, 8, ALL_LINEAR)
     assert adapter_shape(training, "trader") == LoraSettings(8, 8, ("q_proj", "v_proj"))
     assert largest_rank(training) == 8
     one = load_config("quick", ["training.lora_alpha=5", "training.experimental.per_role.manager.lora_rank=3"]).training
@@ -225,13 +226,22 @@ def test_roles_of_different_shapes_train_merge_and_come_back(tiny: Qwen3ForCausa
         ),
         (["training.quantization=nf4", "training.weights=full"], "quantization = 'nf4' .* weights = 'full'"),
         (["training.quantization=nf4", "training.device=cpu"], "quantization = 'nf4' .* device = 'cpu'"),
-        (["training.lora_targets=q_proj,head"], "'head' is no linear layer .* q_proj"),
+        (["training.lora_targets=q_proj,a layer"], "'a layer' is no name of a linear layer"),
+        (["training.lora_targets=q_proj,all-linear"], "'all-linear' is no name .* all-linear, alone, is all of them"),
         (["training.lora_targets=q_proj,q_proj"], "twice"),
     ],
 )
 def test_what_contradicts_itself_is_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config("quick", overrides)
+
+
+def test_a_layer_that_the_architecture_does_not_have_is_refused(tiny: Qwen3ForCausalLM) -> None:
+    shape = LoraSettings(2, 4, ("q_proj", "query_key_value"))
+    with pytest.raises(
+        UserError, match=r"'query_key_value' is no linear layer of a block of qwen3; there are q_proj, "
+    ):
+        RolePolicies(tiny, ["manager"], lora=shape)
 
 
 # -- this machine ---------------------------------------------------------------------------------------------------

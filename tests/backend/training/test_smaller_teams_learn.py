@@ -11,8 +11,8 @@ import pytest
 from backend.builders.teams import load_team, scripted_team, team_settings
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
-from backend.models.architectures import Shape
 from backend.models.manifest import read_manifest
+from backend.models.shape import Shape
 from backend.policies.adapters import read_adapter
 from backend.policies.tensor_files import read_tensors
 from backend.store.run_record import recorded_run

@@ -16,9 +16,10 @@ from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from backend.distributed.coordinator import coordinator_state
 from backend.distributed.run_files import CarriedFiles, Library
-from backend.models.architectures import Shape, architecture_of
+from backend.models.architectures import architecture_of
 from backend.models.checks import check_path
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest
+from backend.models.shape import Shape
 from backend.policies.adapters import save_versions
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies

@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from cryptosentinel.llm.model_files import (
     check_folder,
@@ -34,7 +34,7 @@ Spoil = Callable[[Path], object]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Path:
+def folder(tmp_path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Path:
     save_model(tmp_path / "model", model, tokenizer)
     return tmp_path / "model"
 
@@ -120,7 +120,10 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "config is not text": (write(CONFIG, b"\xff\xfe\x00"), "config.json is no JSON"),
     "config nests without end": (write(CONFIG, "[" * 100_000), "config.json is no JSON"),
     "config links to itself": (linked(CONFIG), "link that leads nowhere"),
-    "another architecture": (edit(CONFIG, model_type="llama"), "'llama'; only 'qwen3'"),
+    "another architecture": (edit(CONFIG, model_type="llama"), "q_norm.weight is unknown"),
+    "an architecture that nobody knows": (edit(CONFIG, model_type="qwen17"), "'qwen17', which trans.* not know"),
+    "an encoder": (edit(CONFIG, model_type="bert"), "bert is no causal language model"),
+    "an encoder and a decoder": (edit(CONFIG, model_type="t5"), "t5 has an encoder and a decoder"),
     "no architecture": (edit(CONFIG, model_type=None), "of type None"),
     "a size is a word": (edit(CONFIG, hidden_size="big"), "config.json cannot be read"),
     "a negative size": (edit(CONFIG, hidden_size=-4), "a size of -4"),
@@ -130,7 +133,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "unknown rotation": (edit(CONFIG, rope_parameters={"rope_type": "nope"}), "cannot be built"),
     "more embeddings than memory": (edit(CONFIG, vocab_size=10**12), r"embed_tokens.weight is \(\d+, 64\), not"),
     "layers without end": (edit(CONFIG, num_hidden_layers=10**9, layer_types=None), "at most 1000 are read"),
-    "a layer less": (edit(CONFIG, num_hidden_layers=2, layer_types=None), "of 3 layers, its config.json says 2"),
+    "a layer less": (edit(CONFIG, num_hidden_layers=2, layer_types=None), r"layers\.2\..* is unknown"),
     "other heads": (edit(CONFIG, num_key_value_heads=4), r"k_proj.weight is .*, not"),
     "two output layers": (untied, "tie_word_embeddings to false"),
     "weights cut short": (cut(-9), "cut short"),
@@ -229,9 +232,9 @@ def test_pickles_and_code_beside_the_weights_are_named_and_never_read(folder: Pa
     assert mark.exists(), "the trap works"
 
 
-def copied(model: Qwen3ForCausalLM, dtype: torch.dtype) -> Qwen3ForCausalLM:
+def copied(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     converted: Any = torch.nn.Module.to(model, dtype)
-    same: Qwen3ForCausalLM = converted
+    same: PreTrainedModel = converted
     return same
 
 

@@ -119,7 +119,7 @@ def _other_tokens(folder: Path) -> None:
         (_remove("chat_template.jinja"), "no chat template"),
         (_pickled_weights, "pytorch_model.bin.*safetensors"),
         (_truncated_weights, "cannot be read"),
-        (_edit_config("model_type", "llama"), "'llama'"),
+        (_edit_config("model_type", "llama"), "q_norm.weight is unknown"),
         (_edit_config("num_hidden_layers", 4), "cannot be read"),
         (_edit_config("intermediate_size", 100), "mlp.down_proj"),
         (_edit_config("tie_word_embeddings", False), "lm_head"),

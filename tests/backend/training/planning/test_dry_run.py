@@ -78,7 +78,7 @@ def test_the_real_model_is_cut_to_what_fits() -> None:
     plan = module._plan(real, 8, Hardware())
     layers = [module._layers_that_fit(shape, plan, room * GIB) for room in (16, 24, 32, 64, 400)]
     assert layers == sorted(layers) and layers[0] >= 1 and layers[-1] == shape.layers > layers[1]
-    cut = module._cut(module.architecture_of(real.training, real.nano), 2)
+    cut = module.cut_to(module.architecture_of(real.training, real.nano), 2)
     assert replace(module.Shape.of(cut), layers=shape.layers) == shape
     assert cut.rope_parameters == module.architecture_of(real.training, real.nano).rope_parameters
 

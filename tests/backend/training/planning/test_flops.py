@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from backend.models.architectures import Shape, qwen3_config
+from backend.models.architectures import qwen3_config
+from backend.models.shape import Shape
 from backend.policies.role_policies import RolePolicies
 from backend.training.planning.flops import training_flops
 from benchmarks import bench_training_mfu

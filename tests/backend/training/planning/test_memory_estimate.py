@@ -19,7 +19,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from backend.config.load import load_config
 from backend.config.schema import NanoConfig
 from backend.config.training import TrainingConfig
-from backend.models.architectures import KNOWN, Shape, architecture_of, qwen3_config
+from backend.models.architectures import KNOWN, architecture_of, qwen3_config
+from backend.models.shape import Shape
 from backend.policies.hardware import Hardware, Precision
 from backend.policies.role_policies import RolePolicies
 from backend.training.planning.memory_estimate import (
@@ -41,7 +42,7 @@ from backend.training.planning.memory_estimate import (
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.local.qwen3 import KVCache, Qwen3Decoder
+from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
 from cryptosentinel.llm.nano import nano_config, new_nano
 from simulator.errors import UserError
 from tests.standard_settings import lora_settings
@@ -182,7 +183,7 @@ def test_the_cache_is_counted_exactly() -> None:
     config = small()
     shape = Shape.of(config)
     with torch.inference_mode():
-        model = Qwen3Decoder(config, new_nano(0, config).state_dict(), torch.device("cpu"))
+        model = LlamaDecoder(config, new_nano(0, config).state_dict(), torch.device("cpu"))
         cache = KVCache.zeros(model, 5, 70)
     found = estimate(shape, MemoryPlan(rows=5, context=70))
     (need,) = (one for one in found.needs if "KV cache" in one.part)
@@ -335,7 +336,7 @@ def test_the_architecture_is_the_folders_the_names_or_nanos(tmp_path: Path) -> N
     folder = tmp_path / "mine"
     new_nano(0, small()).save_pretrained(folder)
     assert architecture_of(TrainingConfig(base_model=str(folder)), nano).num_hidden_layers == 3
-    with pytest.raises(UserError, match="give the folder of a Qwen3 model"):
+    with pytest.raises(UserError, match="give the folder of a model"):
         architecture_of(TrainingConfig(base_model="models/Other-3B"), nano)
     with pytest.raises(UserError, match="there are Qwen3-0"):
         qwen3_config("Qwen3-3B")

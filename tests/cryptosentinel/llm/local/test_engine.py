@@ -15,7 +15,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.local.qwen3 import Qwen3Decoder
+from cryptosentinel.llm.local.llama import LlamaDecoder
 from cryptosentinel.llm.nano import nano_config
 from simulator.errors import UserError
 
@@ -116,13 +116,13 @@ def test_a_completion_does_not_depend_on_the_batch(
 def count_read_tokens(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the number of tokens in each prefill from now on."""
     read: list[int] = []
-    prefill = Qwen3Decoder.prefill
+    prefill = LlamaDecoder.prefill
 
-    def counting(self: Qwen3Decoder, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+    def counting(self: LlamaDecoder, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
         read.append(ids.numel())
         return prefill(self, ids, *rest)
 
-    monkeypatch.setattr(Qwen3Decoder, "prefill", counting)
+    monkeypatch.setattr(LlamaDecoder, "prefill", counting)
     return read
 
 
@@ -261,15 +261,9 @@ def test_weights_of_another_model_are_refused(codec: ChatCodec, model: Qwen3ForC
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        ({"attention_bias": True}, "attention_bias"),
-        ({"hidden_act": "gelu"}, "hidden_act"),
-        ({"use_sliding_window": True, "sliding_window": 16}, "sliding_window"),
-        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}, "rope_parameters"),
-        ({"vocab_size": 100}, "tokenizer has"),
-    ],
+    [({"attention_bias": True}, "q_proj.bias is missing"), ({"vocab_size": 100}, "tokenizer has")],
 )
-def test_other_architectures_are_refused(
+def test_weights_of_another_architecture_are_refused(
     codec: ChatCodec, model: Qwen3ForCausalLM, change: dict[str, Any], message: str
 ) -> None:
     config = Qwen3Config(**(model.config.to_dict() | change))

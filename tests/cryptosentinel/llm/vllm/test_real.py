@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen3ForCausalLM
 
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import play
@@ -56,7 +56,7 @@ class World:
     """The served folder, its server and engine, and every version's weights merged into the base."""
 
     folder: Path
-    model: Qwen3ForCausalLM
+    model: PreTrainedModel
     codec: ChatCodec
     server: VllmServer
     engine: VllmEngine  # whose roles have adapters

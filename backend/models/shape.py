@@ -1,0 +1,126 @@
+"""The architecture of a model in numbers: what the estimates of memory, of operations and of adapters count with.
+
+Read from the model as the library builds it without memory, so it is that of any architecture; no formula of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedConfig
+
+from cryptosentinel.llm.architecture import (
+    blocks_of,
+    empty_model,
+    linear_layers,
+    positions_of,
+    text_config,
+    vocabulary_of,
+)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer of a block, by its name there. `share` is in how many of the blocks it is, 1 for all of them."""
+
+    name: str
+    inputs: int
+    outputs: int
+    share: float = 1.0
+
+    @property
+    def numbers(self) -> float:
+        """Numbers of its matrix, on average a block."""
+        return self.inputs * self.outputs * self.share
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An architecture in numbers.
+
+    tied            whether embedding and output layer are one matrix
+    linears         the linear layers of a block; of blocks that differ, those of all kinds
+    block           numbers in a block: the average where blocks differ
+    outside         numbers outside of blocks, embedding and output layer: the last norm, say
+    """
+
+    vocabulary: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    tied: bool
+    positions: int
+    linears: tuple[Linear, ...]
+    block: float
+    outside: int
+
+    @classmethod
+    def of(cls, config: PreTrainedConfig) -> Shape:
+        """That of a configuration. Raises `UserError` for a model that cannot be built, or has no blocks."""
+        model, text = empty_model(config), text_config(config)
+        prefix, blocks = blocks_of(model, config)
+        layers = len(blocks)
+        found: dict[tuple[str, int, int], int] = {}
+        for name, (inputs, outputs) in linear_layers(model, config).items():
+            inside = name.removeprefix(f"{prefix}.").partition(".")[2]
+            found[inside, inputs, outputs] = found.get((inside, inputs, outputs), 0) + 1
+        linears = tuple(Linear(*key, share=count / layers) for key, count in found.items())
+        whole = sum(one.numel() for one in model.parameters())
+        in_blocks = sum(one.numel() for one in blocks.parameters())
+        embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+        tied = head is None or head.weight is embedding.weight
+        table = vocabulary_of(config) * int(text.hidden_size)
+        heads = int(getattr(text, "num_attention_heads", None) or 1)
+        return cls(
+            vocabulary=vocabulary_of(config),
+            hidden=int(text.hidden_size),
+            intermediate=int(
+                getattr(text, "intermediate_size", None) or max((one.outputs for one in linears), default=0)
+            ),
+            layers=layers,
+            heads=heads,
+            kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
+            head_dim=int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+            tied=tied,
+            positions=positions_of(config),
+            linears=linears,
+            block=in_blocks / layers,
+            outside=whole - in_blocks - table * (1 if tied else 2),
+        )
+
+    @property
+    def queries(self) -> int:
+        """Width of all query heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """Width of all key heads, which is that of the values."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def linear_numbers(self) -> int:
+        """Numbers in the linear layers of all blocks."""
+        return round(self.layers * sum(one.numbers for one in self.linears))
+
+    @property
+    def embedding(self) -> int:
+        """Numbers in the embedding."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def body(self) -> int:
+        """Numbers in all blocks and in what is outside of them and of both ends."""
+        return round(self.layers * self.block) + self.outside
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in the whole model."""
+        return self.body + self.embedding * (1 if self.tied else 2)
+
+    def adapter(self, rank: int) -> int:
+        """Numbers in a LoRA adapter of `rank` on all linear layers: rank (in + out) each."""
+        return round(self.layers * sum(rank * (one.inputs + one.outputs) * one.share for one in self.linears))

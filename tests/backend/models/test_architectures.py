@@ -1,0 +1,275 @@
+"""One suite for every architecture: a tiny random model of each is loaded, decoded, scored, trained, saved and resumed,
+and held against plain transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import (
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    PhiConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from backend.models.checks import check_base
+from backend.models.shape import Shape
+from backend.policies.adapters import export_adapter, load_versions, save_versions
+from backend.policies.logprobs import token_logps
+from backend.policies.prefix_tree import sampled_states
+from backend.policies.role_policies import RolePolicies
+from backend.training.algorithm.trajectory import Trajectory
+from backend.training.learning.role_trainer import RoleTrainer
+from backend.training.planning.dry_run import cut_to
+from cryptosentinel.llm.architecture import linear_names, random_model
+from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.engine import Completion, Request, Sampling
+from cryptosentinel.llm.local.engine import LocalEngine
+from cryptosentinel.llm.local.families import why_not
+from cryptosentinel.llm.nano import load_model, save_model, train_tokenizer
+from tests.standard_settings import lora_settings, trainer_settings
+
+VOCABULARY = 280
+ROLES = ("manager", "trader")
+SMALL: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 128, "initializer_range": 0.15, "bos_token_id": None, "eos_token_id": None,
+    "pad_token_id": None,
+}  # fmt: skip
+GATED: dict[str, Any] = {**SMALL, "intermediate_size": 48, "num_key_value_heads": 2}
+BY_LAYER: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
+    "llama": lambda: LlamaConfig(**GATED, rope_parameters=LLAMA3, tie_word_embeddings=True),
+    "mistral": lambda: MistralConfig(**GATED, sliding_window=6),
+    "qwen2": lambda: Qwen2Config(**GATED, **BY_LAYER),
+    "qwen3": lambda: Qwen3Config(**GATED, head_dim=16),
+    "gemma3": lambda: Gemma3TextConfig(**GATED, head_dim=8, sliding_window=6, query_pre_attn_scalar=8),
+    "gpt_neox": lambda: GPTNeoXConfig(**SMALL, intermediate_size=48),
+}
+MORE: dict[str, Callable[[], PreTrainedConfig]] = {
+    "llama, biases": lambda: LlamaConfig(**GATED, attention_bias=True, mlp_bias=True, hidden_act="gelu"),
+    "llama, yarn": lambda: LlamaConfig(**GATED, rope_parameters=YARN, head_dim=12),
+    "llama, dynamic": lambda: LlamaConfig(
+        **GATED, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    ),
+    "qwen3, windows": lambda: Qwen3Config(**GATED, head_dim=16, attention_bias=True, **BY_LAYER),
+    "gemma2": lambda: Gemma2Config(**GATED, head_dim=8, sliding_window=6, query_pre_attn_scalar=8),
+    "phi": lambda: PhiConfig(**SMALL, intermediate_size=48),
+    "gpt2": lambda: GPT2Config(
+        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=128, initializer_range=0.15,
+        bos_token_id=None, eos_token_id=None,
+    ),
+    "mixtral": lambda: MixtralConfig(**GATED, num_local_experts=4),
+}  # fmt: skip
+FAST = {"llama", "mistral", "qwen2", "qwen3", "llama, biases", "llama, yarn", "qwen3, windows"}
+every = pytest.mark.parametrize(
+    "kind", [*CONFIGS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE)], scope="module"
+)
+
+
+def lively(config: PreTrainedConfig) -> PreTrainedModel:
+    """A random model whose norms and biases are far from those of a fresh one."""
+    model = random_model(1, config)
+    rng = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng))
+    return model
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(["price up 1.5\nprice down 2.5\n"] * 20, vocab_size=VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def model(kind: str) -> PreTrainedModel:
+    return lively((CONFIGS | MORE)[kind]())
+
+
+@pytest.fixture
+def policies(model: PreTrainedModel) -> RolePolicies:
+    """Two roles, whose adapters do something."""
+    policies = RolePolicies(model, ROLES, lora=lora_settings(lora_rank=3, lora_alpha=6))
+    rng = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for role in ROLES:
+            for parameter in policies.trainable(role):
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng))
+    return policies
+
+
+def batch(seed: int = 0) -> tuple[Tensor, Tensor]:
+    """ids and mask (6, 14): two groups that begin alike, of different lengths."""
+    rng = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, VOCABULARY, (6, 14), generator=rng)
+    ids[:3, :8], ids[3:, :6] = ids[0, :8].clone(), ids[3, :6].clone()
+    mask = torch.zeros(6, 14, dtype=torch.bool)
+    mask[:, 8:12] = True
+    mask[::2, 12:] = True
+    return ids, mask
+
+
+def plain_logps(model: Any, ids: Tensor, mask: Tensor, temperature: float = 1.0) -> Tensor:
+    """Log-probs of the sampled tokens by the library's own forward pass, one conversation after the other."""
+    rows = []
+    for row, sampled in zip(ids, mask, strict=True):
+        logits = model(input_ids=row[None], use_cache=False).logits[0].float() / temperature
+        chosen = logits.log_softmax(-1)[:-1].gather(1, row[1:, None])[:, 0]
+        rows.append(torch.cat([torch.zeros(1), chosen]) * sampled)
+    return torch.stack(rows)
+
+
+@every
+def test_it_is_loaded_and_passes_every_check(
+    kind: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    save_model(tmp_path / "base", model, tokenizer)
+    loaded, _ = load_model(tmp_path / "base")
+    state = model.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in loaded.state_dict().items())
+    findings = check_base(tmp_path / "base")
+    assert [one.detail for one in findings.entries if one.state == "wrong"] == []
+    assert findings.fingerprint == RolePolicies(tmp_path / "base", ["manager"]).base_fingerprint
+    engines = next(one for one in findings.entries if one.what == "engines")
+    assert (engines.state == "ok") == (kind in FAST) == (why_not(model.config) is None)
+    assert ("decoded by transformers itself" in engines.detail) == (kind not in FAST)
+
+
+@every
+def test_greedy_decoding_is_generates_and_log_probs_are_the_models(
+    kind: str, model: Any, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    engine = LocalEngine(ChatCodec(tokenizer), model.config, dict.fromkeys(ROLES, model.state_dict()))
+    end = ChatCodec(tokenizer).end_of_turn
+    rng = torch.Generator().manual_seed(3)
+    prompts = [tuple(torch.randint(0, 250, (length,), generator=rng).tolist()) for length in (3, 9, 9, 14)]
+    greedy = engine.generate([Request("manager", ids, Sampling(0.0, 16), 1) for ids in prompts])
+    sampled = engine.generate([Request("trader", ids, Sampling(0.7, 16), seed) for seed, ids in enumerate(prompts)])
+    later = [
+        Request("manager", ids + one.ids + (7, 8), Sampling(0.0, 5), 1)
+        for ids, one in zip(prompts, greedy, strict=True)
+    ]
+    again = engine.generate(later)  # the next turn, from what was read before where that is kept
+    with torch.no_grad():
+        for ids, one in zip([*prompts, *(one.ids for one in later)], [*greedy, *again], strict=True):
+            limit = 16 if len(one.ids) > 5 or ids in prompts else 5
+            theirs = model.generate(
+                torch.tensor([ids]), max_new_tokens=limit, do_sample=False, eos_token_id=end, pad_token_id=0
+            )
+            assert theirs[0, len(ids) :].tolist() == list(one.ids)
+            check(model, ids, one, 1.0)
+        for ids, one in zip(prompts, sampled, strict=True):
+            check(model, ids, one, 0.7)
+
+
+def check(model: Any, prompt: tuple[int, ...], answer: Completion, temperature: float) -> None:
+    ids = torch.tensor([prompt + answer.ids])
+    mask = torch.arange(ids.shape[1])[None] >= len(prompt)
+    expected = plain_logps(model, ids, mask, temperature)[0, len(prompt) :]
+    torch.testing.assert_close(torch.tensor(answer.logps), expected, atol=2e-5, rtol=0)
+
+
+@every
+def test_log_probs_and_gradients_are_plain_transformers(kind: str, model: Any, policies: RolePolicies) -> None:
+    ids, mask = batch()
+    assert (sampled_states(model, ids, mask) is not None) == (kind in FAST), "the tree is used where it can be"
+    found = []
+    for scored in (lambda: policies.logps("manager", ids, mask, 0.8)[0],
+                   lambda: plain_logps(policies.activate("manager"), ids, mask, 0.8)):  # fmt: skip
+        own = policies.trainable("manager")
+        values = scored()
+        weights = torch.linspace(-1.0, 1.0, values.numel()).view(values.shape)
+        found.append((values.detach(), torch.autograd.grad((weights * values).sum(), own)))
+    (value, gradient), (expected, expected_gradient) = found
+    torch.testing.assert_close(value, expected, atol=2e-5, rtol=0)
+    scale = max(float(one.abs().max()) for one in expected_gradient)
+    for one, other in zip(gradient, expected_gradient, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5 * max(1.0, scale), rtol=0)
+    alone = token_logps(model, ids[:1], mask[:1])[0]  # nothing to share: a plain pass
+    torch.testing.assert_close(alone, plain_logps(model, ids[:1], mask[:1]), atol=2e-5, rtol=0)
+
+
+@every
+def test_adapters_answer_merged_saved_and_switched_off(
+    kind: str, model: Any, policies: RolePolicies, tmp_path: Path
+) -> None:
+    ids, mask = batch(1)
+    shape = policies.shape("manager")
+    assert shape is not None and shape.lora_targets == linear_names(model.config)
+    merged = random_model(0, model.config)
+    merged.load_state_dict(policies.merged_state("manager"))
+    with torch.no_grad():
+        with_adapter, base = policies.logps("manager", ids, mask)[0], plain_logps(model, ids, mask)
+        torch.testing.assert_close(plain_logps(merged, ids, mask), with_adapter, atol=5e-5, rtol=1e-4)
+        torch.testing.assert_close(policies.reference_logps("manager", ids, mask), base, atol=2e-5, rtol=0)
+        assert (with_adapter - base).abs().max() > 0.05, "an adapter that moves nothing would show nothing"
+    save_versions(policies, tmp_path / "kept", "run", 1)
+    fresh = RolePolicies(model, ROLES, lora=lora_settings(lora_rank=3, lora_alpha=6))
+    load_versions(fresh, tmp_path / "kept")
+    assert [fresh.version(role) for role in ROLES] == [policies.version(role) for role in ROLES]
+    export_adapter(policies, "manager", tmp_path / "peft")
+    theirs = PeftModel.from_pretrained(random_copy(model), str(tmp_path / "peft")).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(plain_logps(theirs, ids, mask), with_adapter, atol=5e-5, rtol=1e-4)
+
+
+def random_copy(model: Any) -> Any:
+    copied = random_model(0, model.config)
+    copied.load_state_dict(model.state_dict())
+    return copied
+
+
+@every
+def test_a_training_step_that_is_resumed_has_the_same_bits(
+    kind: str, model: Any, make: Callable[..., Trajectory], tmp_path: Path
+) -> None:
+    spoken = [make(seed, prompt=6) for seed in range(4)]
+    settings, shape = trainer_settings(minibatches=2), lora_settings(lora_rank=2)
+
+    def trained(steps: int, folder: Path | None = None) -> RolePolicies:
+        policies = RolePolicies(model, ["manager"], lora=shape)
+        trainer = RoleTrainer(policies, "manager", settings)
+        if folder is not None:
+            policies.load(folder)
+            trainer.load(folder / "trainer")
+        for _ in range(steps):
+            trainer.step(spoken, [1.0, -1.0, 0.5, -0.5], [0.25] * 4)
+        policies.save(tmp_path / f"after-{steps}")
+        trainer.save(tmp_path / f"after-{steps}" / "trainer")
+        return policies
+
+    whole, half = trained(2), trained(1)
+    resumed = trained(1, tmp_path / "after-1")
+    assert resumed.version("manager") == whole.version("manager") != half.version("manager")
+
+
+@every
+def test_its_numbers_are_counted_on_the_model(kind: str, model: Any) -> None:
+    shape = Shape.of(model.config)
+    assert shape.parameters == sum(one.numel() for one in model.parameters())
+    policies = RolePolicies(model, ["manager"], lora=lora_settings(lora_rank=4))
+    assert shape.adapter(4) == sum(one.numel() for one in policies.trainable("manager"))
+    cut = random_model(0, cut_to(model.config, 1))
+    assert sum(one.numel() for one in cut.parameters()) < shape.parameters
