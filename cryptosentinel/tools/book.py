@@ -23,7 +23,7 @@ MOST_POSITIONS = 32  # of one answer
 class BookEntry(Arguments):
     """What the book would hold of one coin."""
 
-    symbol: str = Field(max_length=24)
+    symbol: str = Field(max_length=24, description="the coin")
     exposure: float = Field(ge=-10, le=10, description="signed fraction of the equity, short below 0")
 
 
