@@ -54,6 +54,15 @@ def test_what_a_preset_takes_is_known(name: str, model: str) -> None:
     assert not any(need.part.startswith("engine:") for need in together.needs)  # vLLM merges nothing
 
 
+def test_the_preset_of_a_24_gb_gpu_fits_into_one() -> None:
+    config = load_config("gpu_24gb")
+    shape = Shape.of(architecture_of(config.training, config.nano))
+    plan = plan_of(config, shape, "cuda")
+    card, served = 24 * 10**9, server(shape, plan).total
+    assert plan.shared and served < config.engine.gpu_share * card
+    assert estimate(shape, plan).total - served < (1.0 - config.engine.gpu_share) * card
+
+
 def test_a_larger_model_takes_more() -> None:
     totals = []
     for name in REAL:
