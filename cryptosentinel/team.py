@@ -257,7 +257,10 @@ class _DecisionSession:
             self._listed(role, coins) if team.settings.schemas_in_prompt else (),
         )
         types, turns, sampling = role.argument_types(), role.turns(len(context.symbols)), self._sampling(role)
+        called: set[tuple[str, str]] = set()
         for turn in range(turns):
+            if full and turn == turns - 1:  # nothing else could still help
+                tools = tuple(tool for tool in tools if tool["function"]["name"] == role.answer.name)
             obstacle = self._obstacle(conversation, sampling.max_tokens)
             if obstacle is not None:
                 return conversation.finish(asked, None, obstacle)
@@ -281,13 +284,19 @@ class _DecisionSession:
             if call.name == role.answer.name:
                 return conversation.finish(asked, call.arguments.model_dump(exclude_none=True), None)
             run = role.tool(call.name).run
-            if run is not None:
+            wanted = (call.name, call.arguments.model_dump_json())
+            if full and wanted in called:  # small models ask the same again and again
+                result: dict[str, Any] = {"note": f"you have this result already; call {role.answer.name}"}
+            elif run is not None:
                 left = self.budget.remaining() if self.budget else {}
                 result = run(replace(context, budget=left) if left else context, call.arguments)
             elif isinstance(call.arguments, AskSeveral):
                 result = yield from self.delegate_all(call.arguments)
             else:
                 result = yield from self.delegate(call)
+            called.add(wanted)
+            if full and turn == turns - 2:
+                result = {**result, "last_turn": f"call {role.answer.name} now"}
             conversation.add_tool_response(result, tool=call.name)
         return conversation.finish(asked, None, f"no_answer: no {role.answer.name} within {turns} turns")
 

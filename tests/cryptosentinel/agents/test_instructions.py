@@ -9,12 +9,13 @@ from cryptosentinel.agents.registry import MANAGER, ROLES, team_of
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team, TeamDecision
 from cryptosentinel.tools.context import ToolContext
 from tests.standard_limits import guard_limits
-from tests.team_scenes import account_in, codec, standard_team, synthetic
+from tests.team_scenes import SayingEngine, account_in, ask, codec, decide, standard_team, submit, synthetic
 
 
 def decided(prompts: str, bar: int) -> TeamDecision:
@@ -84,3 +85,21 @@ def test_the_example_is_a_valid_answer(key: str) -> None:
 def test_a_coin_that_is_not_masked_is_named_in_the_example() -> None:
     context = in_context(masked=False)
     assert '"symbol": "AAAUSDT"' in instructions(MANAGER, context) and '"C1"' not in instructions(MANAGER, context)
+
+
+def test_the_last_turn_is_for_the_answer_and_what_was_asked_before_is_not_told_again() -> None:
+    again = render_call("get_regime", {})
+    full, short = ([again] * 14 for _ in range(2))
+    heard = {}
+    for prompts, spoken in (("full", full), ("short", short)):
+        engine = SayingEngine({"manager": [ask("market_analyst"), submit()], "market_analyst": spoken})
+        decide(engine, prompts=prompts, schemas_in_prompt=True)
+        heard[prompts] = [request for request in engine.requests if request.role == "market_analyst"]
+    offered = [[tool["function"]["name"] for tool in request.tools] for request in heard["full"]]
+    assert offered[-1] == ["submit_analysis"] and all(len(names) > 8 for names in offered[:-1])
+    results = [turn["content"] for turn in codec().messages(heard["full"][-1].ids) if turn["role"] == "tool"]
+    assert "volatility" in results[0]
+    assert results[1:-1] == ['{"note": "you have this result already; call submit_analysis"}'] * (len(results) - 2)
+    assert results[-1].endswith('"last_turn": "call submit_analysis now"}')
+    assert len({tuple(len(request.tools) for request in heard["short"])}) == 1  # nano's turns are as they were
+    assert "already" not in codec().decode(list(heard["short"][-1].ids))
