@@ -86,7 +86,7 @@ def test_what_is_wrong_is_shown_and_ends_with_2(run: Run, team: Path) -> None:
     result = run("check", "runs/sft")
     assert result.code == 2
     assert "wrong base: tokenizer: runs/sft/nano holds no tokenizer.json: save" in result.out
-    assert "error: runs/sft: 1 of 12 checks failed" in result.err
+    assert "error: runs/sft: 1 of 13 checks failed" in result.err
     result = run("check", "nowhere")
     assert result.code == 2 and "there is no model folder nowhere" in result.out
 

@@ -160,7 +160,7 @@ def test_what_a_team_spent_has_a_new_name() -> None:
     role = {"calls": 1, "tokens": 7, "seconds": 0.5, "money": 2.0}
     spent = {**role, "roles": {"manager": role}, "exhausted": 1, "engine": {}}
     document = BacktestDocument.from_json({**FORMER["backtest"], "thinking": spent}, "test")
-    assert document.inference is not None and document.inference.model_dump() == spent
+    assert document.inference is not None and document.inference.model_dump() == spent | {"priced": True}
     start = FORMER["backtest"]["equity"][0]
     assert document.return_after_inference == pytest.approx(document.total_return - 2.0 / start)
 

@@ -73,7 +73,7 @@ def test_what_is_absent_stays_absent(tmp_path_factory: pytest.TempPathFactory, h
     [
         ("1d", "1h bars do not consist of 1d bars"),
         ("5m", "no 5m bars of A, B between"),
-        ("2h", "unknown timeframe '2h'"),
+        ("7h", "unknown timeframe '7h'"),
     ],
 )
 def test_what_cannot_be_made_is_refused(timeframe: str, message: str, tmp_path: Path) -> None:

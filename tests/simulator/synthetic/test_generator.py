@@ -224,7 +224,7 @@ def test_a_simple_reader_predicts_the_next_day_under_edge_and_not_without() -> N
         ({"symbols": ()}, "symbols"),
         ({"symbols": ("A", "A")}, "distinct"),
         ({"timeframe": "7h"}, "unknown timeframe"),
-        ({"start": 1}, "whole multiple"),
+        ({"start": 1}, "the open of a bar of 4h"),
         ({"news_accuracy": 1.5}, "between 0 and 1"),
         ({"tail_freedom": 2.0}, "above 2"),
         ({"storm_variance": 5.0}, "storm_share"),
