@@ -30,7 +30,6 @@ _COUNTED = 20_000  # records, whose part of the indexes takes some 40 MB
 # The same of writing, which takes more than twice that. Each opening leaves a table file, and from the fourth on the
 # engine merges them in memory: hence no more than three of them, which are merged once, however large the store.
 _WRITTEN_BYTES, _FILES = 32_000_000, 3
-_OPENINGS = 8  # after which the engine has merged what it is going to merge
 
 Row = dict[str, Any]
 OnCopied = Callable[[str, int, int], None]  # what, done, total
@@ -88,7 +87,6 @@ def copy_store(source: Store, target: Path, on_copied: OnCopied, identity: str |
             copied += of_run
         if identity is not None:
             copy.adopt_identity(identity)
-    _settle(target)
     _verify(target, written, copied, on_copied)
     return dict(copied)
 
@@ -174,13 +172,6 @@ def _refuse_less(source: Store, run: str, there: Counter[str], copied: Counter[s
     """Raises `StoreError` if other numbers of records were copied than a run had, and nobody has changed it since."""
     if copied != there and _counted(source, run) == there:
         raise StoreError(f"run {run} has {there.total()} records, of which {copied.total()} were copied: start again")
-
-
-def _settle(target: Path) -> None:
-    """Let the engine merge its table files now, and not when the store is next used: that takes a moment and about 1.3
-    times their size in memory."""
-    for _ in range(_OPENINGS):
-        Store.open(target, exclusive=True).close()
 
 
 def _verify(target: Path, written: list[tuple[Page, bytes]], copied: Counter[str], on_copied: OnCopied) -> None:
