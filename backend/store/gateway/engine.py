@@ -6,6 +6,8 @@ that of its sender. While the engine works, other threads of the process go on: 
 
 from __future__ import annotations
 
+import gc
+import os
 import secrets
 import threading
 from collections.abc import Callable
@@ -21,6 +23,10 @@ from backend.store.gateway.rpc_messages import request
 NAMESPACE = "cryptosentinel"
 DATABASE = "main"
 _READER = "gateway_reader"
+
+# A forked child has none of the engine's threads. To drop an engine of its parent there would wait for them for ever,
+# and Python drops whatever it finds to be garbage: so all that the parent had stays.
+os.register_at_fork(after_in_child=gc.freeze)
 
 # Is called with each request that the engine has answered and with the answer, before its sender gets it.
 OnAnswer = Callable[[bytes, bytes], None]
