@@ -175,6 +175,7 @@ def test_a_forked_child_finds_its_own_way_and_keeps_nothing_held(tmp_path: Path)
                 time.sleep(30)  # and outlives what its parent does with the folder
             finally:
                 os._exit(code)
+        os.close(write)  # so that the end of a child that failed is the end of the pipe
         assert os.read(read, 1) == b"x"
         store.add_metrics("r", 2, {"of the parent": 1.0})
         assert [one.step for one in store.metrics("r")] == [1, 2]
