@@ -1,0 +1,1 @@
+"""Live market data: what a session sees of an exchange, and exchanges to test with."""

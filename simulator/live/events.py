@@ -1,0 +1,126 @@
+"""What a feed says: immutable events, each with two times.
+
+`at` is when it happened, by the exchange's clock; `known_at` is when the session got to know it, by the session's own.
+All ordering uses `known_at`. Times are integer milliseconds since the epoch, UTC. Prices are in quote currency,
+quantities in base units, rates are fractions.
+
+An event says what was received and nothing else: a feed neither fills gaps with invented bars, nor leaves out what came
+twice or late. The session counts those, and the store keeps them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from simulator.errors import DataError
+
+# What a feed tells of itself.
+#   connected, disconnected: the stream. reconnected: after a disconnection; what happened between is backfilled.
+#   gap: the exchange has no data for a time that is over (maintenance, an outage); nothing more will come of it.
+#   stale: the stream is open and says nothing (a hung connection).
+#   rate_limit, server_error, dns, clock_skew: why a request failed, or that the clocks differ.
+#   malformed: a message that could not be read; it is dropped.
+#   end: no more events will come. Only recorded data has one.
+NoticeKind = Literal[
+    "connected", "disconnected", "reconnected", "gap", "stale", "rate_limit", "server_error", "dns", "clock_skew",
+    "malformed", "end",
+]  # fmt: skip
+NOTICE_KINDS: tuple[NoticeKind, ...] = get_args(NoticeKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Candle:
+    """A bar that is complete; `at` is its close, `open_time + interval`. A feed sends no bar that may still change.
+
+    Raises:
+        DataError: a bar that no market can have: a price that is not above 0, a high below or a low above the others,
+            a negative volume, a close that is not after the open.
+    """
+
+    symbol: str
+    open_time: int
+    open: float
+    high: float
+    low: float
+    close: float
+    volume: float
+    at: int
+    known_at: int
+
+    def __post_init__(self) -> None:
+        prices = (self.open, self.high, self.low, self.close)
+        whole = all(math.isfinite(price) and price > 0.0 for price in prices) and math.isfinite(self.volume)
+        if not (whole and self.low <= min(prices) and self.high >= max(prices) and self.volume >= 0.0):
+            raise DataError(f"a bar of {self.symbol} is impossible: {prices}, volume {self.volume}.")
+        if self.at <= self.open_time:
+            raise DataError(f"a bar of {self.symbol} closes at {self.at}, not after its open at {self.open_time}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Trade:
+    """A trade of anybody. `taker` is the side that took; `id` is the exchange's, empty where it has none."""
+
+    symbol: str
+    price: float
+    quantity: float
+    taker: Literal["buy", "sell"]
+    id: str
+    at: int
+    known_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookTop:
+    """The best bid and ask. Raises `DataError` for a price that is not above 0, or a bid that is not below the ask."""
+
+    symbol: str
+    bid: float
+    bid_size: float
+    ask: float
+    ask_size: float
+    at: int
+    known_at: int
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.bid < self.ask < math.inf:
+            raise DataError(f"the book of {self.symbol} is crossed or has no price: bid {self.bid}, ask {self.ask}.")
+
+    @property
+    def half_spread(self) -> float:
+        """Half the distance of bid and ask, as a fraction of the mid price."""
+        return (self.ask - self.bid) / (self.ask + self.bid)
+
+
+@dataclass(frozen=True, slots=True)
+class Funding:
+    """A settlement of a perpetual that has happened: longs pay `rate` times notional at `at`. No forecast."""
+
+    symbol: str
+    rate: float
+    at: int
+    known_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The feed is there and time has passed to `known_at`; sent at least every second of the feed's clock while nothing
+    else comes, so that a session knows silence from a stream that hangs."""
+
+    at: int
+    known_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What the feed tells of itself, see `NoticeKind`; `symbol` is empty where it concerns all of them."""
+
+    kind: NoticeKind
+    symbol: str
+    detail: str
+    at: int
+    known_at: int
+
+
+FeedEvent = Candle | Trade | BookTop | Funding | Heartbeat | Notice
