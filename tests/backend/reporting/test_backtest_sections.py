@@ -17,7 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from backend.config import load, schema
 from backend.decisions.backtest_document import StoredBacktest
-from backend.decisions.document import GuardClamp
+from backend.decisions.document import GuardClamp, LaterClamp
 from backend.reporting import labels, trade_charts
 from backend.reporting.backtest_sections import sections, tiles
 from backend.reporting.blocks import Missing, Picture, Table
@@ -25,10 +25,11 @@ from backend.reporting.market_reload import MarketReload, candles, market_of, re
 from backend.reporting.report import all_facts, render, write_report
 from backend.reporting.result_stats import rolling_sharpe
 from backend.reporting.run_summary import RunSummary, WindowResult, summarise
-from backend.reporting.trade_sections import candles_section, settings_block, trades_section
+from backend.reporting.trade_sections import candles_section, loss_limits_block, settings_block, trades_section
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from simulator.errors import UserError
+from simulator.market.timeframes import DAY_MS, format_time
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.backend.reporting.test_report import EVIL, Page
@@ -226,6 +227,42 @@ def test_what_was_withheld_stands_in_page_and_document(summary: RunSummary) -> N
     gone = all_facts(clamped, GONE)["backtest"]
     assert gone["withheld"] is None and "the data is gone" in gone["withheld_problem"]
     assert "what it was worth needs the run's data again" in Page(render(clamped, GONE)).text
+
+
+def test_the_loss_limits_that_were_reached_and_the_busiest_day_are_shown(window: WindowResult) -> None:
+    own, guard = window.main_result, {"guard": {"daily_loss": 0.05, "max_drawdown": 0.2, "max_daily_turnover": 4.0}}
+    days = (own.times[-1] - own.times[0]) / DAY_MS
+    fills = sorted(own.fills, key=lambda fill: fill.time)
+
+    def before(time: int) -> float:
+        return [equity for close, equity in zip(own.times, own.equity, strict=True) if close <= time][-1]
+
+    busiest = max(
+        sum(abs(one.quantity) * one.price for one in fills if last.time - DAY_MS < one.time <= last.time)
+        / before(last.time)
+        for last in fills
+    )
+    table = loss_limits_block(window, guard)
+    assert {row.label: row.values["value"] for row in table.rows} == {
+        "Loss limits": "none was reached (daily_loss 5%, max_drawdown 20%)",
+        "Traded on an average day": f"{own.metrics['turnover'] / days:.2f} times the equity",
+        "Traded in the busiest 24 hours": f"{busiest:.2f} times the equity; the limit is 4",
+    }
+    every = window.decisions[window.main]
+    first, second = every[0], every[-1]
+    of_a_coin = GuardClamp(rule="max_drawdown", symbol="AAAUSDT", asked=2.0, allowed=0.0, detail="one order")
+    later = LaterClamp(rule="daily_loss", symbol="", asked=0.0, allowed=0.0, detail="lost 6 %", time=first.time + 1)
+    of_all = GuardClamp(rule="shutdown", symbol="", asked=0.0, allowed=0.0, detail="for good")
+    decisions = [
+        replace(first, document=first.document.model_copy(update={"later": (later,), "clamps": (of_a_coin,)})),
+        replace(second, document=second.document.model_copy(update={"clamps": (of_all,)})),
+    ]
+    reached = loss_limits_block(replace(window, decisions={window.main: decisions}), {})
+    assert [(row.label, row.values["value"]) for row in reached.rows[:2]] == [
+        (f"{format_time(later.time)} UTC", "daily_loss: lost 6 %"),
+        (f"{format_time(second.time)} UTC", "shutdown: for good"),
+    ]
+    assert "limit" not in reached.rows[-1].values["value"], "a record without settings has no limits to compare with"
 
 
 def test_untrusted_names_stay_text(summary: RunSummary) -> None:

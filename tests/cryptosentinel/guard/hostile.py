@@ -112,12 +112,15 @@ def episode(seed: int, summary: Summary) -> None:
         impact=impact,
         participation=participation,
         latency_bars=int(rng.choice([0, 0, 1, 2])),
+        latency_ms=int(rng.choice([0, 0, 250, market.interval // 2, market.interval + 1])),
     )
+    most_thinking = int(rng.choice([0, 0, 5_000, 2 * market.interval]))
+    most_late = costs.latency_bars - (-(costs.latency_ms + most_thinking) // market.interval)
     limits = _limits(rng)
     exchange = Exchange(market, FIRST, costs=costs, max_leverage=10.0, stop=FIRST + BARS + 1, venue=Venue(rules=rules))
     guard, every = Guard(limits), int(rng.choice([1, 1, 2, 4]))
     summary.episodes += 1
-    state = _Seen(costs.latency_bars)
+    state = _Seen(most_late)
     for number in range(BARS):
         view, account = market.view(exchange.index), exchange.account()
         if account.liquidated or account.equity <= 0.0:
@@ -138,7 +141,9 @@ def episode(seed: int, summary: Summary) -> None:
             if clamp.rule == "guard_error":
                 summary.breaches.append(f"{where}: {clamp.detail}")
         for request in requests:
-            exchange.submit(request)
+            # Only what a team decided took thinking: withdrawals and what the guard does between decisions did not.
+            thinks = number % every == 0 and isinstance(request, Order)
+            exchange.submit(request, int(rng.integers(most_thinking + 1)) if thinks else 0)
         summary.flattened += sum(clamp.symbol == "" for clamp in clamps)
         state.look(guard, limits, view, account, where, summary)
         sent = exchange.account()
