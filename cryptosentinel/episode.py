@@ -1,10 +1,14 @@
-"""A backtest by the team: decide, fill, and on to the next decision, until the window ends."""
+"""A window decided by the team: decide, fill, and on to the next decision, until it ends.
+
+Whether the window is history or goes on now is not known here: a backtest is one `TradingSession`, a paper session
+another.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from cryptosentinel.agents.manager import Decision, Position
 from cryptosentinel.agents.market_analyst import ROLE as MARKET_ANALYST
@@ -13,15 +17,50 @@ from cryptosentinel.conversation.budget import Budget, Ledger
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.conversation.memory import Direction, Memory, OpenDecision, direction_of
 from cryptosentinel.guard.guard import Guard
-from cryptosentinel.guard.limits import GuardLimits
+from cryptosentinel.guard.limits import Clamp, GuardLimits
 from cryptosentinel.team import AgentTask, Team, TeamDecision, derive_seed
-from simulator.backtest.run import BacktestResult, BacktestRun
+from simulator.backtest.run import BacktestResult, Watch, Window
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order, OrderRequest
 from simulator.market.market import MarketView
 
 # Seconds that every decision takes, or "measured": those that its answers were waited for.
 ThinkingTime = float | Literal["measured"]
+
+
+class TradingSession(Protocol):
+    """An account in a market that stands at a bar's close, and goes on when it is told what to submit there."""
+
+    @property
+    def index(self) -> int:
+        """The bar at whose close it stands."""
+
+    @property
+    def window(self) -> Window:
+        """Where it began and how often it is decided; a session that goes on now has no end yet."""
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is decided any more."""
+
+    def view(self) -> MarketView:
+        """The market as it is known at this close."""
+
+    def account(self) -> AccountView:
+        """The account at this close."""
+
+    def watched_by(self, watch: Watch) -> None:
+        """Called once, before anything else: `apply` asks `watch` at each close between two decisions, and submits what
+        it gives. A session that was left between two decisions goes on to the next one here."""
+
+    def late_ms(self, thought_ms: int) -> int:
+        """How long after this close orders are sent whose decisions took `thought_ms` so far."""
+
+    def apply(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
+        """Submit `requests`, each late by its time, and advance to the next decision or the end."""
+
+    def result(self) -> BacktestResult:
+        """What came of it so far."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +78,13 @@ class EpisodeResult:
 
 def play(
     team: Team,
-    run: BacktestRun,
+    run: TradingSession,
     limits: GuardLimits,
     seed: int,
     *,
+    guard: Guard | None = None,
     on_decision: Callable[[int], None] | None = None,
+    on_clamps: Callable[[int, Sequence[Clamp]], None] | None = None,
     memory: Memory | None = None,
     budget: Budget | None = None,
     decisions: list[tuple[int, TeamDecision]] | None = None,
@@ -51,6 +92,8 @@ def play(
 ) -> AgentTask[EpisodeResult]:
     """Let the team trade `run` to its end. `on_decision` gets the bars that are done. Between the decisions the guard
     looks at every bar: it closes the account past a loss limit, and sends what it held back once there is room.
+    `on_clamps` gets what it did there, with the bar. `guard` is one of these `limits` that goes on, such as one whose
+    state was restored; by default a fresh one.
 
     The manager decides on one coin at a time, each with 1/S of the equity to itself; with `portfolio` in the team's
     settings on all of them in one conversation. If the team's settings show lessons, it begins with `memory`, or an
@@ -62,7 +105,7 @@ def play(
     each sends its orders as soon as it is taken. A measured time is that of the answers themselves: a cassette gives
     those of its recording, so that a replay trades as the run did.
     """
-    guard, ledger = Guard(limits), Ledger(budget or Budget())
+    guard, ledger = guard or Guard(limits), Ledger(budget or Budget())
     decisions = [] if decisions is None else decisions
     liquidated_at: int | None = None
     remembers = (memory if memory is not None else Memory()) if team.settings.memory else None
@@ -72,7 +115,9 @@ def play(
 
     def watch(view: MarketView, account: AccountView) -> Sequence[OrderRequest]:
         requests, clamps = guard.watch(view, account)
-        for clamp in clamps:
+        if clamps and on_clamps is not None:
+            on_clamps(view.index, clamps)
+        for clamp in clamps if newest else ():  # a resumed session has no decision yet
             of_symbol = newest.get(clamp.symbol, next(iter(newest.values())))
             of_symbol.later.append((view.index, clamp))
         return requests
@@ -103,11 +148,12 @@ def play(
             )
             seconds = decision.usage.seconds if thinking_time == "measured" else thinking_time
             thought += round(1000.0 * seconds)
-            decision = replace(decision, thinking_ms=thought)
+            late_by = run.late_ms(thought)
+            decision = replace(decision, thinking_ms=late_by)
             decisions.append((view.index, decision))
             newest |= dict.fromkeys(symbols, decision)
             orders += decision.orders
-            late += [thought] * len(decision.orders)
+            late += [late_by] * len(decision.orders)
             if remembers is not None:
                 for open_decision in _open_decisions(team, decision, view, account, symbols, share, earned):
                     remembers.note(open_decision)
@@ -129,7 +175,7 @@ def play(
     return EpisodeResult(run.result(), decisions, liquidated_at, remembers, ledger)
 
 
-def _settled(memory: Memory, run: BacktestRun) -> dict[str, float]:
+def _settled(memory: Memory, run: TradingSession) -> dict[str, float]:
     """Settle the open decisions of `memory` at this close; returns the net profit of each coin in the run so far."""
     view = run.view()
     earned = dict.fromkeys(view.symbols, 0.0)

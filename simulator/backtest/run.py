@@ -182,6 +182,11 @@ class BacktestRun:
         """From now on `apply` asks `watch` at each close between two decisions, and submits what it gives."""
         self._watch = watch
 
+    def late_ms(self, thought_ms: int) -> int:
+        """How long after this close orders are sent whose decisions took `thought_ms`: a backtest waits for nothing
+        else."""
+        return thought_ms
+
     def apply(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
         """`submit` and advance to the next decision or the end; once `done` the requests are only rejected."""
         self.submit(requests, thinking_ms)
@@ -221,28 +226,7 @@ class BacktestRun:
 
     def result(self) -> BacktestResult:
         """The result so far: of the whole window when `done`, else up to the present bar."""
-        exchange, market, start = self._exchange, self.market, self.window.start
-        rows = slice(start, exchange.index + 1)
-        times = market.open_time[rows] + market.interval
-        equity, exposure = exchange.equity_curve(), exchange.exposure_curve()
-        fills = exchange.fills
-        trades = trades_of(exchange.ledger, exchange.account().mark, int(times[-1]), exchange.index)
-        traded = sum(abs(fill.quantity) * fill.price for fill in fills)
-        costs = exchange.paid()
-        return BacktestResult(
-            symbols=market.symbols,
-            start=start,
-            decisions=Window(start, exchange.index, self.window.decide_every).decisions if len(times) > 1 else 0,
-            times=times,
-            equity=equity,
-            exposure=exposure,
-            fills=tuple(fills),
-            trades=tuple(with_excursions(trades, market)),
-            rejections=tuple(exchange.rejections),
-            costs=costs,
-            metrics=compute(equity, market.interval, exposure, trades, traded, costs),
-            absent_bars=int((~market.present[start + 1 : exchange.index + 1]).sum()),
-        )
+        return result_of(self._exchange, self.window.start, self.window.decide_every)
 
 
 class AccountAtClose:
@@ -268,6 +252,32 @@ _set_run: Callable[[AccountAtClose, BacktestRun], None] = vars(AccountAtClose)["
 _close_of: Callable[[AccountAtClose], int] = vars(AccountAtClose)["_index"].__get__
 _set_close: Callable[[AccountAtClose, int], None] = vars(AccountAtClose)["_index"].__set__
 del AccountAtClose._run, AccountAtClose._index  # type: ignore[attr-defined]  # slots are attributes
+
+
+def result_of(exchange: Exchange, start: int, decide_every: int) -> BacktestResult:
+    """What came of an account between the closes of bar `start` and of the bar at which its exchange stands."""
+    market = exchange.market
+    rows = slice(start, exchange.index + 1)
+    times = market.open_time[rows] + market.interval
+    equity, exposure = exchange.equity_curve(), exchange.exposure_curve()
+    fills = exchange.fills
+    trades = trades_of(exchange.ledger, exchange.account().mark, int(times[-1]), exchange.index)
+    traded = sum(abs(fill.quantity) * fill.price for fill in fills)
+    costs = exchange.paid()
+    return BacktestResult(
+        symbols=market.symbols,
+        start=start,
+        decisions=Window(start, exchange.index, decide_every).decisions if len(times) > 1 else 0,
+        times=times,
+        equity=equity,
+        exposure=exposure,
+        fills=tuple(fills),
+        trades=tuple(with_excursions(trades, market)),
+        rejections=tuple(exchange.rejections),
+        costs=costs,
+        metrics=compute(equity, market.interval, exposure, trades, traded, costs),
+        absent_bars=int((~market.present[start + 1 : exchange.index + 1]).sum()),
+    )
 
 
 def fit(strategy: Strategy, view: MarketView) -> None:

@@ -86,6 +86,7 @@ class Exchange:
         self.ledger: list[LedgerEntry] = []
         self.rejections: list[Rejection] = []
         self._first = index + 1
+        self._tape_first = self._first  # the market's bar in row 0 of the tape
         self._tape, self._per_bar = market_tape(market, self._first, self.stop + 1, self.costs, self.venue)
         self._interval = market.interval // self._per_bar  # of a row of the tape, ms
         kinds = [kind_of(symbol, market, self.venue) for symbol in market.symbols]
@@ -270,8 +271,10 @@ class Exchange:
     def step(self, bars: int = 1) -> int:
         """Advance by `bars`, at most to `stop`, where orders that still wait are rejected. Returns the bars taken."""
         count = min(self.index + bars, self.stop) - self.index
-        begin = (self.index + 1 - self._first) * self._per_bar
+        begin = (self.index + 1 - self._tape_first) * self._per_bar
         end = begin + count * self._per_bar
+        before = (self._tape_first - self._first) * self._per_bar  # rows of the curves
+        equity, notional = self._equity[:, before:], self._notional[:, before:]
         targets = self._due_targets(begin, end)
         needed = at.log_rows(self._state)
         if needed > len(self._log.rows):
@@ -280,8 +283,8 @@ class Exchange:
         while row < end:
             due = targets[:, row - begin :] if targets.shape[1] else targets
             row = kernel.advance(
-                self._tape, self._terms, self._state, self._log, row, end, self._first * self._per_bar,
-                needed, due, self._equity, self._notional,
+                self._tape, self._terms, self._state, self._log, row, end, self._tape_first * self._per_bar,
+                needed, due, equity, notional,
             )  # fmt: skip
             if self._log.used[0]:
                 self._read_log()
@@ -315,7 +318,7 @@ class Exchange:
         """(1, rows, S): the targets that become active in these rows of the tape; no rows without any."""
         if not self._targets:
             return kernel.NO_TARGETS
-        offset = self._first * self._per_bar + begin
+        offset = self._tape_first * self._per_bar + begin
         due = [entry for entry in self._targets if entry[0] - offset < end - begin]
         if not due:
             return kernel.NO_TARGETS
