@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -40,10 +40,26 @@ def connect(exchange: str, market: MarketType, url: str = "") -> Any:
     Raises:
         UserError: no such exchange, or a URL that cannot be used.
     """
-    if exchange not in ccxt.exchanges:
-        near = [name for name in ccxt.exchanges if name.startswith(exchange[:3])][:6]
-        raise UserError(f"'{exchange}' is no exchange of ccxt; {'near: ' + ', '.join(near) if near else 'try binance'}")
+    check_exchange(exchange, ccxt.exchanges)
     client = getattr(ccxt, exchange)({"enableRateLimit": True})
+    aim(client, market, url)
+    # A proxy of the environment is for the world outside, not for a server that was named.
+    client.session.trust_env = not url
+    return client
+
+
+def check_exchange(exchange: str, there: Sequence[str]) -> None:
+    """Raise `UserError` where `exchange` is none of the ids `there`, and name those near it."""
+    if exchange not in there:
+        near = [name for name in there if name.startswith(exchange[:3])][:6]
+        raise UserError(f"'{exchange}' is no exchange of ccxt; {'near: ' + ', '.join(near) if near else 'try binance'}")
+
+
+def aim(client: Any, market: MarketType, url: str) -> None:
+    """Let `client` (ccxt's, of either kind) fetch the markets in use only, and ask the server `url` where one is named.
+
+    Raises `UserError` for a URL that cannot be used.
+    """
     fetched = client.options.get("fetchMarkets")
     if isinstance(fetched, dict) and isinstance(fetched.get("types"), list):
         wanted = [kind for kind in fetched["types"] if kind in ({"spot"} if market == "spot" else {"swap", "linear"})]
@@ -58,9 +74,6 @@ def connect(exchange: str, market: MarketType, url: str = "") -> Any:
         if "@" in target.netloc:
             raise UserError("the URL names a user; public data needs none, so leave out what stands before the '@'")
         client.urls["api"] = _moved(client.urls["api"], target)
-    # A proxy of the environment is for the world outside, not for a server that was named.
-    client.session.trust_env = not url
-    return client
 
 
 class NotPublic(DataError):
@@ -138,7 +151,7 @@ class Client:
 
     def _inspect(self, response: Any, *_: Any, **__: Any) -> None:
         """Sees every HTTP response before ccxt does, which keeps neither the status nor an unreadable body."""
-        self._answer = _Answer(response.status_code, _seconds(response.headers.get("Retry-After")))
+        self._answer = _Answer(response.status_code, seconds_to_wait(response.headers.get("Retry-After")))
         if response.ok:
             try:
                 response.json()
@@ -146,7 +159,7 @@ class Client:
                 raise ccxt.NetworkError("an answer that is cut off or not JSON") from None
 
 
-def _seconds(header: str | None) -> float | None:
+def seconds_to_wait(header: str | None) -> float | None:
     """A Retry-After header, which holds seconds or a date; None where it says nothing usable."""
     if not header:
         return None
@@ -168,5 +181,9 @@ def _moved(api: Any, target: SplitResult) -> Any:
     """`api`, ccxt's address or tree of addresses, with scheme and host of `target` and its path in front."""
     if isinstance(api, dict):
         return {name: _moved(part, target) for name, part in api.items()}
-    path = target.path.rstrip("/") + urlsplit(api).path
-    return urlunsplit((target.scheme, target.netloc, path, "", ""))
+    known = urlsplit(api)
+    if known.scheme in ("ws", "wss"):
+        # ccxt tells spot from futures by the address of a socket, so the name of its host stays, as part of the path.
+        scheme = "wss" if target.scheme == "https" else "ws"
+        return urlunsplit((scheme, target.netloc, f"{target.path.rstrip('/')}/{known.hostname}{known.path}", "", ""))
+    return urlunsplit((target.scheme, target.netloc, target.path.rstrip("/") + known.path, "", ""))

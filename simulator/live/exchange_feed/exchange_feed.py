@@ -1,0 +1,126 @@
+"""The feed of a live exchange, as a session pulls from it: its event loop runs in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from simulator.errors import RunFailed
+from simulator.live.clock import Clock, RealClock
+from simulator.live.events import BookTop, Candle, FeedEvent, Funding, Heartbeat, Trade
+from simulator.live.exchange_feed.counters import FeedCounters
+from simulator.live.exchange_feed.listener import Listener
+from simulator.live.exchange_feed.settings import FeedSettings
+from simulator.live.loop_clock import LoopClock
+from simulator.market.instruments import MarketKind
+
+MOST_KEPT = 50_000  # events that wait for the session; trades and books beyond are counted and dropped
+_BEAT = 1_000  # ms of silence after which a heartbeat is given
+_CLOSING = 10.0  # seconds
+_STEP = 0.05  # seconds between two looks at the clock while nothing comes
+
+
+class ExchangeFeed:
+    """A `simulator.live.feed.Feed` of the exchange that `settings` names.
+
+    Args:
+        clock: of the session. speed: how fast it runs, where the exchange is one that plays faster too.
+    """
+
+    def __init__(self, settings: FeedSettings, clock: Clock | None = None, speed: float = 1.0) -> None:
+        self.settings = settings
+        self.name = settings.exchange
+        self.symbols = settings.symbols
+        self.timeframe = settings.timeframe
+        kind: MarketKind = "perpetual" if settings.market == "swap" else "spot"
+        self.kinds: Mapping[str, MarketKind] = dict.fromkeys(settings.symbols, kind)
+        self.clock: Clock = clock or RealClock()
+        self._speed = speed
+        self._counters = FeedCounters()
+        self._kept: deque[FeedEvent] = deque()
+        self._change = threading.Condition()
+        self._latest = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread: threading.Thread | None = None
+        self._listener: Listener | None = None
+
+    def counters(self) -> dict[str, int | float]:
+        """Everything counted so far, by name; see `FeedCounters`."""
+        return self._counters.snapshot()
+
+    def open(self, since: int) -> None:
+        """See `Feed.open`. Raises also `RunFailed` where the exchange cannot be reached."""
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"feed-{self.name}", daemon=True)
+        self._thread.start()
+        try:
+            self._call(self._open(since))
+        except BaseException:
+            self.close()
+            raise
+
+    def next(self, timeout_s: float) -> FeedEvent | None:
+        """See `Feed.next`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._change:
+                if self._kept:
+                    return self._kept.popleft()
+                if self._listener is not None and self._listener.defect is not None:
+                    raise RunFailed(f"the feed of {self.name} ended") from self._listener.defect
+                now = max(self.clock.now(), self._latest)
+                if now - self._latest >= _BEAT:
+                    self._latest = now
+                    return Heartbeat(now, now)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                self._change.wait(min(left, _STEP))
+
+    def backfill(self, since: int, until: int) -> Sequence[Candle | Funding]:
+        """See `Feed.backfill`."""
+        return self._call(self._listening().backfill(since, until))
+
+    def close(self) -> None:
+        """See `Feed.close`."""
+        if self._thread is None:
+            return
+        listener, self._listener = self._listener, None
+        try:
+            if listener is not None:
+                self._call(listener.close(), _CLOSING)
+        except TimeoutError:
+            pass  # a socket that does not let itself be closed ends with the loop
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CLOSING)
+            self._thread = None
+            self._loop.close()
+
+    async def _open(self, since: int) -> None:
+        self._listener = Listener(self.settings, LoopClock(self.clock, self._speed), self._counters, self._emit)
+        await self._listener.open(since)
+
+    def _listening(self) -> Listener:
+        if self._listener is None:
+            raise RunFailed(f"the feed of {self.name} is not open; open it first")
+        return self._listener
+
+    def _call(self, job: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:
+        """The result of a coroutine in the feed's loop, waited for in the caller's thread."""
+        return asyncio.run_coroutine_threadsafe(job, self._loop).result(timeout)
+
+    def _emit(self, make: Callable[[int], FeedEvent]) -> None:
+        """Keep an event for `next`, known now. Called in the feed's thread."""
+        with self._change:
+            known_at = max(self.clock.now(), self._latest)
+            event = make(known_at)
+            if len(self._kept) >= MOST_KEPT and isinstance(event, Trade | BookTop):
+                self._counters.add("overflow")
+                return
+            self._latest = known_at
+            self._kept.append(event)
+            self._change.notify()

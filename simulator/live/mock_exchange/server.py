@@ -1,0 +1,328 @@
+"""The mock exchange as a server: REST and WebSocket on one port, in Binance's format, with faults.
+
+Requests go to `/api/v3/…` (spot) and `/fapi/v1/…` (USD-M futures). Sockets are opened at any path that ends in `/ws`,
+`/ws/…` or `/stream?streams=…`, whatever stands before it; one whose path names `fstream` or `fapi` is of futures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from heapq import merge
+from http import HTTPStatus
+from typing import Any, Self
+from urllib.parse import parse_qsl, urlsplit
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from simulator.live.loop_clock import LoopClock
+from simulator.live.mock_exchange.answers import Answers, Refused, error_document
+from simulator.live.mock_exchange.faults import FaultDraws, Faults
+from simulator.live.mock_exchange.streams import Message, Streams
+from simulator.live.mock_exchange.tape import FEWEST_TICKS, Tape
+from simulator.market.market import Market
+
+MOST_WAITING = 5_000  # messages that a slow client may leave unread before it is cut off, as Binance does
+_CATCHING_UP = 50  # moments that are played without a pause before others may run
+_SILENT = logging.getLogger("cryptosentinel.mock_exchange.websockets")  # a client that goes away is part of the play
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+
+# Fields that a malformed message has instead of what they should hold.
+_NONSENSE: tuple[Any, ...] = ("NaN", "-1", None, "1e400", "not a number", [], {"p": 1})
+
+
+@dataclass(eq=False)
+class _Client:
+    """One open socket. `held` is a message that waits for the next one to overtake it."""
+
+    socket: ServerConnection
+    swap: bool
+    wrapped: bool
+    draw: random.Random
+    streams: set[str] = field(default_factory=set)
+    waiting: deque[str] = field(default_factory=deque)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    held: str | None = None
+    hung: bool = False
+
+
+class MockExchange:
+    """Plays `market` from `clock`'s now on; what lies before is history. Use it as `async with`.
+
+    Args:
+        ticks: trades of a bar. recorded: path -> document that is served as it is instead of a made one.
+        port: 0: a free one.
+
+    Attributes:
+        requests: count of the requests answered. draws: what was done to whom, by fault.
+        ended: set when the market's last bar has closed.
+    """
+
+    def __init__(
+        self,
+        market: Market,
+        clock: LoopClock,
+        faults: Faults | None = None,
+        *,
+        ticks: int = FEWEST_TICKS,
+        recorded: Mapping[str, Any] | None = None,
+        port: int = 0,
+    ) -> None:
+        self.tape = Tape(market, ticks)
+        self.answers = Answers(self.tape)
+        self.faults = faults or Faults()
+        self.draws = FaultDraws(self.faults, clock.now(), self.tape.end)
+        self.requests = 0
+        self.ended = asyncio.Event()
+        self._clock = clock
+        self._recorded = dict(recorded or {})
+        self._port = port
+        self._streams = {swap: Streams(self.answers, swap=swap) for swap in (False, True)}
+        self._clients: list[_Client] = []
+        self._opened = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: Server | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def sockets(self) -> int:
+        """Open sockets now."""
+        return len(self._clients)
+
+    async def __aenter__(self) -> Self:
+        self._server = await serve(
+            self._attend,
+            "127.0.0.1",
+            self._port,
+            process_request=self._request,
+            compression=None,
+            ping_interval=None,
+            close_timeout=0.5,
+            logger=_SILENT,
+        )
+        self._port = next(iter(self._server.sockets)).getsockname()[1]
+        self._start(self._play())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.disconnect()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    def now(self) -> int:
+        """The exchange's own clock, ms, with its error."""
+        return self._clock.now() + self.faults.clock_error
+
+    def disconnect(self) -> None:
+        """End every socket without a word."""
+        for client in list(self._clients):
+            client.socket.transport.abort()
+
+    def hang(self) -> None:
+        """Let every open socket fall silent: it stays open, sends nothing and reads nothing."""
+        for client in self._clients:
+            client.hung = True
+            client.socket.transport.pause_reading()
+
+    def _start(self, job: Any) -> None:
+        task = asyncio.ensure_future(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # REST
+
+    async def _request(self, socket: ServerConnection, request: Request) -> Response | None:
+        """Answers what is no opening of a WebSocket."""
+        parts = urlsplit(request.path)
+        now = self._clock.now()
+        if request.headers.get("Upgrade", "").lower() == "websocket":
+            return _response(socket, 503, b"maintenance") if self.draws.in_maintenance(now) else None
+        self.requests += 1
+        refusal = self.draws.refusal(now)
+        if refusal is not None:
+            status, wait = refusal
+            code, words = (-1003, "Too many requests.") if status in (418, 429) else (-1000, "Not now.")
+            return _response(socket, status, json.dumps(error_document(code, words)).encode(), wait)
+        if parts.path in self._recorded:
+            return _response(socket, 200, json.dumps(self._recorded[parts.path]).encode())
+        try:
+            document = self.answers.answer(parts.path, dict(parse_qsl(parts.query)), self.now())
+        except Refused as error:
+            return _response(socket, 400, json.dumps(error_document(error.code, str(error))).encode())
+        if document is None:
+            return _response(socket, 404, b'{"code": -1, "msg": "no such path"}')
+        return _response(socket, 200, json.dumps(document).encode())
+
+    # Sockets
+
+    async def _attend(self, socket: ServerConnection) -> None:
+        """One socket from its opening to its end."""
+        parts = urlsplit(socket.request.path if socket.request else "")
+        self._opened += 1
+        client = _Client(
+            socket,
+            swap="fstream" in parts.path or "fapi" in parts.path,
+            wrapped=parts.path.rstrip("/").endswith("/stream"),
+            draw=self.draws.messages(self._opened),
+        )
+        named = dict(parse_qsl(parts.query)).get("streams", "").split("/") + parts.path.split("/")
+        client.streams |= {name for name in named if self._streams[client.swap].knows(name)}
+        self._clients.append(client)
+        sender = asyncio.create_task(self._send(client))
+        try:
+            async for text in socket:
+                self._put(client, json.dumps(self._obey(client, text)))
+        except ConnectionClosed:
+            pass
+        finally:
+            sender.cancel()
+            self._clients.remove(client)
+
+    def _obey(self, client: _Client, text: str | bytes) -> dict[str, Any]:
+        """What a client's message does, and its answer."""
+        try:
+            asked = json.loads(text)
+            method, names, number = asked["method"], asked.get("params", []), asked.get("id")
+            if not all(isinstance(name, str) for name in names):
+                raise TypeError
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return {"error": {"code": 3, "msg": "Invalid JSON: expected method, params and id"}}
+        unknown = [name for name in names if not self._streams[client.swap].knows(name)]
+        if method == "LIST_SUBSCRIPTIONS":
+            return {"result": sorted(client.streams), "id": number}
+        if method not in ("SUBSCRIBE", "UNSUBSCRIBE") or unknown:
+            words = f"invalid stream {unknown[0]}" if unknown else f"unknown method {method}"
+            return {"error": {"code": 2, "msg": f"Invalid request: {words}"}, "id": number}
+        if method == "SUBSCRIBE":
+            client.streams |= set(names)
+        else:
+            client.streams -= set(names)
+        return {"result": None, "id": number}
+
+    def _put(self, client: _Client, text: str) -> None:
+        client.waiting.append(text)
+        if len(client.waiting) > MOST_WAITING:
+            client.socket.transport.abort()
+        client.wake.set()
+
+    async def _send(self, client: _Client) -> None:
+        with suppress(ConnectionClosed):
+            while True:
+                await client.wake.wait()
+                client.wake.clear()
+                while client.waiting and not client.hung:
+                    await client.socket.send(client.waiting.popleft())
+
+    # The play
+
+    async def _play(self) -> None:
+        """Let everything happen at its time, until the market ends."""
+        since = self._clock.now()
+        done = 0
+        for time, what, bar, place in merge(self._market_moments(since), self._fault_moments()):
+            if time > self._clock.now():
+                await self._clock.sleep((time - self._clock.now()) / 1000)
+                done = 0
+            elif done >= _CATCHING_UP:
+                await asyncio.sleep(0)
+                done = 0
+            done += 1
+            if what == "disconnect":
+                self.draws.injected["disconnects"] += bool(self._clients)
+                self.disconnect()
+            elif what == "hang":
+                self.draws.injected["hangs"] += bool(self._clients)
+                self.hang()
+            elif not self.draws.in_maintenance(time):
+                self._say(what, bar, place)
+        self.ended.set()
+
+    def _market_moments(self, since: int) -> Iterator[tuple[int, str, int, int]]:
+        tape = self.tape
+        for bar in range(max(0, tape.bar_at(since)), len(tape.market)):
+            for place in range(tape.ticks):
+                if tape.tick_time(bar, place) > since:
+                    yield tape.tick_time(bar, place), "tick", bar, place
+            yield tape.open_time(bar + 1), "close", bar, 0
+
+    def _fault_moments(self) -> Iterator[tuple[int, str, int, int]]:
+        broken = [(time, "disconnect", 0, 0) for time in self.draws.disconnects]
+        broken += [(start, "disconnect", 0, 0) for start, _ in self.faults.maintenance]
+        return iter(sorted(broken + [(time, "hang", 0, 0) for time in self.draws.hangs]))
+
+    def _say(self, what: str, bar: int, place: int) -> None:
+        for swap, streams in self._streams.items():
+            clients = [client for client in self._clients if client.swap is swap]
+            wanted = set[str]().union(*(client.streams for client in clients))
+            if what == "tick":
+                messages = streams.at_tick(bar, place, wanted, self.faults.clock_error)
+            else:
+                messages = streams.at_close(bar, wanted, self.faults.clock_error)
+            for message in messages:
+                for client in clients:
+                    if message.stream in client.streams:
+                        self._deliver(client, message)
+
+    def _deliver(self, client: _Client, message: Message) -> None:
+        """Put a message in the way to a client, or what a fault makes of it."""
+        data = {"stream": message.stream, "data": message.data} if client.wrapped else message.data
+        fault = self.draws.message(client.draw)
+        if fault == "malformed":
+            data = _malformed(data, client.draw)
+        text = json.dumps(data)
+        if fault == "dropped":
+            return
+        if fault == "reordered" and client.held is None:
+            client.held = text
+            return
+        if fault == "delayed":
+            self._start(self._later(client, text, client.draw.uniform(0.0, self.faults.delay)))
+            return
+        for _ in range(2 if fault == "duplicated" else 1):
+            self._put(client, text)
+        if client.held is not None:
+            self._put(client, client.held)
+            client.held = None
+
+    async def _later(self, client: _Client, text: str, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._put(client, text)
+
+
+def _response(socket: ServerConnection, status: int, body: bytes, retry_after: int | None = None) -> Response:
+    response = socket.respond(HTTPStatus(status), "")
+    response.body = body
+    for name in ("Content-Type", "Content-Length"):
+        del response.headers[name]
+    response.headers["Content-Type"] = "application/json;charset=UTF-8"
+    response.headers["Content-Length"] = str(len(body))
+    if retry_after is not None:
+        response.headers["Retry-After"] = str(retry_after)
+    return response
+
+
+def _malformed(data: dict[str, Any], draw: random.Random) -> dict[str, Any]:
+    """`data` with nonsense in the place of one number or text, however deep it lies."""
+    spoilt: dict[str, Any] = json.loads(json.dumps(data))
+    inner: dict[str, Any] = spoilt
+    for name in ("data", "k"):
+        if isinstance(inner.get(name), dict):
+            inner = inner[name]
+    inner[draw.choice([name for name in inner if name != "e"])] = draw.choice(_NONSENSE)
+    return spoilt
