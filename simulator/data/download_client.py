@@ -41,8 +41,9 @@ def connect(exchange: str, market: MarketType, url: str = "") -> Any:
         UserError: no such exchange, or a URL that cannot be used.
     """
     check_exchange(exchange, ccxt.exchanges)
+    server = server_of(url) if url else None
     client = getattr(ccxt, exchange)({"enableRateLimit": True})
-    aim(client, market, url)
+    aim(client, market, server)
     # A proxy of the environment is for the world outside, not for a server that was named.
     client.session.trust_env = not url
     return client
@@ -55,25 +56,27 @@ def check_exchange(exchange: str, there: Sequence[str]) -> None:
         raise UserError(f"'{exchange}' is no exchange of ccxt; {'near: ' + ', '.join(near) if near else 'try binance'}")
 
 
-def aim(client: Any, market: MarketType, url: str) -> None:
-    """Let `client` (ccxt's, of either kind) fetch the markets in use only, and ask the server `url` where one is named.
+def server_of(url: str) -> SplitResult:
+    """The parts of an address to ask instead of an exchange's own. Raises `UserError` for one that cannot be used."""
+    try:
+        server = urlsplit(url)
+    except ValueError as error:
+        raise UserError(f"the URL cannot be read ({error}); write it like http://localhost:8080") from None
+    if server.scheme not in ("http", "https") or not server.hostname:
+        raise UserError("the URL must name scheme and host, as http://localhost:8080")
+    if "@" in server.netloc:
+        raise UserError("the URL names a user; public data needs none, so leave out what stands before the '@'")
+    return server
 
-    Raises `UserError` for a URL that cannot be used.
-    """
+
+def aim(client: Any, market: MarketType, server: SplitResult | None) -> None:
+    """Let `client` (ccxt's, of either kind) fetch the markets in use only, and ask `server` where one is named."""
     fetched = client.options.get("fetchMarkets")
     if isinstance(fetched, dict) and isinstance(fetched.get("types"), list):
         wanted = [kind for kind in fetched["types"] if kind in ({"spot"} if market == "spot" else {"swap", "linear"})]
         client.options["fetchMarkets"] = {**fetched, "types": wanted or fetched["types"]}
-    if url:
-        try:
-            target = urlsplit(url)
-        except ValueError as error:
-            raise UserError(f"the URL cannot be read ({error}); write it like http://localhost:8080") from None
-        if target.scheme not in ("http", "https") or not target.hostname:
-            raise UserError("the URL must name scheme and host, as http://localhost:8080")
-        if "@" in target.netloc:
-            raise UserError("the URL names a user; public data needs none, so leave out what stands before the '@'")
-        client.urls["api"] = _moved(client.urls["api"], target)
+    if server is not None:
+        client.urls["api"] = _moved(client.urls["api"], server)
 
 
 class NotPublic(DataError):

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.errors import DataError
 from simulator.live.events import BookTop, Funding, Trade
-from simulator.live.exchange_feed.closed_candles import Row
+from simulator.live.exchange_feed.closed_candles import CandleRow
 from simulator.market.bar_checks import check_bars
 from simulator.tables import EARLIEST, LATEST
 
@@ -22,7 +22,7 @@ _COLUMNS = ("open", "high", "low", "close", "volume")
 _LARGEST = 1e15  # no price, size or volume of a market has more
 
 
-def candle_row(what: str, interval: int, values: Any) -> Row:
+def candle_row(what: str, interval: int, values: Any) -> CandleRow:
     """A candle of six fields: open time (ms), open, high, low, close, volume. Raises `DataError`."""
     if not isinstance(values, list | tuple) or len(values) < 6:
         raise DataError(f"{what}: a candle has six fields, not {str(values)[:80]}")

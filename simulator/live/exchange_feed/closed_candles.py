@@ -12,11 +12,11 @@ from typing import Literal
 
 from simulator.market.timeframes import bar_start, next_bar_start
 
-MOST_WAITING = 20_000  # candles that wait for an earlier one; what lies further ahead is asked for when its turn comes
+_MOST_WAITING = 20_000  # candles that wait for an earlier one; what lies further ahead is asked for when its turn comes
 _REMEMBERED = 256  # given candles that a late one is compared with
 
-Row = tuple[int, float, float, float, float, float]  # open time (ms), open, high, low, close, volume
-Verdict = Literal["next", "early", "duplicate", "correction", "too_late"]
+CandleRow = tuple[int, float, float, float, float, float]  # open time (ms), open, high, low, close, volume
+Arrival = Literal["next", "early", "duplicate", "correction", "too_late"]
 
 
 @dataclass
@@ -30,19 +30,19 @@ class ClosedCandles:
     interval: int
     since: int
     expected: int = field(init=False)
-    _waiting: dict[int, Row] = field(default_factory=dict, init=False)
-    _given: dict[int, Row] = field(default_factory=dict, init=False)
+    _waiting: dict[int, CandleRow] = field(default_factory=dict, init=False)
+    _given: dict[int, CandleRow] = field(default_factory=dict, init=False)
     _order: deque[int] = field(default_factory=deque, init=False)
 
     def __post_init__(self) -> None:
         self.expected = next_bar_start(self.since, self.interval)
 
-    def offer(self, row: Row) -> Verdict:
+    def offer(self, row: CandleRow) -> Arrival:
         """Take a closed candle in; `ready` gives what can be given after it."""
         time = row[0]
         if time >= self.expected:
             known = self._waiting.get(time)
-            if known is None and len(self._waiting) < MOST_WAITING:
+            if known is None and len(self._waiting) < _MOST_WAITING:
                 self._waiting[time] = row
             if known is not None:
                 # Nobody has seen the first version yet, so the newest one counts.
@@ -57,7 +57,7 @@ class ClosedCandles:
         self._remember(row)
         return "correction"
 
-    def ready(self) -> list[Row]:
+    def ready(self) -> list[CandleRow]:
         """The candles that are next, in order; each is given once."""
         found = []
         while self.expected in self._waiting:
@@ -83,7 +83,7 @@ class ClosedCandles:
         self.expected += count * self.interval
         return count
 
-    def _remember(self, row: Row) -> None:
+    def _remember(self, row: CandleRow) -> None:
         if row[0] not in self._given:
             self._order.append(row[0])
         self._given[row[0]] = row

@@ -1,22 +1,22 @@
 """One exchange through ccxt.pro: asked with care, listened to, and every failure given a name.
 
 Requests go one after the other. What an exchange asks to wait is waited, by everyone. Answers are bounded in size. No
-text that leaves here holds a key.
+key is ever needed or sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 import ccxt.pro
 
-from simulator.data.download_client import MarketType, aim, check_exchange, seconds_to_wait
+from simulator.data.download_client import ATTEMPTS, MarketType, aim, check_exchange, seconds_to_wait, server_of
 from simulator.errors import RunFailed, UserError
 from simulator.live.events import NoticeKind
 from simulator.live.exchange_feed.answers import CLOSED_IN_STREAM
@@ -24,31 +24,15 @@ from simulator.live.exchange_feed.counters import FeedCounters
 from simulator.live.loop_clock import LoopClock
 
 LARGEST_ANSWER = 64 * 1024 * 1024  # bytes of one answer; all of an exchange's markets take about 15 million
-ATTEMPTS = 6
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds between two attempts
 _SLOW = 20.0  # seconds that a request may take
+_QUERY = re.compile(r"\?\S+")
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 OnClosed = Callable[[str, Any], None]
 
 
-@dataclass(frozen=True)
-class Keys:
-    """Keys of an account. Market data needs none on nearly every exchange; they are never shown."""
-
-    key: str = field(default="", repr=False)
-    secret: str = field(default="", repr=False)
-    password: str = field(default="", repr=False)
-
-    def hide(self, text: str) -> str:
-        """`text` without any of them."""
-        for one in sorted({self.key, self.secret, self.password}, key=len, reverse=True):
-            if len(one) >= 4:
-                text = text.replace(one, "***")
-        return text
-
-
-class Failed(Exception):
+class FeedFailure(Exception):
     """A failure, with its kind of notice and its counter; `passing`: asking again may help."""
 
     def __init__(self, kind: NoticeKind, counter: str, words: str, *, passing: bool = True) -> None:
@@ -126,13 +110,12 @@ class ExchangeConnection:
         counters: FeedCounters,
         *,
         url: str = "",
-        keys: Keys | None = None,
         on_closed: OnClosed,
         on_malformed: Callable[[str], None],
     ) -> None:
         check_exchange(exchange, ccxt.pro.exchanges)
+        server = server_of(url) if url else None
         self.name, self.clock, self.counters = exchange, clock, counters
-        self._keys = keys or Keys()
         self._on_closed, self._on_malformed = on_closed, on_malformed
         # A server that was named is no exchange: it sets no limit, or says so.
         config: dict[str, Any] = {
@@ -141,21 +124,12 @@ class ExchangeConnection:
             "options": {"defaultType": market},
             "session": aiohttp.ClientSession(response_class=_BoundedResponse, trust_env=not url),
         }
-        config |= {
-            name: value
-            for name, value in (
-                ("apiKey", self._keys.key),
-                ("secret", self._keys.secret),
-                ("password", self._keys.password),
-            )
-            if value
-        }
         self.api = _listening(exchange)(config, self)
-        aim(self.api, market, url)
+        aim(self.api, market, server)
         self.symbols: dict[str, str] = {}  # the exchange's own name -> ours, of what is listened to
         self.interval_name = ""
         self.last_heard: dict[str, int] = {}
-        self._status: tuple[int, float | None] | None = None
+        self._answers: list[tuple[int, float | None]] = []  # status and Retry-After (seconds) of the request under way
         self._resume = 0
         self._one_at_a_time = asyncio.Lock()
         self._jitter = random.Random()
@@ -188,7 +162,7 @@ class ExchangeConnection:
     def answered(self, status: Any, headers: Any) -> None:
         """REST answered with this status."""
         wait = next((value for name, value in headers.items() if name.lower() == "retry-after"), None)
-        self._status = (int(status), seconds_to_wait(wait))
+        self._answers.append((int(status), seconds_to_wait(wait)))
 
     # Asking
 
@@ -196,14 +170,14 @@ class ExchangeConnection:
         """The answer of ccxt's `method`.
 
         Raises:
-            Failed: no usable answer in so many attempts, or none that another attempt would change.
+            FeedFailure: no usable answer in so many attempts, or none that another attempt would change.
         """
         attempt = 0
         while True:
             try:
                 async with self._one_at_a_time:
                     return await self._ask_once(method, *arguments)
-            except Failed as failure:
+            except FeedFailure as failure:
                 attempt += 1
                 if not failure.passing or attempt >= attempts:
                     raise
@@ -214,16 +188,16 @@ class ExchangeConnection:
         if pause > 0:
             self.counters.add("waited", pause)
             await self.clock.sleep(pause)
-        self._status = None
+        self._answers.clear()
         self.counters.add("requests")
         try:
             return await getattr(self.api, method)(*arguments)
         except Exception as error:  # every failure gets a name; what has none is raised again
-            failure = self.failure(error, f"{self.name}: {method}", self._status[0] if self._status else None)
+            status, wait = self._answers[-1] if self._answers else (None, None)
+            failure = self.failure(error, f"{self.name}: {method}", status)
             if failure is None:
                 raise
             self.counters.add(failure.counter)
-            wait = self._status[1] if self._status else None
             if wait is not None:
                 self._resume = self.clock.now() + round(1000 * wait)
             raise failure from None
@@ -232,29 +206,28 @@ class ExchangeConnection:
         """Seconds to wait after so many failures and one more: twice as long each time, with a random part."""
         return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(failures, 10)) * self._jitter.uniform(0.5, 1.0)
 
-    def failure(self, error: BaseException, what: str, status: int | None = None) -> Failed | None:
+    def failure(self, error: BaseException, what: str, status: int | None = None) -> FeedFailure | None:
         """The name of an error of ccxt or of the network, with the HTTP status; None for one that is a defect."""
         words = f"{what}: {self.words(error)}"
         if any(isinstance(one, socket.gaierror | aiohttp.ClientConnectorDNSError) for one in _chain(error)):
-            return Failed("dns", "dns", f"{words} (the name of the server cannot be resolved)")
+            return FeedFailure("dns", "dns", f"{words} (the name of the server cannot be resolved)")
         if isinstance(error, ccxt.RateLimitExceeded | ccxt.DDoSProtection) or status in (418, 429):
-            return Failed("rate_limit", "rate_limits", words)
+            return FeedFailure("rate_limit", "rate_limits", words)
         if isinstance(error, ccxt.RequestTimeout | TimeoutError):
-            return Failed("server_error", "timeouts", words)
+            return FeedFailure("server_error", "timeouts", words)
         if isinstance(error, ccxt.NetworkError) or (status is not None and status >= 500):
-            return Failed("server_error", "server_errors", words)
+            return FeedFailure("server_error", "server_errors", words)
         if isinstance(error, ccxt.BaseError):
-            return Failed("server_error", "refusals", words, passing=False)
+            return FeedFailure("server_error", "refusals", words, passing=False)
         if isinstance(error, aiohttp.ClientError | OSError):
-            return Failed("server_error", "server_errors", words)
+            return FeedFailure("server_error", "server_errors", words)
         if isinstance(error, _MALFORMED):
-            return Failed("malformed", "malformed", f"{what}: an answer of another shape ({type(error).__name__})")
+            return FeedFailure("malformed", "malformed", f"{what}: an answer of another shape ({type(error).__name__})")
         return None
 
     def words(self, error: BaseException) -> str:
-        """An error in one line, without keys and without what was signed."""
-        text = " ".join((str(error) or type(error).__name__).split())
-        return self._keys.hide(text.partition("?")[0] if "signature=" in text else text)[:200]
+        """An error in one line, without what stands behind the '?' of an address."""
+        return _QUERY.sub("", " ".join((str(error) or type(error).__name__).split()))[:200]
 
     # Opening
 
@@ -264,7 +237,10 @@ class ExchangeConnection:
         """ccxt's structures of the symbols' markets. Raises `UserError` for what the exchange does not have."""
         try:
             await self.ask("load_markets", attempts=ATTEMPTS)
-        except Failed as failure:
+        except FeedFailure as failure:
+            if isinstance(failure.__context__, ccxt.AuthenticationError):
+                words = f"{self.name} wants a key even for market data; choose another exchange"
+                raise UserError(f"{words}: {failure}") from None
             kind = RunFailed if failure.passing else UserError
             hint = "; check --url, the network and the name of the exchange" if failure.passing else ""
             raise kind(f"{self.name} cannot be reached: {failure}{hint}") from None

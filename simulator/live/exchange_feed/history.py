@@ -8,7 +8,7 @@ from typing import Any
 from simulator.errors import DataError
 from simulator.live.events import Candle, Funding
 from simulator.live.exchange_feed.answers import candle_row, funding_of, trade_of
-from simulator.live.exchange_feed.closed_candles import Row
+from simulator.live.exchange_feed.closed_candles import CandleRow
 from simulator.live.exchange_feed.connection import ExchangeConnection
 from simulator.live.exchange_feed.settings import FeedSettings
 
@@ -18,7 +18,7 @@ _TRADES = 500
 _MOST_PAGES = 2_000
 
 
-class History:
+class RestHistory:
     """Asks `connection` about the symbols of `settings`; `malformed` gets what could not be used, in words."""
 
     def __init__(
@@ -26,9 +26,9 @@ class History:
     ) -> None:
         self._connection, self._settings, self._malformed = connection, settings, malformed
 
-    async def candles(self, symbol: str, since: int, count: int, attempts: int = 1) -> tuple[list[Row], bool]:
+    async def candles(self, symbol: str, since: int, count: int, attempts: int = 1) -> tuple[list[CandleRow], bool]:
         """Up to about `count` candles from the open time `since` (ms) on, in order, the unfinished one among them;
-        whether every record could be used. Raises `Failed`.
+        whether every record could be used. Raises `FeedFailure`.
         """
         interval = self._settings.interval
         told = self._connection.api.feature_value(symbol, "fetchOHLCV", "limit")
@@ -36,7 +36,7 @@ class History:
         answer = await self._connection.ask(
             "fetch_ohlcv", symbol, self._settings.timeframe, since, limit, attempts=attempts
         )
-        rows: dict[int, Row] = {}
+        rows: dict[int, CandleRow] = {}
         whole = True
         for values in self._records(f"the candles of {symbol}", answer):
             try:
@@ -49,7 +49,7 @@ class History:
         return [rows[time] for time in sorted(rows) if time >= since], whole
 
     async def fundings(self, symbol: str, since: int, known_at: int, attempts: int = 1) -> list[Funding]:
-        """Settlements from `since` (ms) on, in order; one page. Raises `Failed`."""
+        """Settlements from `since` (ms) on, in order; one page. Raises `FeedFailure`."""
         answer = await self._connection.ask(
             "fetch_funding_rate_history", symbol, since, _FUNDING_PAGE, attempts=attempts
         )
@@ -64,13 +64,13 @@ class History:
         return [found[at] for at in sorted(found) if at >= since]
 
     async def trades(self, symbol: str, since: int) -> list[Any]:
-        """Trades from `since` (ms) on as ccxt has them; one page. Raises `Failed`."""
+        """Trades from `since` (ms) on as ccxt has them; one page. Raises `FeedFailure`."""
         answer = await self._connection.ask("fetch_trades", symbol, since, _TRADES)
         return self._records(f"the trades of {symbol}", answer)
 
     async def between(self, since: int, until: int, now: int, attempts: int) -> list[Candle | Funding]:
         """Candles and settlements of all symbols with ``since < at <= until`` (ms) that have happened by `now`, by
-        `at`. Raises `Failed`.
+        `at`. Raises `FeedFailure`.
         """
         interval = self._settings.interval
         found: list[Candle | Funding] = []

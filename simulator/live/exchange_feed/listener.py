@@ -17,13 +17,14 @@ from typing import Any
 
 import ccxt
 
+from simulator.data.download_client import ATTEMPTS
 from simulator.errors import DataError, RunFailed, UserError
 from simulator.live.events import BookTop, Candle, FeedEvent, Funding, Notice, NoticeKind, Trade
 from simulator.live.exchange_feed.answers import book_of, candle_row, number
-from simulator.live.exchange_feed.closed_candles import ClosedCandles, Row
-from simulator.live.exchange_feed.connection import ATTEMPTS, ExchangeConnection, Failed
+from simulator.live.exchange_feed.closed_candles import CandleRow, ClosedCandles
+from simulator.live.exchange_feed.connection import ExchangeConnection, FeedFailure
 from simulator.live.exchange_feed.counters import FeedCounters
-from simulator.live.exchange_feed.history import History
+from simulator.live.exchange_feed.history import RestHistory
 from simulator.live.exchange_feed.settings import FeedSettings
 from simulator.live.loop_clock import LoopClock
 from simulator.market.timeframes import HOUR_MS, bar_start, format_time
@@ -52,11 +53,10 @@ class Listener:
             clock,
             counters,
             url=settings.url,
-            keys=settings.keys,
             on_closed=self._closed_in_stream,
             on_malformed=self._malformed,
         )
-        self._history = History(self.connection, settings, self._malformed)
+        self._history = RestHistory(self.connection, settings, self._malformed)
         self._candles: dict[str, ClosedCandles] = {}
         self._doubted: dict[str, int] = {}  # symbol -> open time of a candle that one answer lacked
         self._not_before: dict[str, int] = {}
@@ -106,7 +106,7 @@ class Listener:
         """What there is with ``since < at <= until`` (ms); a failure is told, and gives nothing."""
         try:
             return await self._history.between(since, until, self._exchange_now(), ATTEMPTS)
-        except Failed as failure:
+        except FeedFailure as failure:
             self._tell(failure)
             return []
 
@@ -138,7 +138,7 @@ class Listener:
         at = self._exchange_now()
         self._emit(lambda known_at: Notice(kind, symbol, words, at, known_at))
 
-    def _tell(self, failure: Failed) -> None:
+    def _tell(self, failure: FeedFailure) -> None:
         self._notice(failure.kind, str(failure))
 
     def _malformed(self, words: str) -> None:
@@ -159,7 +159,7 @@ class Listener:
         else:
             self._take(symbol, row)
 
-    def _take(self, symbol: str, row: Row, *, filled: bool = False) -> None:
+    def _take(self, symbol: str, row: CandleRow, *, filled: bool = False) -> None:
         ledger = self._candles[symbol]
         verdict = ledger.offer(row)
         if verdict == "early" and not filled:
@@ -176,7 +176,7 @@ class Listener:
                 self.counters.add("filled")
             self._give(symbol, ready)
 
-    def _give(self, symbol: str, row: Row) -> None:
+    def _give(self, symbol: str, row: CandleRow) -> None:
         self.counters.add("candles")
         at = row[0] + self.settings.interval
         self._emit(lambda known_at: Candle(symbol, *row, at=at, known_at=known_at))
@@ -193,7 +193,7 @@ class Listener:
                     if ledger.missing(now - grace) and self._not_before.get(symbol, 0) <= now:
                         await self._fill(symbol, ledger, ledger.missing(now - grace))
                 failures = 0
-            except Failed as failure:
+            except FeedFailure as failure:
                 self._tell(failure)
                 await self.clock.sleep(self.connection.backoff(failures))
                 failures += 1
@@ -330,7 +330,7 @@ class Listener:
         try:
             for symbol, at in list(self._last_trade.items()):
                 self._traded([one for one in await self._history.trades(symbol, at) if self._is_new(symbol, one)])
-        except Failed as failure:
+        except FeedFailure as failure:
             self._tell(failure)
 
     def _is_new(self, symbol: str, record: Any) -> bool:
@@ -361,8 +361,9 @@ class Listener:
 
     async def _poll(self) -> None:
         """Ask for trades and books as long as no stream brings them."""
+        failures = 0
         while True:
-            await self.clock.sleep(self.clock.patience(self.settings.poll))
+            await self.clock.sleep(self.clock.patience(self.settings.poll) * 2 ** min(failures, 5))
             try:
                 for symbol in self.settings.symbols:
                     if "books" in self._polled:
@@ -371,8 +372,10 @@ class Listener:
                         since = self._last_trade.get(symbol, self._exchange_now() - HOUR_MS)
                         found = await self._history.trades(symbol, since)
                         self._traded([one for one in found if self._is_new(symbol, one)])
-            except Failed as failure:
+                failures = 0
+            except FeedFailure as failure:
                 self._tell(failure)
+                failures += 1
 
     # Settlements and clocks
 
@@ -384,7 +387,7 @@ class Listener:
                 for symbol in self.settings.symbols:
                     await self._settlements(symbol)
                 failures = 0
-            except Failed as failure:
+            except FeedFailure as failure:
                 self._tell(failure)
                 await self.clock.sleep(self.connection.backoff(failures))
                 failures += 1
@@ -406,7 +409,7 @@ class Listener:
                 return
 
     async def _skew(self) -> tuple[int, int]:
-        """How far the exchange's clock is ahead of ours, and by how much that may be wrong, ms. Raises `Failed`."""
+        """How far the exchange's clock is ahead of ours, and how wrong that may be, ms. Raises `FeedFailure`."""
         best = (0, 10**9)
         for _ in range(_TIMES_MEASURED):
             before = self.clock.now()
@@ -427,7 +430,7 @@ class Listener:
             return
         try:
             skew, doubt = await self._skew()
-        except Failed as failure:
+        except FeedFailure as failure:
             raise RunFailed(f"{self.settings.exchange} does not tell its time: {failure}") from None
         if abs(skew) - doubt > 1000 * self.settings.skew_refused:
             way = "behind" if skew > 0 else "ahead of"
@@ -448,5 +451,5 @@ class Listener:
             await self.clock.sleep(_MEASURING)
             try:
                 self._adjust(*await self._skew())
-            except Failed as failure:
+            except FeedFailure as failure:
                 self._tell(failure)

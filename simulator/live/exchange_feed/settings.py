@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from simulator.data.download_client import MarketType
 from simulator.errors import UserError
-from simulator.live.exchange_feed.connection import Keys
 from simulator.market.timeframes import interval_of
 
 
@@ -17,7 +16,7 @@ class FeedSettings:
     Attributes:
         exchange: id of ccxt. symbols: as ccxt writes them, all spot (BTC/USDT) or all perpetuals (BTC/USDT:USDT).
         timeframe: of `simulator.market.timeframes.TIMEFRAMES`.
-        url: server to ask instead of the exchange's own. keys: nearly no exchange wants any for market data.
+        url: server to ask instead of the exchange's own.
         trades, books: whether to listen to trades and to the best bid and ask.
         grace: after a candle's close, in which the stream may bring it before REST is asked.
         absent_after: after a close, when nothing newer is there either: from then on a candle that REST does not have
@@ -35,7 +34,6 @@ class FeedSettings:
     symbols: tuple[str, ...]
     timeframe: str
     url: str = ""
-    keys: Keys = field(default_factory=Keys)
     trades: bool = True
     books: bool = True
     grace: float = 2.0

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from simulator.live.mock_exchange.tape import BarSoFar, Level, Tape, Tick, decimal_text
+from simulator.live.mock_exchange.tape import BarSoFar, BookLevel, MarketTape, Tick, decimal_text
 from simulator.market.timeframes import DAY_MS
 
 _MOST = {"klines": 1000, "aggTrades": 1000, "trades": 1000, "depth": 1000, "fundingRate": 1000}
@@ -18,10 +18,10 @@ _USUAL = {"klines": 500, "aggTrades": 500, "trades": 500, "depth": 100, "funding
 _QUOTES = ("USDT", "USDC", "BUSD", "BTC", "EUR", "USD")
 _FAR = 4_133_404_800_000  # a perpetual's date of delivery
 
-Query = Mapping[str, str]
+RestQuery = Mapping[str, str]
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """A request that Binance refuses: `code` as its documentation of errors has it, answered with status 400."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -42,7 +42,7 @@ def base_and_quote(symbol: str) -> tuple[str, str]:
     return symbol, "USDT"
 
 
-def candle_row(bar: BarSoFar, interval: int) -> list[Any]:
+def kline(bar: BarSoFar, interval: int) -> list[Any]:
     """A candle as `klines` lists it."""
     turnover = decimal_text(bar.volume * bar.close)
     half = decimal_text(bar.volume / 2), decimal_text(bar.volume * bar.close / 2)
@@ -50,7 +50,7 @@ def candle_row(bar: BarSoFar, interval: int) -> list[Any]:
     return [bar.open_time, *prices, bar.open_time + interval - 1, turnover, bar.trades, *half, "0"]
 
 
-def levels_of(levels: list[Level]) -> list[list[str]]:
+def levels_of(levels: list[BookLevel]) -> list[list[str]]:
     """Price and size of each level as text."""
     return [[decimal_text(price), decimal_text(size)] for price, size in levels]
 
@@ -58,9 +58,9 @@ def levels_of(levels: list[Level]) -> list[list[str]]:
 class Answers:
     """Answers questions about the market of `tape`; `now` (ms) is given with each."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: MarketTape) -> None:
         self.tape = tape
-        self._spot: dict[str, Callable[[Query, int], Any]] = {
+        self._spot: dict[str, Callable[[RestQuery, int], Any]] = {
             "ping": lambda _, now: {},
             "time": lambda _, now: {"serverTime": now},
             "exchangeInfo": lambda _, now: self._info(now, swap=False),
@@ -72,7 +72,7 @@ class Answers:
             "ticker/price": self._price,
             "ticker/bookTicker": self._best,
         }
-        self._swap: dict[str, Callable[[Query, int], Any]] = self._spot | {
+        self._swap: dict[str, Callable[[RestQuery, int], Any]] = self._spot | {
             "exchangeInfo": lambda _, now: self._info(now, swap=True),
             "depth": lambda query, now: self._depth(query, now, swap=True),
             "premiumIndex": self._premium,
@@ -80,20 +80,20 @@ class Answers:
             "fundingInfo": lambda _, now: [],
         }
 
-    def answer(self, path: str, query: Query, now: int) -> Any:
+    def answer(self, path: str, query: RestQuery, now: int) -> Any:
         """The document for a request at `now` (ms, the exchange's clock), None for an unknown path.
 
-        Raises `Refused` for a request that Binance refuses.
+        Raises `RefusedRequest` for a request that Binance refuses.
         """
         for prefix, known in (("/api/v3/", self._spot), ("/fapi/v1/", self._swap)):
             if path.startswith(prefix) and path.removeprefix(prefix) in known:
                 return known[path.removeprefix(prefix)](query, now)
         return None
 
-    def column(self, query: Query) -> int:
+    def column(self, query: RestQuery) -> int:
         symbol = query.get("symbol", "")
         if symbol not in self.tape.market.symbols:
-            raise Refused(-1121, "Invalid symbol.")
+            raise RefusedRequest(-1121, "Invalid symbol.")
         return self.tape.market.symbols.index(symbol)
 
     def day(self, column: int, now: int) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Answers:
         bars = list(tape.bars(column, current - DAY_MS // tape.interval, current + 1, now))
         tick = tape.last_tick(column, now)
         if not bars or tick is None:
-            raise Refused(-1121, "Invalid symbol.")
+            raise RefusedRequest(-1121, "Invalid symbol.")
         first, last = bars[0].open, bars[-1].close
         volume = sum(bar.volume for bar in bars)
         turnover = sum(bar.volume * bar.close for bar in bars)
@@ -138,7 +138,7 @@ class Answers:
         tape, symbol = self.tape, self.tape.market.symbols[column]
         tick = tape.last_tick(column, now)
         if tick is None:
-            raise Refused(-1121, "Invalid symbol.")
+            raise RefusedRequest(-1121, "Invalid symbol.")
         last, following = tape.funding(symbol, now)
         price = decimal_text(tick.price)
         return {
@@ -197,10 +197,10 @@ class Answers:
             "underlyingType": "COIN",
         }
 
-    def _klines(self, query: Query, now: int) -> list[list[Any]]:
+    def _klines(self, query: RestQuery, now: int) -> list[list[Any]]:
         column, tape = self.column(query), self.tape
         if query.get("interval") != tape.market.timeframe:
-            raise Refused(-1120, "Invalid interval.")
+            raise RefusedRequest(-1120, "Invalid interval.")
         start, stop = _number(query, "startTime"), _number(query, "endTime")
         limit = _limit(query, "klines")
         last = tape.bar_at(now) + 1
@@ -220,9 +220,9 @@ class Answers:
                 bars.append(bar)
                 if len(bars) == limit:
                     break
-        return [candle_row(bar, tape.interval) for bar in bars]
+        return [kline(bar, tape.interval) for bar in bars]
 
-    def _aggregate_trades(self, query: Query, now: int) -> list[dict[str, Any]]:
+    def _aggregate_trades(self, query: RestQuery, now: int) -> list[dict[str, Any]]:
         return [
             {
                 "a": tick["id"],
@@ -237,7 +237,7 @@ class Answers:
             for tick in self._trades(query, now)
         ]
 
-    def _trades(self, query: Query, now: int) -> list[dict[str, Any]]:
+    def _trades(self, query: RestQuery, now: int) -> list[dict[str, Any]]:
         column, tape = self.column(query), self.tape
         limit = _limit(query, "trades")
         start, stop, since = (_number(query, name) for name in ("startTime", "endTime", "fromId"))
@@ -270,7 +270,7 @@ class Answers:
             for tick in found[:limit]
         ]
 
-    def _depth(self, query: Query, now: int, *, swap: bool) -> dict[str, Any]:
+    def _depth(self, query: RestQuery, now: int, *, swap: bool) -> dict[str, Any]:
         column = self.column(query)
         tick = self.tape.last_tick(column, now)
         bids, asks = self.tape.book(column, tick) if tick else ([], [])
@@ -279,25 +279,25 @@ class Answers:
         sides = {"bids": levels_of(bids[:limit]), "asks": levels_of(asks[:limit])}
         return {"lastUpdateId": tick.id if tick else 0} | clock | sides
 
-    def _day(self, query: Query, now: int) -> Any:
+    def _day(self, query: RestQuery, now: int) -> Any:
         if "symbol" in query:
             return self.day(self.column(query), now)
         return [self.day(column, now) for column in range(len(self.tape.market.symbols))]
 
-    def _price(self, query: Query, now: int) -> dict[str, Any]:
+    def _price(self, query: RestQuery, now: int) -> dict[str, Any]:
         day = self.day(self.column(query), now)
         return {"symbol": day["symbol"], "price": day["lastPrice"], "time": now}
 
-    def _best(self, query: Query, now: int) -> dict[str, Any]:
+    def _best(self, query: RestQuery, now: int) -> dict[str, Any]:
         day = self.day(self.column(query), now)
         return {name: day[name] for name in ("symbol", "bidPrice", "bidQty", "askPrice", "askQty")}
 
-    def _premium(self, query: Query, now: int) -> Any:
+    def _premium(self, query: RestQuery, now: int) -> Any:
         if "symbol" in query:
             return self.premium(self.column(query), now)
         return [self.premium(column, now) for column in range(len(self.tape.market.symbols))]
 
-    def _funding(self, query: Query, now: int) -> list[dict[str, Any]]:
+    def _funding(self, query: RestQuery, now: int) -> list[dict[str, Any]]:
         symbol = self.tape.market.symbols[self.column(query)]
         start, stop = _number(query, "startTime"), _number(query, "endTime")
         events = [
@@ -312,14 +312,14 @@ class Answers:
         ]
 
 
-def _number(query: Query, name: str) -> int | None:
+def _number(query: RestQuery, name: str) -> int | None:
     if name not in query:
         return None
     if not query[name].lstrip("-").isdigit():
-        raise Refused(-1100, f"Illegal characters found in parameter '{name}'.")
+        raise RefusedRequest(-1100, f"Illegal characters found in parameter '{name}'.")
     return int(query[name])
 
 
-def _limit(query: Query, what: str) -> int:
+def _limit(query: RestQuery, what: str) -> int:
     asked = _number(query, "limit")
     return _USUAL[what] if asked is None else max(1, min(asked, _MOST[what]))

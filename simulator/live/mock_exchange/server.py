@@ -24,13 +24,13 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from simulator.live.loop_clock import LoopClock
-from simulator.live.mock_exchange.answers import Answers, Refused, error_document
+from simulator.live.mock_exchange.answers import Answers, RefusedRequest, error_document
 from simulator.live.mock_exchange.faults import FaultDraws, Faults
-from simulator.live.mock_exchange.streams import Message, Streams
-from simulator.live.mock_exchange.tape import FEWEST_TICKS, Tape
+from simulator.live.mock_exchange.streams import StreamMessage, Streams
+from simulator.live.mock_exchange.tape import FEWEST_TICKS, MarketTape
 from simulator.market.market import Market
 
-MOST_WAITING = 5_000  # messages that a slow client may leave unread before it is cut off, as Binance does
+MOST_UNREAD = 5_000  # messages that a slow client may leave unread before it is cut off, as Binance does
 _CATCHING_UP = 50  # moments that are played without a pause before others may run
 _SILENT = logging.getLogger("cryptosentinel.mock_exchange.websockets")  # a client that goes away is part of the play
 _SILENT.addHandler(logging.NullHandler())
@@ -77,7 +77,7 @@ class MockExchange:
         recorded: Mapping[str, Any] | None = None,
         port: int = 0,
     ) -> None:
-        self.tape = Tape(market, ticks)
+        self.tape = MarketTape(market, ticks)
         self.answers = Answers(self.tape)
         self.faults = faults or Faults()
         self.draws = FaultDraws(self.faults, clock.now(), self.tape.end)
@@ -163,7 +163,7 @@ class MockExchange:
             return _response(socket, 200, json.dumps(self._recorded[parts.path]).encode())
         try:
             document = self.answers.answer(parts.path, dict(parse_qsl(parts.query)), self.now())
-        except Refused as error:
+        except RefusedRequest as error:
             return _response(socket, 400, json.dumps(error_document(error.code, str(error))).encode())
         if document is None:
             return _response(socket, 404, b'{"code": -1, "msg": "no such path"}')
@@ -217,7 +217,7 @@ class MockExchange:
 
     def _put(self, client: _Client, text: str) -> None:
         client.waiting.append(text)
-        if len(client.waiting) > MOST_WAITING:
+        if len(client.waiting) > MOST_UNREAD:
             client.socket.transport.abort()
         client.wake.set()
 
@@ -279,7 +279,7 @@ class MockExchange:
                     if message.stream in client.streams:
                         self._deliver(client, message)
 
-    def _deliver(self, client: _Client, message: Message) -> None:
+    def _deliver(self, client: _Client, message: StreamMessage) -> None:
         """Put a message in the way to a client, or what a fault makes of it."""
         data = {"stream": message.stream, "data": message.data} if client.wrapped else message.data
         fault = self.draws.message(client.draw)

@@ -20,7 +20,7 @@ STREAM = re.compile(
 
 
 @dataclass(frozen=True)
-class Message:
+class StreamMessage:
     """One event on `stream`; `closes` marks a candle's last one."""
 
     stream: str
@@ -53,7 +53,7 @@ class Streams:
         kind = match[2].partition("@")[0]
         return kind in self._kinds or kind == f"kline_{self._tape.market.timeframe}"
 
-    def at_tick(self, bar: int, place: int, wanted: set[str], offset: int) -> Iterator[Message]:
+    def at_tick(self, bar: int, place: int, wanted: set[str], offset: int) -> Iterator[StreamMessage]:
         """What the streams `wanted` say at a tick of all symbols; the exchange's clock errs by `offset` ms."""
         for stream, column, kind in self._sorted(wanted):
             if not self._tape.is_present(column, bar):
@@ -62,18 +62,18 @@ class Streams:
             if kind.startswith("kline_"):
                 so_far = self._tape.bar(column, bar, place + 1, closed=False)
                 if so_far is not None:
-                    yield Message(stream, self._candle(column, so_far, tick.time + offset))
+                    yield StreamMessage(stream, self._candle(column, so_far, tick.time + offset))
             else:
-                yield Message(stream, self._kinds[kind](column, tick, tick.time + offset))
+                yield StreamMessage(stream, self._kinds[kind](column, tick, tick.time + offset))
 
-    def at_close(self, bar: int, wanted: set[str], offset: int) -> Iterator[Message]:
+    def at_close(self, bar: int, wanted: set[str], offset: int) -> Iterator[StreamMessage]:
         """The last message of each candle of `bar`."""
         for stream, column, kind in self._sorted(wanted):
             if kind.startswith("kline_"):
                 closed = self._tape.bar(column, bar, 0, closed=True)
                 if closed is not None:
                     time = self._tape.open_time(bar + 1) + offset
-                    yield Message(stream, self._candle(column, closed, time), closes=True)
+                    yield StreamMessage(stream, self._candle(column, closed, time), closes=True)
 
     def _sorted(self, wanted: set[str]) -> Iterator[tuple[str, int, str]]:
         for stream in sorted(wanted):

@@ -22,12 +22,12 @@ from simulator.market.market import Market
 from simulator.market.timeframes import DAY_MS
 
 FEWEST_TICKS = 4  # open, low, high, close
-FUNDING_INTERVAL = DAY_MS // 3
+_FUNDING_INTERVAL = DAY_MS // 3
 _LEVELS = 10
 _LEAST_HALF_SPREAD = 1e-6  # of the price, so that a book is never crossed
 _MIX = 2_654_435_761  # Knuth's multiplicative hash: sizes of the book that look drawn and are not
 
-Level = tuple[float, float]  # price, size
+BookLevel = tuple[float, float]  # price, size
 
 
 def decimal_text(value: float) -> str:
@@ -63,7 +63,7 @@ class Tick:
     place: int
 
 
-class Tape:
+class MarketTape:
     """The ticks of `market`, `ticks` to a bar. Raises `UserError` for fewer than `FEWEST_TICKS`."""
 
     def __init__(self, market: Market, ticks: int = FEWEST_TICKS) -> None:
@@ -160,7 +160,7 @@ class Tape:
             return self.tick(column, tick.bar, tick.place - 1)
         return self.last_tick(column, self.open_time(tick.bar) - 1)
 
-    def book(self, column: int, tick: Tick) -> tuple[list[Level], list[Level]]:
+    def book(self, column: int, tick: Tick) -> tuple[list[BookLevel], list[BookLevel]]:
         """Bids and asks after `tick`, best first."""
         spread = float(self.market.half_spread[tick.bar, column])
         half = max(_LEAST_HALF_SPREAD, spread if spread == spread else 0.0)
@@ -179,4 +179,4 @@ class Tape:
         last = events[place - 1] if place else None
         if place < len(events):
             return last, events[place].time
-        return last, (now // FUNDING_INTERVAL + 1) * FUNDING_INTERVAL
+        return last, (now // _FUNDING_INTERVAL + 1) * _FUNDING_INTERVAL
