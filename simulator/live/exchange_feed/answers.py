@@ -22,7 +22,7 @@ _COLUMNS = ("open", "high", "low", "close", "volume")
 _LARGEST = 1e15  # no price, size or volume of a market has more
 
 
-def candle_row(what: str, interval: int, values: Any) -> CandleRow:
+def kline_of(what: str, interval: int, values: Any) -> CandleRow:
     """A candle of six fields: open time (ms), open, high, low, close, volume. Raises `DataError`."""
     if not isinstance(values, list | tuple) or len(values) < 6:
         raise DataError(f"{what}: a candle has six fields, not {str(values)[:80]}")

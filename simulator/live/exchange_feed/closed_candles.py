@@ -72,9 +72,9 @@ class ClosedCandles:
         closed = bar_start(now, self.interval)
         return range(self.expected, min([closed, *self._waiting]), self.interval)
 
-    def holds(self, time: int) -> bool:
-        """Whether the candle of the open time waits here."""
-        return time in self._waiting
+    def waits(self) -> bool:
+        """Whether a candle waits here for an earlier one."""
+        return bool(self._waiting)
 
     def pass_over(self, until: int) -> int:
         """Give up the candles that open before `until` (ms) and are not here, as far as the first that is; how many."""

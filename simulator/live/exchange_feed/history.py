@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.errors import DataError
 from simulator.live.events import Candle, Funding
-from simulator.live.exchange_feed.answers import candle_row, funding_of, trade_of
+from simulator.live.exchange_feed.answers import funding_of, kline_of, trade_of
 from simulator.live.exchange_feed.closed_candles import CandleRow
 from simulator.live.exchange_feed.connection import ExchangeConnection
 from simulator.live.exchange_feed.settings import FeedSettings
@@ -37,10 +37,10 @@ class RestHistory:
             "fetch_ohlcv", symbol, self._settings.timeframe, since, limit, attempts=attempts
         )
         rows: dict[int, CandleRow] = {}
-        whole = True
+        whole = isinstance(answer, list)
         for values in self._records(f"the candles of {symbol}", answer):
             try:
-                row = candle_row(f"a candle of {symbol}", interval, values)
+                row = kline_of(f"a candle of {symbol}", interval, values)
                 if rows.setdefault(row[0], row) != row:
                     raise DataError(f"a candle of {symbol} is there twice and differs: {rows[row[0]]} and {row}")
             except DataError as error:

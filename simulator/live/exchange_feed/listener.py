@@ -20,7 +20,7 @@ import ccxt
 from simulator.data.download_client import ATTEMPTS
 from simulator.errors import DataError, RunFailed, UserError
 from simulator.live.events import BookTop, Candle, FeedEvent, Funding, Notice, NoticeKind, Trade
-from simulator.live.exchange_feed.answers import book_of, candle_row, number
+from simulator.live.exchange_feed.answers import book_of, kline_of, number
 from simulator.live.exchange_feed.closed_candles import CandleRow, ClosedCandles
 from simulator.live.exchange_feed.connection import ExchangeConnection, FeedFailure
 from simulator.live.exchange_feed.counters import FeedCounters
@@ -58,7 +58,7 @@ class Listener:
         )
         self._history = RestHistory(self.connection, settings, self._malformed)
         self._candles: dict[str, ClosedCandles] = {}
-        self._doubted: dict[str, int] = {}  # symbol -> open time of a candle that one answer lacked
+        self._doubted: dict[str, tuple[int, int]] = {}  # symbol -> a candle that an answer lacked, and when it did (ms)
         self._not_before: dict[str, int] = {}
         self._settled: dict[str, int] = {}
         self._seen_trades: dict[str, deque[str]] = {symbol: deque(maxlen=_RECENT_TRADES) for symbol in settings.symbols}
@@ -151,7 +151,7 @@ class Listener:
         if symbol not in self._candles:
             return
         try:
-            row = candle_row(f"a candle of {symbol}", self.settings.interval, [number(symbol, one) for one in values])
+            row = kline_of(f"a candle of {symbol}", self.settings.interval, [number(symbol, one) for one in values])
             if row[0] + self.settings.interval > self._exchange_now() + self.clock.patience(5.0) * 1000:
                 raise DataError(f"a candle of {symbol} is said to be closed before its time: {format_time(row[0])}")
         except DataError as error:
@@ -220,11 +220,18 @@ class Listener:
         # The first candle that is wanted and not there. Another answer may have it.
         self._not_before[symbol] = self._exchange_now() + round(1000 * _AGAIN)
         beyond = [row[0] for row in rows if row[0] > lacking]
-        waited = asked_at - lacking - self.settings.interval > 1000 * self.settings.absent_after
-        if not whole or not (beyond or waited):
+        if ledger.waits() and not beyond:
+            # Such an answer says nothing about what is absent.
+            self._malformed(f"the candles of {symbol}: an answer lacks what a stream has brought")
             return
-        if self._doubted.get(symbol) != lacking:
-            self._doubted[symbol] = lacking
+        if not whole:
+            return
+        known, since = self._doubted.get(symbol, (0, 0))
+        if known != lacking:
+            self._doubted[symbol] = (lacking, asked_at)
+            return
+        # Where nothing newer is there either, the answers may be late, or nothing at all.
+        if not beyond and asked_at - since < self.settings.interval + 1000 * self.settings.absent_after:
             return
         stop = min(beyond, default=wanted[-1] + self.settings.interval)
         passed = ledger.pass_over(stop)

@@ -19,8 +19,8 @@ class FeedSettings:
         url: server to ask instead of the exchange's own.
         trades, books: whether to listen to trades and to the best bid and ask.
         grace: after a candle's close, in which the stream may bring it before REST is asked.
-        absent_after: after a close, when nothing newer is there either: from then on a candle that REST does not have
-            is believed to be absent.
+        absent_after: in which, beside the length of a bar, REST must give neither a candle nor a newer one for it to be
+            believed absent. Where it has a newer one, two answers suffice.
         silence: of an open socket, after which it is taken to hang and ended.
         book_interval: shortest time between two events of one symbol's book.
         poll: between two requests for what no stream brings.

@@ -134,6 +134,18 @@ class MockExchange:
         for client in list(self._clients):
             client.socket.transport.abort()
 
+    def record(self, path: str, document: Any) -> None:
+        """Serve `document` at `path` from now on as it is; None: what is made again."""
+        if document is None:
+            self._recorded.pop(path, None)
+        else:
+            self._recorded[path] = document
+
+    def send_to_all(self, text: str) -> None:
+        """Send a text to every open socket, whatever it is."""
+        for client in self._clients:
+            self._put(client, text)
+
     def hang(self) -> None:
         """Let every open socket fall silent: it stays open, sends nothing and reads nothing."""
         for client in self._clients:
