@@ -15,6 +15,7 @@ from backend.cli.data import data_app
 from backend.cli.evaluate import demo, doctor, evaluate
 from backend.cli.models import models_app
 from backend.cli.options import ConfigOption, SetOption
+from backend.cli.paper import paper_app
 from backend.cli.runs import runs_app
 from backend.cli.serve import serve_app
 from backend.cli.signals import end_in_order, exit_code
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(check_app, name="check")
+app.add_typer(paper_app, name="paper")
 app.add_typer(runs_app, name="runs")
 app.add_typer(store_app, name="store")
 app.add_typer(models_app, name="models")

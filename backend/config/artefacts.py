@@ -56,6 +56,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "seed", "experimental",
     ),
     "evaluation": ("windows", "decisions_per_window", "bootstrap_samples", "seed", "baselines"),
+    "paper": ("broker", "speed", "history_bars", "grace_seconds", "on_kill"),
     "sft": (
         "states", "rollouts", "random_share", "min_score", "min_margin", "validation_share", "steps", "batch_tokens",
         "learning_rate", "score_on", "score_states", "score_samples", "seed",
@@ -88,6 +89,8 @@ USER_ONLY: Mapping[str, Effect] = {
     "engine.concurrency": "spends",
     "engine.requests_per_minute": "spends",
     "budget": "spends",
+    "paper.feed": "contacts",
+    "paper.decision_timeout": "spends",
     "store.keep": "removes",
     "training.base_model": "reads",
     "training.start_from": "reads",

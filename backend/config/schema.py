@@ -223,6 +223,42 @@ class StoreConfig(Section):
     )
 
 
+class PaperConfig(Section):
+    """Paper trading: the team on live data, with the simulator's own exchange as the broker."""
+
+    broker: str = Field("simulated", description="who fills the orders; simulated: the simulator's exchange")
+    feed: Literal["recorded"] = Field(
+        "recorded", description="where the data comes from; recorded: the bars of `market`, as they came then"
+    )
+    speed: float = Field(
+        0.0, ge=0.0, le=1e6, description="how much faster than real time recorded data comes; 0: as fast as it is used"
+    )
+    history_bars: int = Field(500, ge=130, le=100_000, description="bars that are known before the first decision")
+    grace_seconds: float = Field(
+        5.0, ge=0.0, le=600.0, description="how long after its close a bar waits for symbols that have not come"
+    )
+    decision_timeout: float = Field(
+        60.0,
+        gt=0.0,
+        le=86_400.0,
+        description="seconds of real time after which a model that still thinks is left; the decision is no change",
+    )
+    on_kill: Literal["flatten", "freeze"] = Field(
+        "flatten", description="what the kill switch does: close everything, or withdraw what waits and keep positions"
+    )
+
+    @field_validator("broker")
+    @classmethod
+    def _simulated(cls, broker: str) -> str:
+        if broker != "simulated":
+            raise ValueError(
+                f"'{broker}' is no broker of this program: use simulated. No mode trades real money: a team that has "
+                "not been measured for long on paper, and software that holds no key which could, are what keeps a "
+                "mistake from costing any"
+            )
+        return broker
+
+
 class Config(Section):
     """All sections."""
 
@@ -237,6 +273,7 @@ class Config(Section):
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     sft: SftConfig = Field(default_factory=SftConfig)
+    paper: PaperConfig = Field(default_factory=PaperConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
 
     def coins_of_a_decision(self) -> int:

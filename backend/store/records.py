@@ -110,7 +110,7 @@ class RunRecord(Record):
     table = "run"
     identity = ("run",)
 
-    kind: str  # train, backtest, evaluate, demo
+    kind: str  # train, backtest, evaluate, demo, paper
     seed: int
     data_hash: str  # `Market.content_hash`
     started_at: int
@@ -283,6 +283,19 @@ class DecisionRecord(Record):
 
 
 @dataclass(frozen=True)
+class JournalRecord(Record):
+    """One entry of a paper session's journal, written before what it says takes effect: see `backend.paper.journal`."""
+
+    table = "journal"
+    identity = ("run", "ordinal")
+
+    ordinal: int  # 0, 1, ... without a gap
+    kind: str
+    time: int  # by the session's clock
+    document: dict[str, Any] = field(metadata=JSON)
+
+
+@dataclass(frozen=True)
 class MetricRecord(Record):
     """Metrics of one step by name, as `manager/reward/mean`. NaN is allowed: that a metric was NaN is worth knowing."""
 
@@ -353,5 +366,5 @@ class ServiceRecord(Record):
 # last the run, which makes all else visible. They are deleted in the opposite order but for the run, which goes last.
 KINDS: tuple[type[Record], ...] = (
     QueryRecord, RolloutRecord, TrajectoryRecord, Delegation, RewardRecord, ShardRecord, PublishedRecord, AdapterRecord,
-    EvaluationRecord, BacktestRecord, DecisionRecord, MetricRecord, RunRecord,
+    EvaluationRecord, BacktestRecord, DecisionRecord, JournalRecord, MetricRecord, RunRecord,
 )  # fmt: skip

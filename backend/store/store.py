@@ -29,6 +29,7 @@ from backend.store.records import (
     DecisionRecord,
     Delegation,
     EvaluationRecord,
+    JournalRecord,
     MetricRecord,
     PublishedRecord,
     QueryRecord,
@@ -216,6 +217,10 @@ class Store:
         """Add decisions of a backtest."""
         self._write(records)
 
+    def add_journal(self, record: JournalRecord) -> None:
+        """Add an entry of a paper session's journal; it is on disk when this returns."""
+        self._write([record])
+
     def add_shard(self, record: ShardRecord) -> None:
         """Mark a shard of a step as complete, after everything else of it was added."""
         self._write([record])
@@ -370,6 +375,10 @@ class Store:
     def decisions(self, run_id: str, backtest: str | None = None) -> list[DecisionRecord]:
         """Decisions in order of backtest, then ordinal."""
         return self._read(DecisionRecord, run=run_id, backtest=backtest)
+
+    def journal(self, run_id: str) -> list[JournalRecord]:
+        """A paper session's journal, in order."""
+        return self._read(JournalRecord, run=run_id)
 
     def shards(self, run_id: str, step: int | None = None) -> list[ShardRecord]:
         """Markers of complete shards in order of step and shard."""

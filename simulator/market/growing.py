@@ -16,10 +16,22 @@ import numpy as np
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.market.events import FundingEvent
+from simulator.market.instruments import MarketKind
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, format_time
 
 _PRICES = ("open", "high", "low", "close")
+
+
+def part_of(market: Market, first: int, stop: int, kinds: Mapping[str, MarketKind]) -> Market:
+    """Bars ``first .. stop - 1`` with what was settled up to their end; without what a growing market has not."""
+    end = int(market.open_time[stop - 1]) + market.interval
+    arrays: dict[str, Any] = {name: getattr(market, name)[first:stop].copy() for name in ("open_time", *BAR_COLUMNS)}
+    funding = {symbol: tuple(one for one in events if one.time <= end) for symbol, events in market.funding.items()}
+    return replace(
+        market, **arrays, funding={symbol: events for symbol, events in funding.items() if events}, news=(), series={},
+        books={}, truth=None, partial=None, kinds=dict(kinds),
+    )  # fmt: skip
 
 
 class GrowingMarket:

@@ -97,7 +97,7 @@ def test_a_run_goes_from_one_store_to_another(tmp_path: Path, monkeypatch: pytes
     for name in ("b", "runs/store"):
         with Store.open(name) as store:
             assert store.runs() == [RUN]
-    assert "b has version 4 of the schema" in invoke(app, "upgrade", "--store", "b")
+    assert "b has version 5 of the schema" in invoke(app, "upgrade", "--store", "b")
     with pytest.raises(StoreError, match="no run 'q'"):
         invoke(app, "--store", "a", "export", "q", "g.gz")
     assert not Path("g.gz").exists()

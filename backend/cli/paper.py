@@ -1,0 +1,172 @@
+"""`cryptosentinel paper`: sessions of a team on data that goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from backend.cli.console import bars, console, narrow_table, print_account
+from backend.cli.options import MarketOptions, RecordOptions, RunsOption, StoreOption, WindowOptions, grouped
+from backend.runs.requests import RUNS, STORE, RunStart
+from simulator.errors import UserError
+from simulator.market.timeframes import format_time
+
+if TYPE_CHECKING:  # the database takes its time
+    from backend.paper.sessions import PaperOutcome
+
+paper_app = typer.Typer(
+    help="Paper trading: a team on data that goes on, with the simulator's exchange as the broker. No real money.",
+    no_args_is_help=True,
+)
+SessionArgument = Annotated[str, typer.Argument(help="Id of the session, as `paper status` lists them.")]
+
+
+@paper_app.command("run")
+@grouped
+def run_session(
+    market: MarketOptions,
+    window: WindowOptions,
+    recorded: RecordOptions,
+    team: Annotated[
+        str, typer.Option("--team", help="Who trades: 'scripted', 'model' (see engine.model), or a training's folder.")
+    ] = "scripted",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of sampling.")] = 1,
+) -> None:
+    """Begin a session and follow it to its end. It outlives any kill: `paper resume` goes on where its journal ends."""
+    from backend.paper.sessions import PaperRequest, run_paper
+
+    request = PaperRequest(team=team, seed=seed, **market.given(), **window.given())
+    with bars(_announce) as shown:
+        outcome = run_paper(request, recorded.store, recorded.runs, shown)
+    _print(outcome)
+
+
+@paper_app.command("resume")
+def resume_session(
+    session: SessionArgument,
+    release: Annotated[bool, typer.Option("--release", help="Take the kill switch back first.")] = False,
+    store: StoreOption = STORE,
+    runs: RunsOption = RUNS,
+) -> None:
+    """Go on with a session that was stopped, or killed, with the same account."""
+    from backend.paper.sessions import resume_paper
+
+    with bars(_announce) as shown:
+        outcome = resume_paper(session, store, runs, shown, released=release)
+    _print(outcome)
+
+
+@paper_app.command("status")
+def show_status(
+    session: Annotated[str, typer.Argument(help="Id of a session; without one, all are listed.")] = "",
+    store: StoreOption = STORE,
+    runs: RunsOption = RUNS,
+) -> None:
+    """Show how a session stands, also one that runs elsewhere, or list all sessions."""
+    from backend.paper.sessions import paper_sessions, paper_status
+
+    if session:
+        record, outcome = paper_status(session, store, runs)
+        console.print(f"session {session}: {record.status}{f' ({record.message})' if record.message else ''}")
+        _print(outcome)
+        return
+    table = narrow_table("paper sessions")
+    for heading in ("status", "begun", "why"):
+        table.add_column(heading, no_wrap=True)
+    for record in paper_sessions(store):
+        table.add_row(record.run, record.status, format_time(record.started_at), record.message or "")
+    console.print(table)
+
+
+@paper_app.command("stop")
+def stop_session(session: SessionArgument, runs: RunsOption = RUNS) -> None:
+    """Ask a running session to stop. Its positions and orders stay as they are, and it can be resumed."""
+    from backend.paper.switch import set_stop
+
+    set_stop(_folder(session, runs))
+    console.print(f"session {session} stops at once, or when its decision is made")
+
+
+@paper_app.command("kill")
+def kill_session(
+    session: SessionArgument,
+    flatten: Annotated[bool, typer.Option("--flatten", help="Close everything, whatever is configured.")] = False,
+    freeze: Annotated[
+        bool, typer.Option("--freeze", help="Withdraw what waits and keep positions, whatever is configured.")
+    ] = False,
+    runs: RunsOption = RUNS,
+) -> None:
+    """Set the kill switch: within a second nothing is decided any more, also while a model thinks."""
+    from backend.paper.switch import set_kill
+
+    if flatten and freeze:
+        raise UserError("--flatten and --freeze exclude each other: give one, or none for paper.on_kill")
+    set_kill(_folder(session, runs), "flatten" if flatten else "freeze" if freeze else None)
+    console.print(f"the kill switch of session {session} is set; `paper resume {session} --release` takes it back")
+
+
+@paper_app.command("report")
+def report_session(
+    session: SessionArgument,
+    parity: Annotated[
+        bool, typer.Option("--parity/--no-parity", help="Play the recorded inputs through the backtest and compare.")
+    ] = True,
+    store: StoreOption = STORE,
+    runs: RunsOption = RUNS,
+) -> None:
+    """Show what a session did, and whether a backtest of its recorded inputs does the same. A difference has exit
+    code 1."""
+    from backend.paper.sessions import paper_parity, paper_status
+
+    record, outcome = paper_status(session, store, runs)
+    console.print(f"session {session}: {record.status}{f' ({record.message})' if record.message else ''}")
+    _print(outcome)
+    if not parity:
+        return
+    found = paper_parity(session, store)
+    console.print(
+        f"parity: {found.bars} bars, {found.decisions} decisions and {found.fills} fills compared with the backtest of "
+        f"the recorded inputs: {len(found.differences)} differences"
+    )
+    for what, count in found.inputs.items():
+        if count:
+            console.print(f"  played as recorded: {count} {what}")
+    for difference in found.differences:
+        console.print(f"  {difference}", soft_wrap=True)
+    if found.differences:
+        raise typer.Exit(1)
+
+
+def _folder(session: str, runs: Path) -> Path:
+    folder = runs / session
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such session; `cryptosentinel paper status` lists them")
+    return folder
+
+
+def _announce(start: RunStart) -> None:
+    market, window = start.market, start.window
+    assert window is not None
+    first = format_time(int(market.open_time[window.start]) + market.interval)
+    console.print(
+        f"session {start.run}: {', '.join(market.symbols)}, {market.timeframe} bars, decisions every "
+        f"{window.decide_every} bars from {first} UTC"
+    )
+    print_account(start)
+    console.print(f"kill switch: cryptosentinel paper kill {start.run}, or a file {start.folder / 'KILL'}")
+
+
+def _print(outcome: PaperOutcome) -> None:
+    gained = 100.0 * (outcome.equity / outcome.begun_with - 1.0)
+    held = ", ".join(f"{symbol} {quantity:.6g}" for symbol, quantity in outcome.positions.items() if quantity)
+    console.print(
+        f"{outcome.bars} bars, {outcome.decisions} decisions, {outcome.missed} missed, {outcome.fills} fills; equity "
+        f"{outcome.equity:.2f} ({gained:+.2f} %), holding {held or 'nothing'}"
+    )
+    if outcome.why in ("stopped", "flatten", "freeze"):
+        release = "" if outcome.why == "stopped" else " --release"
+        console.print(f"{outcome.why}; go on with: cryptosentinel paper resume {outcome.run}{release}")
+    elif outcome.why:
+        console.print(f"{outcome.why}; compare with the backtest: cryptosentinel paper report {outcome.run}")

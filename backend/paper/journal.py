@@ -1,0 +1,141 @@
+"""The journal of a session: what it knew, decided and did, in the store before it takes effect.
+
+| kind | what | written before |
+| --- | --- | --- |
+| `start` | the history, and where the session begins | anything else |
+| `bar` | a bar of all symbols, what filled in it, what the guard sends at its close | the next order or decision |
+| `decision` | the orders that were decided, with everything said, the guard's state and the memory | they are sent |
+| `missed` | that nothing was decided at a close, and why | the session goes on |
+| `control` | kill switch, stop, resume; the orders of the switch | they are sent |
+| `notice` | what the feed tells of itself, and data that was not used | the next event |
+| `end` | that the session is over | its result is stored |
+
+The account is not in it. It follows: the same bars and requests give the same account, and a resumed session compares
+what fills with what filled then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from backend.store.errors import StoreError
+from backend.store.records import JournalRecord
+from backend.store.store import Store
+from simulator.arrays import FloatArray
+from simulator.errors import DataError
+from simulator.exchange.orders import OrderRequest
+from simulator.exchange.snapshot import array_from_json, array_to_json, record_from_json, record_to_json
+from simulator.live.bar_assembly import LiveBar
+from simulator.live.broker import Happened
+from simulator.market.events import FundingEvent
+from simulator.market.market import Market
+from simulator.market.timeframes import BAR_COLUMNS, interval_of
+
+EntryKind = Literal["start", "bar", "decision", "missed", "control", "notice", "end"]
+
+
+class Journal:
+    """The journal of the session `run` in `store`, of which `written` entries are there."""
+
+    def __init__(self, store: Store, run: str, written: int = 0) -> None:
+        self._store, self._run, self._next = store, run, written
+
+    def write(self, kind: EntryKind, time: int, document: dict[str, Any]) -> None:
+        """Add an entry; it is on disk when this returns. Raises `StoreError` where it could not be written."""
+        self._store.add_journal(JournalRecord(self._run, self._next, kind, time, document))
+        self._next += 1
+
+
+def entries_of(store: Store, run: str) -> list[JournalRecord]:
+    """The whole journal, in order. Raises `StoreError` for one that has a gap or no beginning."""
+    entries = store.journal(run)
+    if not entries or entries[0].kind != "start" or [one.ordinal for one in entries] != [*range(len(entries))]:
+        raise StoreError(f"the journal of session {run} is not whole: restore a backup of the store, or begin anew")
+    return entries
+
+
+def history_to_json(market: Market) -> dict[str, Any]:
+    """A market without news, series and books."""
+    return {
+        "symbols": list(market.symbols),
+        "timeframe": market.timeframe,
+        "source": market.source,
+        "kinds": dict(market.kinds),
+        "open_time": int(market.open_time[0]),
+        "columns": {name: array_to_json(getattr(market, name)) for name in BAR_COLUMNS},
+        "funding": {
+            symbol: [[event.time, event.rate] for event in events] for symbol, events in market.funding.items()
+        },
+    }
+
+
+def history_from_json(data: Mapping[str, Any]) -> Market:
+    """The market again. Raises `DataError` for a damaged one."""
+    try:
+        symbols = tuple(data["symbols"])
+        arrays: dict[str, FloatArray] = {
+            name: array_from_json(data["columns"][name], (None, len(symbols))) for name in BAR_COLUMNS
+        }
+        bars = len(arrays["close"])
+        interval = interval_of(data["timeframe"])
+        return Market(
+            symbols=symbols, timeframe=data["timeframe"], source=data["source"], kinds=dict(data["kinds"]),
+            open_time=int(data["open_time"]) + interval * np.arange(bars, dtype=np.int64), **arrays,
+            funding={
+                symbol: tuple(FundingEvent(int(time), float(rate)) for time, rate in events)
+                for symbol, events in data["funding"].items()
+            },
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"the session's history is damaged: {error!r}; restore a backup of the store.") from error
+
+
+def bar_to_json(bar: LiveBar) -> dict[str, Any]:
+    """A bar as it was known."""
+    return {
+        "open_time": bar.open_time,
+        "known_at": bar.known_at,
+        "candles": {symbol: list(values) for symbol, values in bar.candles.items()},
+        "half_spread": bar.half_spread,
+        "funding": [list(one) for one in bar.funding],
+    }
+
+
+def bar_from_json(data: Mapping[str, Any]) -> LiveBar:
+    """The bar again. Raises `DataError` for a damaged one."""
+    try:
+        return LiveBar(
+            int(data["open_time"]),
+            int(data["known_at"]),
+            {symbol: _five(values) for symbol, values in data["candles"].items()},
+            {symbol: float(value) for symbol, value in data["half_spread"].items()},
+            tuple((str(symbol), int(time), float(rate)) for symbol, time, rate in data["funding"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"a bar of the session is damaged: {error!r}; restore a backup of the store.") from error
+
+
+def requests_to_json(requests: Sequence[OrderRequest], late_ms: Sequence[int]) -> list[list[Any]]:
+    """What is sent, each request with its lateness."""
+    return [[record_to_json(one), late] for one, late in zip(requests, late_ms, strict=True)]
+
+
+def requests_from_json(data: Sequence[Sequence[Any]]) -> tuple[list[OrderRequest], list[int]]:
+    """The requests and their latenesses. Raises `DataError` for damaged ones."""
+    return [record_from_json(one) for one, _ in data], [int(late) for _, late in data]
+
+
+def happened_to_json(happened: Happened) -> dict[str, Any]:
+    """What a bar brought."""
+    return {
+        "ledger": [record_to_json(one) for one in happened.ledger],
+        "rejections": [record_to_json(one) for one in happened.rejections],
+    }
+
+
+def _five(values: Sequence[Any]) -> tuple[float, float, float, float, float]:
+    first, high, low, last, volume = (float(value) for value in values)
+    return first, high, low, last, volume

@@ -1,0 +1,371 @@
+"""A paper session: the other `TradingSession` beside the backtest. Bars come when they come, and time passes.
+
+The order at each close: the bar is over (`simulator.live.bar_assembly`); the account takes it; if nothing is decided
+here, the guard looks; all of it is written to the journal; what is to be sent is sent. A decision is written before its
+orders are sent. So after a kill at any point the journal says everything that took effect and nothing that did not.
+
+A decision at a close is due until the next bar is over by the clock. One that could not be begun by then, because a
+model thought for too long or nobody was there, is recorded as missed, and the guard looks in its place.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from backend.decisions.recording import decision_document
+from backend.paper.journal import (
+    Journal,
+    bar_from_json,
+    bar_to_json,
+    happened_to_json,
+    requests_from_json,
+    requests_to_json,
+)
+from backend.paper.switch import Order as Asked
+from backend.paper.switch import Switch
+from backend.store.errors import StoreError
+from backend.store.records import JournalRecord
+from cryptosentinel.conversation.memory import Memory
+from cryptosentinel.guard.guard import Guard
+from cryptosentinel.guard.limits import Clamp
+from cryptosentinel.llm.chat_format import ChatFormat
+from cryptosentinel.team import TeamDecision
+from simulator.backtest.run import BacktestResult, Watch, Window
+from simulator.exchange.exchange_records import AccountView
+from simulator.exchange.orders import Cancel, Order, OrderRequest
+from simulator.live.bar_assembly import BarAssembler, LiveBar
+from simulator.live.broker import SimulatedBroker
+from simulator.live.events import FeedEvent, Heartbeat, Notice
+from simulator.live.feed import Feed
+from simulator.market.market import MarketView
+from simulator.market.timeframes import format_time
+
+_WAIT_SECONDS = 0.1  # of real time at a time, for the feed
+
+
+class Thoughts(Protocol):
+    """Who follows how a decision is thought of."""
+
+    def begin(self) -> None:
+        """A decision begins."""
+
+    def summary(self) -> dict[str, Any]:
+        """What a replay needs to know of the decision that ends."""
+
+
+class _Untold:
+    def begin(self) -> None:
+        pass
+
+    def summary(self) -> dict[str, Any]:
+        return {}
+
+
+class PaperSession:
+    """One account of a team on a feed.
+
+    Attributes:
+        decisions: give this list to `play`; what is new in it at `apply` is written with the orders.
+        ended: why the session is over, empty while it is not: "finished", "stopped", "flatten", "freeze", "liquidated".
+        missed: closes at which a decision was due and none was taken.
+    """
+
+    def __init__(
+        self,
+        broker: SimulatedBroker,
+        assembler: BarAssembler,
+        feed: Feed,
+        journal: Journal,
+        switch: Switch,
+        guard: Guard,
+        codec: ChatFormat,
+        *,
+        decide_every: int,
+        grace: int,
+        memory: Memory | None = None,
+        on_bar: Callable[[int], None] | None = None,
+    ) -> None:
+        self._broker, self._assembler, self._feed, self._journal = broker, assembler, feed, journal
+        self._switch, self._guard, self._codec, self._memory = switch, guard, codec, memory
+        self._grace, self._on_bar = grace, on_bar
+        self.window = Window(broker.start, sys.maxsize, decide_every)
+        self.decisions: list[tuple[int, TeamDecision]] = []
+        self.ended = ""
+        self.missed: list[int] = []
+        self.bars = self.decided = 0
+        self._now = broker.close  # no decision is earlier than what was known before it
+        self._due = True  # whether a decision at this close is to be taken
+        self._written = 0  # of `decisions`
+        self._watch: Watch | None = None
+        self._thoughts: Thoughts = _Untold()
+        self._clamps: list[Clamp] = []
+        self._held: FeedEvent | None = None
+        self._ready: tuple[Sequence[OrderRequest], list[int]] = ((), [])  # written, and to be sent
+        self._killed, self._feed_over = False, False
+        self._begun, self._begun_at = time.monotonic(), feed.clock.now()
+
+    # -- what a team plays ------------------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> int:
+        """The bar at whose close it stands."""
+        return self._broker.index
+
+    @property
+    def done(self) -> bool:
+        """Whether the session is over."""
+        return bool(self.ended)
+
+    def view(self) -> MarketView:
+        """The market as it is known at this close."""
+        return self._broker.view()
+
+    def account(self) -> AccountView:
+        """The account at this close."""
+        return self._broker.account()
+
+    def watched_by(self, watch: Watch) -> None:
+        """Take the guard's look at each close, and go on to the first decision."""
+        self._watch = watch
+        if self._due and not self.done:
+            late = max(self._now, self._feed.clock.now()) - self._broker.close
+            if late >= self.view().interval:
+                self._now = self._broker.close + late
+                self._journal.write("missed", self._now, self._look("nobody was there when it was due"))
+                self._send()
+                self._due = False
+        if self._due:
+            self._think()
+        else:
+            self._advance()
+
+    def late_ms(self, thought_ms: int) -> int:
+        """What has passed since the close: until the decision was begun and `thought_ms`, or more by the clock."""
+        passed = self._feed.clock.now() - self._begun_at
+        return self._now - self._broker.close + max(thought_ms, passed)
+
+    def apply(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
+        """Write the decision, send its orders, and go on to the next one. While the kill switch is set, or the session
+        is over, nothing of it is sent."""
+        if self.done:
+            return
+        begun = self._now - self._broker.close
+        late = [max(milliseconds, begun) for milliseconds in thinking_ms or [0] * len(requests)]
+        self._now = self._broker.close + max([begun, *late])
+        new = self.decisions[self._written :]
+        self._written = len(self.decisions)
+        dropped = self._switch.order() in ("flatten", "freeze")
+        self._journal.write(
+            "decision",
+            self._now,
+            {
+                "bar": self.index,
+                "begun": begun,
+                "requests": requests_to_json(requests, late),
+                "dropped": dropped,
+                "decisions": [decision_document(self._codec, decision).model_dump(mode="json") for _, decision in new],
+                "guard": self._guard.state(),
+                "memory": None if self._memory is None else self._memory.to_dict(),
+                **self._thoughts.summary(),
+            },
+        )
+        if not dropped:
+            self._broker.submit(requests, late)
+        self.decided += 1
+        self._due = False
+        self._advance()
+
+    def result(self) -> BacktestResult:
+        """What came of it so far."""
+        return self._broker.result(self.window.decide_every)
+
+    # -- what else a session does -----------------------------------------------------------------------------------
+
+    def thinks_with(self, thoughts: Thoughts) -> None:
+        """Tell `thoughts` of each decision that begins, and write what they say of it."""
+        self._thoughts = thoughts
+
+    def clamped(self, bar: int, clamps: Sequence[Clamp]) -> None:
+        """Keep what the guard did between decisions, for the journal: `on_clamps` of `play`."""
+        self._clamps += clamps
+
+    def thinking_seconds(self) -> float:
+        """Seconds of real time since the decision was begun."""
+        return time.monotonic() - self._begun
+
+    def asked(self) -> Asked | None:
+        """What the kill switch, or a stop, asks for."""
+        return self._switch.order()
+
+    def restore(self, entries: Sequence[JournalRecord], released: bool = False) -> None:
+        """Take everything that the journal says, from its second entry on, as if it happened now. `released`: the kill
+        switch was taken back since.
+
+        Raises `StoreError` where the account does not become what it was: the journal or the program is another one.
+        """
+        for entry in entries:
+            data = entry.document
+            if entry.kind == "bar":
+                self._take(bar_from_json(data["bar"]), data["happened"], entry.ordinal)
+                self._due, self._now = bool(data["due"]), entry.time
+            elif entry.kind in ("decision", "missed"):
+                self._due, self._now = False, entry.time
+                self.decided += entry.kind == "decision"
+            elif entry.kind == "control":
+                self._now = max(self._now, entry.time)
+                self._killed = data["what"] == "flatten" or (self._killed and data["what"] != "resume")
+            if data.get("missed"):
+                self.missed.append(int(data["bar_index"]))
+            if data.get("requests") and not data.get("dropped"):
+                self._broker.submit(*requests_from_json(data["requests"]))
+            if data.get("guard") is not None:
+                self._guard.restore(data["guard"])
+        self._killed = self._killed and not released
+
+    def finish(self) -> None:
+        """Write that the session is over for good; what waits is rejected."""
+        self._journal.write("end", self._now, {"why": self.ended, "bar_index": self.index})
+        self._broker.finish()
+
+    def _think(self) -> None:
+        self._begun, self._begun_at = time.monotonic(), self._feed.clock.now()
+        self._thoughts.begin()
+
+    def _advance(self) -> None:
+        """Take bars until a decision is due or the session is over."""
+        while not self.done:
+            self._obey()
+            bar = None if self.done else self._next_bar()
+            if bar is None:
+                if self._feed_over and not self.done:
+                    self.ended = "flatten" if self._killed else "finished"
+                continue
+            happened = self._broker.extend(bar)
+            self.bars += 1
+            self._now = max(self._now, bar.known_at)
+            late = self._now - self._broker.close
+            planned = (self.index - self.window.start) % self.window.decide_every == 0 and not self._killed
+            self._due = planned and late < self.view().interval
+            why = "the next bar was over already" if planned and not self._due else ""
+            looked = {"bar_index": self.index} if self._due else self._look(why)
+            entry = {"bar": bar_to_json(bar), "happened": happened_to_json(happened), "due": self._due, **looked}
+            account = self.account()
+            entry["account"] = {"equity": account.equity, "cash": account.cash, "positions": account.positions}
+            self._journal.write("bar", self._now, entry)
+            self._send()
+            if self._on_bar is not None:
+                self._on_bar(self.bars)
+            if account.liquidated:
+                self.ended = "liquidated"
+            elif self._due:
+                self._think()
+                return
+
+    def _look(self, missed: str) -> dict[str, Any]:
+        """What the guard, or the kill switch, sends at this close, as an entry; `_send` sends it."""
+        account = self.account()
+        requests: Sequence[OrderRequest]
+        if self._killed:
+            requests = closing_orders(account)
+        else:
+            assert self._watch is not None
+            requests = self._watch(self.view(), account)
+        late = self._now - self._broker.close
+        self._ready = (requests, [late] * len(requests))
+        clamps = [{"rule": one.rule, "symbol": one.symbol, "reason": one.reason} for one in self._clamps]
+        self._clamps.clear()
+        if missed:
+            self.missed.append(self.index)
+        return {
+            "bar_index": self.index,
+            "requests": requests_to_json(*self._ready),
+            "late": late,
+            "clamps": clamps,
+            "guard": self._guard.state(),
+            "missed": missed,
+        }
+
+    def _send(self) -> None:
+        """Send what `_look` found, once it is written."""
+        (requests, late), self._ready = self._ready, ((), [])
+        self._broker.submit(requests, late)
+
+    def _obey(self) -> None:
+        """Do what the switch says, once."""
+        order = self._switch.order()
+        if order is None or self.done:
+            return
+        account = self.account()
+        if self._killed:
+            if not any(account.positions.values()) and not account.pending:
+                self.ended = "flatten"
+            return
+        requests: list[OrderRequest] = []
+        if order == "flatten":
+            requests = closing_orders(account)
+        elif order == "freeze":
+            requests = [Cancel(waiting.id) for waiting in account.pending if not waiting.reduce_only]
+        self._now = max(self._now, self._feed.clock.now())
+        late = [self._now - self._broker.close] * len(requests)
+        self._journal.write(
+            "control",
+            self._now,
+            {"what": order, "bar_index": self.index, "requests": requests_to_json(requests, late)},
+        )
+        self._broker.submit(requests, late)
+        if order == "flatten":
+            self._killed = True
+            if not requests and not account.pending:
+                self.ended = "flatten"
+        else:
+            self.ended = "stopped" if order == "stop" else "freeze"
+
+    def _take(self, bar: LiveBar, expected: dict[str, Any], ordinal: int) -> None:
+        happened = happened_to_json(self._broker.extend(bar))
+        self.bars += 1
+        self._assembler.skip()
+        if happened != expected:
+            raise StoreError(
+                f"entry {ordinal} of the journal: the bar of {format_time(bar.open_time)} brings something else than "
+                "it did then. The journal was changed, or another version of the program wrote it: resume with that one"
+            )
+
+    def _next_bar(self) -> LiveBar | None:
+        """The next bar once it is over; None where the feed has ended or something is asked of the session."""
+        while True:
+            if self._feed_over or (self._switch.order() is not None and not self._killed):
+                return None
+            event, self._held = self._held or self._feed.next(_WAIT_SECONDS), None
+            moment = self._feed.clock.now() if event is None else event.known_at
+            deadline = self._assembler.close + self._grace
+            if moment > deadline:
+                self._held = event
+                if self._assembler.missing():
+                    for late in self._feed.backfill(self._assembler.open_time, self._assembler.close):
+                        self._assembler.take(late)
+                return self._assembler.finish(deadline)
+            if isinstance(event, Notice):
+                self._journal.write("notice", moment, {"kind": event.kind, "detail": event.detail})
+                if event.kind == "end":
+                    self._feed_over = True
+                    return None
+            elif event is not None and not isinstance(event, Heartbeat):
+                refused = self._assembler.take(event)
+                if refused is not None:
+                    what = f"{refused.what} of {refused.symbol} at {format_time(refused.at)}"
+                    self._journal.write("notice", moment, {"kind": refused.reason, "detail": what})
+            if self._assembler.is_over(moment):
+                return self._assembler.finish(moment)
+
+
+def closing_orders(account: AccountView) -> list[OrderRequest]:
+    """Orders that withdraw what waits and close what is held, at the market."""
+    requests: list[OrderRequest] = [Cancel(order.id) for order in account.pending if order.kind != "market"]
+    held = {symbol: quantity for symbol, quantity in account.positions.items() if quantity != 0.0}
+    waiting = {order.symbol for order in account.pending if order.kind == "market"}
+    requests += [Order(symbol, 0.0) for symbol in waiting - set(held)]
+    requests += [Order(symbol, -quantity, reduce_only=True) for symbol, quantity in held.items()]
+    return requests

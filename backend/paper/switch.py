@@ -1,0 +1,65 @@
+"""The files by which a running session is told to end: the kill switch, and an orderly stop.
+
+They lie in the session's folder. Anybody who may write there can make them, with or without this program: an empty file
+`KILL` does what `paper.on_kill` says, and one that holds `flatten` or `freeze` that.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Literal
+
+from simulator.files import write_whole
+
+KILL_FILE, STOP_FILE = "KILL", "STOP"
+Order = Literal["flatten", "freeze", "stop"]
+_LOOK_SECONDS = 0.05
+
+
+class Switch:
+    """What the files in `folder` say; they are looked at no more often than twenty times a second."""
+
+    def __init__(self, folder: Path, on_kill: Literal["flatten", "freeze"]) -> None:
+        self._folder, self._on_kill = folder, on_kill
+        self._seen: Order | None = None
+        self._looked = -1.0
+
+    def order(self) -> Order | None:
+        """What is asked for; the kill switch goes before a stop, and neither is taken back while the session runs."""
+        now = time.monotonic()
+        if self._seen in (None, "stop") and now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            self._seen = read_order(self._folder, self._on_kill)
+        return self._seen
+
+
+def read_order(folder: Path, on_kill: Literal["flatten", "freeze"]) -> Order | None:
+    """What the files say now. A kill switch that cannot be read, or says something else, does what is configured."""
+    kill = folder / KILL_FILE
+    if kill.exists():
+        try:
+            word = kill.read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            word = ""
+        if word == "flatten":
+            return "flatten"
+        return "freeze" if word == "freeze" else on_kill
+    return "stop" if (folder / STOP_FILE).exists() else None
+
+
+def set_kill(folder: Path, how: Literal["flatten", "freeze"] | None) -> None:
+    """Set the kill switch of the session in `folder`; None: as it is configured."""
+    write_whole(folder / KILL_FILE, how or "")
+
+
+def set_stop(folder: Path) -> None:
+    """Ask the session in `folder` to stop."""
+    write_whole(folder / STOP_FILE, "")
+
+
+def release(folder: Path, kill: bool) -> None:
+    """Take back a stop, and with `kill` the kill switch."""
+    (folder / STOP_FILE).unlink(missing_ok=True)
+    if kill:
+        (folder / KILL_FILE).unlink(missing_ok=True)

@@ -1,0 +1,118 @@
+"""The simulated broker of a live session: the simulator's own exchange, on the bars as they come.
+
+Orders fill by the kernel's rules from the bar that is under way when they arrive, late by the time that has really
+passed since the close that they were decided at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simulator.arrays import FloatArray
+from simulator.backtest.run import BacktestResult, result_of
+from simulator.exchange.costs import Costs
+from simulator.exchange.exchange_records import AccountView, LedgerEntry, Rejection
+from simulator.exchange.live_exchange import LiveExchange
+from simulator.exchange.orders import OrderRequest
+from simulator.exchange.venue import Venue
+from simulator.live.bar_assembly import LiveBar
+from simulator.market.events import FundingEvent
+from simulator.market.growing import GrowingMarket
+from simulator.market.market import Market, MarketView
+from simulator.market.timeframes import BAR_COLUMNS
+
+
+@dataclass(frozen=True)
+class Happened:
+    """What a bar brought: fills and payments, and requests that ended unfilled, in their order."""
+
+    ledger: tuple[LedgerEntry, ...]
+    rejections: tuple[Rejection, ...]
+
+
+class SimulatedBroker:
+    """One account from the close of the last bar of `history` on."""
+
+    def __init__(self, history: Market, cash: float, costs: Costs, max_leverage: float, venue: Venue) -> None:
+        """Raises `DataError` as `LiveExchange` does."""
+        self._growing = GrowingMarket(history)
+        self._exchange = LiveExchange(self._growing.market, cash, costs, max_leverage, venue)
+        self.start = self._exchange.index
+
+    @property
+    def index(self) -> int:
+        """The bar at whose close the account stands."""
+        return self._exchange.index
+
+    @property
+    def close(self) -> int:
+        """The time of that close, ms."""
+        market = self._growing.market
+        return int(market.open_time[-1]) + market.interval
+
+    def view(self) -> MarketView:
+        """The market at this close."""
+        return self._growing.market.view(self.index)
+
+    def account(self) -> AccountView:
+        """The account at this close."""
+        return self._exchange.account()
+
+    def submit(self, requests: Sequence[OrderRequest], late_ms: Sequence[int]) -> tuple[Rejection, ...]:
+        """Submit each request at this close, late by its time; what is refused at once."""
+        before = len(self._exchange.rejections)
+        for request, late in zip(requests, late_ms, strict=True):
+            self._exchange.submit(request, late)
+        return tuple(self._exchange.rejections[before:])
+
+    def extend(self, bar: LiveBar) -> Happened:
+        """Take the next bar. Raises `DataError` for one that does not follow, or cannot be."""
+        market = self._growing.market
+        funding: dict[str, list[FundingEvent]] = {}
+        for symbol, time, rate in bar.funding:
+            funding.setdefault(symbol, []).append(FundingEvent(time, rate))
+        grown = self._growing.append(bar.open_time, columns_of(bar, market.symbols), funding)
+        ledger, rejections = len(self._exchange.ledger), len(self._exchange.rejections)
+        self._exchange.extend(grown)
+        return Happened(tuple(self._exchange.ledger[ledger:]), tuple(self._exchange.rejections[rejections:]))
+
+    def finish(self) -> None:
+        """End here: what waits is rejected."""
+        self._exchange.finish()
+
+    def result(self, decide_every: int) -> BacktestResult:
+        """What came of it so far."""
+        return result_of(self._exchange, self.start, decide_every)
+
+
+def columns_of(bar: LiveBar, symbols: Sequence[str]) -> dict[str, FloatArray]:
+    """The bar columns, (S,) each, NaN where a symbol has no bar."""
+    columns = {name: np.full(len(symbols), np.nan) for name in BAR_COLUMNS}
+    for place, symbol in enumerate(symbols):
+        if symbol in bar.candles:
+            values = (*bar.candles[symbol], bar.half_spread[symbol])
+            for name, value in zip(BAR_COLUMNS, values, strict=True):
+                columns[name][place] = value
+    return columns
+
+
+def market_of(history: Market, bars: Sequence[LiveBar]) -> Market:
+    """`history` and the bars of a session as one market, built at once."""
+    columns = [columns_of(bar, history.symbols) for bar in bars]
+    arrays = {
+        name: np.concatenate([getattr(history, name), *(one[name][None] for one in columns)]) for name in BAR_COLUMNS
+    }
+    funding = {symbol: tuple(history.funding.get(symbol, ())) for symbol in history.symbols}
+    for bar in bars:
+        for symbol, time, rate in bar.funding:
+            funding[symbol] += (FundingEvent(time, rate),)
+    times = np.array([bar.open_time for bar in bars], np.int64)
+    return replace(
+        history,
+        open_time=np.concatenate([history.open_time, times]),
+        **arrays,
+        funding={symbol: events for symbol, events in funding.items() if events},
+    )

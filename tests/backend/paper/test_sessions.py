@@ -1,0 +1,173 @@
+"""A paper session has the books of a backtest, whatever happens to it and to its feed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from backend.builders.market import limits_of
+from backend.paper.journal import entries_of
+from backend.paper.parity import Parity, check_parity
+from backend.paper.switch import KILL_FILE, set_kill
+from backend.store import Store, StoreError
+from tests.backend.paper import paper_scenes as scene
+
+LIMITS = limits_of(scene.settings().guard)
+
+
+def parity(store: Store) -> Parity:
+    team = scene.named_team()
+    return check_parity(entries_of(store, scene.RUN), team.team, team.engine, scene.ACCOUNT, LIMITS, scene.SEED)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[object], int]:
+    """The books of a session that nothing happened to, and how often it wrote."""
+    with Store.open("mem://") as store:
+        outcome = scene.begin(store, tmp_path_factory.mktemp("session"))
+        assert outcome.why == "finished" and outcome.bars == scene.STOP - scene.START
+        entries = entries_of(store, scene.RUN)
+        return scene.books(entries), len(entries)
+
+
+def test_the_scene_has_what_can_go_wrong(tmp_path: Path) -> None:
+    """Partial fills, gaps, candles that are late, double and contradictory: and the backtest of the recorded inputs
+    does the same, decision by decision and fill by fill."""
+    with Store.open("mem://") as store:
+        outcome = scene.begin(store, tmp_path)
+        entries = entries_of(store, scene.RUN)
+        notices = Counter(entry.document["kind"] for entry in entries if entry.kind == "notice")
+        assert {"duplicate", "conflicting", "late"} <= set(notices)
+        fills = [
+            one for entry in entries if entry.kind == "bar" for one in entry.document["happened"]["ledger"]
+            if one["kind_of_record"] == "Fill"
+        ]  # fmt: skip
+        assert max(Counter(one["order"] for one in fills).values()) > 1, "no order was filled in parts"
+        found = parity(store)
+        assert found.differences == ()
+        assert (found.fills, found.bars) == (outcome.fills, outcome.bars) and found.decisions > 4
+
+
+def test_parity_sees_a_fill_and_a_decision_that_differ(tmp_path: Path) -> None:
+    with Store.open("mem://") as store:
+        scene.begin(store, tmp_path)
+        entries = entries_of(store, scene.RUN)
+        decision = next(
+            entry for entry in entries if entry.kind == "decision" and entry.document["decisions"][0]["orders"]
+        )
+        decision.document["decisions"][0]["orders"] = []
+        bar = next(entry for entry in entries if entry.kind == "bar" and entry.document["happened"]["ledger"])
+        bar.document["happened"]["ledger"][0]["price"] *= 1.01
+        team = scene.named_team()
+        found = check_parity(entries, team.team, team.engine, scene.ACCOUNT, LIMITS, scene.SEED)
+        assert len(found.differences) >= 2
+        assert any("orders" in one for one in found.differences) and any("fill 0" in one for one in found.differences)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_killed_at_every_write_the_books_are_those_of_the_undisturbed_session(
+    undisturbed: tuple[list[object], int], tmp_path: Path, before: bool
+) -> None:
+    """No order twice and none forgotten: the account, the decisions and the guard are equal at every close."""
+    expected, writes = undisturbed
+    for at in range(1, writes, 3 if before else 4):
+        with Store.open("mem://") as store:
+            folder = tmp_path / str(at)
+            with pytest.raises(scene.StruckError):
+                scene.begin(store, folder, strike_at=at, before=before)
+            scene.go_on(store, folder)
+            assert scene.books(entries_of(store, scene.RUN)) == expected, f"struck at write {at}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [True, False])
+def test_killed_again_and_again(undisturbed: tuple[list[object], int], tmp_path: Path, before: bool) -> None:
+    """A session that gets only two writes further each time ends with the same books."""
+    expected, _ = undisturbed
+    with Store.open("mem://") as store:
+        try:
+            scene.begin(store, tmp_path, strike_at=2, before=before)
+        except scene.StruckError:
+            while True:
+                try:
+                    scene.go_on(store, tmp_path, strike_at=2, before=before)
+                except scene.StruckError:
+                    continue
+                break
+        assert scene.books(entries_of(store, scene.RUN)) == expected
+
+
+def test_a_journal_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+    with Store.open("mem://") as store:
+        with pytest.raises(scene.StruckError):
+            scene.begin(store, tmp_path, strike_at=12)
+        changed = next(
+            entry
+            for entry in entries_of(store, scene.RUN)
+            if entry.kind == "bar" and entry.document["happened"]["ledger"]
+        )
+        changed.document["happened"]["ledger"][0]["quantity"] *= 2.0
+        store.add_journal(changed)
+        with pytest.raises(StoreError, match="something else"):
+            scene.go_on(store, tmp_path)
+
+
+def test_a_model_that_hangs_is_cut_off_and_changes_nothing(tmp_path: Path) -> None:
+    """The decision is no change, the session goes on, and parity plays the cut-off as it was."""
+    hang = threading.Event()
+    engine = scene.HangingEngine(scene.named_team().engine, 6, hang.wait)
+    with Store.open("mem://") as store:
+        outcome = scene.begin(store, tmp_path, engine=engine, config=scene.settings(decision_timeout=0.2))
+        hang.set()
+        assert outcome.why == "finished"
+        decisions = [entry.document for entry in entries_of(store, scene.RUN) if entry.kind == "decision"]
+        cut = [one for one in decisions if one["cut_off"]]
+        assert cut and "no answer within 0.2 s" in cut[0]["cut_off"]
+        assert all("earlier decision" in one["cut_off"] for one in cut[1:])
+        assert not any(one["orders"] for one in cut[1]["decisions"])
+        found = parity(store)
+        assert found.differences == () and found.inputs["cut off"] == len(cut)
+
+
+@pytest.mark.parametrize("how", ["flatten", "freeze"])
+def test_the_kill_switch_acts_while_a_model_thinks(tmp_path: Path, how: Literal["flatten", "freeze"]) -> None:
+    """What the switch orders is in the journal within a second of the file, although the model never answers."""
+    hang, asked = threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        asked.set()
+        hang.wait()
+
+    engine = scene.HangingEngine(scene.named_team().engine, 40, hangs)
+    moments: list[float] = []
+
+    def kill() -> None:
+        asked.wait()
+        set_kill(tmp_path, how)
+        moments.append(time.monotonic())
+
+    threading.Thread(target=kill, daemon=True).start()
+    with Store.open("mem://") as store:
+        outcome = scene.begin(store, tmp_path, engine=engine, config=scene.settings(decision_timeout=600))
+        ended = time.monotonic()
+        hang.set()
+        assert outcome.why == how
+        entries = entries_of(store, scene.RUN)
+        control = next(entry for entry in entries if entry.kind == "control")
+        assert control.document["what"] == how
+        dropped = [entry for entry in entries if entry.kind == "decision" and entry.document["dropped"]]
+        assert len(dropped) == 1 and dropped[0].ordinal < control.ordinal
+        assert not any(entry.kind == "decision" for entry in entries[control.ordinal :])
+        if how == "flatten":
+            assert outcome.positions == dict.fromkeys(scene.SYMBOLS, 0.0)
+        else:
+            assert ended - moments[0] < 60.0  # by far less; a timing decides nothing here
+        assert parity(store).differences == ()
+        (tmp_path / KILL_FILE).unlink()
+        assert scene.go_on(store, tmp_path, released=True).why == "finished"
+        assert parity(store).differences == ()
