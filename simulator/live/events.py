@@ -21,11 +21,13 @@ from simulator.errors import DataError
 #   gap: the exchange has no data for a time that is over (maintenance, an outage); nothing more will come of it.
 #   stale: the stream is open and says nothing (a hung connection).
 #   rate_limit, server_error, dns, clock_skew: why a request failed, or that the clocks differ.
+#   maintenance: the exchange says that it is closed for a while.
+#   correction: the exchange has changed a bar that was delivered; the detail has both. The delivered one stands.
 #   malformed: a message that could not be read; it is dropped.
 #   end: no more events will come. Only recorded data has one.
 NoticeKind = Literal[
     "connected", "disconnected", "reconnected", "gap", "stale", "rate_limit", "server_error", "dns", "clock_skew",
-    "malformed", "end",
+    "maintenance", "correction", "malformed", "end",
 ]  # fmt: skip
 NOTICE_KINDS: tuple[NoticeKind, ...] = get_args(NoticeKind)
 
