@@ -15,7 +15,7 @@ from backend.cli.data import data_app
 from backend.cli.evaluate import demo, doctor, evaluate
 from backend.cli.models import models_app
 from backend.cli.options import ConfigOption, SetOption
-from backend.cli.paper import paper_app
+from backend.cli.paper.commands import paper_app
 from backend.cli.runs import runs_app
 from backend.cli.serve import serve_app
 from backend.cli.signals import end_in_order, exit_code

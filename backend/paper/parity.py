@@ -25,7 +25,7 @@ from simulator.errors import DataError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import OrderRequest
 from simulator.exchange.snapshot import record_to_json
-from simulator.live.broker import market_of
+from simulator.live.broker import session_market
 from simulator.market.market import MarketView
 
 # Sums that begin elsewhere differ in the last digits.
@@ -176,7 +176,7 @@ def check_parity(
     bars = [bar_from_json(entry.document["bar"]) for entry in entries if entry.kind == "bar"]
     if not bars:
         raise DataError("the session has no bar yet: there is nothing to compare")
-    market = market_of(history, bars)
+    market = session_market(history, bars)
     first, last = len(history) - 1, len(market) - 1
     closes, inputs = _closes(entries, first)
     run = BacktestRun(market, Window(first, last, int(start["decide_every"])), **account.terms)

@@ -24,8 +24,7 @@ from backend.paper.journal import (
     requests_from_json,
     requests_to_json,
 )
-from backend.paper.switch import Order as Asked
-from backend.paper.switch import Switch
+from backend.paper.switch import Switch, SwitchOrder
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
 from cryptosentinel.conversation.memory import Memory
@@ -196,7 +195,7 @@ class PaperSession:
         """Seconds of real time since the decision was begun."""
         return time.monotonic() - self._begun
 
-    def asked(self) -> Asked | None:
+    def asked(self) -> SwitchOrder | None:
         """What the kill switch, or a stop, asks for."""
         return self._switch.order()
 
@@ -224,6 +223,11 @@ class PaperSession:
             if data.get("guard") is not None:
                 self._guard.restore(data["guard"])
         self._killed = self._killed and not released
+
+    def resumed(self, released: bool) -> None:
+        """Write that the session goes on, and whether the kill switch was taken back."""
+        what = "resume" if released else "go on"
+        self._journal.write("control", self._now, {"what": what, "bar_index": self.index, "requests": []})
 
     def finish(self) -> None:
         """Write that the session is over for good; what waits is rejected."""

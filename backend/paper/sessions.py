@@ -36,7 +36,7 @@ from simulator.live.feed import Feed
 from simulator.market.market import Market
 from simulator.market.timeframes import SECOND_MS
 
-KIND = "paper"
+PAPER = "paper"
 # Ends after which a session goes on when it is resumed.
 _PAUSES = frozenset({"stopped", "freeze", "flatten"})
 
@@ -76,7 +76,7 @@ def run_paper(
     team = _team(request.team, config)
     account = account_of(config, market)
     begin = build_feed(config, market, account, window)
-    run = new_run_id(KIND)
+    run = new_run_id(PAPER)
     folder = runs / run
     observer.started(RunStart(run, folder, config, market, account, window))
     start = {
@@ -89,7 +89,7 @@ def run_paper(
         folder.mkdir(parents=True, exist_ok=True)
         document = {"config": config.to_dict(), "versions": versions(), "team": request.team, "data": market.source}
         now = int(time.time() * 1000)
-        record = RunRecord(run, KIND, request.seed, market.content_hash, now, signed(run, document))
+        record = RunRecord(run, PAPER, request.seed, market.content_hash, now, signed(run, document))
         with _recorded(opened, record) as outcomes:
             journal = Journal(opened, run)
             journal.write("start", begin.feed.clock.now(), start)
@@ -129,9 +129,6 @@ def resume_paper(
         observer.started(RunStart(run, folder, config, market, account, window))
         journal = Journal(opened, run, len(entries))
         with _recorded(opened, replace(record, status="running", finished_at=None, message=None)) as outcomes:
-            journal.write("control", entries[-1].time, {
-                "what": "resume" if released else "go on", "requests": [], "bar_index": _bar_of(entries, len(history)),
-            })  # fmt: skip
             parts = SessionParts(opened, record, folder, config, team, account, begin.feed, journal, observer)
             outcomes.append(play_session(parts, entries[1:], start, released))
         return outcomes[0]
@@ -159,7 +156,7 @@ def paper_status(run: str, store: Store | str | Path = STORE, runs: Path = RUNS)
 def paper_sessions(store: Store | str | Path = STORE) -> list[RunRecord]:
     """All sessions, the newest first."""
     with store_at(store) as opened:
-        return [record for record in opened.runs() if record.kind == KIND]
+        return [record for record in opened.runs() if record.kind == PAPER]
 
 
 def paper_parity(run: str, store: Store | str | Path = STORE) -> Parity:
@@ -208,6 +205,8 @@ def play_session(
         on_bar=lambda bars: parts.observer.progress("paper", bars, expected),
     )  # fmt: skip
     session.restore(entries, released=released)
+    if entries:
+        session.resumed(released)
 
     def why_not() -> str | None:
         asked = session.asked()
@@ -258,14 +257,9 @@ def _window(market: Market, history: Market, start: dict[str, Any]) -> Window:
     return Window(int(first), int(last), int(start["decide_every"]))
 
 
-def _bar_of(entries: Sequence[JournalRecord], history: int) -> int:
-    """The bar at whose close the journal ends."""
-    return history - 1 + sum(entry.kind == "bar" for entry in entries)
-
-
 def _record(store: Store, run: str) -> RunRecord:
     record = store.run(run)
-    if record.kind != KIND:
+    if record.kind != PAPER:
         raise UserError(f"run {run} is a {record.kind}, no paper session")
     return record
 

@@ -13,7 +13,7 @@ from typing import Literal
 from simulator.files import write_whole
 
 KILL_FILE, STOP_FILE = "KILL", "STOP"
-Order = Literal["flatten", "freeze", "stop"]
+SwitchOrder = Literal["flatten", "freeze", "stop"]
 _LOOK_SECONDS = 0.05
 
 
@@ -22,10 +22,10 @@ class Switch:
 
     def __init__(self, folder: Path, on_kill: Literal["flatten", "freeze"]) -> None:
         self._folder, self._on_kill = folder, on_kill
-        self._seen: Order | None = None
+        self._seen: SwitchOrder | None = None
         self._looked = -1.0
 
-    def order(self) -> Order | None:
+    def order(self) -> SwitchOrder | None:
         """What is asked for; the kill switch goes before a stop, and neither is taken back while the session runs."""
         now = time.monotonic()
         if self._seen in (None, "stop") and now - self._looked >= _LOOK_SECONDS:
@@ -34,7 +34,7 @@ class Switch:
         return self._seen
 
 
-def read_order(folder: Path, on_kill: Literal["flatten", "freeze"]) -> Order | None:
+def read_order(folder: Path, on_kill: Literal["flatten", "freeze"]) -> SwitchOrder | None:
     """What the files say now. A kill switch that cannot be read, or says something else, does what is configured."""
     kill = folder / KILL_FILE
     if kill.exists():

@@ -2,7 +2,7 @@
 
 A bar is over when every symbol's candle is there, and with it the funding that a perpetual settles at its close; or
 when the grace time after its close has passed. What has not come by then is absent in it, for good: a decision may have
-been taken on it. What comes late, twice or from elsewhere changes nothing and is said (`Refused`).
+been taken on it. What comes late, twice or from elsewhere changes nothing and is said (`RefusedEvent`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Reason = Literal["late", "duplicate", "conflicting", "off_grid", "unknown"]
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedEvent:
     """An event that was not used, in words that a journal can keep."""
 
     reason: Reason
@@ -72,7 +72,7 @@ class BarAssembler:
         """When the next bar closes."""
         return self.open_time + self._interval
 
-    def take(self, event: FeedEvent) -> Refused | None:
+    def take(self, event: FeedEvent) -> RefusedEvent | None:
         """Use `event`, or say why not."""
         if isinstance(event, Candle):
             return self._take_candle(event)
@@ -117,9 +117,9 @@ class BarAssembler:
         self.open_time, self._spreads = self.close, {}
         return bar
 
-    def _take_candle(self, candle: Candle) -> Refused | None:
-        def refused(reason: Reason) -> Refused:
-            return Refused(reason, "candle", candle.symbol, candle.at, candle.known_at)
+    def _take_candle(self, candle: Candle) -> RefusedEvent | None:
+        def refused(reason: Reason) -> RefusedEvent:
+            return RefusedEvent(reason, "candle", candle.symbol, candle.at, candle.known_at)
 
         if candle.symbol not in self._kinds:
             return refused("unknown")
@@ -134,9 +134,9 @@ class BarAssembler:
         there[candle.symbol] = values
         return None
 
-    def _take_funding(self, funding: Funding) -> Refused | None:
-        def refused(reason: Reason) -> Refused:
-            return Refused(reason, "funding", funding.symbol, funding.at, funding.known_at)
+    def _take_funding(self, funding: Funding) -> RefusedEvent | None:
+        def refused(reason: Reason) -> RefusedEvent:
+            return RefusedEvent(reason, "funding", funding.symbol, funding.at, funding.known_at)
 
         if funding.symbol not in self._kinds:
             return refused("unknown")

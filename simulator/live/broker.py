@@ -74,7 +74,7 @@ class SimulatedBroker:
         funding: dict[str, list[FundingEvent]] = {}
         for symbol, time, rate in bar.funding:
             funding.setdefault(symbol, []).append(FundingEvent(time, rate))
-        grown = self._growing.append(bar.open_time, columns_of(bar, market.symbols), funding)
+        grown = self._growing.append(bar.open_time, bar_columns(bar, market.symbols), funding)
         ledger, rejections = len(self._exchange.ledger), len(self._exchange.rejections)
         self._exchange.extend(grown)
         return Happened(tuple(self._exchange.ledger[ledger:]), tuple(self._exchange.rejections[rejections:]))
@@ -88,7 +88,7 @@ class SimulatedBroker:
         return result_of(self._exchange, self.start, decide_every)
 
 
-def columns_of(bar: LiveBar, symbols: Sequence[str]) -> dict[str, FloatArray]:
+def bar_columns(bar: LiveBar, symbols: Sequence[str]) -> dict[str, FloatArray]:
     """The bar columns, (S,) each, NaN where a symbol has no bar."""
     columns = {name: np.full(len(symbols), np.nan) for name in BAR_COLUMNS}
     for place, symbol in enumerate(symbols):
@@ -99,9 +99,9 @@ def columns_of(bar: LiveBar, symbols: Sequence[str]) -> dict[str, FloatArray]:
     return columns
 
 
-def market_of(history: Market, bars: Sequence[LiveBar]) -> Market:
+def session_market(history: Market, bars: Sequence[LiveBar]) -> Market:
     """`history` and the bars of a session as one market, built at once."""
-    columns = [columns_of(bar, history.symbols) for bar in bars]
+    columns = [bar_columns(bar, history.symbols) for bar in bars]
     arrays = {
         name: np.concatenate([getattr(history, name), *(one[name][None] for one in columns)]) for name in BAR_COLUMNS
     }

@@ -13,6 +13,7 @@ from backend.store import (
     BacktestRecord,
     DecisionRecord,
     EvaluationRecord,
+    JournalRecord,
     MetricRecord,
     PublishedRecord,
     QueryRecord,
@@ -205,8 +206,8 @@ def test_text_is_never_a_query(store: Store, hostile: str) -> None:
 def test_every_field_of_every_record_is_in_the_schema(store: Store) -> None:
     # The database drops a field that its schema does not know, without a word.
     for kind in (
-        AdapterRecord, BacktestRecord, DecisionRecord, EvaluationRecord, MetricRecord, PublishedRecord, QueryRecord,
-        RewardRecord, RolloutRecord, RunRecord, ServiceRecord, ShardRecord, TrajectoryRecord,
+        AdapterRecord, BacktestRecord, DecisionRecord, EvaluationRecord, JournalRecord, MetricRecord, PublishedRecord,
+        QueryRecord, RewardRecord, RolloutRecord, RunRecord, ServiceRecord, ShardRecord, TrajectoryRecord,
     ):  # fmt: skip
         defined = store._connection.query(f"INFO FOR TABLE {kind.table}")["fields"]
         known = {name for name in defined if not name.endswith(".*")}

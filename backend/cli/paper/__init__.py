@@ -1,0 +1,1 @@
+"""`cryptosentinel paper`."""
