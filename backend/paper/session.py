@@ -37,7 +37,7 @@ from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order, OrderRequest
 from simulator.live.bar_assembly import BarAssembler, LiveBar
 from simulator.live.broker import SimulatedBroker
-from simulator.live.events import FeedEvent, Heartbeat, Notice
+from simulator.live.events import FeedEvent, FeedHeartbeat, Notice
 from simulator.live.feed import Feed
 from simulator.market.market import MarketView
 from simulator.market.timeframes import format_time
@@ -356,7 +356,7 @@ class PaperSession:
                 if event.kind == "end":
                     self._feed_over = True
                     return None
-            elif event is not None and not isinstance(event, Heartbeat):
+            elif event is not None and not isinstance(event, FeedHeartbeat):
                 refused = self._assembler.take(event)
                 if refused is not None:
                     what = f"{refused.what} of {refused.symbol} at {format_time(refused.at)}"

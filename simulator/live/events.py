@@ -61,7 +61,7 @@ class Candle:
 
 
 @dataclass(frozen=True, slots=True)
-class Trade:
+class MarketTrade:
     """A trade of anybody. `taker` is the side that took; `id` is the exchange's, empty where it has none."""
 
     symbol: str
@@ -106,7 +106,7 @@ class Funding:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class FeedHeartbeat:
     """The feed is there and time has passed to `known_at`; sent at least every second of the feed's clock while nothing
     else comes, so that a session knows silence from a stream that hangs."""
 
@@ -125,4 +125,4 @@ class Notice:
     known_at: int
 
 
-FeedEvent = Candle | Trade | BookTop | Funding | Heartbeat | Notice
+FeedEvent = Candle | MarketTrade | BookTop | Funding | FeedHeartbeat | Notice

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from simulator.live.clock import Clock
-from simulator.live.events import Candle, FeedEvent, Funding, Heartbeat, Notice
+from simulator.live.events import Candle, FeedEvent, FeedHeartbeat, Funding, Notice
 from simulator.live.feed import Feed
 from simulator.live.mock_exchange.faults import FaultDraws, Faults
 from simulator.market.instruments import MarketKind
@@ -88,14 +88,14 @@ class FaultyFeed:
             self._ready.append(Notice("disconnected", "", "the connection was cut", now, now))
         if self._lost_since is not None:
             if now < self._lost_since + _BREAK:
-                self.injected["lost"] += not isinstance(event, Heartbeat)
+                self.injected["lost"] += not isinstance(event, FeedHeartbeat)
                 return
             self._ready.append(Notice("reconnected", "", "the connection is back", now, now))
             # A feed makes up for what it missed by itself; trades and books of the time are gone.
             self._ready += [replace(one, known_at=now) for one in self._inner.backfill(self._lost_since - 1, now)]
             self._lost_since = None
             self._break_at = self._next_break(now)
-        if isinstance(event, Heartbeat):
+        if isinstance(event, FeedHeartbeat):
             self._ready.append(event)
         else:
             self._disturb(event, now)

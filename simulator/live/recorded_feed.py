@@ -14,7 +14,7 @@ from simulator.errors import DataError
 from simulator.exchange.carry import kind_of
 from simulator.exchange.venue import Venue
 from simulator.live.clock import SimulatedClock
-from simulator.live.events import BookTop, Candle, FeedEvent, Funding, Heartbeat, Notice
+from simulator.live.events import BookTop, Candle, FeedEvent, FeedHeartbeat, Funding, Notice
 from simulator.market.instruments import MarketKind
 from simulator.market.market import Market
 from simulator.market.timeframes import SECOND_MS, format_time
@@ -64,7 +64,7 @@ class RecordedFeed:
         event = self._coming[0]
         if not self.clock.wait_until(event.known_at, timeout_s):
             now = self.clock.now()
-            return Heartbeat(now, now) if timeout_s * self._speed >= 1.0 else None
+            return FeedHeartbeat(now, now) if timeout_s * self._speed >= 1.0 else None
         return self._coming.popleft()
 
     def backfill(self, since: int, until: int) -> Sequence[Candle | Funding]:
@@ -113,5 +113,5 @@ class RecordedFeed:
                 )
                 events.append(Candle(symbol, open_time, *values, close, known))
         # A symbol without a bar must not hold the others up for ever: time goes on without it.
-        events.append(Heartbeat(known + SECOND_MS, known + SECOND_MS))
+        events.append(FeedHeartbeat(known + SECOND_MS, known + SECOND_MS))
         return events

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simulator.errors import DataError
-from simulator.live.events import BookTop, Funding, Trade
+from simulator.live.events import BookTop, Funding, MarketTrade
 from simulator.live.exchange_feed.closed_candles import CandleRow
 from simulator.market.bar_checks import check_bars
 from simulator.tables import EARLIEST, LATEST
@@ -35,14 +35,14 @@ def kline_of(what: str, interval: int, values: Any) -> CandleRow:
     return (time, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4])
 
 
-def trade_of(symbol: str, record: Any, known_at: int) -> Trade:
+def trade_of(symbol: str, record: Any, known_at: int) -> MarketTrade:
     """A trade of ccxt's structure. Raises `DataError`."""
     what = f"a trade of {symbol}"
     if not isinstance(record, dict) or record.get("side") not in ("buy", "sell"):
         raise DataError(f"{what} does not say who took: {str(record)[:80]}")
     price, quantity = positive(what, record.get("price")), positive(what, record.get("amount"))
     name, at = str(record.get("id") or "")[:64], moment(what, record.get("timestamp"))
-    return Trade(symbol, price, quantity, record["side"], name, at, known_at)
+    return MarketTrade(symbol, price, quantity, record["side"], name, at, known_at)
 
 
 def book_of(symbol: str, bid: tuple[Any, Any], ask: tuple[Any, Any], time: Any, known_at: int) -> BookTop:

@@ -11,7 +11,7 @@ from typing import Any
 
 from simulator.errors import RunFailed
 from simulator.live.clock import Clock, RealClock
-from simulator.live.events import BookTop, Candle, FeedEvent, Funding, Heartbeat, Trade
+from simulator.live.events import BookTop, Candle, FeedEvent, FeedHeartbeat, Funding, MarketTrade
 from simulator.live.exchange_feed.counters import FeedCounters
 from simulator.live.exchange_feed.listener import Listener
 from simulator.live.exchange_feed.settings import FeedSettings
@@ -74,7 +74,7 @@ class ExchangeFeed:
                 now = max(self.clock.now(), self._latest)
                 if now - self._latest >= _BEAT:
                     self._latest = now
-                    return Heartbeat(now, now)
+                    return FeedHeartbeat(now, now)
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
@@ -118,7 +118,7 @@ class ExchangeFeed:
         with self._change:
             known_at = max(self.clock.now(), self._latest)
             event = make(known_at)
-            if len(self._kept) >= MOST_KEPT and isinstance(event, Trade | BookTop):
+            if len(self._kept) >= MOST_KEPT and isinstance(event, MarketTrade | BookTop):
                 self._counters.add("overflow")
                 return
             self._latest = known_at

@@ -19,7 +19,7 @@ import ccxt
 
 from simulator.data.download_client import ATTEMPTS
 from simulator.errors import DataError, RunFailed, UserError
-from simulator.live.events import BookTop, Candle, FeedEvent, Funding, Notice, NoticeKind, Trade
+from simulator.live.events import BookTop, Candle, FeedEvent, Funding, MarketTrade, Notice, NoticeKind
 from simulator.live.exchange_feed.answers import book_of, kline_of, number
 from simulator.live.exchange_feed.closed_candles import CandleRow, ClosedCandles
 from simulator.live.exchange_feed.connection import ExchangeConnection, FeedFailure
@@ -131,7 +131,7 @@ class Listener:
     def _exchange_now(self) -> int:
         return self.clock.now() + self._offset
 
-    def _pass_on(self, event: Trade | BookTop | Funding) -> None:
+    def _pass_on(self, event: MarketTrade | BookTop | Funding) -> None:
         self._emit(lambda known_at: replace(event, known_at=known_at))
 
     def _notice(self, kind: NoticeKind, words: str, symbol: str = "") -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import DataError, RunFailed
-from simulator.live.events import BookTop, Candle, Funding, Trade
+from simulator.live.events import BookTop, Candle, Funding, MarketTrade
 from simulator.live.exchange_feed import connection
 from simulator.live.exchange_feed.answers import CLOSED_IN_STREAM, book_of, funding_of, kline_of, trade_of
 from simulator.live.exchange_feed.closed_candles import CandleRow
@@ -62,7 +62,12 @@ fields = {
 def test_a_trade_and_a_settlement_are_possible_or_refused(record: Any) -> None:
     trade = result_of(lambda: trade_of("BTC/USDT", record, 5))
     if trade is not None:
-        assert isinstance(trade, Trade) and 0 < trade.price < 1e16 and 0 < trade.quantity < 1e16 and len(trade.id) <= 64
+        assert (
+            isinstance(trade, MarketTrade)
+            and 0 < trade.price < 1e16
+            and 0 < trade.quantity < 1e16
+            and len(trade.id) <= 64
+        )
     funding = result_of(lambda: funding_of("BTC/USDT", record, 5))
     assert funding is None or (isinstance(funding, Funding) and abs(funding.rate) < 1 and funding.at > 0)
 

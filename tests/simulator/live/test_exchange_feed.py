@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import DataError, RunFailed, UserError
-from simulator.live.events import BookTop, Funding, Trade
+from simulator.live.events import BookTop, Funding, MarketTrade
 from simulator.live.exchange_feed.listener import Listener
 from simulator.live.mock_exchange.faults import BAD_NETWORK, Faults
 from simulator.live.mock_exchange.server import MockExchange
@@ -72,7 +72,7 @@ def test_on_a_sound_network_the_stream_brings_every_candle_at_its_close() -> Non
         assert heard.candles(symbol) == history(market, symbol)
     assert heard.counted["filled"] == 2 * (10 - FIRST)  # only those from before it began to listen
     assert not any(heard.counted[name] for name in ("duplicates", "corrections", "gaps", "malformed", "server_errors"))
-    trades = [event for event in heard.events if isinstance(event, Trade)]
+    trades = [event for event in heard.events if isinstance(event, MarketTrade)]
     books = [event for event in heard.events if isinstance(event, BookTop)]
     assert len({(one.symbol, one.id) for one in trades}) == len(trades) > 200 and len(books) > 200
     assert {one.taker for one in trades} == {"buy", "sell"}
@@ -206,7 +206,7 @@ def test_without_a_stream_rest_brings_everything(monkeypatch: pytest.MonkeyPatch
     heard = listen(market)
     assert heard.candles("BTC/USDT") == history(market, "BTC/USDT")
     kinds = Counter(type(event).__name__ for event in heard.events)
-    assert kinds["Trade"] > 50 and kinds["BookTop"] > 50
+    assert kinds["MarketTrade"] > 50 and kinds["BookTop"] > 50
     assert heard.counted["filled"] == len(heard.candles("BTC/USDT")) and heard.counted["disconnects"] == 0
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.live.clock import Clock, SimulatedClock
-from simulator.live.events import Candle, FeedEvent, Funding, Heartbeat, Notice
+from simulator.live.events import Candle, FeedEvent, FeedHeartbeat, Funding, Notice
 from simulator.live.faulty_feed import FaultyFeed
 from simulator.live.mock_exchange.faults import Faults
 from simulator.market.instruments import MarketKind
@@ -33,7 +33,7 @@ class _Listed:
 
     def open(self, since: int) -> None:
         for one in self.candles:
-            self.left += [Heartbeat(one.at - MINUTE // 2, one.at - MINUTE // 2), one]
+            self.left += [FeedHeartbeat(one.at - MINUTE // 2, one.at - MINUTE // 2), one]
         end = self.candles[-1].at
         self.left.append(Notice("end", "", "no more", end, end))
 

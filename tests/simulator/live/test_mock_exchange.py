@@ -13,7 +13,7 @@ import pytest
 from simulator.data.download_client import aim, server_of
 from simulator.errors import UserError
 from simulator.live.clock import SimulatedClock
-from simulator.live.events import Candle, Heartbeat, Notice
+from simulator.live.events import Candle, FeedHeartbeat, Notice
 from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
 from simulator.live.exchange_feed.settings import FeedSettings
 from simulator.live.loop_clock import LoopClock, VirtualClock
@@ -204,6 +204,6 @@ def test_a_quiet_feed_gives_heartbeats() -> None:
         feed = ExchangeFeed(FeedSettings("binance", ("BTC/USDT",), "1m", url=exchange.url), clock, 100.0)
         feed.open(START + 11 * MINUTE)
         try:
-            assert any(isinstance(feed.next(5.0), Heartbeat) for _ in range(50))
+            assert any(isinstance(feed.next(5.0), FeedHeartbeat) for _ in range(50))
         finally:
             feed.close()
