@@ -34,7 +34,10 @@ Emit = Callable[[Callable[[int], FeedEvent]], None]  # gets an event's maker, an
 _LOOKING = 5.0  # seconds between two looks at the sockets
 _MEASURING = 600.0  # seconds between two comparisons of the clocks
 _TIMES_MEASURED = 3
-_AGAIN = 1.0  # seconds until an answer that lacks a candle is asked for once more
+_AGAIN, _LONGEST_AGAIN = (
+    1.0,
+    16.0,
+)  # seconds until an answer that lacks a candle is asked for once more, then twice that
 _SETTLEMENT_LOOKS = (10, 60, 300, 1800)  # seconds after each hour: settlements fall on hours, and are listed later
 _RECENT_TRADES = 4_000
 _LEAST_GRACE = 0.05  # real seconds, with a clock that runs fast
@@ -60,6 +63,7 @@ class Listener:
         self._candles: dict[str, ClosedCandles] = {}
         self._doubted: dict[str, tuple[int, int]] = {}  # symbol -> a candle that an answer lacked, and when it did (ms)
         self._not_before: dict[str, int] = {}
+        self._lacks: dict[str, int] = {}  # symbol -> answers in a row that lacked a candle
         self._settled: dict[str, int] = {}
         self._seen_trades: dict[str, deque[str]] = {symbol: deque(maxlen=_RECENT_TRADES) for symbol in settings.symbols}
         self._last_trade: dict[str, int] = {}
@@ -216,9 +220,12 @@ class Listener:
         lacking = ledger.expected
         if lacking not in wanted:
             self._doubted.pop(symbol, None)
+            self._lacks[symbol] = 0
             return
         # The first candle that is wanted and not there. Another answer may have it.
-        self._not_before[symbol] = self._exchange_now() + round(1000 * _AGAIN)
+        pause = min(_LONGEST_AGAIN, _AGAIN * 2.0 ** self._lacks.get(symbol, 0))
+        self._not_before[symbol] = self._exchange_now() + round(1000 * pause)
+        self._lacks[symbol] = min(10, self._lacks.get(symbol, 0) + 1)
         beyond = [row[0] for row in rows if row[0] > lacking]
         if ledger.waits() and not beyond:
             # Such an answer says nothing about what is absent.
