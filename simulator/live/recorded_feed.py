@@ -108,10 +108,10 @@ class RecordedFeed:
             events += [Funding(symbol, one.rate, one.time, known) for one in settled if open_time < one.time <= close]
         for column, symbol in enumerate(market.symbols):
             if market.present[row, column]:
-                values = (
+                first, high, low, last, volume = (
                     float(getattr(market, name)[row, column]) for name in ("open", "high", "low", "close", "volume")
                 )
-                events.append(Candle(symbol, open_time, *values, close, known))
+                events.append(Candle(symbol, open_time, first, high, low, last, volume, close, known))
         # A symbol without a bar must not hold the others up for ever: time goes on without it.
         events.append(FeedHeartbeat(known + SECOND_MS, known + SECOND_MS))
         return events

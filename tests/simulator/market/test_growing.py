@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
+from simulator.market.events import FundingEvent
 from simulator.market.growing import GrowingMarket
 from simulator.market.market import Bars, Market, MarketView
 from simulator.market.timeframes import BAR_COLUMNS
@@ -92,7 +93,8 @@ def test_growing_copies_each_bar_a_bounded_number_of_times() -> None:
 def test_what_does_not_follow_or_cannot_be_is_refused_and_changes_nothing(wrong: str) -> None:
     growing = GrowingMarket(cut(WHOLE, 10))
     bar = {name: getattr(WHOLE, name)[10].copy() for name in BAR_COLUMNS}
-    open_time, funding = int(WHOLE.open_time[10]), {}
+    open_time = int(WHOLE.open_time[10])
+    funding: dict[str, tuple[FundingEvent, ...]] = {}
     if wrong == "gap":
         open_time += WHOLE.interval
     elif wrong == "again":
