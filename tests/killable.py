@@ -2,8 +2,8 @@
 
 One process imports the program once and makes a child of itself for every command, so that a command costs what it does
 and not the import of torch. In a child an audit hook counts the changes that Python makes below the folder the command
-runs in: files opened for writing, names that are made, moved and removed. A full disk is a limit of 0 bytes for any
-write to a file from then on, and holds for libraries that are not written in Python as well.
+runs in: files opened for writing, names that are made, moved and removed, or some of these. A full disk is a limit of
+0 bytes for any write to a file from then on, and holds for libraries that are not written in Python as well.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +26,8 @@ from types import TracebackType
 from typing import Any, Literal, Never, Self
 
 ROOT = Path(__file__).parents[1]
-Fault = Literal["kill", "full", "interrupt"]
+# "twice" is a second interrupt at whatever the command does next after the first.
+Fault = Literal["kill", "full", "interrupt", "twice"]
 _NAMES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.truncate")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -58,12 +61,16 @@ class Killable:
         fault: Fault = "kill",
         at: int = 0,
         after: float = 0.0,
+        of: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> Ended:
-        """Run a command in `folder`, with the fault at its change number `at`, or a kill `after` seconds; 0: never."""
+        """Run a command in `folder`, with the fault at its change number `at`, or a kill `after` seconds; 0: never.
+
+        `of` is a part of the names whose changes count, or an audit event of Python that counts in their stead.
+        """
         request = {
             "folder": str(folder), "arguments": [os.fsdecode(str(one)) for one in arguments], "fault": fault, "at": at,
-            "after": after, "environment": dict(environment or {}),
+            "after": after, "of": of, "environment": dict(environment or {}),
         }  # fmt: skip
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -137,24 +144,34 @@ def _followed(child: int, reading: int, after: float) -> dict[str, Any]:
 def _run(request: dict[str, Any], writing: int) -> Never:
     os.chdir(request["folder"])
     os.environ.update(request["environment"])
+    tempfile.tempdir = None  # it is looked for anew
     sys.stdin = open(os.devnull)  # noqa: SIM115
     for number in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDONLY) if not number else writing, number)
-    top, at, fault, changes = os.path.realpath(request["folder"]) + os.sep, request["at"], request["fault"], 0
+    top, at, of, fault = os.path.realpath(request["folder"]) + os.sep, request["at"], request["of"], request["fault"]
+    changes, again = 0, False
 
-    def watch(event: str, values: tuple[Any, ...]) -> None:
-        nonlocal changes
+    def counts(event: str, values: tuple[Any, ...]) -> bool:
+        if event == of:
+            return True
         if event == "open":
             if not (isinstance(values[2], int) and values[2] & _WRITES):
-                return
+                return False
         elif event not in _NAMES:
-            return
-        name = os.fsdecode(values[0]) if isinstance(values[0], str | bytes) else ""
-        if not name or not os.path.abspath(name).startswith(top):
-            return
-        changes += 1
-        if changes == at:
-            _strike(fault)
+            return False
+        name = os.path.abspath(os.fsdecode(values[0])) if isinstance(values[0], str | bytes) and values[0] else ""
+        return name.startswith(top) and of in name
+
+    def watch(event: str, values: tuple[Any, ...]) -> None:
+        nonlocal changes, again
+        if again:
+            again = False
+            _strike("interrupt")
+        if counts(event, values):
+            changes += 1
+            if changes == at:
+                again = fault == "twice"
+                _strike(fault)
 
     sys.addaudithook(watch)
     from backend.cli.main import main
@@ -177,8 +194,10 @@ def _strike(fault: Fault) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "full":
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    else:
+    elif threading.current_thread() is threading.main_thread():
         signal.raise_signal(signal.SIGINT)
+    else:  # as from a terminal: to the process, whose main thread takes it
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,11 @@ def small_config(**training: Any) -> Config:
     )  # fmt: skip
 
 
+def smaller_config(**training: Any) -> Config:
+    """`small_config` with two rollouts of a query, for tests to which their number is nothing."""
+    return small_config(**{"rollouts_per_query": 2, "scenario_paths": 2} | training)
+
+
 def training_table(**training: Any) -> dict[str, Any]:
     """The table [training], the experimental settings in the table inside it."""
     inner = {key: training.pop(key) for key in ExperimentalConfig.model_fields if key in training}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 import unicodedata
@@ -55,6 +57,8 @@ def main() -> None:
     """Entry point. A user's mistake ends with exit code 2, a failed run with 1, both with one clear message. Ctrl-C
     or a signal ends with 128 and the signal's number."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Else the interpreter's end looks through all that torch and numba have made, which takes seconds.
+    atexit.register(gc.freeze)
     with end_in_order():
         follow_parent()
         _check_arguments(sys.argv[1:])

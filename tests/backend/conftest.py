@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,5 +79,12 @@ def make() -> Callable[..., Trajectory]:
 
 @pytest.fixture(scope="session")
 def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A warm-started nano, to be read only."""
-    return small_nano(tmp_path_factory.mktemp("nano") / "nano")
+    """A warm-started nano, to be read only. It is made once, also where several processes run the tests."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return small_nano(tmp_path_factory.mktemp("nano") / "nano")
+    shared = tmp_path_factory.getbasetemp().parent
+    with (shared / "nano.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "nano").exists():
+            small_nano(shared / "nano.tmp").rename(shared / "nano")
+    return shared / "nano"

@@ -187,7 +187,7 @@ class _Export:
         """All records, in portions of one kind; each after what it refers to. Raises `StoreError` at the latest after
         the last one if any was missing or the former engine failed."""
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        with TemporaryFile() as complaints:
+        with TemporaryFile(dir=self._folder) as complaints:  # where there is room for the database twice
             process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, env=environment
             )

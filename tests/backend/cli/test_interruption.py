@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from backend.store.records import RewardRecord, RolloutRecord, TrajectoryRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from simulator.data.catalog import Catalog
@@ -37,13 +38,25 @@ SMALL_SFT = (
 )  # fmt: skip
 
 
+SMALL_TRAINING = (
+    "team.horizon_bars=6", "team.max_tokens=24", "market.coins=1", "market.bars=400", "training.stage1_steps=1",
+    "training.stage1_max_steps=1", "training.stage2_steps=1", "training.queries_per_step=1",
+    "training.rollouts_per_query=2", "training.scenario_paths=2", "training.lora_rank=2", "training.validation_every=2",
+    "training.validation_queries=1", "training.gate_format=0", "training.rollback_format=0",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Scene:
-    """A command: what it starts from, its arguments, and what it comes to, as far as that does not hang on the time."""
+    """A command: what it starts from, its arguments, and what it comes to, as far as that does not hang on the time.
+
+    `again` are the arguments that go on with it, by what it left behind; None for the same ones.
+    """
 
     arrange: Callable[[Path], None]
     arguments: tuple[object, ...]
     outcome: Callable[[Path], Any]
+    again: Callable[[Path], tuple[object, ...] | None] = lambda folder: None
 
 
 class Stage:
@@ -86,6 +99,9 @@ class Stage:
                 ("models", "pull", "some/nano", "--to", "m"),
                 lambda folder: tree(folder / "m"),
             )
+        if name == "train":
+            tiny = [*SMALL_TRAINING, f"training.base_model={self.nano}"]
+            return Scene(nothing, ("train", *overrides(tiny)), trained, resumed)
         if name == "sft":
             return Scene(nothing, self.sft, lambda folder: tree(folder / "team"))
         if name == "evaluate":
@@ -132,9 +148,16 @@ class Stage:
         return folder, scene
 
     def command(self, folder: Path, scene: Scene, **fault: Any) -> Ended:
+        return self.run(folder, *scene.arguments, environment=self._environment(folder), **fault)
+
+    def repeated(self, folder: Path, scene: Scene) -> Ended:
+        """The command that goes on."""
+        return self.run(folder, *(scene.again(folder) or scene.arguments), environment=self._environment(folder))
+
+    @staticmethod
+    def _environment(folder: Path) -> dict[str, str]:
         hub = folder / "hub"
-        environment = {"HF_ENDPOINT": hub.read_text()} if hub.exists() else {}
-        return self.run(folder, *scene.arguments, environment=environment, **fault)
+        return {"HF_ENDPOINT": hub.read_text()} if hub.exists() else {}
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +189,26 @@ def stored_results(folder: Path, store: str = "runs/store") -> Any:
     return curves, rows, decisions
 
 
+def resumed(folder: Path) -> tuple[object, ...] | None:
+    """The arguments that go on with the training that was begun there; None where it was not, or is finished."""
+    if not (folder / "runs" / "store").exists():
+        return None
+    with Store.open(folder / "runs" / "store") as store:
+        begun = [one.run for one in store.runs() if one.status != "finished"]
+    return ("train", "--resume", begun[0]) if begun else None
+
+
+def trained(folder: Path) -> Any:
+    """What the last training that finished has stored, and its folder without its name."""
+    with Store.open(folder / "runs" / "store") as store:
+        run = next(one.run for one in store.runs() if one.status == "finished")
+        counts = {kind.table: store.count(kind, run) for kind in (RolloutRecord, TrajectoryRecord, RewardRecord)}
+        outcomes = [(one.step, one.query, one.rollout, one.outcome) for one in store.rollouts(run)]
+        steps = [one.step for one in store.metrics(run)]
+    files = tree(folder / "runs" / run)
+    return counts, outcomes, steps, {name: text.replace(run.encode(), b"the run") for name, text in files.items()}
+
+
 def left_over(folder: Path) -> list[str]:
     """Unfinished files and locks outside the folders of runs, each of which is new for every command."""
     found = (path.relative_to(folder) for path in folder.rglob("*") if re.search(r"\.(tmp|partial)$", path.name))
@@ -178,31 +221,44 @@ def kill(stage: Stage, name: str, **moment: Any) -> None:
     killed = stage.command(folder, scene, fault="kill", **moment)
     assert killed.code in (-signal.SIGKILL, 0), killed.said
     if killed.code or name not in ("export", "backup"):  # these refuse to write over what is finished
-        again = stage.command(folder, scene)
+        again = stage.repeated(folder, scene)
         finished = again.code == 2 and "exists already" in again.said  # it was killed after its last change
         assert again.code == 0 or finished, (moment, again.said)
     assert scene.outcome(folder) == outcome, moment
     assert left_over(folder) == [], moment
 
 
-def fill(stage: Stage, name: str, at: int) -> None:
+def fill(stage: Stage, name: str, at: int, of: str = "") -> None:
     _, outcome = stage.calm(name)
     folder, scene = stage.fresh(name, "full")
-    full = stage.command(folder, scene, fault="full", at=at)
+    full = stage.command(folder, scene, fault="full", at=at, of=of)
     assert "Traceback" not in full.said, (at, full.said)
     if full.code:  # 0: nothing was left to be written
         assert full.code == 1 and re.search("space|disk", full.said), (at, full.code, full.said)
-        again = stage.command(folder, scene)
+        again = stage.repeated(folder, scene)
         assert again.code == 0, (at, again.said)
     assert scene.outcome(folder) == outcome, at
     assert left_over(folder) == [], at
 
 
+def end_twice(stage: Stage, name: str, at: int) -> None:
+    """Two interrupts, the second at whatever the command does on its way out."""
+    _, outcome = stage.calm(name)
+    folder, scene = stage.fresh(name, "twice")
+    ended = stage.command(folder, scene, fault="twice", at=at)
+    assert ended.code == 128 + signal.SIGINT and "Traceback" not in ended.said, (at, ended)
+    assert "ended at once; what was stored until now is kept" in ended.said, (at, ended.said)
+    again = stage.repeated(folder, scene)
+    assert again.code == 0 or "exists already" in again.said, (at, again.said)
+    assert scene.outcome(folder) == outcome, at
+    assert left_over(folder) == [], at
+
+
 QUICK = ("backtest", "sample", "download", "export")
-LONG = ("backup", "compact", "pull", "sft", "evaluate")
+LONG = ("backup", "compact", "pull", "sft", "evaluate", "train")
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", QUICK[1:])
 def test_killed_it_comes_to_the_same_when_it_is_repeated(name: str, stage: Stage) -> None:
     changes, _ = stage.calm(name)
     kill(stage, name, at=max(1, 2 * changes // 3))
@@ -211,6 +267,26 @@ def test_killed_it_comes_to_the_same_when_it_is_repeated(name: str, stage: Stage
 @pytest.mark.parametrize("name", QUICK)
 def test_a_full_disk_is_one_message_and_the_repeated_command_comes_to_the_same(name: str, stage: Stage) -> None:
     fill(stage, name, at=max(1, stage.calm(name)[0] // 2))
+
+
+@pytest.mark.parametrize("of", ["report.html", pytest.param("report.json", marks=pytest.mark.slow)])
+def test_a_disk_that_is_full_for_a_report_loses_no_run(of: str, stage: Stage) -> None:
+    """The run was stored before; the message names the report, and the repeated command writes it."""
+    fill(stage, "backtest", at=1, of=of)
+
+
+@pytest.mark.parametrize("name", ["sample", "download"])
+def test_a_second_interrupt_ends_it_at_once_and_loses_nothing(name: str, stage: Stage) -> None:
+    end_twice(stage, name, at=stage.calm(name)[0] // 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*QUICK, *LONG])
+def test_a_second_interrupt_at_any_moment_loses_nothing(name: str, stage: Stage) -> None:
+    rng = random.Random(name)
+    changes, _ = stage.calm(name)
+    for at in sorted(rng.sample(range(1, changes + 1), min(5, changes))):
+        end_twice(stage, name, at=at)
 
 
 @pytest.mark.slow
@@ -244,7 +320,7 @@ def test_an_interrupt_ends_it_with_one_message_and_it_goes_on(name: str, stage: 
         ended = stage.command(folder, scene, fault="interrupt", at=at)
         assert ended.code == 128 + signal.SIGINT and "Traceback" not in ended.said, (at, ended)
         assert re.search("error: .*(stopped|interrupted)", ended.said), (at, ended.said)
-        again = stage.command(folder, scene)
+        again = stage.repeated(folder, scene)
         assert again.code == 0 or "exists already" in again.said, (at, again.said)
         assert scene.outcome(folder) == outcome, at
         assert left_over(folder) == [], at

@@ -30,10 +30,10 @@ SAMPLE = ROOT / "data" / "synthetic"
 RECORDED = ROOT.parent / "shared" / "market-data" / "binance"
 
 SMALL = (
-    "team.horizon_bars=6", "market.coins=1", "market.bars=400", "training.stage1_steps=1",
-    "training.stage1_max_steps=1", "training.stage2_steps=3", "training.queries_per_step=2",
-    "training.rollouts_per_query=4", "training.scenario_paths=4", "training.lora_rank=2", "training.validation_every=1",
-    "training.validation_queries=2", "training.gate_format=0", "training.rollback_format=0",
+    "team.horizon_bars=6", "team.max_tokens=24", "market.coins=1", "market.bars=400", "training.stage1_steps=1",
+    "training.stage1_max_steps=1", "training.stage2_steps=1", "training.queries_per_step=1",
+    "training.rollouts_per_query=2", "training.scenario_paths=2", "training.lora_rank=2", "training.validation_every=1",
+    "training.validation_queries=1", "training.gate_format=0", "training.rollback_format=0",
 )  # fmt: skip
 SMALL_OPTIONS = [part for override in SMALL for part in ("--set", override)]
 
@@ -426,7 +426,7 @@ def _program(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
 def test_a_training_that_was_killed_goes_on_to_the_same_parameters(
     how: signal.Signals, command: Run, tmp_path: Path, nano: Path
 ) -> None:
-    options = [*SMALL_OPTIONS, "--set", f"training.base_model='{nano}'", "--set", "training.stage2_steps=12"]
+    options = [*SMALL_OPTIONS, "--set", f"training.base_model='{nano}'", "--set", "training.stage2_steps=30"]
     assert command("train", *options, "--runs", tmp_path / "calm", "--store", "mem://").code == 0
     process = _program(tmp_path, "train", *options)
     for _ in range(600):
@@ -436,7 +436,7 @@ def test_a_training_that_was_killed_goes_on_to_the_same_parameters(
     process.send_signal(how)
     assert process.wait(timeout=60) == (-how if how == signal.SIGKILL else 128 + how)
     [folder] = tmp_path.glob("runs/train-*")
-    assert not (folder / "checkpoints" / "step-000013").exists(), "it was killed in the middle"
+    assert not (folder / "checkpoints" / "step-000031").exists(), "it was killed in the middle"
     assert "interrupted" in command("runs").out
     resumed = command("train", "--resume", folder.name)
     assert resumed.code == 0, resumed.err

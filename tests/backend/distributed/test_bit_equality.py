@@ -25,7 +25,7 @@ from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import RunFailed
 from tests.backend.distributed.process_threads import Mortal, begin_run, last_parameters, processes, run_in_threads
-from tests.small_world import RUN, one_process_trainer, small_config, small_market
+from tests.small_world import RUN, one_process_trainer, small_market, smaller_config
 
 STEPS = 3  # one of stage 1, two of stage 2
 
@@ -34,7 +34,7 @@ def config_of(nano: Path, **training: Any) -> Config:
     options = {"base_model": str(nano), "stage1_max_steps": 1, "stage2_steps": STEPS - 1, "shards": 2}
     # What a role's trainer must remember from step to step, and what changes from step to step.
     options |= {"alignment": "duplicate_drop", "alignment_window": 2, "schedule": "cosine", "beta_end": [0.1, 0.6, 0.3]}
-    return small_config(**options | training)
+    return smaller_config(**options | training)
 
 
 @pytest.fixture

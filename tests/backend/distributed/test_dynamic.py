@@ -17,14 +17,14 @@ from backend.store.records import ShardRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
 from tests.backend.distributed.process_threads import Mortal, begin_run, last_parameters, processes, run_in_threads
-from tests.small_world import RUN, one_process_trainer, small_config, small_market
+from tests.small_world import RUN, one_process_trainer, small_market, smaller_config
 
 STEPS = 3
 
 
 def config_of(nano: Path) -> Config:
     # Two rollouts a window are often alike, so that windows are missing in most steps.
-    return small_config(
+    return smaller_config(
         base_model=str(nano), stage1_max_steps=1, stage2_steps=STEPS - 1, shards=2, dynamic_rounds=2,
         rollouts_per_query=2, queries_per_step=3, alpha=(1.0, 0.0), hard_share=0.7,
     )  # fmt: skip

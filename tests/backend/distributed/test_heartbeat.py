@@ -22,7 +22,7 @@ from backend.store.run_record import PROGRAM, versions
 from backend.store.store import Store
 from simulator.errors import RunFailed, UserError
 from tests.backend.store.gateways import gateway_thread
-from tests.small_world import RUN, small_config
+from tests.small_world import RUN, smaller_config
 
 HOUR = 3_600_000  # milliseconds
 ME = str(os.getpid())
@@ -190,7 +190,7 @@ def test_another_version_of_the_program_is_refused_with_both(
 ) -> None:
     with gateway_thread() as running:
         with Store.open(running.url) as store:
-            begun_with(store, small_config(), **{PROGRAM: other})
+            begun_with(store, smaller_config(), **{PROGRAM: other})
         with pytest.raises(UserError, match=rf"begun by version {other} .*has version {versions()[PROGRAM]}: use"):
             run_role(running.url, RUN, tmp_path, "trader")
 
@@ -198,7 +198,7 @@ def test_another_version_of_the_program_is_refused_with_both(
 def test_other_packages_and_edited_sources_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with gateway_thread() as running:
         with Store.open(running.url) as store:
-            begun_with(store, small_config(), torch="1.0", source="other")
+            begun_with(store, smaller_config(), torch="1.0", source="other")
         with pytest.raises(UserError, match="give --runs the folder"):  # which is looked at after the versions
             run_role(running.url, RUN, tmp_path, "trader")
     told = [record.getMessage() for record in caplog.records if record.name.startswith("backend.distributed")]

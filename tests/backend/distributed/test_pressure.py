@@ -11,7 +11,7 @@ import pytest
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
 from tests.backend.distributed.process_threads import begin_run, processes, run_in_threads
-from tests.small_world import RUN, small_config
+from tests.small_world import RUN, smaller_config
 
 STEPS, SHARDS = 4, 2
 
@@ -47,7 +47,7 @@ class Slow:
 
 @pytest.mark.parametrize(("staleness", "newest_weights"), [(0, False), (2, True)])
 def test_nobody_runs_ahead(staleness: int, newest_weights: bool, nano: Path, tmp_path: Path) -> None:
-    config = small_config(
+    config = smaller_config(
         base_model=str(nano), stage1_max_steps=1, stage2_steps=STEPS - 1, shards=SHARDS, staleness=staleness,
         newest_weights=newest_weights, queries_per_step=2, rollouts_per_query=2,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from backend.store.store import Store
 from simulator.data.archive import write_market
 from tests.backend.distributed.process_threads import begin_run
 from tests.backend.store.gateways import environment
-from tests.small_world import RUN, one_process_trainer, small_config, small_market
+from tests.small_world import RUN, one_process_trainer, small_market, smaller_config
 
 # What a page and `serve status` ask for, again and again.
 READ = """
@@ -38,7 +38,7 @@ def records(store: Store) -> dict[str, list[object]]:
 
 def test_readers_change_nothing_and_one_that_is_killed_disturbs_nobody(nano: Path, tmp_path: Path) -> None:
     write_market(small_market(), tmp_path / "market")
-    config = small_config(base_model=str(nano), stage1_max_steps=1, stage2_steps=2, queries_per_step=2)
+    config = smaller_config(base_model=str(nano), stage1_max_steps=1, stage2_steps=2, queries_per_step=2)
     data = config.market.model_copy(update={"data": str(tmp_path / "market")})
     config = config.model_copy(update={"market": data})
     market = load_market(config.market, config.costs)

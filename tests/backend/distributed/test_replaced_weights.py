@@ -31,14 +31,14 @@ from tests.backend.distributed.process_threads import (
     processes,
     run_in_threads,
 )
-from tests.small_world import RUN, one_process_trainer, small_config, small_market
+from tests.small_world import RUN, one_process_trainer, small_market, smaller_config
 
 OUTCOMES = (0.5, 0.6, 0.5, 0.4, 0.58)  # of the validations after so many steps; two have collapsed
 STEPS = len(OUTCOMES) - 1
 
 
 def config_of(nano: Path) -> Config:
-    return small_config(
+    return smaller_config(
         base_model=str(nano), stage1_max_steps=1, stage2_steps=STEPS - 1, shards=2, rollouts_per_query=2,
         queries_per_step=3, validation_every=1, collapse_margin=0.05, schedule="linear",
     )  # fmt: skip

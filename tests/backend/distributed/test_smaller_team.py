@@ -9,14 +9,14 @@ import torch
 from backend.config.load import config_from_dict
 from backend.store.store import Store
 from tests.backend.distributed.process_threads import begin_run, last_parameters, processes, run_in_threads
-from tests.small_world import one_process_trainer, small_config, small_market
+from tests.small_world import one_process_trainer, small_market, smaller_config
 
 TEAM = ("manager", "trader")
 
 
 def test_two_roles_apart_become_what_they_become_in_one_loop(nano: Path, tmp_path: Path) -> None:
     options = {"base_model": str(nano), "stage1_max_steps": 1, "stage2_steps": 1, "validation_every": 2}
-    document = small_config(**options).to_dict()
+    document = smaller_config(**options).to_dict()
     document["team"]["roles"] = TEAM[1:]
     config = config_from_dict(document)
     with Store.open("mem://") as store:

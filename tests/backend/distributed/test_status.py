@@ -16,7 +16,7 @@ from backend.distributed.status import processes_of
 from backend.store.records import PublishedRecord, RunRecord, ServiceRecord, ShardRecord
 from backend.store.store import Store
 from tests.backend.store.gateways import gateway_thread
-from tests.small_world import RUN, small_config
+from tests.small_world import RUN, smaller_config
 
 ROLES = ("manager", "trader")
 WORKER = ServiceRecord(RUN, "rollout-0", "rollout", None, "1.0+ab", "11", "working", 3, 1, "stage 2")
@@ -36,7 +36,7 @@ def store() -> Iterator[Store]:
 
 
 def fill(store: Store) -> None:
-    store.add_run(RunRecord(RUN, "train", 1, "hash", 1, {"config": small_config(shards=2).to_dict()}))
+    store.add_run(RunRecord(RUN, "train", 1, "hash", 1, {"config": smaller_config(shards=2).to_dict()}))
     store.report_service(WORKER)
     store.report_service(replace(WORKER, name="rollout-1", process="12", step=2, state="waiting"))
     for role, newest in zip(ROLES, (3, 2), strict=True):
@@ -82,7 +82,7 @@ def test_who_was_not_heard_of_is_silent_unless_it_said_that_it_ends(store: Store
 
 def test_a_run_without_processes_is_no_trouble() -> None:
     with Store.open("mem://") as store:
-        store.add_run(RunRecord(RUN, "train", 1, "hash", 1, {"config": small_config().to_dict()}))
+        store.add_run(RunRecord(RUN, "train", 1, "hash", 1, {"config": smaller_config().to_dict()}))
         found = processes_of(store, RUN)
         assert (found.step, found.complete, found.published, found.processes) == (None, 0, None, ())
 

@@ -1,6 +1,7 @@
 """Temporary folders: gone with their process, and a clear word where there can be none."""
 
 import errno
+import re
 import stat
 import subprocess
 import sys
@@ -56,6 +57,22 @@ def test_a_full_or_missing_place_is_one_message(full: bool, tmp_path: Path, monk
         temporary_folder("test")
     known = message_and_code(failed.value)
     assert known is not None and known[1] == 1 and str(tmp_path / "there") in known[0]
+
+
+def test_every_command_makes_its_temporary_files_here() -> None:
+    """So a full place is the same message for all. `store convert` writes beside the store, where it needs room anyway;
+    Ray only asks where the place is, as its sockets need a short name."""
+    used = {
+        str(path.relative_to(ROOT)): sorted(set(re.findall(r"\b(?:mk[ds]temp|mktemp|\w*Temporary\w*\()[^)]*", text)))
+        for package in ("backend", "cryptosentinel", "simulator", "ui")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if re.search(r"^(?:import|from) tempfile\b", text := path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert used.pop("backend/policies/temporary.py")[0].startswith("mkdtemp(prefix=")
+    assert used == {
+        "backend/store/former_engine/conversion.py": ["TemporaryFile(dir=self._folder"],
+        "backend/distributed/ray/cluster.py": [],
+    }
 
 
 WAITING = """

@@ -169,8 +169,9 @@ def test_a_run_without_a_verdict_opens_with_how_it_ended(demo: RunSummary) -> No
 SHOWN = ("held_out", "no_edge", EXAMPLE_DECISION, "summary", "metrics", "calls", "config")
 
 
-def test_any_part_may_be_missing(demo: RunSummary) -> None:
-    @settings(deadline=None, max_examples=25)
+@pytest.mark.parametrize("examples", [8, pytest.param(100, marks=pytest.mark.slow)])
+def test_any_part_may_be_missing(demo: RunSummary, examples: int) -> None:
+    @settings(max_examples=examples)
     @given(kept=st.sets(st.sampled_from(SHOWN)), bare=st.booleans())
     def holds(kept: set[str], bare: bool) -> None:
         evaluations = {name: result for name, result in demo.evaluations.items() if name in kept}

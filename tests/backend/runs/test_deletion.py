@@ -185,7 +185,7 @@ print(done)
 """
 
 
-@pytest.mark.parametrize("at", [1, 2, 4, 6, 12, 25, 1000])
+@pytest.mark.parametrize("at", [1, 6, 1000, *(pytest.param(at, marks=pytest.mark.slow) for at in (2, 4, 12, 25))])
 def test_killed_in_the_middle_it_is_whole_or_can_be_finished(at: int, tmp_path: Path) -> None:
     with Store.open(tmp_path / "store") as store:
         for run in ("a", "b"):

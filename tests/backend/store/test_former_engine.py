@@ -6,6 +6,7 @@ The former engine is not installed for the fast tests. A script stands in for it
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -150,6 +151,10 @@ def test_it_is_converted_with_every_record_and_the_original_is_kept(former: Path
 def test_the_command_converts_and_says_where_the_original_is(
     former: Path, tmp_path: Path, command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", nowhere)  # the machine's folder for temporary files is full
     monkeypatch.setenv("CRYPTOSENTINEL_FORMER_PYTHON", str(stand_in(tmp_path, 'cat "$LINES"')))
     (former / "db-engine-2").mkdir()  # of another conversion
     done = command("store", "convert", former)

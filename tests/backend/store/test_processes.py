@@ -86,7 +86,7 @@ KINDS = ("metrics", "rewards", "rollout1", "rollout2")
 
 @pytest.mark.parametrize("deaths", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_processes_write_at_once_and_nothing_is_lost_or_doubled(tmp_path: Path, deaths: int) -> None:
-    port, steps = free_port(), 60 if deaths else 20
+    port, steps = free_port(), 60 if deaths else 10
     gateway = GatewayProcess(tmp_path, port)
     writers = [writer(gateway.url, kind, steps) for kind in KINDS]
     try:

@@ -387,7 +387,7 @@ def test_the_secrets_are_in_no_output_record_or_command_line(tmp_path: Path) -> 
 # -- at random ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("processes", [6, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [4, pytest.param(60, marks=pytest.mark.slow)])
 def test_all_that_was_acknowledged_is_there_whoever_is_killed(tmp_path: Path, processes: int) -> None:
     """Processes open, write and close in any order; half of them are killed at some moment, mostly while they hold."""
     rng = random.Random(1)
@@ -442,7 +442,7 @@ with Store.open(sys.argv[1]) as store:
 """
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_writer_and_two_readers_are_killed_again_and_again(tmp_path: Path, kills: int) -> None:
     """Whoever holds the store at that moment. No reader ever sees less than before, nothing acknowledged is lost."""
     rng = random.Random(2)

@@ -1,7 +1,8 @@
-"""A training that is killed again and again while two other processes read what it stores."""
+"""A training that is killed again and again while two other processes read what it stores; `KILLS=100` for more."""
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -90,7 +91,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [25])
+@pytest.mark.parametrize("kills", [int(os.environ.get("KILLS", "25"))])
 def test_a_training_is_killed_while_two_others_read(tmp_path: Path, kills: int) -> None:
     """`train`, killed at drawn moments and resumed, comes to the very files and records of an undisturbed one; nothing
     that a reader saw or a checkpoint stands for is ever missing, and the readers go on, whoever holds the store."""

@@ -23,7 +23,7 @@ from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.backend.distributed.process_threads import begin_run, last_parameters, processes, run_in_threads
-from tests.small_world import HORIZON, RUN, one_process_trainer, small_config, tree
+from tests.small_world import HORIZON, RUN, one_process_trainer, smaller_config, tree
 
 COINS = ("AAAUSDT", "BBBUSDT")
 STEPS = 2
@@ -39,7 +39,7 @@ def config(market: Market, tmp_path_factory: pytest.TempPathFactory) -> Config:
     """Two steps with a nano that was warm-started on portfolios, and two shards."""
     folder = tmp_path_factory.mktemp("portfolio") / "nano"
     options: dict[str, Any] = {"stage1_max_steps": 1, "stage2_steps": 1, "shards": 2, "base_model": str(folder)}
-    document = small_config(**options).to_dict()
+    document = smaller_config(**options).to_dict()
     made = config_from_dict({**document, "team": {**document["team"], "portfolio": True}}, "portfolio")
     nano = NanoConfig(
         vocab_size=512, hidden_size=64, layers=2, intermediate_size=128, decisions=60, steps=150, batch_tokens=1024,

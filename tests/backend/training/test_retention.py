@@ -14,14 +14,14 @@ from backend.store.store import Store
 from backend.training.rl_job import run_rl
 from backend.training.trainer import Progress
 from simulator.errors import Interrupted
-from tests.small_world import RUN, small_config, small_market, tree
+from tests.small_world import RUN, small_market, smaller_config, tree
 
 STEPS = 4
 DROPPED: tuple[type[Record], ...] = (TrajectoryRecord, Delegation)
 
 
 def keeping(nano: Path, keep: int) -> Config:
-    return small_config(base_model=str(nano)).model_copy(update={"store": StoreConfig(keep=keep)})
+    return smaller_config(base_model=str(nano)).model_copy(update={"store": StoreConfig(keep=keep)})
 
 
 def train(config: Config, folder: Path, store: Store, stop_after: int | None = None) -> None:
@@ -70,7 +70,7 @@ def test_what_an_interrupt_left_is_dropped_later(nano: Path, tmp_path: Path) -> 
 
 
 def test_a_step_that_a_trainer_may_still_read_must_be_kept(nano: Path) -> None:
-    config = small_config(base_model=str(nano), staleness=2)
+    config = smaller_config(base_model=str(nano), staleness=2)
     for keep in (1, 2):
         with pytest.raises(ConfigError, match=f"store.keep = {keep} drops .* keep 3 steps or more, or all with 0"):
             check_distributed(config.model_copy(update={"store": StoreConfig(keep=keep)}), 1)

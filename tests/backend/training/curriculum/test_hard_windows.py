@@ -20,7 +20,7 @@ from backend.training.curriculum.queries import QueryPool
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import truth_of
-from tests.small_world import RUN, open_trainer, small_config
+from tests.small_world import RUN, open_trainer, smaller_config
 
 MARKET = generate(SyntheticConfig(bars=1500, seed=9, drift_ratio=0.45))
 COINS = [MARKET.select((symbol,)) for symbol in MARKET.symbols]
@@ -117,7 +117,7 @@ def test_a_run_draws_by_its_records_and_a_resumed_one_the_same(nano: Path, tmp_p
     def seen(stores: Store) -> list[Any]:
         return [(one.step, one.query, one.symbols, one.bar) for step in range(5) for one in stores.queries(RUN, step)]
 
-    config = small_config(hard_share=0.8, stage1_max_steps=1, stage2_steps=4, queries_per_step=4)
+    config = smaller_config(hard_share=0.8, stage1_max_steps=1, stage2_steps=4, queries_per_step=4)
     open_trainer(config, nano, tmp_path / "whole", store).run()
     told = [one.values for one in store.metrics(RUN)]
     assert any(one.get("hard/gap/max", 0.0) > 0.0 for one in told)
@@ -130,7 +130,7 @@ def test_a_run_draws_by_its_records_and_a_resumed_one_the_same(nano: Path, tmp_p
         assert second.trainer.resume()
         second.run()
         assert seen(other) == seen(store)
-    even = small_config(stage1_max_steps=1, stage2_steps=4, queries_per_step=4)
+    even = smaller_config(stage1_max_steps=1, stage2_steps=4, queries_per_step=4)
     with Store.open("mem://") as other:
         open_trainer(even, nano, tmp_path / "even", other).run()
         assert seen(other) != seen(store)
