@@ -9,13 +9,18 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from backend.store.store import Store
+from cryptosentinel.llm.anthropic_api.engine import AnthropicEngine
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.endpoint.engine import EndpointEngine
+from cryptosentinel.llm.engine import Request, Sampling
+from cryptosentinel.llm.openai_api.engine import OpenAIEngine
 from tests.command_line import Run, program
 from tests.mock_endpoint import MODEL
 
@@ -25,11 +30,13 @@ WINDOW = ("--data", "data/synthetic", "--symbols", "AAAUSDT", "--start", "2021-0
 
 
 class Silent:
-    """An endpoint that lists its model and answers nothing else. The first question is met with Ctrl-C; `cancelled` is
-    set when whoever asked it has ended the connection."""
+    """An endpoint that lists its model and answers nothing else. At the first question `answer` is called; `cancelled`
+    is set when whoever asked it has ended the connection.
+    """
 
-    def __init__(self) -> None:
-        self.asked = threading.Lock()
+    def __init__(self, answer: Callable[[], object]) -> None:
+        self._answer = answer
+        self._asked = threading.Lock()
         self.cancelled = threading.Event()
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -54,16 +61,16 @@ class Silent:
                 head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(LISTED)}\r\n\r\n"
                 connection.sendall(head.encode() + LISTED)
                 said = b""
-            elif said.startswith(b"POST ") and self.asked.acquire(blocking=False):
+            elif said.startswith(b"POST ") and self._asked.acquire(blocking=False):
                 first = True
-                os.kill(os.getpid(), signal.SIGINT)
+                self._answer()
         if first:
             self.cancelled.set()
 
 
 @contextmanager
-def silent() -> Iterator[Silent]:
-    endpoint = Silent()
+def silent(answer: Callable[[], object]) -> Iterator[Silent]:
+    endpoint = Silent(answer)
     try:
         yield endpoint
     finally:
@@ -77,25 +84,42 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return program(tmp_path, monkeypatch, capsys)
 
 
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 @pytest.mark.parametrize("what", ["try", "backtest", "recorded backtest"])
-@pytest.mark.parametrize("kind", ["openai_api", "anthropic_api"])
-def test_a_request_under_way_is_cancelled(kind: str, what: str, command: Run) -> None:
+def test_ctrl_c_cancels_the_request_under_way(what: str, command: Run) -> None:
     """The endpoint never answers: whoever waited for it would wait for ever."""
-    with silent() as endpoint:
-        settings = (f"engine.kind={kind}", f"engine.url={endpoint.url}/v1", f"engine.model={MODEL}",
+    with silent(interrupt) as endpoint:
+        settings = ("engine.kind=openai_api", f"engine.url={endpoint.url}/v1", f"engine.model={MODEL}",
                     "engine.key_variable=TEST_KEY")  # fmt: skip
         asked = [word for one in settings for word in ("-s", one)]
         if what == "try":
-            ended = command("models", "try", *WINDOW, *asked)
+            ended = command("models", "try", "--data", "data/synthetic", *asked)
         else:
             tape = ("--record", "tape") if "recorded" in what else ()
             ended = command("backtest", "--team", "model", "--baselines", "none", *WINDOW, *asked, *tape)
+        assert ended.code == 128 + signal.SIGINT, ended.out + ended.err
         assert endpoint.cancelled.wait(60)
-    assert ended.code == 128 + signal.SIGINT, ended.err
     assert "stopped" in ended.err or "was interrupted; what it stored is kept" in ended.err
     if what != "try":
         with Store.open("runs/store") as store:
             assert [one.status for one in store.runs()] == ["interrupted"]
+
+
+@pytest.mark.parametrize("kind", [OpenAIEngine, AnthropicEngine])
+def test_a_cancelled_request_ends_its_connection(kind: type[EndpointEngine]) -> None:
+    if kind is AnthropicEngine:
+        pytest.importorskip("anthropic")
+    codec, asked = make_byte_codec(), threading.Event()
+    with silent(asked.set) as endpoint:
+        engine = kind(codec, endpoint.url, MODEL)
+        waiting = engine.submit(Request("manager", tuple(codec.start("system", "user", None)), Sampling(), 0))
+        assert asked.wait(60) and not waiting.done()
+        waiting.cancel()
+        assert endpoint.cancelled.wait(60)
+        engine.close()
 
 
 def test_the_end_of_a_command_does_not_look_through_all_that_was_made() -> None:
