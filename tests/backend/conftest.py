@@ -85,6 +85,7 @@ def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shared = tmp_path_factory.getbasetemp().parent
     with (shared / "nano.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (shared / "nano").exists():
-            small_nano(shared / "nano.tmp").rename(shared / "nano")
+        if not (shared / "nano.made").exists():
+            small_nano(shared / "nano")
+            (shared / "nano.made").touch()
     return shared / "nano"

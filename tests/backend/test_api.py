@@ -19,11 +19,11 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "python.md"
 TRAINING = "## Train a team and measure it"
 SMALL = (
-    f"team.horizon_bars={HORIZON}", "team.max_tokens=48", "market.coins=1", "market.bars=900",
-    "training.stage1_steps=1", "training.stage1_max_steps=1", "training.stage2_steps=2", "training.queries_per_step=1",
-    "training.rollouts_per_query=2", "training.scenario_paths=2", "training.lora_rank=2", "training.validation_every=1",
-    "training.validation_queries=1", "training.gate_format=0", "training.rollback_format=0", "evaluation.windows=2",
-    "evaluation.decisions_per_window=2", "evaluation.bootstrap_samples=200",
+    f"team.horizon_bars={HORIZON}", "market.coins=1", "market.bars=900", "training.stage1_steps=1",
+    "training.stage1_max_steps=1", "training.stage2_steps=2", "training.queries_per_step=2",
+    "training.rollouts_per_query=4", "training.scenario_paths=4", "training.lora_rank=2", "training.validation_every=1",
+    "training.validation_queries=2", "training.gate_format=0", "training.rollback_format=0", "evaluation.windows=2",
+    "evaluation.decisions_per_window=3", "evaluation.bootstrap_samples=200",
 )  # fmt: skip
 
 
