@@ -211,6 +211,9 @@ class ExchangeConnection:
         words = f"{what}: {self.words(error)}"
         if any(isinstance(one, socket.gaierror | aiohttp.ClientConnectorDNSError) for one in _chain(error)):
             return FeedFailure("dns", "dns", f"{words} (the name of the server cannot be resolved)")
+        spoilt = [one for one in _chain(error) if isinstance(one, aiohttp.ClientPayloadError)]
+        if spoilt:  # ccxt takes an answer that breaks off for a refusal
+            return FeedFailure("malformed", "malformed", f"{words} ({str(spoilt[0])[:100]})")
         if isinstance(error, ccxt.RateLimitExceeded | ccxt.DDoSProtection) or status in (418, 429):
             return FeedFailure("rate_limit", "rate_limits", words)
         if isinstance(error, ccxt.RequestTimeout | TimeoutError):
