@@ -40,7 +40,7 @@ def scripts(draw: st.DrawFn) -> list[list[tuple[OrderRequest, int]]]:
     )
     late = st.integers(0, 3 * MARKET.interval)
     bars = st.lists(st.lists(st.tuples(order, late), max_size=2), min_size=60, max_size=60)
-    return draw(bars)
+    return [[*requests] for requests in draw(bars)]
 
 
 def beginning(market: Market, bars: int) -> Market:
