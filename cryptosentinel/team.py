@@ -261,7 +261,7 @@ class _DecisionSession:
         for turn in range(turns):
             if full and turn == turns - 1:  # nothing else could still help
                 tools = tuple(tool for tool in tools if tool["function"]["name"] == role.answer.name)
-            obstacle = self._obstacle(conversation, sampling.max_tokens)
+            obstacle = self._obstacle(conversation, sampling.room)
             if obstacle is not None:
                 return conversation.finish(asked, None, obstacle)
             seed = derive_seed(self.seed, role.key, ordinal, turn)

@@ -55,8 +55,9 @@ class LoadedEngine:
     tools_apart: bool = False
 
 
-def load_engine(config: EngineConfig) -> LoadedEngine:
-    """The engine for a model that was not trained here; all roles share it.
+def load_engine(config: EngineConfig, *, think: bool = False) -> LoadedEngine:
+    """The engine for a model that was not trained here; all roles share it. With `think` its answers may begin with a
+    thought; an endpoint decides that itself.
 
     Raises `UserError` for a model that cannot be used, before the first call.
     """
@@ -67,14 +68,16 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         )
     if config.at_endpoint:
         return _at_an_endpoint(config)
-    return _in_this_process(config) if config.kind == "local" else served_engine(config, Path(config.model))
+    if config.kind == "local":
+        return _in_this_process(config, think)
+    return served_engine(config, Path(config.model), think=think)
 
 
-def served_engine(config: EngineConfig, base: Path, rank: int = 16) -> LoadedEngine:
+def served_engine(config: EngineConfig, base: Path, rank: int = 16, *, think: bool = False) -> LoadedEngine:
     """The model in the folder `base` on the vLLM server at `config.url`, or on a server that is started for it
     and ends with this process. `rank` is the rank of the largest adapter that will be loaded."""
     architecture, tokenizer = read_base(base)
-    codec = chat_format(tokenizer, base, empty_think=config.empty_think)
+    codec = chat_format(tokenizer, base, empty_think=config.empty_think, think=think)
     url, name = config.url, config.served_model or str(base)
     more: dict[str, Any] = {}
     if not url:
@@ -105,10 +108,10 @@ def _server(base: Path, python: str, context_tokens: int, rank: int, gpu_share: 
     return VllmServer(base, log, python=python, settings=settings)
 
 
-def _in_this_process(config: EngineConfig) -> LoadedEngine:
+def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:
     folder = Path(config.model)
     architecture, tokenizer = read_base(folder)
-    codec = chat_format(tokenizer, folder, empty_think=config.empty_think)
+    codec = chat_format(tokenizer, folder, empty_think=config.empty_think, think=think)
     device = _device(config)
     # Read one at a time where the files hold them as the model has them: no second copy is in memory.
     weights: Mapping[str, Tensor] = weight_files(folder)

@@ -83,7 +83,9 @@ def team_settings(
         portfolio=config.portfolio,
         retries=config.retries,
         context_tokens=context_tokens,
-        sampling=Sampling(temperature=temperature, max_tokens=config.answer_tokens(full)),
+        sampling=Sampling(
+            temperature=temperature, max_tokens=config.answer_tokens(full), thinking_tokens=config.thinking_tokens
+        ),
     )
 
 
@@ -130,7 +132,7 @@ def configured_team(name: str, config: Config, *, trained: bool = True) -> Loade
 def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam, str, Price | None]:
     """A team on the engine of the configuration, its model's name in the table of prices, and its shipped price."""
     if name == PROMPTED:
-        prompted = load_engine(config.engine)
+        prompted = load_engine(config.engine, think=config.team.thinking_tokens > 0)
         over = team_over(f"{PROMPTED} {prompted.model}", prompted, config.team, config.training.temperature)
         return over, prompted.model, prompted.price
     if config.engine.at_endpoint:
@@ -150,7 +152,9 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
         return replace(loaded, team=team), base.resolve().name, Price()
     trained_with = manifest.config
     asked = config.engine.model_copy(update={"empty_think": trained_with.engine.empty_think})
-    served = served_engine(asked, base, largest_rank(trained_with.training))
+    served = served_engine(
+        asked, base, largest_rank(trained_with.training), think=trained_with.team.thinking_tokens > 0
+    )
     assert isinstance(served.engine, VllmEngine)
     weights = manifest.weights(trained=trained)
     if weights is not None:
@@ -185,6 +189,7 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str 
         policies_base,
         trained_with.training,
         empty_think=trained_with.engine.empty_think,
+        think=trained_with.team.thinking_tokens > 0,
         roles=roles_of(trained_with.team.roles),
     )
     weights = manifest.weights(trained=trained)

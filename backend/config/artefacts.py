@@ -39,7 +39,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
     ),
     "team": (
         "horizon_bars", "decide_every", "mask_symbols", "headlines", "roles", "portfolio", "retries",
-        "knowledge_cutoff", "prompts", "max_tokens", "memory",
+        "knowledge_cutoff", "prompts", "max_tokens", "thinking_tokens", "memory",
     ),
     "engine": ("empty_think", "constrained", "context_tokens", "device", "precision"),
     "nano": (
@@ -53,7 +53,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "minibatches", "optimizer", "adam_betas", "weight_decay", "max_grad_norm", "freeze", "weights", "lora_rank",
         "lora_alpha", "lora_targets", "device", "precision", "quantization", "gradient_checkpointing",
         "micro_batch_tokens", "shards", "validation_every", "validation_queries", "gate_format", "rollback_format",
-        "seed", "experimental",
+        "seed", "train_thoughts", "experimental",
     ),
     "evaluation": ("windows", "decisions_per_window", "bootstrap_samples", "seed", "baselines"),
     "paper": ("broker", "speed", "history_bars", "grace_seconds", "on_kill"),

@@ -25,6 +25,7 @@ BASELINES = (
 # Tokens of an answer: a decision of nano's is at most 50 of its own; one on four coins is 117 to 249 of a language
 # model's, with room for some prose before it.
 SHORT_ANSWER, FULL_ANSWER, LEAST_ANSWER = 64, 512, 8
+LEAST_THOUGHT = 32  # with what opens and closes it, up to ten tokens
 
 
 class ConfigError(UserError):
@@ -122,6 +123,13 @@ class TeamConfig(Section):
         description="tokens of one answer at most, and 64 more for each further coin of a portfolio; 0: 64 with short "
         "prompts, 512 with full ones",
     )
+    thinking_tokens: int = Field(
+        0,
+        ge=0,
+        le=65_536,
+        description="tokens for the thought of a model that answers here or on vLLM, beside its answer; 0: it does not "
+        "think; of an endpoint's: engine.thinking_tokens",
+    )
     memory: int = Field(
         0,
         ge=0,
@@ -138,6 +146,13 @@ class TeamConfig(Section):
     def _room(cls, tokens: int) -> int:
         if 0 < tokens < LEAST_ANSWER:
             raise ValueError(f"no answer fits into {tokens} tokens; give {LEAST_ANSWER} or more, or 0")
+        return tokens
+
+    @field_validator("thinking_tokens")
+    @classmethod
+    def _room_for_a_thought(cls, tokens: int) -> int:
+        if 0 < tokens < LEAST_THOUGHT:
+            raise ValueError(f"no thought fits into {tokens} tokens; give {LEAST_THOUGHT} or more, or 0")
         return tokens
 
     @field_validator("knowledge_cutoff")
@@ -275,6 +290,21 @@ class Config(Section):
     sft: SftConfig = Field(default_factory=SftConfig)
     paper: PaperConfig = Field(default_factory=PaperConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        thinks = self.team.thinking_tokens
+        if thinks and self.engine.empty_think:
+            raise ValueError(
+                f"team.thinking_tokens = {thinks} lets models think and engine.empty_think = true tells them not to: "
+                "leave one of them out"
+            )
+        if thinks and self.engine.at_endpoint:
+            raise ValueError(
+                f"team.thinking_tokens = {thinks} is of models that answer here or on vLLM: of an endpoint's, set "
+                "engine.thinking_tokens"
+            )
+        return self
 
     def coins_of_a_decision(self) -> int:
         """One, or of a portfolio as many as are named or generated; of data without `market.symbols` as many as would

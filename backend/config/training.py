@@ -121,6 +121,10 @@ class TrainingConfig(Section):
         le=1_000_000,
         description="padded tokens per forward pass: bounds memory, changes no gradient",
     )
+    train_thoughts: bool = Field(
+        True,
+        description="learn the tokens of thoughts too (team.thinking_tokens); off: only the answers that follow them",
+    )
     data_parallel: int = Field(
         1, ge=1, le=64, description="processes on this machine, each with a GPU, that share every optimizer step"
     )

@@ -100,6 +100,7 @@ def _trajectories(records: list[TrajectoryRecord]) -> tuple[Trajectory, ...]:
             expert=one.expert,
             truncated=one.truncated,
             failure=failure_kind(one.reason),
+            starts=one.starts or (0,),
         )
         for one in sorted(records, key=lambda one: one.ordinal)
     )

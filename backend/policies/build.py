@@ -23,6 +23,7 @@ def role_policies(
     training: TrainingConfig,
     *,
     empty_think: bool = False,
+    think: bool = False,
     roles: Sequence[str] = tuple(ROLES),
     hardware: Hardware | None = None,
     start: Path | None = None,
@@ -31,8 +32,9 @@ def role_policies(
     them as `training.experimental.models` has it. With `start` they begin with the weights in that folder, and the KL
     is to these.
 
-    Who trains them gives the `hardware` that the configuration asks for (`hardware_of`); who only lets them answer has
-    them in float32, on a GPU where there is one. Raises `UserError` for a base that cannot be used.
+    `empty_think` and `think` are those of `chat_format`. Who trains them gives the `hardware` that the configuration
+    asks for (`hardware_of`); who only lets them answer has them in float32, on a GPU where there is one. Raises
+    `UserError` for a base that cannot be used.
     """
     held = hardware or Hardware(answering_device(training))
     shapes = adapter_shapes(training)
@@ -48,4 +50,4 @@ def role_policies(
             raise UserError(f"training.start_from = {training.start_from} cannot be gone on from: {error}") from error
         if training.anchors():
             policies.anchor()
-    return policies, chat_format(read_tokenizer(base), base, empty_think=empty_think)
+    return policies, chat_format(read_tokenizer(base), base, empty_think=empty_think, think=think)

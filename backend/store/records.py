@@ -163,7 +163,8 @@ class TrajectoryRecord(Record):
 
     With the last three fields a trainer in another process has what credit is made of: `format_score` in [0, 1], None
     where it was not recorded; `expert`, the expert's score in [0, 1], None where there is none; `shared`, the part of
-    the team's outcome that this call is credited with, None for the manager, whose outcome is the rollout's.
+    the team's outcome that this call is credited with, None for the manager, whose outcome is the rollout's. `starts`
+    are those of its branches, as `algorithm.trajectory.Trajectory` has them; None for a single one.
     """
 
     table = "trajectory"
@@ -185,6 +186,7 @@ class TrajectoryRecord(Record):
     format_score: float | None = None
     expert: float | None = None
     shared: float | None = None
+    starts: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.mask) == len(self.sampled_logps):

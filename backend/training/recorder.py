@@ -173,9 +173,9 @@ class TrainingRecorder:
             role=call.role,
             ordinal=call.ordinal,
             policy_version=call.policy_version,
-            ids=transcript.ids,
-            mask=transcript.mask,
-            sampled_logps=transcript.logps,
+            ids=tuple(call.ids.tolist()),
+            mask=tuple(call.mask.tolist()),
+            sampled_logps=tuple(call.sampled_logps.tolist()),
             valid=call.valid,
             truncated=call.truncated,
             reason=transcript.reason,
@@ -183,6 +183,7 @@ class TrainingRecorder:
             format_score=call.format_score,
             expert=call.expert,
             shared=shared,
+            starts=call.starts if len(call.starts) > 1 else None,
         )
 
     def _reward(self, step: int, item: TrajectoryCredit) -> RewardRecord:

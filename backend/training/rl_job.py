@@ -91,12 +91,14 @@ def training_parts(
         base,
         training,
         empty_think=config.engine.empty_think,
+        think=config.team.thinking_tokens > 0,
         roles=roles_of(config.team.roles),
         hardware=hardware_of(training),
         start=start_of(training, folder),
     )
     if config.engine.kind == "vllm":
-        served = served_engine(config.engine, base, largest_rank(training))
+        think = config.team.thinking_tokens > 0
+        served = served_engine(config.engine, base, largest_rank(training), think=think)
         loaded = team_over(run, served, working, training.temperature)
     else:
         loaded = model_team(run, policies, codec, working, training.temperature)
@@ -108,6 +110,7 @@ def training_parts(
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
         outcome_scale=training.experimental.outcome_scale,
+        train_thoughts=training.train_thoughts,
     )
     recorder = TrainingRecorder(store, run, metrics_folder, horizon, training.wandb_project, config.store.keep)
     return TrainingParts(

@@ -104,7 +104,13 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
         return _finished(folder)
     base = begin(config, market, folder, report)
     config = config.model_copy(update={"team": with_prompts_for(config.team, base)})
-    policies, codec = role_policies(base, config.training, hardware=hardware_of(config.training))
+    policies, codec = role_policies(
+        base,
+        config.training,
+        empty_think=config.engine.empty_think,
+        think=config.team.thinking_tokens > 0,
+        hardware=hardware_of(config.training),
+    )
     manifest = _data_set(config, market, sources, folder, policies, codec, report)
     losses: dict[str, Sequence[float] | None] = {
         role: _train_role(config, folder, role, policies, codec, report) for role in ROLES
@@ -291,7 +297,10 @@ def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _examples(rows: Sequence[SftRow], policies: RolePolicies, codec: ChatFormat) -> list[Example]:
     """The rows as ids and masks. Raises `UserError` for a conversation that the model has no positions for."""
-    examples = [encode(codec, row.messages, row.schemas()) for row in rows]
+    learnt = config.training.train_thoughts
+    examples = [
+        example for row in rows for example in encode(codec, row.messages, row.schemas(), train_thoughts=learnt)
+    ]
     longest, limit = max((len(ids) for ids, _ in examples), default=0), positions_of(policies.base_config)
     if longest > limit:
         raise UserError(f"a conversation of {rows[0].role} has {longest} tokens, but the base has {limit} positions")

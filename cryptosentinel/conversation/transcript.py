@@ -13,6 +13,25 @@ from cryptosentinel.protocol.untrusted import render_result
 _DROPPED = {"dropped": "an older result, to make room"}
 
 
+Span = tuple[int, int]  # first token and the one behind the last
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A conversation as a model read and continued it: `ids`, `mask` and `logps` of equal length, as `Transcript` has
+    them.
+
+    `thoughts` are the places of the thoughts in it that are not in an earlier branch, `forced` those of the tokens by
+    which the engine closed one.
+    """
+
+    ids: tuple[int, ...]
+    mask: tuple[bool, ...]
+    logps: tuple[float, ...]
+    thoughts: tuple[Span, ...] = ()
+    forced: tuple[Span, ...] = ()
+
+
 @dataclass(frozen=True)
 class Transcript:
     """One finished conversation of one role.
@@ -22,6 +41,11 @@ class Transcript:
     conversation that is not `valid` has a `reason` and no `answer`. `dropped` counts the tool results that were taken
     out to make room; what was sampled before that was sampled from a longer conversation, so its `mask` is False.
     `usage` and `cost` (quote currency) are what its requests took. `tools` are the schemas that its system turn lists.
+
+    Where the template drops thoughts from earlier turns, what a thought was part of is no beginning of what came next:
+    it is one of the `earlier` branches, and `ids` are the last one. Each sampled token is marked in exactly one branch,
+    the one that it was sampled in. `thoughts` are their words, one a turn of the assistant ("" for none; nothing where
+    there is no thought at all), and are untrusted text.
     """
 
     role: str
@@ -39,6 +63,21 @@ class Transcript:
     usage: Usage = field(default=NOTHING, compare=False)
     cost: float = 0.0
     tools: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
+    earlier: tuple[Branch, ...] = ()
+    thoughts: tuple[str, ...] = ()
+    thought_spans: tuple[Span, ...] = ()
+    forced_spans: tuple[Span, ...] = ()
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """All branches in their order, the last one included."""
+        last = Branch(self.ids, self.mask, self.logps, self.thought_spans, self.forced_spans)
+        return (*self.earlier, last)
+
+    @property
+    def thoughts_cut(self) -> int:
+        """Thoughts that were closed because their budget was spent."""
+        return sum(len(branch.forced) for branch in self.branches)
 
     @property
     def valid(self) -> bool:
@@ -67,6 +106,11 @@ class Conversation:
         self._mask = [False] * len(self.ids)
         self._logps = [0.0] * len(self.ids)
         self._cut_off = False
+        self._earlier: list[Branch] = []
+        self._thoughts: list[str] = []
+        self._thought_spans: list[Span] = []
+        self._forced_spans: list[Span] = []
+        self._last: Span = (0, 0)  # the last completion's begin, and where its thought ends
         self._results: list[tuple[int, int, str]] = []  # (start, stop) in `ids`, tool; of results that are whole
         self.retries = 0
         self.dropped = 0
@@ -74,20 +118,67 @@ class Conversation:
         self.cost = 0.0
 
     def add_completion(self, completion: Completion, cost: float = 0.0) -> str:
-        """Append what the model sampled, at its `cost`; returns it as text without the end-of-turn token."""
+        """Append what the model sampled, at its `cost`; returns its answer as text, without its thought and the
+        end-of-turn token. What the engine wrote to close the thought is not marked as sampled."""
         self.usage += completion.usage
         self.cost += cost
+        begin = len(self.ids)
+        thought = begin + (completion.thought or self._empty_thought(completion.ids))
+        self._last = begin, thought
         self.ids += completion.ids
         self._mask += [True] * len(completion.ids)
         self._logps += completion.logps
+        if thought > begin:
+            self._thought_spans.append((begin, thought))
+        if completion.forced:
+            first = thought - completion.forced
+            self._mask[first:thought] = [False] * completion.forced
+            self._forced_spans.append((first, thought))
+        self._thoughts.append(self._codec.thought_text(completion.ids[: thought - begin]))
         self._cut_off = not completion.finished
         spoken = completion.ids[:-1] if completion.finished else completion.ids
-        return self._codec.decode(list(spoken))
+        return self._codec.decode(list(spoken[thought - begin :]))
+
+    def _empty_thought(self, ids: Sequence[int]) -> int:
+        """How much of an answer closes the thought that its prompt has opened, where its engine knows of none: a
+        scripted team's does."""
+        thoughts = self._codec.thoughts
+        begun = thoughts is not None and thoughts.begun and thoughts.closing in ids
+        return ids.index(thoughts.closing) + 1 if begun and thoughts is not None else 0
+
+    def _drop_thought(self) -> None:
+        """Go on without the last thought, where the template writes none in the past: what was sampled with it is a
+        branch of its own."""
+        begin, behind = self._last
+        thoughts = self._codec.thoughts
+        if thoughts is None or thoughts.kept or (begin == behind and not thoughts.begun):
+            return
+        self._earlier.append(self._branch())
+        prompt = self._codec.past_prompt(self.ids[:begin])
+        # A turn that ended inside its thought has said nothing else.
+        answer = self.ids[behind:] or ([] if self._cut_off else self.ids[-1:])
+        self.ids = prompt + self._codec.past_answer(answer)
+        if self._results:  # the newest one ended with the beginning of the answer
+            start, stop, tool = self._results[-1]
+            self._results[-1] = start, min(stop, len(prompt)), tool
+        self._mask, self._logps = [False] * len(self.ids), [0.0] * len(self.ids)
+        self._thought_spans, self._forced_spans = [], []
+        self._last = len(self.ids), len(self.ids)
+
+    def _branch(self) -> Branch:
+        return Branch(
+            tuple(self.ids),
+            tuple(self._mask),
+            tuple(self._logps),
+            tuple(self._thought_spans),
+            tuple(self._forced_spans),
+        )
 
     def add_tool_response(self, result: Mapping[str, Any], retry: bool = False, *, tool: str = "") -> None:
         """Append the result of the `tool` that was called, or with `retry` what was wrong with the turn. All of them
         are cleaned here as untrusted data, see `untrusted.render_result`."""
         self.retries += retry
+        self._drop_thought()
         appended = self._codec.continue_after(not self._cut_off, render_result(result), tool)
         start = len(self.ids)
         self.ids += appended
@@ -104,7 +195,7 @@ class Conversation:
         before = self.dropped
         while len(self.ids) > limit and len(self._results) > 1:
             start, stop, tool = self._results.pop(0)
-            note = self._codec.tool_response(render_result(_DROPPED), tool)
+            note = self._codec.past_prompt(self._codec.tool_response(render_result(_DROPPED), tool))
             saved = stop - start - len(note)
             if saved > 0:
                 self.ids[start:stop] = note
@@ -114,6 +205,7 @@ class Conversation:
             # The tokens so far were sampled from a longer context, so their log-probs are not those of the rest.
             self._mask = [False] * len(self.ids)
             self._logps = [0.0] * len(self.ids)
+            self._thought_spans, self._forced_spans = [], []
         return len(self.ids) <= limit
 
     def finish(self, brief: dict[str, Any], answer: dict[str, Any] | None, reason: str | None) -> Transcript:
@@ -133,4 +225,8 @@ class Conversation:
             usage=self.usage,
             cost=self.cost,
             tools=self._tools,
+            earlier=tuple(self._earlier),
+            thoughts=tuple(self._thoughts) if any(self._thoughts) else (),
+            thought_spans=tuple(self._thought_spans),
+            forced_spans=tuple(self._forced_spans),
         )

@@ -23,7 +23,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages, FastTokenizer
+from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages, FastTokenizer, ThoughtFormat
 from cryptosentinel.protocol.calls.json_calls import HERMES
 from cryptosentinel.protocol.calls.syntax import CallSyntax
 from simulator.errors import UserError
@@ -41,7 +41,8 @@ SPECIAL_TOKENS = CONTROL_TOKENS + MARKUP_TOKENS
 
 _KEPT_TEXTS = 1024  # so many texts are not encoded again
 _REQUIRED = (TURN_START, TURN_END, CALL_START, CALL_END, RESPONSE_START, RESPONSE_END)
-_EMPTY_THINK = f"{THINK_START}\n\n{THINK_END}\n\n"
+_THOUGHT_TAIL = "\n\n"  # between a thought and what is then said
+_EMPTY_THINK = f"{THINK_START}\n\n{THINK_END}{_THOUGHT_TAIL}"
 # What an assistant may say by id: calls and thoughts. Never the tokens that open or close a turn or a tool's answer.
 _OWN_VOICE = re.compile("|".join(re.escape(token) for token in (CALL_START, CALL_END, THINK_START, THINK_END)))
 _TOOLS_INTRODUCTION = (
@@ -71,15 +72,23 @@ class ChatCodec(ChatFormat):
 
     `empty_think` puts an empty `<think>` block after every assistant header, which is how Qwen3's hybrid models are
     told not to think. It stays in the history, since that is what the model saw when it answered; Qwen3's own
-    template drops it from earlier turns.
+    template drops it from earlier turns. With `think` an answer may begin with a thought, which the model itself opens;
+    as in Qwen3's template it stays in the conversation as long as tools answer.
 
     Raises `UserError` if the tokenizer lacks a token of the format, or could make one out of data.
     """
 
-    def __init__(self, tokenizer: Tokenizer | FastTokenizer, *, empty_think: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer | FastTokenizer, *, empty_think: bool = False, think: bool = False) -> None:
+        if think and empty_think:
+            raise ValueError("a codec whose answers begin with an empty thought has none of their own")
         backend = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.backend_tokenizer
         required = _REQUIRED + ((THINK_START, THINK_END) if empty_think else ())
         added = {token.content: index for index, token in backend.get_added_tokens_decoder().items()}
+        if think and not {THINK_START, THINK_END} <= added.keys():
+            raise UserError(
+                "the tokenizer has no tokens that open and close a thought: set team.thinking_tokens = 0, or use a "
+                "model that thinks"
+            )
         missing = [token for token in required if token not in added]
         if missing:
             raise UserError(
@@ -109,6 +118,15 @@ class ChatCodec(ChatFormat):
         self._before_user = self._assemble(["\n", _Special(TURN_START)])
         self._before_response = self._assemble(["\n", _Special(TURN_START), "user\n", _Special(RESPONSE_START)])
         self._after_response = [added[RESPONSE_END], *self._opening]
+        if think:
+            self.thoughts = ThoughtFormat(
+                opening=(added[THINK_START],),
+                closing=added[THINK_END],
+                begun=False,
+                cut_off=tuple(self._assemble(["\n", _Special(THINK_END), _THOUGHT_TAIL])),
+                lead=_THOUGHT_TAIL,
+                kept=True,
+            )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -206,14 +224,14 @@ class ChatCodec(ChatFormat):
         return ids + self.encode_data(text) if text else ids
 
 
-def make_byte_codec(*, empty_think: bool = False) -> ChatCodec:
+def make_byte_codec(*, empty_think: bool = False, think: bool = False) -> ChatCodec:
     """A codec in which every byte is a token: for engines without a model, such as the scripted one."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     add_special_tokens(tokenizer)
-    return ChatCodec(tokenizer, empty_think=empty_think)
+    return ChatCodec(tokenizer, empty_think=empty_think, think=think)
 
 
 def add_special_tokens(tokenizer: Tokenizer) -> None:

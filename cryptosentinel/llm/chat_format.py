@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
@@ -27,6 +28,27 @@ class FastTokenizer(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class ThoughtFormat:
+    """How the answers of a model that thinks begin.
+
+    Attributes:
+        opening: the ids that open a thought, the model's own first ones.
+        closing: the id that closes it. No data can hold it, so nothing but the model and its engine closes a thought.
+        begun: whether the prompt has opened it already.
+        cut_off: what ends a thought whose budget is spent, `closing` in it, up to where the answer begins.
+        lead: text between `closing` and a call.
+        kept: whether thoughts stay in the conversation when it goes on.
+    """
+
+    opening: tuple[int, ...]
+    closing: int
+    begun: bool
+    cut_off: tuple[int, ...]
+    lead: str
+    kept: bool
+
+
 class ChatFormat(ABC):
     """Builds and reads conversations in token ids. It appends and never rewrites: sampled ids stay as they are.
 
@@ -35,12 +57,14 @@ class ChatFormat(ABC):
         special_ids: ids of the special tokens by their text.
         end_of_turn: the id that ends a turn in which a tool is called; a turn that was cut off is closed by it.
         empty_think: whether answers begin with an empty thought, so that hybrid models do not think.
+        thoughts: how answers begin with a thought; None where they have none.
     """
 
     vocab_size: int
     special_ids: Mapping[str, int]
     end_of_turn: int
     empty_think: bool
+    thoughts: ThoughtFormat | None = None
 
     @property
     @abstractmethod
@@ -73,6 +97,15 @@ class ChatFormat(ABC):
         """`tool_response` after a completion; a turn that was cut off (`finished` False) is closed first."""
         return ([] if finished else [self.end_of_turn]) + self.tool_response(text, tool)
 
+    def past_prompt(self, prompt: Sequence[int]) -> list[int]:
+        """`prompt` without that part of the next answer's beginning which the template writes before no past one."""
+        return list(prompt)
+
+    def past_answer(self, answer: Sequence[int]) -> list[int]:
+        """What the template writes of an `answer`, given without its thought, once the conversation goes on; only for
+        formats that do not keep thoughts."""
+        return list(answer)
+
     @abstractmethod
     def encode_data(self, text: str) -> list[int]:
         """Ids of untrusted text. No id is a special token, whatever `text` contains; lone surrogates become '?'."""
@@ -91,6 +124,17 @@ class ChatFormat(ABC):
         """Text of `ids`, special tokens spelled out. Bytes that are not UTF-8 become U+FFFD."""
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
+
+    def thought_text(self, ids: Sequence[int]) -> str:
+        """The words of a thought, without what opens and closes it."""
+        if self.thoughts is None:
+            return ""
+        kept = list(ids)
+        if self.thoughts.closing in kept:
+            kept = kept[: kept.index(self.thoughts.closing)]
+        opening = list(self.thoughts.opening)
+        begin = next((at for at in range(len(kept)) if kept[at : at + len(opening)] == opening), None)
+        return self.decode(kept if begin is None else kept[begin + len(opening) :]).strip()
 
     def decode_answer(self, ids: Sequence[int]) -> str:
         """Text of a completion without its end of turn."""

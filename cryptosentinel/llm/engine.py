@@ -15,11 +15,18 @@ from typing import Any, Protocol, runtime_checkable
 class Sampling:
     """How to sample. `temperature` 0 is greedy (log-probs are then those of the unscaled distribution). With
     `constrained` an engine that can do so samples only what the role's tools allow; log-probs are then those of what
-    was left to choose from."""
+    was left to choose from. A thought may have `thinking_tokens`, those that open and close it included; they are not
+    counted against the `max_tokens` of the answer. With 0 all that is said is the answer."""
 
     temperature: float = 1.0
     max_tokens: int = 96
     constrained: bool = False
+    thinking_tokens: int = 0
+
+    @property
+    def room(self) -> int:
+        """The longest completion: thought and answer."""
+        return self.max_tokens + self.thinking_tokens
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,9 @@ class Completion:
 
     Log-probs are those of the distribution that was sampled from, temperature included. A request that failed for good
     has no ids and says why in `failure`, in words that hold no secret.
+
+    The first `thought` ids are a thought, with what opens and closes it. Where its budget was spent, the last `forced`
+    of these were written by the engine to close it: they were not sampled, and their log-probs are 0.
     """
 
     ids: tuple[int, ...]
@@ -89,6 +99,8 @@ class Completion:
     finished: bool  # False: cut off at max_tokens
     usage: Usage = field(default=NOTHING, compare=False)
     failure: str | None = None
+    thought: int = 0
+    forced: int = 0
 
 
 def failed_completion(reason: str, usage: Usage = NOTHING) -> Completion:

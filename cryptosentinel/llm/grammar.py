@@ -32,22 +32,25 @@ from simulator.errors import UserError
 # '<' only where no tag can begin with it: a tag in a string would end or begin a call, as `tool_calls.parse` reads it.
 _NO_TAG = "^([^<]|<+[^<a-zA-Z/])*$"
 _SPACING = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
-_MOST_GRAMMARS = 64  # a team has one a role
+_MOST_GRAMMARS = 64  # a team has one a role, or two where it thinks
+_LEADS = ("<|start|>",)  # special tokens that may stand between a thought and a call
 _WORD = 32  # bits in a word of a bitmask
 
 
-def grammar(tools: Sequence[Mapping[str, Any]], codec: ChatFormat) -> str:
+def grammar(tools: Sequence[Mapping[str, Any]], codec: ChatFormat, lead: str = "", opening: Sequence[int] = ()) -> str:
     """The Lark grammar of one turn in which one of `tools` is called.
 
-    `tools` are in the form of OpenAI's chat completions (`Role.schemas`). The turn begins behind the assistant header;
-    there is no thought in it. Raises `UserError` for a tool whose schema cannot be made into a grammar.
+    `tools` are in the form of OpenAI's chat completions (`Role.schemas`). The turn begins behind the assistant header,
+    or, with `lead`, behind a thought; there is no thought in it. Raises `UserError` for a tool whose schema cannot be
+    made into a grammar. With `opening`, the ids that open a thought, these alone are allowed too.
     """
     if not tools:
         raise ValueError("a grammar needs at least one tool")
     calls = [_call(tool["function"], codec) for tool in tools]
     begin, end = (_literal(text, codec) for text in codec.syntax.frame)
-    turn = " ".join(filter(None, (begin, "call", end, f"<[{codec.end_of_turn}]>")))
-    return f"start: {turn}\ncall: {' | '.join(f'call_{number}' for number in range(len(calls)))}\n" + "".join(
+    turn = " ".join(filter(None, (_literal(lead, codec), begin, "call", end, f"<[{codec.end_of_turn}]>")))
+    opened = f" | {' '.join(f'<[{one}]>' for one in opening)}" if opening else ""
+    return f"start: {turn}{opened}\ncall: {' | '.join(f'call_{number}' for number in range(len(calls)))}\n" + "".join(
         f"call_{number}: {call}\n" for number, call in enumerate(calls)
     )
 
@@ -63,17 +66,17 @@ class Grammars:
         for token in definition["added_tokens"]:
             token["special"] = True  # tags of calls are text to users, and never text to a grammar
         self._tokenizer = LLTokenizer(json.dumps(definition), n_vocab=vocab_size, eos_token=codec.end_of_turn)
-        self._begun: list[tuple[tuple[Mapping[str, Any], ...], LLMatcher]] = []
+        self._begun: list[tuple[tuple[Mapping[str, Any], ...], str, LLMatcher]] = []
 
-    def begin(self, tools: tuple[Mapping[str, Any], ...]) -> LLMatcher:
-        """A matcher at the beginning of a turn with `tools`. Raises `UserError` as `grammar` does."""
-        for known, matcher in self._begun:  # equal elements are mostly the same objects: compared at once
-            if known == tools:
+    def begin(self, tools: tuple[Mapping[str, Any], ...], lead: str = "") -> LLMatcher:
+        """A matcher at the beginning of a turn with `tools`, as `grammar` has it; raises as that does."""
+        for known, led, matcher in self._begun:  # equal elements are mostly the same objects: compared at once
+            if known == tools and led == lead:
                 return matcher.deep_copy()
-        matcher = LLMatcher(self._tokenizer, grammar(tools, self._codec), log_level=0)
+        matcher = LLMatcher(self._tokenizer, grammar(tools, self._codec, lead), log_level=0)
         if matcher.is_error():
             raise UserError(f"no grammar can be made of these tools together: {_first_line(matcher.get_error())}")
-        self._begun = [*self._begun[1 - _MOST_GRAMMARS :], (tools, matcher)]
+        self._begun = [*self._begun[1 - _MOST_GRAMMARS :], (tools, lead, matcher)]
         return matcher.deep_copy()
 
 
@@ -118,7 +121,7 @@ def _part(part: GrammarPart, codec: ChatFormat) -> str:
 
 def _literal(text: str, codec: ChatFormat) -> str:
     """A text of the syntax, its special tokens by id."""
-    markers = [marker for marker in codec.syntax.markers if marker in codec.special_ids]
+    markers = [marker for marker in (*codec.syntax.markers, *_LEADS) if marker in codec.special_ids]
     parts = re.split(f"({'|'.join(map(re.escape, markers)) or '(?!)'})", text)
     written = [f"<[{codec.special_ids[part]}]>" if part in markers else json.dumps(part) for part in parts if part]
     return " ".join(written)

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 MAX_ANSWER_CHARS = 4_000  # longer answers are refused before any parsing
 MAX_DEPTH = 6
-_THINK = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+_THINK = re.compile(r"\A\s*<think>(.*?)</think>", re.DOTALL)
 _CALL = re.compile(r"\A\s*<tool_call>(.*)</tool_call>\s*\Z", re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)  # of JSON, the last one perhaps not closed
 _BRACKETS = re.compile(r"[][{}]")
@@ -68,6 +68,17 @@ class MalformedCall:
 
     code: Code
     detail: str
+
+
+def split_thought(text: str) -> tuple[str, str]:
+    """The thought that an assistant's text begins with, "" where there is none, and the rest."""
+    found = _THINK.match(text)
+    return (found[1].strip(), text[found.end() :].lstrip()) if found else ("", text)
+
+
+def render_thought(thought: str, text: str) -> str:
+    """An assistant's text with a thought before it; the inverse of `split_thought`."""
+    return f"<think>\n{thought}\n</think>\n\n{text}" if thought else text
 
 
 def render_call(name: str, arguments: dict[str, Any]) -> str:

@@ -149,15 +149,16 @@ class RoleTrainer:
         by_update = settings.aggregation == "bnpo"
         chosen = np.flatnonzero((tokens > 0) & (weight > 0.0)) if by_update else np.flatnonzero(learns)
         rows = {
-            i: TrainingRow(trajectories[i], float(advantage[i]), float(weight[i]))
+            i: self._rows(trajectories[i], float(advantage[i]), float(weight[i]))
             for i in np.flatnonzero(learns).tolist()
         }
         plan = self._plan(len(chosen))
         if len(plan) > 1:
             # Rows of the first update alone see the policy before it has moved: their log-probs are at hand there.
             first = set(chosen[plan[0]].tolist()) if settings.epochs == 1 else set()
-            proximal = self._proximal_logps([row for i, row in rows.items() if i not in first], temperature)
-            rows = {i: replace(row, proximal=proximal.get(row)) for i, row in rows.items()}
+            later = [row for i, own in rows.items() if i not in first for row in own]
+            proximal = self._proximal_logps(later, temperature)
+            rows = {i: [replace(row, proximal=proximal.get(row)) for row in own] for i, own in rows.items()}
         updates: list[tuple[list[TrainingRow], float]] = []
         how, length = settings.aggregation, settings.constant_length
         total = normalizer(weight, tokens, how, length) / settings.minibatches
@@ -165,10 +166,16 @@ class RoleTrainer:
             members = chosen[part]
             if by_update:
                 total = normalizer(weight[members], tokens[members], how)
-            updates.append(([rows[i] for i in members.tolist() if i in rows], total))
+            updates.append(([row for i in members.tolist() for row in rows.get(i, ())], total))
         self.batches += 1
         truncated = sum(one.truncated for one in trajectories)
-        return Batch(updates, list(rows.values()), temperature, truncated, StepStats(self.settings.importance_cap))
+        return Batch(
+            updates,
+            [row for own in rows.values() for row in own],
+            temperature,
+            truncated,
+            StepStats(self.settings.importance_cap),
+        )
 
     def train(self, batch: Batch, rate: float = 1.0) -> dict[str, float]:
         """Make the updates of a batch; its metrics."""
@@ -230,6 +237,20 @@ class RoleTrainer:
         foreign = {one.role for one in trajectories} - {self.role}
         if foreign:
             raise ValueError(f"the trainer of {self.role} got trajectories of {sorted(foreign)}")
+
+    def _rows(self, one: Trajectory, advantage: float, weight: float) -> list[TrainingRow]:
+        """The branches of a call, each a row. Their weights make a mean over the call's tokens of the means over each
+        branch's (grpo), or leave the sum over its tokens what it is (the other aggregations)."""
+        branches = one.branches()
+        total = int(one.mask.sum())
+        shares = [
+            int(branch.mask.sum()) / total if self.settings.aggregation == "grpo" and len(branches) > 1 else 1.0
+            for branch in branches
+        ]
+        return [
+            TrainingRow(branch, advantage, weight * share, first=number == 0)
+            for number, (branch, share) in enumerate(zip(branches, shares, strict=True))
+        ]
 
     def _tokens(self, one: Trajectory) -> int:
         """Sampled tokens of a conversation that are learnt from."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class Practice:
 @dataclass(frozen=True)
 class RolloutSettings:
     """Named as in the configuration: K, the simulated scenarios of a query, their length in bars, `outcome_scale` of
-    `RolloutScorer`. `limits` are the guard's."""
+    `RolloutScorer`. `limits` are the guard's. Without `train_thoughts` no token of a thought is one that is learnt."""
 
     rollouts_per_query: int
     scenario_paths: int
@@ -65,6 +66,7 @@ class RolloutSettings:
     max_leverage: float
     limits: GuardLimits
     outcome_scale: float
+    train_thoughts: bool = True
 
     def scorer(self, query: Query) -> RolloutScorer:
         """Who scores what is said and done about a query."""
@@ -99,7 +101,7 @@ def collect(
         scorer = settings.scorer(query)
         groups.append(
             [
-                _scored(scorer, number, one, next(decisions), guard)
+                _scored(scorer, number, one, next(decisions), guard, settings)
                 for number, (one, guard) in enumerate(zip(row, watched, strict=True))
             ]
         )
@@ -145,7 +147,7 @@ def practise(
         groups.append([])
         for number in range(settings.rollouts_per_query):
             spoken = tuple(answers[number] for answers in by_tool)
-            subs = tuple(_trajectory(query, number, one, scorer.expert_score(one)) for one in spoken)
+            subs = tuple(_trajectory(query, number, one, scorer.expert_score(one), settings) for one in spoken)
             groups[-1].append(Practice(query, number, spoken, subs))
     return groups
 
@@ -160,7 +162,9 @@ def _question(query: Query, tool: str) -> Question:
     return AskAboutPosition(symbol=query.symbol, side=side, exposure=round(exposure, 2))
 
 
-def _scored(scorer: RolloutScorer, number: int, seed: int, decision: TeamDecision, guard: Guard) -> Rollout:
+def _scored(
+    scorer: RolloutScorer, number: int, seed: int, decision: TeamDecision, guard: Guard, settings: RolloutSettings
+) -> Rollout:
     query = scorer.query
     later = sent_later(query, guard, decision.orders)
     return Rollout(
@@ -169,28 +173,40 @@ def _scored(scorer: RolloutScorer, number: int, seed: int, decision: TeamDecisio
         seed=seed,
         decision=decision,
         outcome=scorer.outcome([*decision.orders, *later]),
-        main=_trajectory(query, number, decision.manager, None),
+        main=_trajectory(query, number, decision.manager, None, settings),
         subs=tuple(
-            _trajectory(query, number, transcript, scorer.expert_score(transcript))
+            _trajectory(query, number, transcript, scorer.expert_score(transcript), settings)
             for transcript in decision.transcripts[1:]
         ),
         later=tuple(later),
     )
 
 
-def _trajectory(query: Query, rollout: int, transcript: Transcript, expert: float | None) -> Trajectory:
+def _trajectory(
+    query: Query, rollout: int, transcript: Transcript, expert: float | None, settings: RolloutSettings
+) -> Trajectory:
+    branches = transcript.branches
+    ids = [token for branch in branches for token in branch.ids]
+    mask = np.array([own for branch in branches for own in branch.mask], np.bool_)
+    logps = np.array([logp for branch in branches for logp in branch.logps], np.float32)
+    starts = tuple(accumulate((len(branch.ids) for branch in branches[:-1]), initial=0))
+    if not settings.train_thoughts:
+        for start, branch in zip(starts, branches, strict=True):
+            for first, last in branch.thoughts:
+                mask[start + first : start + last], logps[start + first : start + last] = False, 0.0
     return Trajectory(
         role=transcript.role,
         query=query.key,
         rollout=rollout,
         ordinal=transcript.ordinal,
-        ids=np.asarray(transcript.ids, np.int32),
-        mask=np.asarray(transcript.mask, np.bool_),
-        sampled_logps=np.asarray(transcript.logps, np.float32),
+        ids=np.asarray(ids, np.int32),
+        mask=mask,
+        sampled_logps=logps,
         policy_version=transcript.policy_version,
         valid=transcript.valid,
         format_score=1.0 / (1 + transcript.retries) if transcript.valid else 0.0,
         expert=expert,
         truncated=transcript.truncated,
         failure=failure_kind(transcript.reason),
+        starts=starts,
     )

@@ -14,7 +14,7 @@ import numpy as np
 from backend.training.sft.sft_trainer import Example
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
-from cryptosentinel.protocol.tool_calls import MalformedCall, read_call
+from cryptosentinel.protocol.tool_calls import MalformedCall, read_call, render_thought, split_thought
 from simulator.errors import DataError
 
 _SCHEMAS = "\n\n# Tools\n\nYou may call one or more functions"  # where the chat format goes on with the tools' schemas
@@ -23,12 +23,26 @@ _SCHEMAS = "\n\n# Tools\n\nYou may call one or more functions"  # where the chat
 def messages_of(codec: ChatFormat, transcript: Transcript) -> ChatMessages:
     """The turns of a valid conversation. Schemas of tools are left out of the system turn's text; see `encode`."""
     first, *turns = codec.messages(transcript.ids)
+    thoughts = iter(transcript.thoughts)
+    for turn in turns:
+        thought = next(thoughts, "") if turn["role"] == "assistant" else ""
+        if thought and not split_thought(turn["content"])[0]:  # the template has dropped it
+            turn["content"] = render_thought(thought, turn["content"])
     return [{"role": "system", "content": first["content"].partition(_SCHEMAS)[0]}, *turns]
 
 
-def encode(codec: ChatFormat, messages: Sequence[Mapping[str, str]], tools: list[dict[str, Any]] | None) -> Example:
+def encode(
+    codec: ChatFormat,
+    messages: Sequence[Mapping[str, str]],
+    tools: list[dict[str, Any]] | None,
+    *,
+    train_thoughts: bool = True,
+) -> list[Example]:
     """Token ids (L,) and loss mask (L,) of a conversation: the mask is True at the assistant's own tokens, its end of
-    turn included, and nowhere else.
+    turn included, and nowhere else; without `train_thoughts` not at its thoughts.
+
+    It is one example, or, where the template drops the thoughts of earlier turns, one for each turn with a thought: the
+    conversation as it was when the turn was said. Each of the assistant's tokens is learnt in one of them.
 
     `tools` are the schemas that the system turn lists. For what the scripted team said these are the ids and the mask
     of the live transcript; a model may have spelt the same text in other tokens than the tokenizer would.
@@ -45,12 +59,20 @@ def encode(codec: ChatFormat, messages: Sequence[Mapping[str, str]], tools: list
     ids = codec.start(messages[0]["content"], messages[1]["content"], tools=tools)
     mask = [False] * len(ids)
     tool = ""  # that the last turn called
-    for message in messages[2:]:
+    examples: list[Example] = []
+    for number, message in enumerate(messages[2:], 3):
         spoken, content = message["role"] == "assistant", message["content"]
         if spoken:
             call = read_call(content)
             tool = "" if isinstance(call, MalformedCall) else call[0]
         new = codec.encode_assistant(content) if spoken else codec.tool_response(content, tool)
-        ids += new
-        mask += [spoken] * len(new)
-    return np.asarray(ids, np.int32), np.asarray(mask, np.bool_)
+        thoughts = codec.thoughts if spoken else None
+        thought = new.index(thoughts.closing) + 1 if thoughts is not None and thoughts.closing in new else 0
+        prompt = ids
+        ids = prompt + new
+        mask += [spoken and train_thoughts] * thought + [spoken] * (len(new) - thought)
+        if thought and thoughts is not None and not thoughts.kept and number < len(messages):
+            examples.append((np.asarray(ids, np.int32), np.asarray(mask, np.bool_)))
+            ids = codec.past_prompt(prompt) + codec.past_answer(new[thought:])
+            mask = [False] * len(ids)
+    return [*examples, (np.asarray(ids, np.int32), np.asarray(mask, np.bool_))]

@@ -96,6 +96,7 @@ class CallRecorder:
             tokenizer=BYTE if tokenizer is None else TOKENIZER,
             empty_think=codec.empty_think,
             settings=json.loads(json.dumps(settings)),  # as it will be read back
+            think=codec.thoughts is not None,
         )
         _check_kind(folder)
         self._tape = CassetteTape(folder)

@@ -3,6 +3,9 @@
     {"role": "manager", "prompt": "5d0c…", "temperature": 1.0, "max_tokens": 96, "constrained": false, "seed": 7,
      "ids": […], "logps": […], "finished": true, "usage": {"prompt": …, …}, "text": "<tool_call>…"}
 
+A call with room for a thought holds `thinking_tokens`, `thought` and `forced` besides, as `Sampling` and `Completion`
+have them.
+
 A prompt is stored as a hash: each turn repeats the conversation before it, so stored prompts would grow with the
 square of its length. `text` is for people; the `ids` are replayed. A cassette of another tokenizer than the byte
 codec's holds that tokenizer as `tokenizer.json`, and one of another chat format than Qwen3's holds `template.json`.
@@ -40,6 +43,7 @@ BYTE = "byte"
 _MOST_HEADER, _LONGEST_CALL = 2**20, 64 * 2**20  # bytes
 
 _FIELDS = {"role", "prompt", "temperature", "max_tokens", "constrained", "seed", "ids", "logps", "finished", "usage"}
+_OF_THOUGHTS = ("thinking_tokens", "thought", "forced")  # in the calls that have room for one
 
 
 @dataclass(frozen=True)
@@ -53,18 +57,21 @@ class Key:
     max_tokens: int
     constrained: bool
     seed: int | None
+    thinking_tokens: int = 0
 
 
 @dataclass(frozen=True)
 class Header:
     """What was recorded: the engine's name, the policy version of each role, the codec, and the team's settings as the
-    caller described them, in values of JSON. `tokenizer` is `byte` or `tokenizer.json`."""
+    caller described them, in values of JSON. `tokenizer` is `byte` or `tokenizer.json`; `think`: answers may begin with
+    a thought."""
 
     engine: str
     versions: Mapping[str, str]
     tokenizer: str
     empty_think: bool
     settings: Mapping[str, Any]
+    think: bool = False
 
 
 def key_of(request: Request) -> Key:
@@ -78,6 +85,7 @@ def key_of(request: Request) -> Key:
         sampling.max_tokens,
         sampling.constrained,
         request.seed if sampling.temperature else None,
+        sampling.thinking_tokens,
     )
 
 
@@ -95,7 +103,8 @@ def read_header(folder: Path) -> Header:
         found = value.get("format") if isinstance(value, dict) else None
         raise UserError(f"{path} is of format {found!r}, this version reads {_FORMAT}: record anew")
     del value["format"]
-    types = {"engine": str, "versions": dict, "tokenizer": str, "empty_think": bool, "settings": dict}
+    types = {"engine": str, "versions": dict, "tokenizer": str, "empty_think": bool, "settings": dict, "think": bool}
+    value.setdefault("think", False)  # older ones hold no thoughts
     if set(value) != set(types) or not all(isinstance(value[name], kind) for name, kind in types.items()):
         raise UserError(f"{path} is damaged: it must hold {', '.join(types)}")
     return Header(**value)
@@ -123,14 +132,14 @@ def template_text(template: TemplateDefinition | None) -> str | None:
 def load_codec(folder: Path, header: Header) -> ChatFormat:
     """The codec of what was recorded. Raises `UserError` for a tokenizer or template that is missing or damaged."""
     if header.tokenizer == BYTE:
-        return make_byte_codec(empty_think=header.empty_think)
+        return make_byte_codec(empty_think=header.empty_think, think=header.think)
     path = folder / TOKENIZER
     try:
         tokenizer = Tokenizer.from_str(read_bytes(path).decode("utf-8"))
     except Exception as error:  # noqa: BLE001  # the tokenizers library raises plain `Exception`
         raise UserError(f"{path} cannot be read ({error}): the cassette cannot be used without it") from None
     if not (folder / TEMPLATE).exists():
-        return ChatCodec(tokenizer, empty_think=header.empty_think)
+        return ChatCodec(tokenizer, empty_think=header.empty_think, think=header.think)
     try:
         return template_codec(tokenizer, TemplateDefinition(**read_document(folder / TEMPLATE, _MOST_HEADER)))
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -141,14 +150,18 @@ def load_codec(folder: Path, header: Header) -> ChatFormat:
 
 def write_call(key: Key, completion: Completion, text: str) -> bytes:
     """The line of a call. Python writes floats so that they are read back exactly."""
-    values = {
+    values: dict[str, Any] = {
         **asdict(key),
         "ids": completion.ids,
         "logps": completion.logps,
         "finished": completion.finished,
         "usage": asdict(completion.usage),
         "text": text,
+        "thought": completion.thought,
+        "forced": completion.forced,
     }
+    if not key.thinking_tokens:
+        values = {name: value for name, value in values.items() if name not in _OF_THOUGHTS}
     return json.dumps(values).encode() + b"\n"
 
 
@@ -188,9 +201,12 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _read_call(value: Any, vocab_size: int) -> tuple[Key, Completion]:
-    if not isinstance(value, dict) or set(value) != _FIELDS | {"text"}:
+    if not isinstance(value, dict) or set(value) - {*_OF_THOUGHTS} != _FIELDS | {"text"}:
         raise ValueError("not the fields of a call")
-    key = Key(**{name: value[name] for name in Key.__dataclass_fields__})
+    budget, thought, forced = (value.get(name, 0) for name in _OF_THOUGHTS)
+    if not _integers([budget, thought, forced]) or not 0 <= forced <= thought <= len(value["ids"]):
+        raise ValueError("a thought that is no part of the ids")
+    key = Key(**{name: value[name] for name in Key.__dataclass_fields__ if name in value})
     ids, logps, usage = value["ids"], value["logps"], value["usage"]
     if not (isinstance(key.role, str) and isinstance(key.prompt, str) and isinstance(key.constrained, bool)):
         raise ValueError("role, prompt or constrained of another type")
@@ -204,7 +220,7 @@ def _read_call(value: Any, vocab_size: int) -> tuple[Key, Completion]:
         raise ValueError("not as many log-probs as ids")
     if not isinstance(value["finished"], bool) or not isinstance(usage, dict) or not _numbers(list(usage.values())):
         raise ValueError("finished or usage of another type")
-    return key, Completion(tuple(ids), tuple(logps), value["finished"], Usage(**usage))
+    return key, Completion(tuple(ids), tuple(logps), value["finished"], Usage(**usage), thought=thought, forced=forced)
 
 
 def _integers(values: list[Any]) -> bool:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
-from llguidance import LLMatcher
 
-from cryptosentinel.llm.engine import Completion, Request
-from cryptosentinel.llm.grammar import restrict
+from cryptosentinel.llm.engine import Completion
 from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
 from cryptosentinel.llm.local.sampling import sample, uniforms
+from cryptosentinel.llm.turn import Turn, choices
+
+_FIRST_SLOTS = 1024  # of a cache, for what is sampled; few thoughts take all that they may
 
 
 @dataclass(frozen=True)
@@ -24,40 +25,35 @@ class Prompt:
 
 @dataclass
 class _Row:
-    """A request in the making."""
+    """A turn in the making, and its place in the answer."""
 
-    index: int  # place in the answer
-    request: Request
-    matcher: LLMatcher | None
-    ids: list[int] = field(default_factory=list)
-    logps: list[float] = field(default_factory=list)
+    index: int
+    turn: Turn
 
 
 def decode(
     model: LlamaDecoder,
-    requests: Sequence[Request],
+    turns: Sequence[Turn],
     prompts: Sequence[Prompt],
-    matchers: Sequence[LLMatcher | None],
-    ends: Collection[int],
     on_finish: Callable[[tuple[int, ...], KVCache], None],
 ) -> list[Completion]:
-    """Continue every request from its prompt until one of `ends` or its `max_tokens`.
+    """Continue the request of every turn from its prompt until the turn is done.
 
     The prompts are right-aligned in one cache, so that all rows write the same slot at each step; a mask hides what
-    lies left of the shorter ones. A row with a matcher says only what that allows. A finished row is replaced by the
-    last one, so the rows in use are always the first ones. `on_finish` gets, for each row, the tokens that its cache
-    covers (all but the last sampled one) and a view of that cache.
+    lies left of the shorter ones. A finished row is replaced by the last one, so the rows in use are always the first
+    ones. `on_finish` gets, for each row, the tokens that its cache covers (all but the last one) and a view of that
+    cache.
     """
+    requests = [turn.request for turn in turns]
     longest = max(len(request.ids) for request in requests)
-    steps = max(request.sampling.max_tokens for request in requests)
-    cache = KVCache.zeros(model, len(requests), longest + steps - 1)
+    steps = max(request.sampling.room for request in requests)
+    slots = longest + min(steps, _FIRST_SLOTS) - 1
+    cache = KVCache.zeros(model, len(requests), slots)
     for index, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
         cache.write(index, longest - len(request.ids), prompt.cache)
-    mask = _mask(model, requests, longest, longest + steps - 1)
+    mask = _mask(model, [longest - len(request.ids) for request in requests], slots)
 
-    rows = [
-        _Row(index, request, matcher) for index, (request, matcher) in enumerate(zip(requests, matchers, strict=True))
-    ]
+    rows = [_Row(index, turn) for index, turn in enumerate(turns)]
     temperatures = _tensor(model, [request.sampling.temperature for request in requests], torch.float32)
     positions = _tensor(model, [len(request.ids) for request in requests], torch.int64)
     chance = torch.from_numpy(
@@ -66,22 +62,20 @@ def decode(
     completions: dict[int, Completion] = {}
     logits = torch.stack([prompt.logits for prompt in prompts])
     for step in range(steps):
-        if any(row.matcher for row in rows):
-            logits = restrict(logits, [row.matcher for row in rows])
+        logits = choices(logits, [row.turn for row in rows])
         drawn, drawn_logps = sample(logits, temperatures, chance[:, step])
         finished: list[int] = []
         for place, (token, logp) in enumerate(zip(drawn.tolist(), drawn_logps.tolist(), strict=True)):
-            row = rows[place]
-            row.ids.append(token)
-            row.logps.append(logp)
-            if row.matcher is not None:
-                row.matcher.consume_token(token)
-            ended = token in ends
-            if ended or len(row.ids) == row.request.sampling.max_tokens:
+            turn = rows[place].turn
+            forced = turn.next_forced
+            if forced is not None:
+                drawn[place] = token = forced
+            turn.take(token, logp)
+            if turn.done:
                 finished.append(place)
-                completions[row.index] = Completion(tuple(row.ids), tuple(row.logps), ended)
-                covered = row.request.ids + tuple(row.ids[:-1])
-                on_finish(covered, cache.row(place, longest - len(row.request.ids), longest + step))
+                completions[rows[place].index] = turn.completion()
+                length = len(turn.request.ids)
+                on_finish(turn.request.ids + tuple(turn.ids[:-1]), cache.row(place, longest - length, longest + step))
         if len(finished) == len(rows):
             break
         if finished:
@@ -89,6 +83,10 @@ def decode(
             chosen = _tensor(model, keep, torch.int64)
             drawn, temperatures, positions = drawn[chosen], temperatures[chosen], positions[chosen]
             chance = chance[chosen]
+        if longest + step == slots:
+            slots = min(longest + steps - 1, longest + 2 * (slots - longest))
+            cache = cache.grown(len(rows), slots)
+            mask = _mask(model, [longest - len(row.turn.request.ids) for row in rows], slots)
         logits = model.step(drawn, positions + step, cache, longest + step, mask)
     return [completions[index] for index in range(len(requests))]
 
@@ -108,13 +106,12 @@ def _close_gaps(rows: list[_Row], finished: Sequence[int], cache: KVCache, mask:
     return places
 
 
-def _mask(model: LlamaDecoder, requests: Sequence[Request], longest: int, slots: int) -> torch.Tensor | None:
-    """Zeros, and -inf left of each row's prompt: (B, G, 1, T). None if all prompts are equally long."""
-    holes = [longest - len(request.ids) for request in requests]
+def _mask(model: LlamaDecoder, holes: Sequence[int], slots: int) -> torch.Tensor | None:
+    """Zeros, and -inf in the slots left of each row's prompt: (B, G, 1, T). None if all prompts are equally long."""
     if not any(holes):
         return None
     hidden = torch.arange(slots, device=model.device)[None, :] < _tensor(model, holes, torch.int64)[:, None]
-    mask = torch.zeros(len(requests), slots, device=model.device).masked_fill_(hidden, float("-inf"))
+    mask = torch.zeros(len(holes), slots, device=model.device).masked_fill_(hidden, float("-inf"))
     return mask[:, None, None, :].repeat(1, model.kv_heads, 1, 1)
 
 

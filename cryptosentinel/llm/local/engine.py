@@ -29,6 +29,7 @@ from cryptosentinel.llm.local.fallback import LibraryDecoder
 from cryptosentinel.llm.local.families import why_not
 from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
 from cryptosentinel.llm.local.prefix_cache import PrefixCache
+from cryptosentinel.llm.turn import turn_of
 from simulator.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -145,29 +146,30 @@ class LocalEngine:
         return [completions[index] for index in range(len(requests))]
 
     def _check(self, request: Request) -> None:
-        if not request.ids or request.sampling.max_tokens < 1 or request.sampling.temperature < 0:
+        sampling = request.sampling
+        if not request.ids or sampling.max_tokens < 1 or sampling.temperature < 0 or sampling.thinking_tokens < 0:
             raise ValueError(
-                f"a request needs ids, max_tokens >= 1 and temperature >= 0; "
+                f"a request needs ids, max_tokens >= 1, temperature >= 0 and thinking_tokens >= 0; "
                 f"got {len(request.ids)} ids and {request.sampling}"
             )
         if request.sampling.constrained and not request.tools:
             raise ValueError(f"constrained sampling needs the tools of {request.role}: there are none in the request")
-        length, limit = len(request.ids) + request.sampling.max_tokens, self._models[request.role].max_positions
+        length, limit = len(request.ids) + request.sampling.room, self._models[request.role].max_positions
         if length > limit:
             raise UserError(
                 f"a conversation of {request.role} may grow to {length} tokens, but the model has {limit} positions: "
-                "lower max_tokens or the number of turns"
+                "lower max_tokens, thinking_tokens or the number of turns"
             )
 
     def _generate_chunk(self, role: str, requests: Sequence[Request]) -> list[Completion]:
         model, prefixes = self._models[role], self._prefixes[role]
         began = time.perf_counter()
-        matchers = [self._begin(request) if request.sampling.constrained else None for request in requests]
+        turns = [turn_of(request, self._codec, self._begin) for request in requests]
         if isinstance(model, LibraryDecoder):
-            answers = model.decode(requests, matchers, self._codec.ends)
+            answers = model.decode(turns)
             seconds = time.perf_counter() - began
             return [
-                replace(answer, usage=Usage(len(request.ids), 0, len(answer.ids), seconds))
+                replace(answer, usage=_usage(request, answer, 0, seconds))
                 for request, answer in zip(requests, answers, strict=True)
             ]
         prompts = _read(model, prefixes, list(dict.fromkeys(request.ids for request in requests)))
@@ -177,7 +179,7 @@ class LocalEngine:
                 prefixes.insert(ids, cache.clone())
 
         reads = [prompts[request.ids] for request in requests]
-        answers = decode(model, requests, [read for read, _ in reads], matchers, self._codec.ends, keep)
+        answers = decode(model, turns, [read for read, _ in reads], keep)
         seconds = time.perf_counter() - began
         seen: set[tuple[int, ...]] = set()
         completions = []
@@ -185,13 +187,18 @@ class LocalEngine:
             # Equal prompts are read once: all but the first of them were known.
             known = len(request.ids) if request.ids in seen else past
             seen.add(request.ids)
-            completions.append(replace(answer, usage=Usage(len(request.ids), known, len(answer.ids), seconds)))
+            completions.append(replace(answer, usage=_usage(request, answer, known, seconds)))
         return completions
 
-    def _begin(self, request: Request) -> LLMatcher:
+    def _begin(self, request: Request, lead: str) -> LLMatcher:
         if self._grammars is None:
             self._grammars = Grammars(self._codec, self._vocabulary)
-        return self._grammars.begin(request.tools)
+        return self._grammars.begin(request.tools, lead)
+
+
+def _usage(request: Request, answer: Completion, known: int, seconds: float) -> Usage:
+    """What a request took, of whose prompt so many tokens were known."""
+    return Usage(len(request.ids), known, len(answer.ids), seconds, reasoning=answer.thought)
 
 
 def fallback_note(config: PreTrainedConfig, reason: str) -> str:

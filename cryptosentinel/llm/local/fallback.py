@@ -10,19 +10,18 @@ beginning.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from llguidance import LLMatcher
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from cryptosentinel.llm.architecture import causal_class, parameter_shapes, positions_of, same_shapes, tied_names
-from cryptosentinel.llm.engine import Completion, Request
-from cryptosentinel.llm.grammar import restrict
+from cryptosentinel.llm.engine import Completion
 from cryptosentinel.llm.local.sampling import sample, uniforms
+from cryptosentinel.llm.turn import Turn, choices
 from simulator.errors import UserError
 
 
@@ -72,32 +71,26 @@ class LibraryDecoder:
         """All weights."""
         return list(self._state.values())
 
-    def decode(
-        self, requests: Sequence[Request], matchers: Sequence[LLMatcher | None], ends: Collection[int]
-    ) -> list[Completion]:
-        """Continue every request until one of `ends` or its `max_tokens`."""
+    def decode(self, turns: Sequence[Turn]) -> list[Completion]:
+        """Continue the request of every turn until the turn is done."""
         whole = self._state | {name: self._state[first] for name, first in self._tied.items()}
         self._model.load_state_dict(whole, assign=True)
         # States of recurrent layers run over padding too, so that only prompts of one length go together.
-        lengths = sorted({len(request.ids) for request in requests}) if self._model._is_stateful else [None]
-        completions: dict[int, Completion] = {}
+        lengths = sorted({len(turn.request.ids) for turn in turns}) if self._model._is_stateful else [None]
         for length in lengths:
-            chosen = [index for index, one in enumerate(requests) if length is None or len(one.ids) == length]
-            answers = self._continue([requests[index] for index in chosen], [matchers[index] for index in chosen], ends)
-            completions.update(zip(chosen, answers, strict=True))
-        return [completions[index] for index in range(len(requests))]
+            self._continue([turn for turn in turns if length is None or len(turn.request.ids) == length])
+        return [turn.completion() for turn in turns]
 
-    def _continue(
-        self, requests: Sequence[Request], matchers: Sequence[LLMatcher | None], ends: Collection[int]
-    ) -> list[Completion]:
+    def _continue(self, turns: Sequence[Turn]) -> None:
+        requests = [turn.request for turn in turns]
         longest = max(len(request.ids) for request in requests)
-        steps = max(request.sampling.max_tokens for request in requests)
+        steps = max(request.sampling.room for request in requests)
         ids = torch.zeros(len(requests), longest, dtype=torch.int64)
         mask = torch.zeros_like(ids)
         for row, request in enumerate(requests):
             ids[row, longest - len(request.ids) :] = torch.tensor(request.ids)
             mask[row, longest - len(request.ids) :] = 1
-        chooser = _Chooser(requests, matchers, ends, steps, self.device)
+        chooser = _Chooser(turns, steps, self.device)
         model: Any = self._model
         model.generate(
             ids.to(self.device),
@@ -106,10 +99,6 @@ class LibraryDecoder:
             logits_processor=[chooser],
             stopping_criteria=[chooser.ended],
         )
-        return [
-            Completion(tuple(ids), tuple(logps), bool(ids) and ids[-1] in ends)
-            for ids, logps in zip(chooser.ids, chooser.logps, strict=True)
-        ]
 
 
 @dataclass
@@ -117,48 +106,42 @@ class _Chooser:
     """What `generate` asks for the next token: it samples as `decoding.decode` does, writes down what it sampled, and
     leaves the library no other choice."""
 
-    requests: Sequence[Request]
-    matchers: Sequence[LLMatcher | None]
-    ends: Collection[int]
+    turns: Sequence[Turn]
     steps: int
     device: torch.device
-    ids: list[list[int]] = field(default_factory=list)
-    logps: list[list[float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ids = [[] for _ in self.requests]
-        self.logps = [[] for _ in self.requests]
-        self._open = [True] * len(self.requests)
-        lengths = [len(request.ids) for request in self.requests]
-        chance = uniforms([request.seed for request in self.requests], lengths, self.steps)
+        requests = [turn.request for turn in self.turns]
+        lengths = [len(request.ids) for request in requests]
+        chance = uniforms([request.seed for request in requests], lengths, self.steps)
         self._chance = torch.from_numpy(chance).to(self.device)
-        self._temperatures = torch.tensor([one.sampling.temperature for one in self.requests], device=self.device)
+        self._temperatures = torch.tensor([one.sampling.temperature for one in requests], device=self.device)
         self._step = 0
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores (B, V) that leave each row one token."""
-        active = [matcher if open_ else None for matcher, open_ in zip(self.matchers, self._open, strict=True)]
+        open_rows = [row for row, turn in enumerate(self.turns) if not turn.done]
         logits = scores.float()
-        if any(active):
-            logits = restrict(logits, active)
+        if len(open_rows) == len(self.turns):
+            logits = choices(logits, self.turns)
+        elif open_rows:
+            logits = logits.clone()
+            logits[open_rows] = choices(logits[open_rows], [self.turns[row] for row in open_rows])
         drawn, logps = sample(logits, self._temperatures.float(), self._chance[:, self._step])
         self._step += 1
-        for row, (token, logp) in enumerate(zip(drawn.tolist(), logps.tolist(), strict=True)):
-            if not self._open[row]:
-                continue
-            self.ids[row].append(token)
-            self.logps[row].append(logp)
-            matcher = self.matchers[row]
-            if matcher is not None:
-                matcher.consume_token(token)
-            limit = self.requests[row].sampling.max_tokens
-            self._open[row] = token not in self.ends and len(self.ids[row]) < limit
-        forced = torch.full_like(scores, float("-inf"))
-        return forced.scatter_(1, drawn[:, None], 0.0)
+        tokens = list(zip(drawn.tolist(), logps.tolist(), strict=True))
+        for row in open_rows:
+            turn, (token, logp) = self.turns[row], tokens[row]
+            forced = turn.next_forced
+            if forced is not None:
+                drawn[row] = token = forced
+            turn.take(token, logp)
+        left = torch.full_like(scores, float("-inf"))
+        return left.scatter_(1, drawn[:, None], 0.0)
 
     def ended(self, input_ids: torch.Tensor, scores: Any, **more: Any) -> torch.Tensor:
         """Whether each row has ended, (B,)."""
-        return torch.tensor([not open_ for open_ in self._open], device=input_ids.device)
+        return torch.tensor([turn.done for turn in self.turns], device=input_ids.device)
 
 
 def _without_weights(config: PreTrainedConfig, device: torch.device) -> PreTrainedModel:

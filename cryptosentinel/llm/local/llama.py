@@ -69,6 +69,14 @@ class KVCache:
         """A contiguous copy."""
         return KVCache(self.keys.contiguous().clone(), self.values.contiguous().clone())
 
+    def grown(self, rows: int, length: int) -> KVCache:
+        """The first `rows` rows with room for `length` slots."""
+        keys = self.keys.new_zeros(*self.keys.shape[:1], rows, *self.keys.shape[2:4], length)
+        values = self.values.new_zeros(*self.values.shape[:1], rows, self.values.shape[2], length, self.values.shape[4])
+        keys[..., : self.keys.shape[4]] = self.keys[:, :rows]
+        values[..., : self.values.shape[3], :] = self.values[:, :rows]
+        return KVCache(keys, values)
+
     @property
     def nbytes(self) -> int:
         """Bytes that keys and values take."""

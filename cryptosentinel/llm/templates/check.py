@@ -9,9 +9,10 @@ from typing import Any, Literal
 from cryptosentinel.llm.templates.codec import TemplateCodec
 from cryptosentinel.llm.templates.layout import PROBE_ARGUMENTS, RICH_ARGUMENTS, probe_tool
 from cryptosentinel.llm.templates.rendering import CannotRender
-from cryptosentinel.protocol.tool_calls import render_call
+from cryptosentinel.protocol.tool_calls import render_call, render_thought
 
 _SYSTEM, _USER = "Be brief.", "Look at C1."
+_THOUGHT = "The trend first.\nThen the risk."
 _ANSWERS = ('{"price": 12.5, "note": "up \\"1 %\\""}', '{"price": 13}')
 
 _Verdict = Literal["exact", "approximate"]
@@ -50,33 +51,48 @@ def check_format(codec: TemplateCodec) -> FormatReport:
         adapted.append("tools are listed in the system text")
     if not layout.calls_shown:
         adapted.append("a tool's answer is a turn of the user")
+    if codec.thoughts is not None and not codec.thoughts.kept:
+        adapted.append("thoughts are dropped from earlier turns")
     return FormatReport("approximate" if differs else "exact", layout.syntax.name, differs, tuple(adapted))
 
 
 def _differences(codec: TemplateCodec) -> Iterator[str]:
-    if not _as_written(codec, [PROBE_ARGUMENTS]):
+    thought = _THOUGHT if codec.thoughts is not None else ""
+
+    def as_written(calls: Sequence[Mapping[str, Any]], tools: list[dict[str, Any]] | None = None) -> bool:
+        return _as_written(codec, calls, thought, tools)
+
+    if not as_written([PROBE_ARGUMENTS]):
         yield "an answer in the history keeps the beginning that it was sampled with"
-    elif not _as_written(codec, [PROBE_ARGUMENTS] * 2):
+    elif not as_written([PROBE_ARGUMENTS] * 2):
         yield "the turn with a tool's answer is written in its own way"
-    elif not _as_written(codec, [PROBE_ARGUMENTS] * 3):
+    elif not as_written([PROBE_ARGUMENTS] * 3):
         yield "later calls are written as the first one"
-    elif codec.layout.tools_shown and not _as_written(codec, [PROBE_ARGUMENTS], [probe_tool("look")]):
+    elif codec.layout.tools_shown and not as_written([PROBE_ARGUMENTS], [probe_tool("look")]):
         yield "the list of tools is written otherwise"
-    elif not _as_written(codec, [RICH_ARGUMENTS]):
+    elif not as_written([RICH_ARGUMENTS]):
         yield "lists, true and null in arguments are written in JSON"
 
 
 def _as_written(
-    codec: TemplateCodec, calls: Sequence[Mapping[str, Any]], tools: list[dict[str, Any]] | None = None
+    codec: TemplateCodec,
+    calls: Sequence[Mapping[str, Any]],
+    thought: str,
+    tools: list[dict[str, Any]] | None,
 ) -> bool:
-    """Whether the template writes a conversation with these calls as the codec does, up to the last call's end."""
+    """Whether the template writes a conversation with these calls, each behind a `thought`, as the codec does, up to
+    the last call's end."""
     layout = codec.layout
     messages = layout.first_messages(_SYSTEM, _USER)
     ids = codec.start(_SYSTEM, _USER, tools)
     for number, arguments in enumerate(calls):
         answer = _ANSWERS[number % len(_ANSWERS)]
-        messages += [layout.call_message("look", arguments), layout.tool_message("look", answer)]
-        ids += codec.encode_assistant(render_call("look", dict(arguments)))
+        messages += [layout.call_message("look", arguments, thought), layout.tool_message("look", answer)]
+        said = codec.encode_assistant(render_thought(thought, render_call("look", dict(arguments))))
+        if thought and codec.thoughts is not None and not codec.thoughts.kept:
+            ids = codec.past_prompt(ids) + codec.past_answer(said[said.index(codec.thoughts.closing) + 1 :])
+        else:
+            ids += said
         if number < len(calls) - 1:
             ids += codec.tool_response(answer, "look")
     try:

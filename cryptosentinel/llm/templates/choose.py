@@ -27,7 +27,7 @@ def chat_format(
     tokenizer: PreTrainedTokenizerFast, folder: Path, *, empty_think: bool = False, think: bool = False
 ) -> ChatFormat:
     """The codec for the model in `folder`. `think`: its answers may begin with a thought; `empty_think`: Qwen3's are
-    begun with an empty one.
+    begun with an empty one. Both together are refused.
 
     Raises `UserError`, with the way out, for a tokenizer without a template or with one that cannot be used.
     """
@@ -39,9 +39,14 @@ def described_format(
 ) -> tuple[ChatFormat, FormatReport]:
     """The codec, and how far it writes what the template does. Raises `UserError` as `chat_format`."""
     try:
+        if think and empty_think:
+            raise UserError(
+                "a model that begins every answer with an empty thought has no thoughts: "
+                "set engine.empty_think = false, or team.thinking_tokens = 0"
+            )
         definition = definition_of(tokenizer, folder, think=think)
         if writes_qwen3(tokenizer):
-            return ChatCodec(tokenizer, empty_think=empty_think), FormatReport("exact", "hermes")
+            return ChatCodec(tokenizer, empty_think=empty_think, think=think), FormatReport("exact", "hermes")
         codec = template_codec(tokenizer.backend_tokenizer, definition)
         return codec, check_format(codec)
     except UserError as error:

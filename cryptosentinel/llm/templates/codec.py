@@ -14,11 +14,20 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
+from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages, ThoughtFormat
 from cryptosentinel.llm.templates.layout import SYSTEM, TEXT, TOOL, USER, Layout, opening_with
 from cryptosentinel.llm.templates.pieces import Piece, PieceEncoder, Special
 from cryptosentinel.protocol.calls.syntax import CallSyntax, Said, guessed, json_text
-from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall, read_call, render_call
+from cryptosentinel.protocol.tool_calls import (
+    Arguments,
+    MalformedCall,
+    ToolCall,
+    read_call,
+    render_call,
+    render_thought,
+    split_thought,
+)
+from simulator.errors import UserError
 
 # As Qwen's templates begin it, so that whoever takes the list of tools out of a system turn finds it.
 _TOOLS_BEGIN = "\n\n# Tools\n\nYou may call one or more functions"
@@ -61,6 +70,10 @@ class TemplateCodec(ChatFormat):
         self._begin: list[Piece] = [] if think else encoder.split(layout.before_call)
         self._response = [*layout.response, *self._begin]
         self._next_user = [*layout.next_user, *self._begin]
+        self.thoughts = _thoughts(layout, encoder) if think else None
+        # What the beginning of the next answer ends with, and that of one in the past does not have.
+        dropped = self.thoughts is not None and not self.thoughts.kept
+        self._begun = encoder.split(layout.begun) if dropped else []
         self._openings: dict[str, list[Piece]] = {}
         self._told: dict[str, None] = {}  # lists of tools in system texts, in the order in which they came
         self._opening_of(None)
@@ -93,20 +106,29 @@ class TemplateCodec(ChatFormat):
     def user_turn(self, text: str) -> list[int]:
         return self._encoder.encode(self._next_user, {TEXT: self.layout.rules[USER].apply(text)}, after=self.layout.end)
 
+    def past_prompt(self, prompt: Sequence[int]) -> list[int]:
+        begun = self._encoder.encode(self._begun, {}, after=self.layout.end)
+        return list(prompt[: -len(begun)] if begun and list(prompt[-len(begun) :]) == begun else prompt)
+
+    def past_answer(self, answer: Sequence[int]) -> list[int]:
+        lead = self._encoder.encode(self._encoder.split(self.layout.past_lead), {}, after=self.layout.end)
+        first = next((at for at, one in enumerate(answer) if self.decode([one]).strip()), len(answer))
+        return [*lead, *answer[first:]]
+
     def encode_data(self, text: str) -> list[int]:
         return self._encoder.data(text)
 
     def encode_assistant(self, text: str) -> list[int]:
-        thought, said = _parts(text)
+        layout = self.layout
+        thought, said = split_thought(text)
         call = read_call(said)
-        begun = self.empty_think or self.layout.thought is None
-        lead = "" if begun else self.layout.before_call
-        if thought and self.layout.thought is not None:
-            opened, closed = self.layout.thought
-            lead = f"\n{thought}\n{closed}\n\n" if self.layout.thought_open else f"{opened}\n{thought}\n{closed}\n\n"
+        lead = "" if self.empty_think or layout.thought is None else layout.before_call
+        if thought and layout.thought is not None:
+            before, behind = layout.thought_frame
+            lead = ("" if layout.thought_open else before) + thought + behind
         if not isinstance(call, MalformedCall) and isinstance(call[1], dict):
-            said = self.syntax.write(call[0], call[1]) + self.layout.call_tail
-        own = {*self.syntax.markers, *(self.layout.thought or ())}
+            said = self.syntax.write(call[0], call[1]) + layout.call_tail
+        own = {*self.syntax.markers, *_markers(layout, self._encoder)}
         ids = self._encoder.encode(self._encoder.split(lead + said, own), {}, after=self._last_special())
         return [*ids, self.end_of_turn]
 
@@ -114,12 +136,16 @@ class TemplateCodec(ChatFormat):
         text = self._encoder.marked(ids)
         turns, place = self._first_turns(text)
         ends = {self._encoder.sign(name) for name, index in self.special_ids.items() if index in self._ends}
-        follow = {"tool": self._pattern(self._response), "user": self._pattern(self._next_user)}
+        follow = [
+            (role, self._pattern(variant))
+            for role, pieces in (("tool", self._response), ("user", self._next_user))
+            for variant in self._variants(pieces)
+        ]
         while place < len(text):
             end = next((at for at in range(place, len(text)) if text[at] in ends), len(text))
             turns.append({"role": "assistant", "content": self._canonical(text[place:end])})
             place = end + 1
-            for role, pattern in follow.items():
+            for role, pattern in follow:
                 if found := pattern.match(text, place):
                     turns.append({"role": role, "content": self._unescaped(found[TEXT], role)})
                     place = found.end()
@@ -130,7 +156,7 @@ class TemplateCodec(ChatFormat):
 
     def parse(self, text: str, tools: dict[str, type[Arguments]]) -> ToolCall | MalformedCall:
         """The call that a completion ends with. A thought and other text may stand before it."""
-        return self.syntax.parse(self._without_thought(text)[1], tools)
+        return self.syntax.parse(self._without_thought(text, self.layout.thought)[1], tools)
 
     def _opening_of(self, tools: Sequence[Mapping[str, Any]] | None) -> list[Piece]:
         key = json.dumps(tools, sort_keys=True) if tools else ""
@@ -145,13 +171,18 @@ class TemplateCodec(ChatFormat):
         """The special token behind which an answer begins, if any."""
         return next((piece.text for piece in reversed(self._openings[""]) if isinstance(piece, Special)), None)
 
+    def _variants(self, pieces: Sequence[Piece]) -> list[Sequence[Piece]]:
+        """What stands before an answer, as it is where the answer is still to come, and as it is in the past."""
+        return [pieces, _without_end(pieces, self._begun)] if self._begun else [pieces]
+
     def _pattern(self, pieces: Sequence[Piece]) -> re.Pattern[str]:
         return self._encoder.matcher(pieces)
 
     def _first_turns(self, text: str) -> tuple[ChatMessages, int]:
         """System and user, and where the first answer begins."""
         # The longest first: one without tools takes those of another for what the system says.
-        for opening in sorted(self._openings.values(), key=_length, reverse=True):
+        openings = [one for opening in self._openings.values() for one in self._variants(opening)]
+        for opening in sorted(openings, key=_length, reverse=True):
             if found := self._pattern(opening).match(text):
                 system, user = found[SYSTEM], found[USER]
                 if not self.layout.tools_shown:
@@ -165,28 +196,37 @@ class TemplateCodec(ChatFormat):
 
     def _canonical(self, text: str) -> str:
         """An answer of a `marked` text with its call in the project's own form."""
-        text = self._encoder.unmarked(text)
-        thought, rest = self._without_thought(text)
+        tags = self.layout.thought and (
+            self._marked_tag(self.layout.thought[0]),
+            self._marked_tag(self.layout.thought[1]),
+        )
+        thought, rest = map(self._encoder.unmarked, self._without_thought(text, tags))
         said = self.syntax.read(rest)
         if not isinstance(said, Said) or not isinstance(said.arguments, dict):
-            return text
+            return render_thought(thought, rest)
         call = render_call(said.name, {key: guessed(value) for key, value in said.arguments.items()})
         before = said.before.strip()
-        kept = [f"<think>\n{thought}\n</think>\n\n"] if thought else []
-        return "".join([*kept, *([f"{before}\n"] if before else []), call])
+        return render_thought(thought, f"{before}\n{call}" if before else call)
 
-    def _without_thought(self, text: str) -> tuple[str, str]:
-        """The thought that an answer begins with, and the rest of it."""
-        if self.layout.thought is None:
+    def _marked_tag(self, tag: str) -> str:
+        """What opens or closes a thought, as it is in a `marked` text."""
+        pieces = self._encoder.split(tag)
+        return "".join(self._encoder.sign(one.text) if isinstance(one, Special) else str(one) for one in pieces)
+
+    def _without_thought(self, text: str, tags: tuple[str, str] | None) -> tuple[str, str]:
+        """The thought that an answer begins with, between the `tags`, and the rest of it."""
+        if tags is None:
             return "", text
-        opened, closed = self.layout.thought
-        inside = text.lstrip().startswith(opened)
+        inside = text.lstrip().startswith(tags[0])
         if not inside and not (self.layout.thought_open and not self.empty_think):
             return "", text
-        thought, found, rest = text.lstrip().removeprefix(opened).partition(closed)
+        thought, found, rest = text.lstrip().removeprefix(tags[0]).partition(tags[1])
         if not found:
             return "", text
-        return thought.strip(), rest.lstrip().removeprefix("<|start|>assistant")
+        rest = rest.lstrip()
+        for start in ("<|start|>", *([self._encoder.sign("<|start|>")] if "<|start|>" in self.special_ids else [])):
+            rest = rest.removeprefix(f"{start}assistant")
+        return thought.strip(), rest
 
     def _unescaped(self, text: str, role: str) -> str:
         text = self._encoder.unmarked(text)
@@ -202,10 +242,45 @@ def _length(pieces: Sequence[Piece]) -> int:
     return sum(len(piece) for piece in pieces if isinstance(piece, str))
 
 
-def _parts(text: str) -> tuple[str, str]:
-    """The thought of an answer in the project's own form, and the rest."""
-    found = re.match(r"\s*<think>(.*?)</think>\s*", text, re.DOTALL)
-    return (found[1].strip(), text[found.end() :]) if found else ("", text)
+def _markers(layout: Layout, encoder: PieceEncoder) -> set[str]:
+    """The special tokens that a thought is framed with."""
+    texts = [*(layout.thought or ()), *layout.thought_frame, layout.before_call]
+    return {piece.text for text in texts for piece in encoder.split(text) if isinstance(piece, Special)}
+
+
+def _without_end(pieces: Sequence[Piece], end: Sequence[Piece]) -> list[Piece]:
+    """`pieces` without the `end` that they have; as they are where they have it not."""
+    kept, behind = list(pieces[: -len(end)]), list(pieces[-len(end) :])
+    if behind == list(end):
+        return kept
+    first, own = behind[0], end[0]
+    if behind[1:] == list(end[1:]) and isinstance(first, str) and isinstance(own, str) and first.endswith(own):
+        return [*kept, first.removesuffix(own)]
+    return list(pieces)
+
+
+def _thoughts(layout: Layout, encoder: PieceEncoder) -> ThoughtFormat:
+    """How answers begin with a thought. Raises `UserError` for a template or tokenizer that has no thoughts."""
+    way_out = "set team.thinking_tokens = 0, or use a model that thinks"
+    if layout.thought is None:
+        raise UserError(f"the chat template knows no thoughts: {way_out}")
+    opened, closed = layout.thought
+    if closed not in encoder.special_ids:
+        raise UserError(f"the tokenizer has no token {closed}, so that the end of a thought cannot be told: {way_out}")
+    texts = [piece if isinstance(piece, str) else getattr(piece, "text", "") for piece in layout.opening]
+    if "".join(texts).rstrip().endswith(closed):
+        raise UserError(f"the chat template begins every answer with an empty thought: {way_out}")
+    frame = layout.thought_frame[1]
+    if frame.count(closed) != 1:
+        frame = f"\n{closed}\n\n"
+    return ThoughtFormat(
+        opening=tuple(encoder.encode(encoder.split(opened), {}, after=layout.end)),
+        closing=encoder.special_ids[closed],
+        begun=layout.thought_open,
+        cut_off=tuple(encoder.encode(encoder.split(frame), {}, after=layout.end)),
+        lead=frame.partition(closed)[2],
+        kept=layout.thoughts_kept,
+    )
 
 
 def _tools_text(tools: Sequence[Mapping[str, Any]], syntax: CallSyntax) -> str:

@@ -26,6 +26,7 @@ THOUGHTS = (
     ("[THINK]", "[/THINK]"),
 )
 SYSTEM, USER, TEXT, TOOL = "system", "user", "text", "tool"
+_THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking")  # where templates look for a thought
 PROBE_ARGUMENTS: dict[str, Any] = {"symbol": "AAAUSDT", "size": -0.25}
 RICH_ARGUMENTS: dict[str, Any] = {"symbol": "C1", "legs": [{"size": 1, "note": "x"}], "sure": True, "stop": None}
 _CALL_ID = "q1w2e3r4t"  # Mistral takes ids of exactly nine letters and digits, the others any
@@ -63,7 +64,8 @@ class Layout:
         calls_shown: whether it writes tool calls and answers; else they are JSON, and the answers are the user's.
         thought: how a thought opens and closes; `thought_open`: an answer begins inside one.
         thoughts_kept: whether thoughts stay in the conversation while tools are called.
-        same_header: whether an answer in the past begins as the answer that is asked for.
+        thought_frame: text before and after a thought, what opens and closes it included, up to the call.
+        begun: text that an answer's beginning ends with where one in the past has `past_lead`.
         as_text: whether the template takes a call's arguments as JSON; `content`: what it takes beside them.
     """
 
@@ -83,7 +85,9 @@ class Layout:
     thought: tuple[str, str] | None
     thought_open: bool
     thoughts_kept: bool
-    same_header: bool
+    thought_frame: tuple[str, str]
+    begun: str
+    past_lead: str
     as_text: bool
     content: str | None
 
@@ -93,9 +97,10 @@ class Layout:
             return [{"role": "system", "content": system}, {"role": "user", "content": user}]
         return [{"role": "user", "content": f"{system}\n\n{user}"}]
 
-    def call_message(self, name: str, arguments: Mapping[str, Any]) -> TurnMessage:
-        """An assistant's message that calls a tool."""
-        return _Calls(self.calls_shown, self.as_text, self.content).message(self.syntax, name, arguments)
+    def call_message(self, name: str, arguments: Mapping[str, Any], thought: str = "") -> TurnMessage:
+        """An assistant's message that calls a tool, behind a `thought`."""
+        call = _Calls(self.calls_shown, self.as_text, self.content).message(self.syntax, name, arguments)
+        return call | dict.fromkeys(_THOUGHT_KEYS, thought) if thought else call
 
     def tool_message(self, name: str, text: str) -> TurnMessage:
         """A tool's answer."""
@@ -166,7 +171,8 @@ def find_layout(renderer: Renderer, encoder: PieceEncoder) -> Layout:
     if told is not None:
         first = renderer.render(base, tools=told)
     thought = next((one for one in THOUGHTS if one[0] in renderer.template), None)
-    lead, same = _lead(first, header, thought)
+    lead, begun, past_lead = _lead(first, header, thought)
+    frame = _thought_frame(renderer, base, calls, syntax, name, told, thought, first)
     plain_first = renderer.render(base)
     next_user, text_end = _next_user(renderer, encoder, base, marks, end)
     rules = {
@@ -190,8 +196,10 @@ def find_layout(renderer: Renderer, encoder: PieceEncoder) -> Layout:
         calls_shown=calls.shown,
         thought=thought,
         thought_open=thought is not None and plain_first.rstrip().endswith(thought[0]),
-        thoughts_kept=_thoughts_kept(renderer, base, calls, syntax, name, told),
-        same_header=same,
+        thoughts_kept=frame is not None,
+        thought_frame=frame or _usual_frame(thought),
+        begun=begun,
+        past_lead=past_lead,
         as_text=calls.as_text,
         content=calls.content,
     )
@@ -316,15 +324,17 @@ def _answered(
         ) from None
 
 
-def _lead(first: str, header: str, thought: tuple[str, str] | None) -> tuple[str, bool]:
-    """What stands between an answer's beginning and its call, and whether the template writes an answer's beginning in
-    the past as it does before the answer."""
-    same = header.startswith(first)
-    shared = next((at for at, (one, other) in enumerate(zip(first, header, strict=False)) if one != other), len(first))
-    lead = header[shared:]
+def _lead(first: str, header: str, thought: tuple[str, str] | None) -> tuple[str, str, str]:
+    """What stands between an answer's beginning and its call, what the beginning ends with that one in the past does
+    not have, and what one in the past has instead."""
+    shared = next(
+        (at for at, (one, other) in enumerate(zip(first, header, strict=False)) if one != other),
+        min(len(first), len(header)),
+    )
+    lead = past_lead = header[shared:]
     if thought is not None and first.rstrip().endswith(thought[0]) and thought[1] not in lead:
         lead = f"\n{thought[1]}\n\n{lead.lstrip()}"
-    return lead, same
+    return lead, first[shared:], past_lead
 
 
 def _next_user(
@@ -374,17 +384,40 @@ def _rule_is_known(renderer: Renderer, messages: list[TurnMessage]) -> bool:
     return text.partition(one)[2].partition(other)[0] in ('"\n', '\\"\\n')
 
 
-def _thoughts_kept(
-    renderer: Renderer, base: list[TurnMessage], calls: _Calls, syntax: CallSyntax, name: str, told: Any
-) -> bool:
-    """Whether a thought before a call is still there when the tool answers."""
+def _thought_frame(
+    renderer: Renderer,
+    base: list[TurnMessage],
+    calls: _Calls,
+    syntax: CallSyntax,
+    name: str,
+    told: Any,
+    thought: tuple[str, str] | None,
+    first: str,
+) -> tuple[str, str] | None:
+    """What the template writes before and after a thought whose call a tool has answered; None where it drops it.
+
+    Before it is what an answer begins with; after it, what leads to the call.
+    """
+    if thought is None:
+        return None
     word = Marks().new("thought")
-    thought = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), word)
-    call = calls.message(syntax, name, PROBE_ARGUMENTS) | thought
+    call = calls.message(syntax, name, PROBE_ARGUMENTS) | dict.fromkeys(_THOUGHT_KEYS, word)
     try:
-        return word in renderer.render([*base, call, _tool_message(calls.shown, name, "x")], tools=told)
+        text = renderer.render([*base, call, _tool_message(calls.shown, name, "x")], tools=told)
     except CannotRender:
-        return False
+        return None
+    before, found, behind = text.partition(word)
+    written = syntax.write(name, PROBE_ARGUMENTS)
+    if not found or word in behind or written not in behind:
+        return None
+    after = behind.partition(written)[0]
+    begun = first if before.startswith(first) else before[: before.rfind(thought[0])]
+    return before[len(begun) :], after
+
+
+def _usual_frame(thought: tuple[str, str] | None) -> tuple[str, str]:
+    """How a thought is mostly written, for templates that write none in the past."""
+    return ("", "") if thought is None else (f"{thought[0]}\n", f"\n{thought[1]}\n\n")
 
 
 def slots_of(pieces: Sequence[Piece]) -> list[str]:

@@ -6,6 +6,9 @@ The server is one that `server.VllmServer` started, or any other that serves the
 
 and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1. A request's seed decides its tokens as far as the server computes the same
 logits: what else is in the batch and in its prefix cache can change their last bits.
+
+A turn that may begin with a thought is asked for in parts (`llm.turn`): what opens a thought, the thought, and, once it
+is closed, the answer with the whole of its own room and its grammar. The server has the earlier parts in its cache.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, failed_completion
 from cryptosentinel.llm.grammar import grammar
+from cryptosentinel.llm.turn import Turn, turn_of
 from cryptosentinel.llm.vllm.adapters import Adapters
 from cryptosentinel.llm.vllm.client import KEY_VARIABLE, Refused, Unanswered, VllmClient
 from cryptosentinel.llm.vllm.probe import PLAIN_SAMPLING, check_server
@@ -29,6 +34,8 @@ from simulator.errors import RunFailed, UserError
 
 # What vLLM samples at without changing it, 0 (greedy) apart.
 COLDEST, HOTTEST = 0.01, 2.0
+_SEED_STEP = 0x9E3779B97F4A7C15  # so that no two parts of a turn have seeds that are near each other
+_NEVER = -100.0  # a bias that keeps a token from being sampled
 
 
 class VllmEngine:
@@ -155,7 +162,7 @@ class VllmEngine:
             raise UserError(
                 f"vLLM samples at temperature 0 or {COLDEST} to {HOTTEST}, not {sampling.temperature}: choose another"
             )
-        length = len(request.ids) + sampling.max_tokens
+        length = len(request.ids) + sampling.room
         if length > self.positions:
             raise UserError(
                 f"a conversation of {request.role} may grow to {length} tokens, but the server at {self._client.url} "
@@ -176,13 +183,61 @@ class VllmEngine:
             body["structured_outputs"] = {"grammar": self._grammar(request)}
         return body
 
-    def _grammar(self, request: Request) -> str:
-        key = json.dumps(request.tools)
+    def _grammar(self, request: Request, lead: str = "", opening: tuple[int, ...] = ()) -> str:
+        key = json.dumps([request.tools, lead, opening])
         if key not in self._grammars:
-            self._grammars[key] = grammar(request.tools, self._codec)
+            self._grammars[key] = grammar(request.tools, self._codec, lead, opening)
         return self._grammars[key]
 
     async def _answer(self, request: Request, body: dict[str, Any], folder: Path | None) -> Completion:
+        """The answer to a request, in as many parts as it takes."""
+        if self._codec.thoughts is None or request.sampling.thinking_tokens == 0:
+            return await self._answer_part(request, body, folder)
+        began, turn = time.perf_counter(), turn_of(request, self._codec)
+        cached: int | None = None
+        while not turn.done:
+            if turn.next_forced is not None:
+                turn.take(turn.next_forced, 0.0)
+                continue
+            prompt = request.ids + tuple(turn.ids)
+            asked = {name: one for name, one in (body | self._part(turn, prompt)).items() if one is not None}
+            part = await self._answer_part(replace(request, ids=prompt), asked, folder)
+            if part.failure is not None:
+                usage = Usage(len(request.ids), cached or 0, len(turn.ids), time.perf_counter() - began, turn.thought)
+                return failed_completion(part.failure, usage)
+            cached = part.usage.cached if cached is None else cached
+            phase = turn.phase
+            if phase == "opening" and request.sampling.constrained and not turn.would_open(part.ids):
+                turn.begin_answer()  # with the grammar from its beginning
+                continue
+            for token, logp in zip(part.ids, part.logps, strict=True):
+                turn.take(token, logp)
+        usage = Usage(len(request.ids), cached or 0, len(turn.ids), time.perf_counter() - began, turn.thought)
+        return replace(turn.completion(), usage=usage)
+
+    def _part(self, turn: Turn, prompt: tuple[int, ...]) -> dict[str, Any]:
+        """What the request for the next part of a turn says otherwise than that for the whole."""
+        thoughts, request = turn.thoughts, turn.request
+        assert thoughts is not None
+        ends = sorted(self._codec.ends)
+        # Each part has a seed of its own, or an answer would be drawn by the numbers that drew its thought.
+        part: dict[str, Any] = {
+            "prompt": list(prompt),
+            "max_tokens": turn.room,
+            "seed": (request.seed + _SEED_STEP * len(turn.ids)) % 2**63,
+            "stop_token_ids": [*ends, thoughts.closing] if turn.phase == "thought" else ends,
+        }
+        if request.sampling.constrained:
+            if turn.phase == "thought":
+                part |= {"structured_outputs": None, "logit_bias": {str(end): _NEVER for end in ends}}
+            else:
+                led = turn.phase == "answer" and turn.thought > 0 and turn.forced == 0
+                opening = thoughts.opening if turn.phase == "opening" else ()
+                lead = thoughts.lead if led else ""
+                part["structured_outputs"] = {"grammar": self._grammar(request, lead, opening)}
+        return part
+
+    async def _answer_part(self, request: Request, body: dict[str, Any], folder: Path | None) -> Completion:
         began = time.perf_counter()
         try:
             document = await self._ask(body, folder)
