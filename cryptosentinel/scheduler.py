@@ -27,7 +27,8 @@ SPEED = ("tokens_per_second", "outside")
 class Throughput:
     """How busy an engine was. `engine_seconds` is the time in which conversations waited for it, `seconds` all time.
     `sent` counts submissions of requests to the engine. `living` and `flying` are sums over these submissions: of the
-    unfinished conversations, and of the requests that the engine had."""
+    unfinished conversations, and of the requests that the engine had. `thoughts_cut` counts thoughts that were closed
+    as their budget was spent."""
 
     requests: int = 0
     failures: int = 0
@@ -37,15 +38,20 @@ class Throughput:
     sent: int = 0
     living: int = 0
     flying: int = 0
+    thoughts_cut: int = 0
 
     def metrics(self) -> dict[str, float]:
         """By name: tokens sampled per second of the engine, requests it had at a time (`batch`) and as a share of the
         conversations under way (`batch_fill`), share of prompt tokens that were known (`prefix_reuse`), share of time
-        that was not the engine's (`outside`); where there were any, tokens that were thoughts, and further requests for
-        answers that were cut off. Empty where nothing was asked."""
+        that was not the engine's (`outside`); where there were any, tokens that were thoughts, further requests for
+        answers that were cut off, and thoughts that were. Empty where nothing was asked."""
         if not self.requests:
             return {}
-        further = {"reasoning_tokens": self.usage.reasoning, "cut_off_retries": self.usage.retried}
+        further = {
+            "reasoning_tokens": self.usage.reasoning,
+            "cut_off_retries": self.usage.retried,
+            "thoughts_cut": self.thoughts_cut,
+        }
         return {
             **{name: float(count) for name, count in further.items() if count},
             "requests": float(self.requests),
@@ -115,6 +121,7 @@ class _TaskPool(Generic[_T]):
         self.throughput.requests += 1
         self.throughput.failures += completion.failure is not None
         self.throughput.usage += completion.usage
+        self.throughput.thoughts_cut += completion.forced > 0
         completions = self._completions[wanted.number]
         completions[wanted.place] = completion
         whole = [one for one in completions if one is not None]

@@ -49,22 +49,27 @@ def tokenizer_for(template: str) -> PreTrainedTokenizerFast:
     )
 
 
-def judged(template: str) -> FormatReport | UserError:
-    """What is found of a template, or why it is refused."""
+def judged(template: str, *, think: bool = False) -> FormatReport | UserError:
+    """What is found of a template, without thoughts or with them, or why it is refused."""
     try:
-        return described_format(tokenizer_for(template), Path(), think=False)[1]
+        return described_format(tokenizer_for(template), Path(), think=think)[1]
     except UserError as error:
         return error
 
 
 def table() -> str:
-    """The table in Markdown, a row for each kind of finding."""
+    """Both tables in Markdown, a row for each kind of finding."""
+    return f"{_table(False)}\n\nWith thoughts (`team.thinking_tokens`):\n\n{_table(True)}"
+
+
+def _table(think: bool) -> str:
     rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
     counts: dict[str, int] = defaultdict(int)
     for name, template in shipped_templates().items():
-        report = judged(template)
+        report = judged(template, think=think)
         if isinstance(report, UserError):
-            key: tuple[str, ...] = ("refused", "", str(report))
+            reason = "the template has no thoughts" if think else str(report)
+            key: tuple[str, ...] = ("refused", "", reason)
         else:
             key = (report.verdict, report.syntax, "; ".join(report.adapted + report.differs))
         rows[key].append(name)

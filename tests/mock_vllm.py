@@ -122,7 +122,7 @@ class MockVllm:
         ids: list[int] = []
         told: list[float] = []
         top: list[dict[str, float]] = []
-        while len(ids) < body["max_tokens"] and body.get("stop_token_ids", [None])[0] not in ids[-1:]:
+        while len(ids) < body["max_tokens"] and not {*ids[-1:]} & {*body.get("stop_token_ids", [])}:
             if "structured_outputs" in body and self.constrained is not None:
                 ids = self.constrained[: body["max_tokens"]]
                 told = [0.0] * len(ids)
@@ -347,7 +347,13 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def serving(codec: ChatCodec, **settings: Any) -> Iterator[MockVllm]:
     """The server at a free port of this machine, for the time of a block."""
-    mock = MockVllm(codec, **settings)
+    with serving_mock(MockVllm(codec, **settings)) as mock:
+        yield mock
+
+
+@contextmanager
+def serving_mock(mock: MockVllm) -> Iterator[MockVllm]:
+    """The same for a server that is made already."""
     server = _Server(("127.0.0.1", 0), _handler(mock))
     mock.port = server.server_address[1]
     thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01), daemon=True)

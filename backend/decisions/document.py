@@ -38,10 +38,12 @@ class _Part(BaseModel):
 
 
 class Message(_Part):
-    """One message of a conversation. `role` is that of the chat: system, user, assistant or tool."""
+    """One message of a conversation. `role` is that of the chat: system, user, assistant or tool. An assistant's may
+    begin with a `thought`, which is as untrusted as the rest."""
 
     role: str
     content: ModelText
+    thought: ModelText = ""
 
 
 class TokenUsage(_Part):
@@ -50,7 +52,8 @@ class TokenUsage(_Part):
     `prompt` tokens were given to the model and `sampled` ones came from it, each counted once. `read` counts what the
     model was shown at each of its `turns`, all that went before included: `read` plus `sampled` is what an engine
     without a cache works through. `logp` is the sum of the sampled tokens' log-probabilities, `mean_logp` their mean,
-    None where nothing was sampled. `cost` is money; `dropped` tool results were taken out to make room.
+    None where nothing was sampled. `cost` is money; `dropped` tool results were taken out to make room. `thought` of
+    the sampled tokens were thoughts, and `thoughts_cut` thoughts were closed because their budget was spent.
     """
 
     prompt: int
@@ -61,6 +64,8 @@ class TokenUsage(_Part):
     mean_logp: float | None
     cost: float
     dropped: int
+    thought: int = 0
+    thoughts_cut: int = 0
 
 
 class ConversationDocument(_Part):

@@ -21,6 +21,7 @@ from cryptosentinel.agents.registry import ROLES, role_title
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.episode import EpisodeResult
 from cryptosentinel.llm.chat_format import ChatFormat
+from cryptosentinel.protocol.tool_calls import split_thought
 from cryptosentinel.team import TeamDecision
 from simulator.market.market import Market
 from simulator.market.timeframes import format_time
@@ -78,13 +79,19 @@ def episode_decisions(run: str, backtest: str, codec: ChatFormat, episode: Episo
 
 
 def token_usage(transcript: Transcript) -> TokenUsage:
-    """What a conversation took; a log-probability that is not finite is not known."""
-    mask = transcript.mask
-    begins = [place for place, own in enumerate(mask) if own and (place == 0 or not mask[place - 1])]
-    sampled = sum(mask)
-    total = math.fsum(logp for logp, own in zip(transcript.logps, mask, strict=True) if own)
+    """What a conversation took, over all its branches; a log-probability that is not finite is not known."""
+    begins: list[int] = []
+    own: list[float] = []
+    for branch in transcript.branches:
+        # What the engine wrote to close a thought stands inside a turn.
+        said = list(branch.mask)
+        for first, last in branch.forced:
+            said[first:last] = [True] * (last - first)
+        begins += [place for place, here in enumerate(said) if here and (place == 0 or not said[place - 1])]
+        own += [logp for logp, sampled in zip(branch.logps, branch.mask, strict=True) if sampled]
+    sampled, total = len(own), math.fsum(own)
     return TokenUsage(
-        prompt=len(mask) - sampled,
+        prompt=sum(not one for one in transcript.mask),
         sampled=sampled,
         turns=len(begins),
         read=sum(begins),
@@ -92,7 +99,23 @@ def token_usage(transcript: Transcript) -> TokenUsage:
         mean_logp=total / sampled if sampled and math.isfinite(total) else None,
         cost=transcript.cost,
         dropped=transcript.dropped,
+        thought=transcript.usage.reasoning,
+        thoughts_cut=transcript.thoughts_cut,
     )
+
+
+def conversation_messages(codec: ChatFormat, transcript: Transcript) -> tuple[Message, ...]:
+    """The turns of a conversation, each thought apart from what was then said."""
+    thoughts = iter(transcript.thoughts)
+    messages = []
+    for message in codec.messages(transcript.ids):
+        thought, content = "", message["content"]
+        if message["role"] == "assistant" and codec.thoughts is not None:
+            dropped = next(thoughts, "")
+            thought, content = split_thought(content)
+            thought = thought or dropped
+        messages.append(Message(role=message["role"], content=content, thought=thought))
+    return tuple(messages)
 
 
 def remarks(name: str, episode: EpisodeResult, market: Market) -> list[str]:
@@ -134,7 +157,7 @@ def _conversation(codec: ChatFormat, transcript: Transcript) -> ConversationDocu
         ordinal=transcript.ordinal,
         policy_version=transcript.policy_version,
         asked=transcript.brief,
-        messages=tuple(Message(**message) for message in codec.messages(transcript.ids)),
+        messages=conversation_messages(codec, transcript),
         answer=transcript.answer,
         problem=transcript.reason,
         truncated=transcript.truncated,

@@ -29,12 +29,13 @@ _COIN = re.compile(r"^(\S+): held ", re.MULTILINE)  # a coin's line in the manag
 @dataclass(frozen=True)
 class Turn:
     """One turn of a model: its exact words, the call that they are or why they are none, what came back (None where
-    nothing did), and the conversations that it opened, none or one, or several side by side."""
+    nothing did), the conversations that it opened, none or one, or several side by side, and the thought before it."""
 
     content: str
     call: ToolCall | MalformedCall
     result: str | None
     consulted: tuple[ConversationNode, ...]
+    thought: str = ""
 
     @property
     def consults(self) -> bool:
@@ -128,12 +129,12 @@ class _Reading:
     """A conversation being read: its turns so far, and the last of them while its result is not known."""
 
     turns: list[Turn] = field(default_factory=list)
-    open_turn: tuple[str, ToolCall | MalformedCall, tuple[ConversationNode, ...]] | None = None
+    open_turn: tuple[str, ToolCall | MalformedCall, tuple[ConversationNode, ...], str] | None = None
 
     def close(self, result: str | None) -> None:
         if self.open_turn is not None:
-            content, call, consulted = self.open_turn
-            self.turns.append(Turn(content, call, result, consulted))
+            content, call, consulted, thought = self.open_turn
+            self.turns.append(Turn(content, call, result, consulted, thought))
         self.open_turn = None
 
 
@@ -252,7 +253,8 @@ def _node(conversation: ConversationDocument, others: Iterator[ConversationDocum
             reading.close(None)
             call = _call_of(conversation, number, types)
             consulted = islice(others, _questions(call))
-            reading.open_turn = message.content, call, tuple(_node(other, iter(())) for other in consulted)
+            others_asked = tuple(_node(other, iter(())) for other in consulted)
+            reading.open_turn = message.content, call, others_asked, message.thought
         elif message.role == "tool":
             reading.close(message.content)
         elif message.role == "system":

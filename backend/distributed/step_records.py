@@ -101,6 +101,8 @@ def _trajectories(records: list[TrajectoryRecord]) -> tuple[Trajectory, ...]:
             truncated=one.truncated,
             failure=failure_kind(one.reason),
             starts=one.starts or (0,),
+            thought_tokens=one.thought_tokens or 0,
+            thoughts_cut=one.thoughts_cut or 0,
         )
         for one in sorted(records, key=lambda one: one.ordinal)
     )

@@ -102,6 +102,9 @@ def _used(node: ConversationNode) -> str:
         return f"tokens and log-probabilities {ABSENT}"
     sure = ABSENT if usage.mean_logp is None else f"{usage.logp:.3f}, {usage.mean_logp:.4f} a token"
     more = f"; cost {usage.cost:.4g}" if usage.cost else ""
+    if usage.thought:
+        cut = f", {usage.thoughts_cut} cut off at their budget" if usage.thoughts_cut else ""
+        more += f"; {usage.thought:,} tokens were thoughts{cut}"
     if usage.dropped:
         more += f"; {usage.dropped} old results dropped to make room, and what was said before is not counted"
     return (
@@ -144,6 +147,8 @@ def _add_conversation(branch: Tree, node: ConversationNode) -> None:
     own.add(_text(f"system: {node.system}", "dim"))
     own.add(_text(f"prompt: {node.prompt}"))
     for turn in node.turns:
+        if turn.thought:
+            own.add(_text(f"thought: {turn.thought}", "dim"))
         step = own.add(_text(_called(node, turn)))
         for other in turn.consulted:
             _add_conversation(step, other)

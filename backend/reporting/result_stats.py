@@ -219,6 +219,8 @@ def inference_cost_line(result: BacktestDocument) -> str | None:
         text += "prompts known from before)"
     if engine.get("reasoning_tokens"):
         text += f"; {engine['reasoning_tokens']:,.0f} of the tokens were thoughts"
+    if engine.get("thoughts_cut"):
+        text += f"; {engine['thoughts_cut']:,.0f} thoughts were cut off at their budget"
     if engine.get("cut_off_retries"):
         text += f"; {engine['cut_off_retries']:,.0f} of the requests repeat answers that were cut off"
     if spent.money:

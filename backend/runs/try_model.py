@@ -15,6 +15,7 @@ from pydantic import Field
 from backend.builders.market import account_of, limits_of, load_market
 from backend.builders.teams import PROMPTED, LoadedTeam, configured_team
 from backend.config.schema import Config
+from backend.decisions.recording import conversation_messages
 from backend.runs.backtest import market_settings, requested_window
 from backend.runs.requests import TryRequest
 from cryptosentinel.conversation.budget import Ledger, Spending
@@ -23,7 +24,7 @@ from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.endpoint.answer import Dialect
 from cryptosentinel.llm.endpoint.engine import EndpointEngine
 from cryptosentinel.llm.engine import Request, Usage
-from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, parse, read_call, tool_schema
+from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, read_call, tool_schema
 from cryptosentinel.protocol.untrusted import clean
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import TeamDecision
@@ -141,8 +142,8 @@ def _contact(loaded: LoadedTeam, seed: int) -> Contact:
     ids = codec.start(_SYSTEM, _ASKED, None if at_endpoint else [tool])
     asked = Request(loaded.team.manager.key, tuple(ids), replace(settings.sampling, temperature=0.0), seed, (tool,))
     [completion] = engine.generate([asked])
-    text = codec.decode_answer(completion.ids)
-    call = parse(text, {_TOOL: ReportPrice})
+    text = codec.decode_answer(completion.ids[completion.thought :])
+    call = codec.parse(text, {_TOOL: ReportPrice})
     price = loaded.budget.price
     right = not isinstance(call, MalformedCall) and call.arguments == ReportPrice(symbol="BTC", price=_PRICE)
     return Contact(
@@ -181,14 +182,18 @@ def _conversation(loaded: LoadedTeam, transcript: Transcript) -> list[str]:
     """The turns after the beginning of a conversation, a line each."""
     who = f"{transcript.role}#{transcript.ordinal}"
     lines = []
-    for turn in loaded.team.codec.messages(transcript.ids)[2:]:
-        said = read_call(turn["content"]) if turn["role"] == "assistant" else None
+    for turn in conversation_messages(loaded.team.codec, transcript)[2:]:
+        said = read_call(turn.content) if turn.role == "assistant" else None
+        if turn.thought:
+            lines.append(f"{who} thinks: {_line(turn.thought)}")
         if said is None:
-            lines.append(f"{who}   {_line(turn['content'])}")
+            lines.append(f"{who}   {_line(turn.content)}")
         elif isinstance(said, MalformedCall):
-            lines.append(f"{who}: {_line(turn['content'])}")
+            lines.append(f"{who}: {_line(turn.content)}")
         else:
             lines.append(f"{who}: {_line(f'{said[0]} {said[1]}')}")
+    if transcript.thoughts_cut:
+        lines.append(f"{who}   thoughts cut off at team.thinking_tokens: {transcript.thoughts_cut}")
     return lines
 
 

@@ -14,11 +14,11 @@ from typing import Any
 from backend.store.connection import Connection
 from backend.store.errors import StoreError
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 _FOLDER = Path(__file__).parent
 # By the version that they start from.
-_MIGRATIONS = {1: "migrate_1.surql", 2: "migrate_2.surql", 3: "migrate_3.surql", 4: "migrate_4.surql"}
+_MIGRATIONS = {version: f"migrate_{version}.surql" for version in range(1, SCHEMA_VERSION)}
 # Fields of exported records that a migration renamed: version that they are of -> table -> former and present name.
 _RENAMED_FIELDS = {2: {"decision": {"story": "document"}}}
 _NEW_IDENTITY = "UPDATE store:schema SET identity = <string>rand::uuid::v4() WHERE identity IS NONE RETURN NONE"

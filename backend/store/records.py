@@ -165,6 +165,7 @@ class TrajectoryRecord(Record):
     where it was not recorded; `expert`, the expert's score in [0, 1], None where there is none; `shared`, the part of
     the team's outcome that this call is credited with, None for the manager, whose outcome is the rollout's. `starts`
     are those of its branches, as `algorithm.trajectory.Trajectory` has them; None for a single one.
+    `thought_tokens` were thoughts, of which `thoughts_cut` were closed because their budget was spent; None for none.
     """
 
     table = "trajectory"
@@ -187,6 +188,8 @@ class TrajectoryRecord(Record):
     expert: float | None = None
     shared: float | None = None
     starts: tuple[int, ...] | None = None
+    thought_tokens: int | None = None
+    thoughts_cut: int | None = None
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.mask) == len(self.sampled_logps):

@@ -184,6 +184,8 @@ class TrainingRecorder:
             expert=call.expert,
             shared=shared,
             starts=call.starts if len(call.starts) > 1 else None,
+            thought_tokens=call.thought_tokens or None,
+            thoughts_cut=call.thoughts_cut or None,
         )
 
     def _reward(self, step: int, item: TrajectoryCredit) -> RewardRecord:

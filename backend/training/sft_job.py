@@ -242,8 +242,9 @@ def _train_role(
     A role without rows keeps the base's answers.
     """
     rows = read_rows(folder / DATA, role)
-    learnt = _examples([row for row in rows if row.split == TRAIN], policies, codec)
-    kept_back = _examples([row for row in rows if row.split == VALIDATION][:LOSS_ROWS], policies, codec)
+    thoughts = config.training.train_thoughts
+    learnt = _examples([row for row in rows if row.split == TRAIN], policies, codec, thoughts)
+    kept_back = _examples([row for row in rows if row.split == VALIDATION][:LOSS_ROWS], policies, codec, thoughts)
     before = _imitation_loss(policies, role, kept_back)
     if learnt:
         _fit(config, folder, role, policies, learnt, report)
@@ -295,11 +296,10 @@ def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _examples(rows: Sequence[SftRow], policies: RolePolicies, codec: ChatFormat) -> list[Example]:
+def _examples(rows: Sequence[SftRow], policies: RolePolicies, codec: ChatFormat, train_thoughts: bool) -> list[Example]:
     """The rows as ids and masks. Raises `UserError` for a conversation that the model has no positions for."""
-    learnt = config.training.train_thoughts
     examples = [
-        example for row in rows for example in encode(codec, row.messages, row.schemas(), train_thoughts=learnt)
+        example for row in rows for example in encode(codec, row.messages, row.schemas(), train_thoughts=train_thoughts)
     ]
     longest, limit = max((len(ids) for ids, _ in examples), default=0), positions_of(policies.base_config)
     if longest > limit:
@@ -366,6 +366,7 @@ def _rollouts(config: Config) -> RolloutSettings:
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
         outcome_scale=config.training.experimental.outcome_scale,
+        train_thoughts=config.training.train_thoughts,
     )
 
 

@@ -27,6 +27,7 @@ class Trajectory:
     sampled_logps  (L,) float32  log-prob under the engine that sampled it, temperature included; 0 where not `mask`
     expert         the expert's score in [0, 1], None where there is none
     ordinal        0 for the role's first call in this rollout, 1 for the second, ...
+    thought_tokens sampled tokens that were thoughts; `thoughts_cut` of these were closed as their budget was spent
     failure        kind of what ended it without a valid answer, as `bad_json`; None for a valid one
     """
 
@@ -44,6 +45,8 @@ class Trajectory:
     truncated: bool
     failure: str | None = None
     starts: tuple[int, ...] = (0,)
+    thought_tokens: int = 0
+    thoughts_cut: int = 0
 
     def branches(self) -> list[Trajectory]:
         """Each branch with a sampled token as a trajectory of its own; this one itself where there is only one."""

@@ -52,6 +52,8 @@ def spoken_metrics(role: str, spoken: Sequence[Trajectory], rollouts: int) -> di
     valid, truncated      share that ended in a valid answer, at the token limit
     calls, calls/max      conversations in a rollout, mean and largest
     length                sampled tokens of a conversation, mean
+    thoughts/length       tokens of the thoughts in a conversation, mean; absent where there are none
+    thoughts/cut          thoughts in a conversation that were closed because their budget was spent, mean
     failed/{kind}         share that ended with that reason, as `bad_json` (`protocol.Malformed`)
     """
     if not spoken:
@@ -66,6 +68,9 @@ def spoken_metrics(role: str, spoken: Sequence[Trajectory], rollouts: int) -> di
         "length": float(np.mean([one.mask.sum() for one in spoken])),
         "truncated": sum(call.truncated for call in spoken) / number,
     }
+    if any(one.thought_tokens for one in spoken):
+        metrics["thoughts/length"] = sum(one.thought_tokens for one in spoken) / number
+        metrics["thoughts/cut"] = sum(one.thoughts_cut for one in spoken) / number
     metrics |= {f"failed/{kind}": count / number for kind, count in sorted(failed.items())}
     return {f"{role}/{name}": value for name, value in metrics.items()}
 

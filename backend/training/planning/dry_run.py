@@ -277,6 +277,7 @@ def _query(config: Config) -> tuple[list[Query], RolloutSettings]:
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
         outcome_scale=config.training.experimental.outcome_scale,
+        train_thoughts=config.training.train_thoughts,
     )
     return queries, settings
 
@@ -326,8 +327,9 @@ class Projection:
 def project(run: DryRun, config: Config) -> Projection:
     """From the dry run's rates, scaled by the number of blocks, to the configuration's batch.
 
-    Assumed: each role speaks once a rollout, in `SPOKEN_TURNS` turns of `team.max_tokens` tokens; a full prompt has
-    `memory.PROMPT_TOKENS`, and otherwise a token of the model's own has `TOKEN_BYTES` bytes.
+    Assumed: each role speaks once a rollout, in `SPOKEN_TURNS` turns of `team.max_tokens` and
+    `team.thinking_tokens` tokens; a full prompt has `memory.PROMPT_TOKENS`, and otherwise a token of the model's own
+    has `TOKEN_BYTES` bytes.
     """
     training = config.training
     conversations = training.queries_per_step * training.rollouts_per_query * len(roles_of(config.team.roles))
@@ -335,7 +337,7 @@ def project(run: DryRun, config: Config) -> Projection:
     full = bool(training.base_model)
     prompt = PROMPT_TOKENS if full else bytes_each / TOKEN_BYTES
     read = prompt + SPOKEN_TURNS * RESULT_TOKENS
-    sampled = SPOKEN_TURNS * config.team.answer_tokens(full)
+    sampled = SPOKEN_TURNS * (config.team.answer_tokens(full) + config.team.thinking_tokens)
     deeper = run.shape.layers / run.layers
     reading = run.seconds("read prompts again") / run.prompts
     sampling = run.seconds("sample again") / run.sampled

@@ -146,7 +146,7 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
     training = config.training
     coins = config.coins_of_a_decision()
     answer = config.team.answer_tokens(full=bool(training.base_model)) + TOKENS_PER_COIN * (coins - 1)
-    turn = answer + RESULT_TOKENS * coins
+    turn = answer + config.team.thinking_tokens + RESULT_TOKENS * coins
     bounds = [PROMPT_TOKENS + TURNS * turn, shape.positions, config.engine.context_tokens]
     context = min(bound for bound in bounds if bound)
     served = config.engine.kind == "vllm"
@@ -327,8 +327,8 @@ def _advice(part: str) -> str:
         return "Serve the roles by vLLM (engine.kind), which holds the base once, or take a smaller base"
     if part.startswith(("activations", "logits")):
         return (
-            "Set training.gradient_checkpointing = true, lower team.max_tokens or engine.context_tokens, or take a "
-            "smaller base"
+            "Set training.gradient_checkpointing = true, lower team.max_tokens, team.thinking_tokens or "
+            "engine.context_tokens, or take a smaller base"
         )
     if "KV cache" in part:
         return "Lower engine.context_tokens, team.max_tokens or training.rollouts_per_query"

@@ -209,4 +209,6 @@ def _trajectory(
         truncated=transcript.truncated,
         failure=failure_kind(transcript.reason),
         starts=starts,
+        thought_tokens=transcript.usage.reasoning,
+        thoughts_cut=transcript.thoughts_cut,
     )

@@ -7,15 +7,12 @@ repaired, and whatever is wrong with a call is left to `tool_calls.parse` to fin
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cryptosentinel.llm.endpoint.answer import Answer, CallForm, Dialect, Garbled, count_of, parse_body
-from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, MalformedCall, read_call, render_call
+from cryptosentinel.llm.endpoint.answer import Answer, CallForm, Dialect, Garbled, count_of, parse_body, sendable_call
+from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, render_call
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NOTHING = "(no answer)"  # text may not be empty there
 _THOUGHTS = ("thinking", "redacted_thinking")
 _CUT_OFF = ("max_tokens", "model_context_window_exceeded")
@@ -44,7 +41,7 @@ def to_blocks(
             call_id = None
             continue
         followed = number + 1 < len(turns) and turns[number + 1]["role"] == "tool"
-        made = _call(content) if role == "assistant" and followed else None
+        made = sendable_call(content) if role == "assistant" and followed else None
         if made is None:
             spoken = {"type": "text", "text": content if content.strip() else _NOTHING}
             messages.append({"role": "assistant" if role == "assistant" else "user", "content": [spoken]})
@@ -102,21 +99,6 @@ def read_message(body: bytes) -> Answer:
         kept={"blocks": thoughts} if thoughts and calls else {},
         **counts,
     )
-
-
-def _call(text: str) -> tuple[str, dict[str, Any]] | None:
-    """The call that `text` is, as the API takes one back; None where it is none that it would."""
-    said = read_call(text)
-    if isinstance(said, MalformedCall):
-        return None
-    name, arguments = said
-    if _NAME.fullmatch(name) is None or not isinstance(arguments, dict):
-        return None
-    try:
-        json.dumps(arguments, allow_nan=False)
-    except ValueError:  # 1e999 is read as an infinity, which JSON cannot say
-        return None
-    return name, arguments
 
 
 def _counts(usage: Any) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cryptosentinel.llm.engine import Usage
+from cryptosentinel.protocol.tool_calls import MalformedCall, read_call
 
 # How a call came: as the API's own calls, as JSON or a tag in the text, or not at all.
 CallForm = Literal["tool_calls", "json", "tag", "none"]
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what OpenAI accepts as a function's name; others accept no less
 _MAX_DEPTH = 40  # of an answer's JSON; a sound one has nine levels
 _BRACKETS = re.compile(r"[][{}]")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)  # of JSON, the last one perhaps not closed
@@ -78,6 +80,21 @@ class Answer:
             reasoning=self.reasoning,
             written=self.written,
         )
+
+
+def sendable_call(text: str) -> tuple[str, dict[str, Any]] | None:
+    """The name and the arguments of the call that `text` is, if an endpoint would take it back; None otherwise."""
+    said = read_call(text)
+    if isinstance(said, MalformedCall):
+        return None
+    name, arguments = said
+    if _NAME.fullmatch(name) is None or not isinstance(arguments, dict):
+        return None
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except ValueError:  # 1e999 is read as an infinity, which JSON cannot say
+        return None
+    return name, arguments
 
 
 def parse_body(body: bytes) -> Any:

@@ -14,16 +14,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cryptosentinel.llm.endpoint.answer import Answer, CallForm, Dialect, Garbled, count_of, parse_body
+from cryptosentinel.llm.endpoint.answer import Answer, CallForm, Dialect, Garbled, count_of, parse_body, sendable_call
 from cryptosentinel.protocol.tool_calls import (
     MAX_ANSWER_CHARS,
-    MalformedCall,
-    read_call,
     render_call,
     render_tool_calls,
 )
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what OpenAI accepts as a function's name; others accept no less
 _THOUGHT = re.compile(r"\A\s*<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
 _FENCE = re.compile(r"\A\s*```(?:json)?\s*(.*?)\s*```\s*\Z", re.DOTALL)
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")  # DeepSeek and vLLM, OpenRouter and Ollama, others
@@ -51,12 +48,13 @@ def to_messages(
             call_id = None
             continue
         followed = number + 1 < len(turns) and turns[number + 1]["role"] == "tool"
-        function = _function(turn["content"]) if turn["role"] == "assistant" and followed else None
-        if function is None:
+        made = sendable_call(turn["content"]) if turn["role"] == "assistant" and followed else None
+        if made is None:
             messages.append({"role": turn["role"], "content": turn["content"]})
             continue
         call_id = f"call{number:05d}"  # Mistral takes ids of exactly nine letters and digits, the others any
         own = kept[number] if kept else {}
+        function = {"name": made[0], "arguments": json.dumps(made[1])}
         call = {"id": call_id, "type": "function", "function": function, **own.get("call", {})}
         messages.append({"role": "assistant", "content": None, "tool_calls": [call], **own.get("message", {})})
     return messages
@@ -201,17 +199,3 @@ def _counts(usage: Any) -> dict[str, Any]:
         "sampled": sampled,
         "reasoning": min(reasoning or 0, sampled or 0),
     }
-
-
-def _function(text: str) -> dict[str, str] | None:
-    """The call that `text` is, as endpoints take one back; None where it is none that they would."""
-    said = read_call(text)
-    if isinstance(said, MalformedCall):
-        return None
-    name, arguments = said
-    if _NAME.fullmatch(name) is None or not isinstance(arguments, dict):
-        return None
-    try:
-        return {"name": name, "arguments": json.dumps(arguments, allow_nan=False)}
-    except ValueError:  # 1e999 is read as an infinity, which JSON cannot say
-        return None

@@ -136,16 +136,12 @@ class TemplateCodec(ChatFormat):
         text = self._encoder.marked(ids)
         turns, place = self._first_turns(text)
         ends = {self._encoder.sign(name) for name, index in self.special_ids.items() if index in self._ends}
-        follow = [
-            (role, self._pattern(variant))
-            for role, pieces in (("tool", self._response), ("user", self._next_user))
-            for variant in self._variants(pieces)
-        ]
+        follow = {"tool": self._pattern(self._response), "user": self._pattern(self._next_user)}
         while place < len(text):
             end = next((at for at in range(place, len(text)) if text[at] in ends), len(text))
             turns.append({"role": "assistant", "content": self._canonical(text[place:end])})
             place = end + 1
-            for role, pattern in follow:
+            for role, pattern in follow.items():
                 if found := pattern.match(text, place):
                     turns.append({"role": role, "content": self._unescaped(found[TEXT], role)})
                     place = found.end()
@@ -171,18 +167,17 @@ class TemplateCodec(ChatFormat):
         """The special token behind which an answer begins, if any."""
         return next((piece.text for piece in reversed(self._openings[""]) if isinstance(piece, Special)), None)
 
-    def _variants(self, pieces: Sequence[Piece]) -> list[Sequence[Piece]]:
-        """What stands before an answer, as it is where the answer is still to come, and as it is in the past."""
-        return [pieces, _without_end(pieces, self._begun)] if self._begun else [pieces]
-
     def _pattern(self, pieces: Sequence[Piece]) -> re.Pattern[str]:
-        return self._encoder.matcher(pieces)
+        """What stands before an answer; what only begins one that is still to come may be missing."""
+        if not self._begun:
+            return self._encoder.matcher(pieces)
+        past, begun = (self._encoder.matcher(one).pattern for one in (_without_end(pieces, self._begun), self._begun))
+        return re.compile(f"{past}(?:{begun})?", re.DOTALL)
 
     def _first_turns(self, text: str) -> tuple[ChatMessages, int]:
         """System and user, and where the first answer begins."""
         # The longest first: one without tools takes those of another for what the system says.
-        openings = [one for opening in self._openings.values() for one in self._variants(opening)]
-        for opening in sorted(openings, key=_length, reverse=True):
+        for opening in sorted(self._openings.values(), key=_length, reverse=True):
             if found := self._pattern(opening).match(text):
                 system, user = found[SYSTEM], found[USER]
                 if not self.layout.tools_shown:

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -213,3 +214,27 @@ def test_every_key_is_explained() -> None:
         return found
 
     assert set(entries) == keys(Config().to_dict())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"team": {"thinking_tokens": 9}}, "no thought fits into 9 tokens; give 32 or more, or 0"),
+        (
+            {"team": {"thinking_tokens": 64}, "engine": {"empty_think": True}},
+            "engine.empty_think = true tells them not",
+        ),
+        (
+            {"team": {"thinking_tokens": 64}, "engine": {"kind": "openai_api", "url": "http://localhost:1/v1"}},
+            "of an endpoint's, set engine.thinking_tokens",
+        ),
+    ],
+)
+def test_settings_of_thoughts_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_from_dict(changes)
+
+
+def test_nobody_thinks_unless_told_and_thoughts_are_learnt() -> None:
+    config = config_from_dict({})
+    assert config.team.thinking_tokens == 0 and config.training.train_thoughts

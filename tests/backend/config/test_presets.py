@@ -70,3 +70,16 @@ def test_a_larger_model_takes_more() -> None:
         shape = Shape.of(architecture_of(config.training, config.nano))
         totals.append(estimate(shape, replace(plan_of(config, shape), shared=False)).total)
     assert totals == sorted(totals)
+
+
+def test_the_preset_of_a_model_that_thinks_has_room_for_thought_and_answer() -> None:
+    config, plain = load_config("thinking"), load_config("qwen3_1.7b")
+    team = config.team
+    assert team.thinking_tokens > 0 and config.training.train_thoughts and not config.engine.empty_think
+    assert (plain.team.thinking_tokens, team.max_tokens) == (0, plain.team.max_tokens)
+    assert config.engine.context_tokens > 8 * (team.thinking_tokens + team.max_tokens)  # a manager's turns
+    shape = Shape.of(architecture_of(config.training, config.nano))
+    assert server(shape, plan_of(config, shape)).total < 80 * GIB
+    thoughtless = config.model_copy(update={"team": team.model_copy(update={"thinking_tokens": 0})})
+    short = replace(plan_of(thoughtless, shape))
+    assert plan_of(config, shape).context >= short.context

@@ -20,6 +20,9 @@ from cryptosentinel.conversation.transcript import Conversation, Transcript
 from cryptosentinel.llm.chat_codec import TURN_END, ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Completion
 from cryptosentinel.llm.nano import load_model
+from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.protocol.tool_calls import render_call, render_thought
+from scripts.template_table import tokenizer_for
 from simulator.errors import DataError
 from tests.small_world import HORIZON, TRAIN, small_config, small_market
 
@@ -56,7 +59,7 @@ def test_any_conversation_comes_back_to_the_token(
     codec = codec_of(nano if kind == "nano" else None, kind == "think")
     tools = list(ROLES["trader"].schemas) if schemas else None
     one = live(codec, user, turns, tools)
-    ids, mask = encode(codec, messages_of(codec, one), tools)
+    [(ids, mask)] = encode(codec, messages_of(codec, one), tools)
     assert ids.tolist() == list(one.ids)
     assert mask.tolist() == list(one.mask)
 
@@ -74,7 +77,7 @@ def test_what_the_team_said_comes_back_to_the_token(nano: Path, prompts: str) ->
             assert not one.tools and messages[0]["content"] == ROLES[one.role].system
         else:
             assert one.tools and messages[0]["content"].startswith(ROLES[one.role].guide)
-        ids, mask = encode(codec, messages, [dict(tool) for tool in one.tools] or None)
+        [(ids, mask)] = encode(codec, messages, [dict(tool) for tool in one.tools] or None)
         assert (ids.tolist(), mask.tolist()) == (list(one.ids), list(one.mask))
 
 
@@ -85,7 +88,7 @@ def test_the_mask_is_on_the_assistants_tokens_and_not_one_further() -> None:
         {"role": "assistant", "content": "first"}, {"role": "tool", "content": "t"},
         {"role": "assistant", "content": "second"},
     ]  # fmt: skip
-    ids, mask = encode(codec, messages, None)
+    [(ids, mask)] = encode(codec, messages, None)
     assert codec.decode(ids[mask].tolist()) == f"first{TURN_END}second{TURN_END}"
     edges = np.flatnonzero(np.diff(mask.astype(int)) == 1)
     assert codec.decode(ids[: edges[0] + 1].tolist()).endswith("<|im_start|>assistant\n")
@@ -115,3 +118,37 @@ def test_the_tokenizers_own_template_reads_the_messages_alike(nano: Path) -> Non
 def test_turns_in_another_order_are_refused(roles: list[str]) -> None:
     with pytest.raises(DataError, match="must begin with system and user"):
         encode(make_byte_codec(), [{"role": role, "content": "x"} for role in roles], None)
+
+
+TURN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+BEGUN = TURN + "{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}{# </think> #}"
+THINKERS = {
+    "kept": make_byte_codec(think=True),
+    "dropped": chat_format(tokenizer_for(TURN + "{# <|assistant|> <think> </think> #}"), Path(), think=True),
+    "begun, dropped": chat_format(tokenizer_for(BEGUN), Path(), think=True),
+}
+
+
+@pytest.mark.parametrize("name", THINKERS)
+@pytest.mark.parametrize("train_thoughts", [True, False])
+def test_thoughts_come_back_in_the_branches_that_they_were_said_in(name: str, train_thoughts: bool) -> None:
+    """Each of the assistant's tokens is learnt once, as in the live conversation; thoughts only where asked for."""
+    codec = THINKERS[name]
+    thoughts = codec.thoughts
+    assert thoughts is not None
+    talk = Conversation(codec, "trader", 0, "v", "Be brief.", "Look.", ())
+    for number, thought in enumerate(("first", "", "last")):
+        ids = tuple(codec.encode_assistant(render_thought(thought, render_call("look", {"size": number}))))
+        length = ids.index(thoughts.closing) + 1 if thoughts.closing in ids else 0
+        talk.add_completion(Completion(ids, (0.0,) * len(ids), True, thought=length))
+        if number < 2:
+            talk.add_tool_response({"text": number}, tool="look")
+    one = talk.finish({}, {}, None)
+    examples = encode(codec, messages_of(codec, one), None, train_thoughts=train_thoughts)
+    live_branches = [branch for branch in one.branches if any(branch.mask)]
+    assert [ids.tolist() for ids, _ in examples] == [list(branch.ids) for branch in live_branches]
+    for (_, mask), branch in zip(examples, live_branches, strict=True):
+        wanted = list(branch.mask)
+        for first, last in branch.thoughts if not train_thoughts else ():
+            wanted[first:last] = [False] * (last - first)
+        assert mask.tolist() == wanted
