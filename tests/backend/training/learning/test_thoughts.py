@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
@@ -50,9 +51,11 @@ def branched(policies: RolePolicies, seed: int, lengths: tuple[int, ...]) -> Tra
     """A call whose branches begin alike: a prompt, and in each some sampled tokens at its end."""
     rng = np.random.default_rng(seed)
     prompt = rng.integers(0, VOCABULARY, 6).astype(np.int32)
-    parts, masks, starts = [], [], []
+    parts: list[npt.NDArray[np.int32]] = []
+    masks: list[npt.NDArray[np.bool_]] = []
+    starts: list[int] = []
     for number, length in enumerate(lengths):
-        starts.append(sum(map(len, parts)))
+        starts.append(sum(len(part) for part in parts))
         heard = rng.integers(0, VOCABULARY, 2 * number).astype(np.int32)
         parts.append(np.concatenate([prompt, heard, rng.integers(0, VOCABULARY, length).astype(np.int32)]))
         masks.append(np.repeat([False, True], [len(prompt) + len(heard), length]))
