@@ -24,7 +24,6 @@ import numpy as np
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
 from backend.store.store import Store
-from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.exchange.orders import OrderRequest
 from simulator.exchange.snapshot import array_from_json, array_to_json, record_from_json, record_to_json
@@ -76,7 +75,7 @@ def history_from_json(data: Mapping[str, Any]) -> Market:
     """The market again. Raises `DataError` for a damaged one."""
     try:
         symbols = tuple(data["symbols"])
-        arrays: dict[str, FloatArray] = {
+        arrays: dict[str, Any] = {
             name: array_from_json(data["columns"][name], (None, len(symbols))) for name in BAR_COLUMNS
         }
         bars = len(arrays["close"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +103,7 @@ def bar_columns(bar: LiveBar, symbols: Sequence[str]) -> dict[str, FloatArray]:
 def session_market(history: Market, bars: Sequence[LiveBar]) -> Market:
     """`history` and the bars of a session as one market, built at once."""
     columns = [bar_columns(bar, history.symbols) for bar in bars]
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.concatenate([getattr(history, name), *(one[name][None] for one in columns)]) for name in BAR_COLUMNS
     }
     funding = {symbol: tuple(history.funding.get(symbol, ())) for symbol in history.symbols}
