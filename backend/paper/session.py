@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from backend.decisions.recording import decision_document
@@ -279,7 +280,7 @@ class PaperSession:
             requests = self._watch(self.view(), account)
         late = self._now - self._broker.close
         self._ready = (requests, [late] * len(requests))
-        clamps = [{"rule": one.rule, "symbol": one.symbol, "reason": one.reason} for one in self._clamps]
+        clamps = [asdict(one) for one in self._clamps]
         self._clamps.clear()
         if missed:
             self.missed.append(self.index)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from simulator.errors import DataError
 from simulator.exchange.carry import kind_of
 from simulator.exchange.venue import Venue
-from simulator.live.clock import SimulatedClock
+from simulator.live.clock import Clock, SimulatedClock
 from simulator.live.events import BookTop, Candle, FeedEvent, FeedHeartbeat, Funding, Notice
 from simulator.market.instruments import MarketKind
 from simulator.market.market import Market
@@ -40,7 +40,7 @@ class RecordedFeed:
             symbol: kind_of(symbol, market, venue) or "spot" for symbol in market.symbols
         }
         self._speed = speed
-        self.clock = SimulatedClock(begin, speed)
+        self.clock: Clock = SimulatedClock(begin, speed)
         if int(market.open_time[-1]) + market.interval <= begin:
             raise DataError(f"{market.source} has no bar that closes after {format_time(begin)}.")
         self._row = 0
