@@ -123,7 +123,7 @@ class ReplayedSession:
     def _advance(self) -> None:
         while not self._run.done:
             self._run.catch_up(self._run.index + 1)
-            if self._run.done:
+            if self._run.index >= self._run.window.stop:
                 return
             if self._here().decision is not None:
                 self._begin()

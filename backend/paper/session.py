@@ -10,6 +10,7 @@ model thought for too long or nobody was there, is recorded as missed, and the g
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -280,7 +281,7 @@ class PaperSession:
             requests = self._watch(self.view(), account)
         late = self._now - self._broker.close
         self._ready = (requests, [late] * len(requests))
-        clamps = [asdict(one) for one in self._clamps]
+        clamps = [{name: _writable(value) for name, value in asdict(one).items()} for one in self._clamps]
         self._clamps.clear()
         if missed:
             self.missed.append(self.index)
@@ -364,6 +365,11 @@ class PaperSession:
                     self._journal.write("notice", moment, {"kind": refused.reason, "detail": what})
             if self._assembler.is_over(moment):
                 return self._assembler.finish(moment)
+
+
+def _writable(value: Any) -> Any:
+    """`value` as a journal can hold it: None for a number that is none."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def closing_orders(account: AccountView) -> list[OrderRequest]:
