@@ -1,8 +1,8 @@
-"""Which architecture a configuration trains; and that of the dense Qwen3 models that presets name, as their published
-config.json describe them, so that estimates need no folder.
+"""Which architecture a configuration trains; and that of the models that presets name, as their published config.json
+describe them, so that estimates need no folder.
 
-What these share: head dimension 128, vocabulary 151936, RoPE theta 1e6, 40960 positions, SwiGLU, RMS norm with epsilon
-1e-6, norms of queries and keys, no biases (arXiv 2505.09388, table 1, and the models' own files).
+What the dense Qwen3 models share: head dimension 128, vocabulary 151936, RoPE theta 1e6, 40960 positions, SwiGLU, RMS
+norm with epsilon 1e-6, norms of queries and keys, no biases (arXiv 2505.09388, table 1, and the models' own files).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import PreTrainedConfig, Qwen3Config
+from transformers import LlamaConfig, PreTrainedConfig, Qwen3Config
 
 from backend.config.schema import NanoConfig
 from backend.config.training import TrainingConfig
@@ -42,7 +42,12 @@ _SIZES = {
     "Qwen3-4B": _Size(2560, 9728, 36, 32, 8, True),
     "Qwen3-8B": _Size(4096, 12288, 36, 32, 8, False),
 }
+_SMOLLM2 = {
+    "SmolLM2-135M-Instruct": _Size(576, 1536, 30, 9, 3, True),
+    "SmolLM2-360M-Instruct": _Size(960, 2560, 32, 15, 5, True),
+}
 KNOWN = tuple(_SIZES)
+KNOWN_SMALL = tuple(_SMOLLM2)
 
 
 def qwen3_config(name: str, layers: int | None = None) -> Qwen3Config:
@@ -65,6 +70,23 @@ def qwen3_config(name: str, layers: int | None = None) -> Qwen3Config:
     )
 
 
+def smollm2_config(name: str) -> LlamaConfig:
+    """The configuration of one of the small SmolLM2, of the Llama architecture (arXiv 2502.02737 and the models' own
+    files). Raises `KeyError` for another name."""
+    size = _SMOLLM2[name]
+    return LlamaConfig(
+        vocab_size=49_152,
+        hidden_size=size.hidden,
+        intermediate_size=size.intermediate,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.kv_heads,
+        max_position_embeddings=8192,
+        tie_word_embeddings=size.tied,
+        rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
+    )
+
+
 def architecture_of(training: TrainingConfig, nano: NanoConfig) -> PreTrainedConfig:
     """The architecture that a configuration trains: that of the team it starts from, of the folder or of the pulled
     model where it is there, or else known by its name; nano where no base is named. Raises `UserError` for a base that
@@ -83,7 +105,9 @@ def architecture_of(training: TrainingConfig, nano: NanoConfig) -> PreTrainedCon
             return read_config(folder)
     if name.name in _SIZES:
         return qwen3_config(name.name)
+    if name.name in _SMOLLM2:
+        return smollm2_config(name.name)
     raise UserError(
         f"training.base_model = {training.base_model} holds no {CONFIG}, and its name is none of "
-        f"{', '.join(KNOWN)}: give the folder of a model"
+        f"{', '.join(KNOWN + KNOWN_SMALL)}: give the folder of a model"
     )

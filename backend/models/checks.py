@@ -30,6 +30,7 @@ from cryptosentinel.llm.architecture import (
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.local.engine import fallback_note
 from cryptosentinel.llm.local.families import why_not
+from cryptosentinel.llm.local.matrices import copies_head
 from cryptosentinel.llm.model_files import (
     CONFIG,
     WeightFiles,
@@ -201,9 +202,12 @@ def fingerprint_of(base: Path) -> str:
 def decoding_memory(config: PreTrainedConfig, parameters: int) -> tuple[int, int]:
     """Bytes that decoding takes in this process: weights of one role, and keys and values of one token.
 
-    Both are float32; a token has a key and a value of a head's width in each layer and each head of keys.
+    Both are float32. A large embedding that is the output layer too is there twice on a CPU (`matrices.py`). A token
+    has a key and a value of a head's width in each layer and each head of keys.
     """
     shape = Shape.of(config)
+    if why_not(config) is None and shape.tied and copies_head(shape.embedding):
+        parameters += shape.embedding
     return 4 * parameters, 2 * 4 * shape.layers * shape.keys
 
 

@@ -5,6 +5,7 @@ Read from the model as the library builds it without memory, so it is that of an
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from transformers import PreTrainedConfig
@@ -17,6 +18,8 @@ from cryptosentinel.llm.architecture import (
     text_config,
     vocabulary_of,
 )
+
+_HEAD_NORM = re.compile(r"\.(q|query)_(layer)?norm$")
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Shape:
     linears         the linear layers of a block; of blocks that differ, those of all kinds
     block           numbers in a block: the average where blocks differ
     outside         numbers outside of blocks, embedding and output layer: the last norm, say
+    head_norms      whether queries and keys have norms
     """
 
     vocabulary: int
@@ -56,6 +60,7 @@ class Shape:
     linears: tuple[Linear, ...]
     block: float
     outside: int
+    head_norms: bool
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> Shape:
@@ -89,6 +94,7 @@ class Shape:
             linears=linears,
             block=in_blocks / layers,
             outside=whole - in_blocks - table * (1 if tied else 2),
+            head_norms=any(_HEAD_NORM.search(name) for name, _ in blocks.named_modules()),
         )
 
     @property

@@ -2,8 +2,8 @@
 at a time.
 
 Weights, adapters and optimizer states are counted exactly. Activations are what autograd keeps for the backward pass,
-counted tensor by tensor as in section 4.1 of Korthikanti et al. (arXiv 2205.05198), for the blocks of Qwen3, and taken
-for those of any other architecture, which keep as much or less in proportion to their widths: hidden size H,
+counted tensor by tensor as in section 4.1 of Korthikanti et al. (arXiv 2205.05198), for the blocks of Qwen3 and of
+the Llama family, and taken for those of any other architecture in proportion to their widths: hidden size H,
 query width Q, key width K, MLP width I, adapter rank r, N tokens of a micro-batch, per block
 
     lora   N (4 H + 3 Q + 3 K + 4 I + 7 r)       inputs and outputs of both norms, of query and key norms, of the
@@ -11,7 +11,8 @@ query width Q, key width K, MLP width I, adapter rank r, N tokens of a micro-bat
     full   N (6 H + 4 Q + 4 K + 4 I)             norms whose weights are trained keep their normalised input, too, and
                                                  so does the last one: N 2 H once
 
-of 4 bytes each. With bfloat16 the inputs of norms, which compute in float32, still take 4 bytes (lora 2 H + Q + K,
+Without norms of queries and keys (Llama, Qwen2) Q + K less in lora, 2 Q + 2 K less in full. All of it
+takes 4 bytes each. With bfloat16 the inputs of norms, which compute in float32, still take 4 bytes (lora 2 H + Q + K,
 full 4 H + Q + K) and the others 2, but in `full` each linear layer keeps its input for itself, 3 H more; and there is
 a bfloat16 copy of what is trained. Gradient checkpointing keeps N H a block, and one block in full while it is computed
 again. The logits of a micro-batch's S sampled tokens stand S V times 4 bytes, in `LOGIT_COPIES` at once: logits,
@@ -39,6 +40,7 @@ from backend.models.shape import Shape
 from backend.policies.adapter_shapes import largest_rank
 from backend.policies.hardware import DeviceKind, Precision, Quantisation, precision_on
 from cryptosentinel.agents.registry import ROLES, roles_of
+from cryptosentinel.llm.local.matrices import copies_head
 from cryptosentinel.team import TOKENS_PER_COIN
 from simulator.errors import UserError
 
@@ -216,13 +218,14 @@ def updates(shape: Shape, plan: MemoryPlan) -> list[Need]:
 def activations(shape: Shape, plan: MemoryPlan) -> int:
     """Bytes that are kept of a micro-batch for its backward pass, logits apart."""
     hidden, heads, wide = shape.hidden, shape.queries + shape.keys, 4 * shape.intermediate
+    normed = heads if shape.head_norms else 0
     if plan.weights == "lora":
-        in_float = 2 * hidden + heads
+        in_float = 2 * hidden + normed
         short = 2 * hidden + 2 * heads + wide + round(sum(one.share for one in shape.linears)) * plan.rank
         last = 0
     else:
-        in_float = 4 * hidden + heads
-        short = (2 if plan.number == FLOAT else 5) * hidden + 3 * heads + wide
+        in_float = 4 * hidden + normed
+        short = (2 if plan.number == FLOAT else 5) * hidden + 2 * heads + normed + wide
         last = 2 * hidden * FLOAT
     block = in_float * FLOAT + short * plan.number
     kept = shape.layers * hidden * plan.number + block if plan.checkpointing else shape.layers * block
@@ -245,6 +248,8 @@ def _own(shape: Shape, plan: MemoryPlan) -> int:
 def _in_process(shape: Shape, plan: MemoryPlan) -> list[Need]:
     """The engine of this process: a merged copy per role, of which embedding and head are held once."""
     copied = shape.parameters - shape.body
+    if plan.device == "cpu" and shape.tied and copies_head(shape.embedding):
+        copied += shape.embedding
     cache = 2 * shape.keys * shape.layers * plan.rows * plan.context * FLOAT
     read = min(PREFILL_TOKENS, plan.rows * plan.context)
     prefill = read * (4 * shape.intermediate + 4 * shape.hidden + 2 * shape.queries) * FLOAT

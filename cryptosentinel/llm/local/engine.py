@@ -116,12 +116,7 @@ class LocalEngine:
     @property
     def weight_bytes(self) -> int:
         """Memory that the weights of all roles take together, what they share counted once."""
-        storages = {
-            weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes()
-            for model in self._models.values()
-            for weight in model.tensors()
-        }
-        return sum(storages.values())
+        return sum({address: size for model in self._models.values() for address, size in model.memory()}.values())
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Continue every request; the answers come in the order of the requests.

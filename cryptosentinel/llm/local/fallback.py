@@ -10,7 +10,7 @@ beginning.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,9 +67,10 @@ class LibraryDecoder:
             self._state[name] = equal[0] if equal else weight.clone(memory_format=torch.contiguous_format)
         self._tied = tied
 
-    def tensors(self) -> list[torch.Tensor]:
-        """All weights."""
-        return list(self._state.values())
+    def memory(self) -> Iterator[tuple[int, int]]:
+        """Address and bytes of all weights."""
+        for weight in self._state.values():
+            yield weight.untyped_storage().data_ptr(), weight.untyped_storage().nbytes()
 
     def decode(self, turns: Sequence[Turn]) -> list[Completion]:
         """Continue the request of every turn until the turn is done."""

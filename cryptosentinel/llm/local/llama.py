@@ -8,6 +8,7 @@ Written for speed where batches are small and the model is tiny, exact up to flo
   mind: q and k are permuted alike. The softmax scale is folded into q's norm, or where q has none, into its projection.
 * Keys are kept transposed, so that a step's scores are a plain batched matrix product.
 * A layer with a window reads only the slots in it: rows are right-aligned, so these are the same for all of them.
+* On a CPU large matrices are packed for its kernels (`matrices.py`).
 * The last layer of a prefill computes queries and MLP for the last token only.
 
 Shapes: B rows, N new tokens, T cached tokens, H heads, G kv heads, D head dim, E hidden size, V vocabulary, L layers.
@@ -27,6 +28,7 @@ from transformers.activations import ACT2FN
 
 from cryptosentinel.llm.architecture import same_shapes
 from cryptosentinel.llm.local.families import Plan, family_plan
+from cryptosentinel.llm.local.matrices import Matrix
 from cryptosentinel.llm.model_files import WeightFiles
 from simulator.errors import UserError
 
@@ -83,18 +85,21 @@ class KVCache:
         return self.keys.nbytes + self.values.nbytes
 
 
+_MATRICES = ("qkv", "output", "gate_up", "down")
+
+
 @dataclass(frozen=True)
 class _Layer:
     """Packed weights of one layer, each laid out (in, out); None for what the architecture does not have."""
 
-    qkv: torch.Tensor  # (E, (H + 2G) D), input norm folded in, q and k interleaved
+    qkv: Matrix  # (E, (H + 2G) D), input norm folded in, q and k interleaved
     qkv_bias: torch.Tensor | None  # ((H + 2G) D,), interleaved alike
     qk_norm: torch.Tensor | None  # (H + G, D), softmax scale folded into q's
-    output: torch.Tensor  # (H D, E)
+    output: Matrix  # (H D, E)
     output_bias: torch.Tensor | None  # (E,)
-    gate_up: torch.Tensor  # (E, 2 I), post-attention norm folded in
+    gate_up: Matrix  # (E, 2 I), post-attention norm folded in
     gate_up_bias: torch.Tensor | None  # (2 I,)
-    down: torch.Tensor  # (I, E)
+    down: Matrix  # (I, E)
     down_bias: torch.Tensor | None  # (E,)
 
 
@@ -135,11 +140,14 @@ class LlamaDecoder:
             weights["model.embed_tokens.weight"], [other.embedding for other in others]
         )
         self.norm: torch.Tensor = self._keep(weights["model.norm.weight"], [other.norm for other in others])
-        self.head: torch.Tensor = (
-            self.embedding.t()
-            if plan.tied
-            else self._keep(weights["lm_head.weight"], [other.head.t() for other in others]).t()
-        )
+        heads = [other.head for other in others]
+        self.head: Matrix
+        if plan.tied:
+            # Where it is packed, a tied head is a copy of the embedding, whose rows are looked up one by one.
+            tied = next((other for other in others if other.embedding is self.embedding), None)
+            self.head = Matrix(self.embedding.t(), shared=True) if tied is None else tied.head
+        else:
+            self.head = Matrix.kept(weights["lm_head.weight"].to(dtype).t(), heads)
         self.layers: list[_Layer] = [
             self._pack(weights, f"model.layers.{index}.", [other.layers[index] for other in others])
             for index in range(self.layer_count)
@@ -147,12 +155,16 @@ class LlamaDecoder:
         self.rotation: torch.Tensor = others[0].rotation if others else _rotation(plan, device)
         self._eps = torch.full((1,), plan.eps, device=device)
 
-    def tensors(self) -> Iterator[torch.Tensor]:
-        """All weights. A tied head comes beside its embedding, whose memory it shares."""
-        yield from (self.embedding, self.norm, self.head, self.rotation)
+    def memory(self) -> Iterator[tuple[int, int]]:
+        """Address and bytes of all weights. A tied head has its embedding's, unless it is packed."""
+        parts: list[Matrix | torch.Tensor | None] = [self.embedding, self.norm, self.head, self.rotation]
         for layer in self.layers:
-            parts = (getattr(layer, field.name) for field in fields(layer))
-            yield from (part for part in parts if part is not None)
+            parts += [getattr(layer, field.name) for field in fields(layer)]
+        for part in parts:
+            if isinstance(part, Matrix):
+                yield part.memory()
+            elif part is not None:
+                yield part.untyped_storage().data_ptr(), part.untyped_storage().nbytes()
 
     def prefill(self, ids: torch.Tensor, cache: KVCache, past: int) -> torch.Tensor:
         """Run tokens `ids` (B, N) at positions past..past+N of every row; returns the last token's logits (B, V).
@@ -252,18 +264,14 @@ class LlamaDecoder:
         gate, up = self._product(self._normed(hidden), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
         return self._sum(hidden, self._activation(gate) * up, layer.down, layer.down_bias)
 
-    def _product(self, left: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        if self._short:
-            left = left.to(self.dtype)
-        return torch.mm(left, weight) if bias is None else torch.addmm(bias, left, weight)
+    def _product(self, left: torch.Tensor, weight: Matrix, bias: torch.Tensor | None) -> torch.Tensor:
+        return weight.times(left.to(self.dtype) if self._short else left, bias)
 
-    def _sum(
-        self, hidden: torch.Tensor, left: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _sum(self, hidden: torch.Tensor, left: torch.Tensor, weight: Matrix, bias: torch.Tensor | None) -> torch.Tensor:
         """The residual connection around a product; the stream itself is float32."""
         if self._short:
             return hidden + self._product(left, weight, bias)
-        hidden = torch.addmm(hidden, left, weight)
+        hidden = weight.added(hidden, left)
         return hidden if bias is None else hidden + bias
 
     def _embedded(self, ids: torch.Tensor) -> torch.Tensor:
@@ -312,8 +320,10 @@ class LlamaDecoder:
             "down_bias": weights.get(mlp + "down_proj.bias"),
         }
         for name, weight in packed.items():
-            if weight is not None:
-                packed[name] = self._keep(weight, [getattr(other, name) for other in others])
+            if weight is None:
+                continue
+            known = [getattr(other, name) for other in others]
+            packed[name] = Matrix.kept(weight.to(self.dtype), known) if name in _MATRICES else self._keep(weight, known)
         return _Layer(**packed)
 
     def _keep(self, weight: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from backend.config.load import load_config, presets
-from backend.models.architectures import KNOWN, architecture_of, qwen3_config
+from backend.models.architectures import KNOWN, KNOWN_SMALL, architecture_of, qwen3_config, smollm2_config
 from backend.models.shape import Shape
 from backend.training.planning.memory_estimate import GIB, estimate, plan_of, rows, server
 from cryptosentinel.agents.registry import ROLES
@@ -54,13 +54,19 @@ def test_what_a_preset_takes_is_known(name: str, model: str) -> None:
     assert not any(need.part.startswith("engine:") for need in together.needs)  # vLLM merges nothing
 
 
-def test_the_preset_of_a_24_gb_gpu_fits_into_one() -> None:
-    config = load_config("gpu_24gb")
+@pytest.mark.parametrize(("name", "size"), [("gpu_24gb", 24), ("gpu_8gb", 8)])
+def test_a_preset_for_a_card_fits_into_it(name: str, size: int) -> None:
+    config = load_config(name)
     shape = Shape.of(architecture_of(config.training, config.nano))
     plan = plan_of(config, shape, "cuda")
-    card, served = 24 * 10**9, server(shape, plan).total
+    card, served = size * 10**9, server(shape, plan).total
     assert plan.shared and served < config.engine.gpu_share * card
     assert estimate(shape, plan).total - served < (1.0 - config.engine.gpu_share) * card
+
+
+def test_the_small_models_have_their_published_sizes() -> None:
+    sizes = {name: Shape.of(smollm2_config(name)).parameters for name in KNOWN_SMALL}
+    assert sizes == {"SmolLM2-135M-Instruct": 134_515_008, "SmolLM2-360M-Instruct": 361_821_120}
 
 
 def test_a_larger_model_takes_more() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import LlamaConfig, Qwen3Config, Qwen3ForCausalLM
 
 from backend.config.load import load_config
 from backend.config.schema import NanoConfig
@@ -40,6 +40,7 @@ from backend.training.planning.memory_estimate import (
     updates,
 )
 from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.llm.architecture import random_model
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
@@ -90,6 +91,14 @@ def small(layers: int = 3, tied: bool = True) -> Qwen3Config:
     return config
 
 
+def small_llama(layers: int) -> LlamaConfig:
+    """Without norms of queries and keys, with wide heads and few of them for keys."""
+    return LlamaConfig(
+        vocab_size=300, hidden_size=64, intermediate_size=160, num_hidden_layers=layers, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=4096, tie_word_embeddings=True,
+    )  # fmt: skip
+
+
 # -- counted --------------------------------------------------------------------------------------------------------
 
 
@@ -123,13 +132,13 @@ def test_parameters_and_adapters_are_counted_exactly(hidden: int, layers: int, t
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("mode", ["lora", "full"])
-@pytest.mark.parametrize(("layers", "length"), [(1, 65), (3, 129)])
+@pytest.mark.parametrize(("layers", "length", "family"), [(1, 65, "qwen3"), (3, 129, "qwen3"), (3, 129, "llama")])
 def test_activations_are_what_autograd_keeps(
-    mode: Literal["lora", "full"], layers: int, length: int, precision: Precision
+    mode: Literal["lora", "full"], layers: int, length: int, family: str, precision: Precision
 ) -> None:
-    config, batch, sampled = small(layers), 4, 20
+    config, batch, sampled = small(layers) if family == "qwen3" else small_llama(layers), 4, 20
     hardware = Hardware(precision=precision)
-    policies = RolePolicies(new_nano(0, config), ["manager"], mode, lora_settings(lora_rank=16), hardware=hardware)
+    policies = RolePolicies(random_model(0, config), ["manager"], mode, lora_settings(lora_rank=16), hardware=hardware)
     own = {one.untyped_storage().data_ptr() for one in policies.activate("manager").parameters()}
     kept: dict[int, tuple[int, torch.Tensor]] = {}
 

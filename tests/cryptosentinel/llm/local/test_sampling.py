@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -68,3 +68,28 @@ def test_temperature_zero_is_greedy_with_unscaled_log_probs_beside_sampled_rows(
     assert ids.tolist() == [1, 2]
     torch.testing.assert_close(logps[0], torch.log_softmax(logits[0], -1)[1])
     torch.testing.assert_close(logps[1], torch.log_softmax(logits[1] / 2, -1)[2])
+
+
+@given(
+    seed=st.integers(0, 1000),
+    words=st.sampled_from([8192, 9001]),
+    uniform=st.lists(st.floats(0, 1 - 2.0**-40), min_size=3, max_size=3),
+)
+@settings(max_examples=20, deadline=None)
+def test_a_large_vocabulary_is_sampled_by_the_same_cdf(seed: int, words: int, uniform: list[float]) -> None:
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0.0, 4.0, (3, words)).astype(np.float32)
+    logits[:, rng.random(words) < 0.5] = -np.inf
+    logits[1, 700:] = -np.inf  # whole blocks without a possible word
+    ids, logps = sample(torch.from_numpy(logits), torch.tensor([0.7, 1.0, 0.0]), torch.tensor(uniform).double())
+    for row, (token, temperature) in enumerate(zip(ids.tolist(), (0.7, 1.0, 1.0), strict=True)):
+        scaled = logits[row].astype(np.float64) / temperature
+        probabilities = np.exp(scaled - scaled.max())
+        probabilities /= probabilities.sum()
+        assert probabilities[token] > 0.0
+        assert abs(logps[row].item() - np.log(probabilities[token])) < 2e-5
+        if row == 2:
+            assert token == logits[row].argmax()
+        else:
+            cdf = probabilities.cumsum()
+            assert cdf[token] - probabilities[token] - 1e-6 <= uniform[row] <= cdf[token] + 1e-6

@@ -1,0 +1,72 @@
+"""Packed matrices, and a model that is large enough to be decoded with them and sampled by blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.engine import Request, Sampling
+from cryptosentinel.llm.local.engine import LocalEngine
+from cryptosentinel.llm.local.matrices import Matrix, packs
+
+pytestmark = pytest.mark.skipif(not packs(torch.device("cpu"), torch.float32), reason="torch is without oneDNN here")
+VOCABULARY = 8500
+
+
+def test_a_packed_matrix_multiplies_and_is_kept_once() -> None:
+    rng = torch.Generator().manual_seed(0)
+    weight, left = torch.randn(512, 520, generator=rng), torch.randn(5, 512, generator=rng)
+    bias, to = torch.randn(520, generator=rng), torch.randn(5, 520, generator=rng)
+    matrix = Matrix(weight)
+    torch.testing.assert_close(matrix.times(left), left @ weight, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(matrix.times(left, bias), left @ weight + bias, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(matrix.added(to, left), to + left @ weight, atol=1e-4, rtol=1e-5)
+    assert matrix.memory()[1] == weight.nbytes
+    assert Matrix.kept(weight.clone(), [matrix]) is matrix
+    changed = weight.clone()
+    changed[511, 519] += 1e-3  # one number, and none of those that are looked at first
+    assert Matrix.kept(changed, [matrix]) is not matrix
+    changed[:] = 0.0
+    torch.testing.assert_close(matrix.times(left), left @ weight, atol=1e-4, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=512, intermediate_size=512, num_hidden_layers=2, num_attention_heads=8,
+        num_key_value_heads=2, max_position_embeddings=128, tie_word_embeddings=True, initializer_range=0.08,
+        bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_of_packed_matrices_is_the_librarys(model: Any, dtype: torch.dtype) -> None:
+    if not packs(torch.device("cpu"), dtype):
+        pytest.skip("no kernels for these numbers on this processor")
+    codec = make_byte_codec()
+    codec.end_of_turn = -1
+    state = model.state_dict()
+    engine = LocalEngine(codec, model.config, {"manager": state}, dtype=dtype)
+    alone = engine.weight_bytes
+    engine.set_weights("trader", {name: weight.clone() for name, weight in state.items()}, "equal")
+    assert engine.weight_bytes == alone, "equal weights are held once"
+    rng = torch.Generator().manual_seed(1)
+    prompts = [tuple(torch.randint(0, VOCABULARY, (length,), generator=rng).tolist()) for length in (4, 9, 9)]
+    requests = [Request("manager", ids, Sampling(temperature, 12), 3) for ids in prompts for temperature in (0.0, 0.7)]
+    answers = engine.generate(requests)
+    tolerance = 2e-5 if dtype == torch.float32 else 0.1
+    with torch.no_grad():
+        for request, answer in zip(requests, answers, strict=True):
+            ids = torch.tensor([request.ids + answer.ids])
+            logits = model(ids).logits[0, len(request.ids) - 1 : -1] / (request.sampling.temperature or 1.0)
+            expected = logits.log_softmax(-1).gather(1, ids[0, len(request.ids) :, None])[:, 0]
+            torch.testing.assert_close(torch.tensor(answer.logps), expected, atol=tolerance, rtol=0)
+            if request.sampling.temperature == 0.0 and dtype == torch.float32:
+                theirs = model.generate(ids[:, : len(request.ids)], max_new_tokens=12, do_sample=False, pad_token_id=0)
+                assert theirs[0, len(request.ids) :].tolist() == list(answer.ids)
