@@ -65,7 +65,15 @@ class Grammars:
         definition["truncation"] = definition["padding"] = None
         for token in definition["added_tokens"]:
             token["special"] = True  # tags of calls are text to users, and never text to a grammar
-        self._tokenizer = LLTokenizer(json.dumps(definition), n_vocab=vocab_size, eos_token=codec.end_of_turn)
+        if (definition.get("decoder") or {}).get("type") == "Metaspace":
+            definition["decoder"] = _spaces_by(definition["decoder"].get("replacement", "▁"))
+        try:
+            self._tokenizer = LLTokenizer(json.dumps(definition), n_vocab=vocab_size, eos_token=codec.end_of_turn)
+        except ValueError as error:
+            raise UserError(
+                f"constrained decoding does not know this kind of tokenizer ({_first_line(str(error))}): turn it off "
+                "(engine.constrained=false)"
+            ) from error
         self._begun: list[tuple[tuple[Mapping[str, Any], ...], str, LLMatcher]] = []
 
     def begin(self, tools: tuple[Mapping[str, Any], ...], lead: str = "") -> LLMatcher:
@@ -78,6 +86,19 @@ class Grammars:
             raise UserError(f"no grammar can be made of these tools together: {_first_line(matcher.get_error())}")
         self._begun = [*self._begun[1 - _MOST_GRAMMARS :], (tools, lead, matcher)]
         return matcher.deep_copy()
+
+
+def _spaces_by(sign: str) -> dict[str, Any]:
+    """A decoder that writes spaces for their sign, as `Metaspace` does, in steps that llguidance knows."""
+    return {
+        "type": "Sequence",
+        "decoders": [
+            {"type": "Replace", "pattern": {"String": sign}, "content": " "},
+            {"type": "ByteFallback"},
+            {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ],
+    }
 
 
 def restrict(logits: torch.Tensor, matchers: Sequence[LLMatcher | None]) -> torch.Tensor:

@@ -60,7 +60,7 @@ def test_a_model_of_packed_matrices_is_the_librarys(model: Any, dtype: torch.dty
     prompts = [tuple(torch.randint(0, VOCABULARY, (length,), generator=rng).tolist()) for length in (4, 9, 9)]
     requests = [Request("manager", ids, Sampling(temperature, 12), 3) for ids in prompts for temperature in (0.0, 0.7)]
     answers = engine.generate(requests)
-    tolerance = 2e-5 if dtype == torch.float32 else 0.1
+    tolerance = 2e-5 if dtype == torch.float32 else 0.25  # of log-probs around -6, by weights of eight bits
     with torch.no_grad():
         for request, answer in zip(requests, answers, strict=True):
             ids = torch.tensor([request.ids + answer.ids])
