@@ -222,12 +222,12 @@ class _Servers:
             print("vLLM is not installed beside this: run `make .venv-vllm`", file=sys.stderr)
         if os.environ.get(GGUF) and os.environ.get(XLLAMACPP):
             if dtype == "float32":
-                self._start("llama_cpp", Path(os.environ[XLLAMACPP]), [os.environ[GGUF]])
+                self._start("llama_cpp", Path(os.environ[XLLAMACPP]), [os.environ[GGUF], dtype])
         else:
             print(f"no llama.cpp: {XLLAMACPP} and {GGUF} name no Python with xllamacpp and no file", file=sys.stderr)
 
     def _start(self, name: str, python: Path, arguments: list[str]) -> None:
-        script = Path(__file__).with_name(f"peer_{name}.py")
+        script = Path(__file__).with_name("peer_models.py")
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -236,7 +236,7 @@ class _Servers:
             "HF_HUB_OFFLINE": "1",
         }
         process = subprocess.Popen(
-            [str(python), str(script), *arguments, str(ROWS), str(NEW)],
+            [str(python), str(script), name, *arguments, str(ROWS), str(NEW)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

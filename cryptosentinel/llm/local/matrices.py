@@ -71,7 +71,7 @@ class Matrix:
 
 def packs(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether large matrices are packed on this device and in these numbers."""
-    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if device.type != "cpu" or not torch._C._has_mkldnn:
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
 

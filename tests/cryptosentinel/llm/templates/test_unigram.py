@@ -3,6 +3,7 @@ engine and constrained decoding."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,7 @@ def bytes_beside_words() -> Tokenizer:
 
 
 @pytest.mark.parametrize("make", [unigram, bytes_beside_words])
-def test_it_talks_and_calls(make: object, tmp_path: Path) -> None:
-    assert callable(make)
+def test_it_talks_and_calls(make: Callable[[], Tokenizer], tmp_path: Path) -> None:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=make(), eos_token="</s>", unk_token="<unk>", chat_template=TEMPLATE
     )
