@@ -1,5 +1,5 @@
-"""Other engines as peers of a benchmark, each by a Python that has it:
-`python peer_models.py vllm FOLDER DTYPE ROWS NEW` or `python peer_models.py llama_cpp FILE DTYPE ROWS NEW` (the package xllamacpp).
+"""Other engines as peers of a benchmark, each by a Python that has it: `peer_models.py vllm FOLDER DTYPE ROWS NEW`, or
+`peer_models.py llama_cpp FILE DTYPE ROWS NEW` (the package xllamacpp).
 
 Reads a JSON list of prompts (ids) a line, continues each by NEW tokens, and writes `done TOKENS SECONDS`, of the
 processor. All rows of a line are in flight at once. llama.cpp serves them in as many slots, on one thread, in the
