@@ -185,6 +185,7 @@ class _Endless:
     """A chat format whose turns end nowhere."""
 
     ends: frozenset[int] = frozenset()
+    thoughts: None = None
 
     def __init__(self, codec: ChatFormat) -> None:
         self.vocab_size = codec.vocab_size
