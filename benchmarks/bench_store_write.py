@@ -34,16 +34,16 @@ def run() -> list[Result]:
     ]
 
 
-def write_step(store: Store, step: int) -> float:
-    """Seconds to write one step."""
+def write_step(store: Store, step: int, run: str = "run") -> float:
+    """Seconds to write one step of a run."""
     tokens = (tuple(range(TOKENS)), (True,) * TOKENS, (-0.25,) * TOKENS)
     rollouts, trajectories, rewards = [], [], []
     for rollout in range(ROLLOUTS):
         calls = {"market_analyst": 1, "risk_analyst": 0, "trader": 2}
-        rollouts.append(RolloutRecord("run", step, 0, rollout, 5, True, 0.5, calls, {"fees": 0.1}))
+        rollouts.append(RolloutRecord(run, step, 0, rollout, 5, True, 0.5, calls, {"fees": 0.1}))
         for role, ordinal in (("manager", 0), ("market_analyst", 0), ("trader", 0), ("trader", 1)):
             caller = None if role == "manager" else ("manager", 0)
-            key = ("run", step, 0, rollout, role, ordinal)
+            key = (run, step, 0, rollout, role, ordinal)
             trajectories.append(TrajectoryRecord(*key, "v1", *tokens, caller=caller))
             rewards.append(RewardRecord(*key, 0.5, {"format": 1.0, "outcome": 0.4, "expert": 0.3}, 0.1))
     began = time.perf_counter()

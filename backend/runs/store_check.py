@@ -17,6 +17,7 @@ from backend.store.maintenance.tables import COPIED, OF_RUNS, Tables, stray_runs
 from backend.store.records import (
     AdapterRecord,
     BacktestRecord,
+    CallCountRecord,
     DecisionRecord,
     Delegation,
     QueryRecord,
@@ -174,6 +175,7 @@ def _references(run: RunRecord | None, found: _Found, check: StoreCheck) -> None
         for key in rewards:
             if key not in talks:
                 check.add(name, f"reward {list(key)} is of a conversation that is not there")
+    _call_counts(name, rollouts, found.get(CallCountRecord, {}), check)
     marks = [mark for mark in found.get(ShardRecord, {}).values() if isinstance(mark, ShardRecord)]
     if finished and marks:
         counted = {"queries": len(queries), "rollouts": len(rollouts)} | (
@@ -188,6 +190,21 @@ def _references(run: RunRecord | None, found: _Found, check: StoreCheck) -> None
         for key in found.get(DecisionRecord, {}):
             if key[1] not in backtests:
                 check.add(name, f"decision {list(key)} is of a backtest that is not there")
+
+
+def _call_counts(run: str, rollouts: Mapping[_Key, Record], counts: Mapping[_Key, Record], check: StoreCheck) -> None:
+    """Compare the calls counted for a step with those of its rollouts."""
+    made = Counter[_Key]()
+    for key, rollout in rollouts.items():
+        assert isinstance(rollout, RolloutRecord)
+        made.update((key[1], role, calls) for role, calls in rollout.calls.items())
+    counted = Counter[_Key]()
+    for key, count in counts.items():
+        assert isinstance(count, CallCountRecord)
+        for role, calls, number in zip(count.roles, count.calls, count.rollouts, strict=True):
+            counted[(key[1], role, calls)] += number
+    for step in sorted({key[0] for key in made.keys() | counted.keys() if made[key] != counted[key]}):
+        check.add(run, f"the calls counted for step {step} are not those of its rollouts")
 
 
 def _keeps_some(run: RunRecord) -> bool:

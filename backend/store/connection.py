@@ -27,7 +27,7 @@ from backend.store.folder_swap import DATABASE_FOLDER
 from backend.store.gateway import address
 from backend.store.gateway.client import GatewayClient, SignInRefused
 from backend.store.gateway.credentials import PASSWORD_VARIABLE, USER_VARIABLE, environment_account
-from backend.store.gateway.engine import DATABASE, NAMESPACE, Session, StoreEngine
+from backend.store.gateway.engine import DATABASE, NAMESPACE, EngineStuck, Session, StoreEngine
 from backend.store.gateway.host import Listen
 from backend.store.gateway.rpc_messages import only_result, query
 from backend.store.holding import LOCKED, FolderHolding, hold
@@ -381,7 +381,9 @@ class Connection:
         return StoreError(f"store {self.name}: {reason}")
 
     def _cannot_open(self, error: Exception) -> StoreError:
-        if self.remote:
+        if isinstance(error, EngineStuck):
+            advice = "nothing is lost: end this program, and start it again"
+        elif self.remote:
             advice = (
                 f"is the server running, and are {USER_VARIABLE} and {PASSWORD_VARIABLE} right? A store that a program "
                 "of this machine has in a folder is reached by the name of that folder, without either"

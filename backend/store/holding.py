@@ -15,7 +15,7 @@ from backend.store.errors import StoreError
 from backend.store.folder_swap import finish_swap, refuse_former_engine
 from backend.store.gateway import address
 from backend.store.gateway.credentials import random_account
-from backend.store.gateway.engine import StoreEngine
+from backend.store.gateway.engine import EngineStuck, StoreEngine
 from backend.store.gateway.host import HostedGateway, Listen
 from backend.store.integrity.acknowledged import Acknowledged
 from backend.store.lock import FolderLock
@@ -152,6 +152,8 @@ def _settle(url: str, acknowledged: Acknowledged) -> None:
     """
     try:
         engine = StoreEngine(url)
+    except EngineStuck:
+        raise
     except RuntimeError as error:  # some ends it refuses; without a note nobody knows where the end begins
         if not acknowledged.noted or LOCKED in str(error):
             raise

@@ -154,6 +154,26 @@ class RolloutRecord(Record):
 
 
 @dataclass(frozen=True)
+class CallCountRecord(Record):
+    """Calls per rollout of a step: of its rollouts `rollouts[i]` called `roles[i]` `calls[i]` times.
+
+    The store counts them itself with each write of rollouts, in the same transaction.
+    """
+
+    table = "call_count"
+    identity = ("run", "step")
+
+    step: int
+    roles: tuple[str, ...]
+    calls: tuple[int, ...]
+    rollouts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.roles) == len(self.calls) == len(self.rollouts):
+            raise StoreError(f"{self}: its roles, calls and rollouts have different lengths")
+
+
+@dataclass(frozen=True)
 class TrajectoryRecord(Record):
     """One conversation of one role. `ids`, `mask`, `sampled_logps` have equal length.
 

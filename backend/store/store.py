@@ -26,6 +26,7 @@ from backend.store.records import (
     KINDS,
     AdapterRecord,
     BacktestRecord,
+    CallCountRecord,
     DecisionRecord,
     Delegation,
     EvaluationRecord,
@@ -55,6 +56,20 @@ FOR $row IN $rows {
     LET $caller = $row.in; LET $edge = $row.id; LET $callee = $row.out;
     RELATE $caller->$edge->$callee CONTENT $row RETURN NONE
 }
+"""
+
+# Part of each transaction that changes rollouts, for each step of them. All are counted anew: a step that is written a
+# second time, as after a crash, may have other rollouts than the first time.
+_COUNT_CALLS = """
+FOR $one IN $steps {
+    LET $run = $one.run; LET $step = $one.step;
+    LET $called = array::flatten((SELECT VALUE object::entries(calls) FROM rollout WHERE run = $run AND step = $step));
+    LET $counts = SELECT role, calls, count() AS rollouts
+        FROM (SELECT VALUE { role: $this[0], calls: $this[1] } FROM $called) GROUP BY role, calls;
+    UPSERT $one.id CONTENT {
+        run: $run, step: $step, roles: $counts.role, calls: $counts.calls, rollouts: $counts.rollouts
+    } RETURN NONE
+};
 """
 
 R = TypeVar("R", bound=Record)
@@ -233,8 +248,9 @@ class Store:
                 f"DELETE {kind.table} WHERE run = $run AND step = $step AND query IN $queries RETURN NONE;"
                 for kind in (RewardRecord, Delegation, TrajectoryRecord, RolloutRecord, QueryRecord)
             )
-            + "COMMIT",
+            + f"{_COUNT_CALLS} COMMIT",
             {
+                "steps": _counted_steps([(run_id, step)]),
                 "marker": RecordID(ShardRecord.table, [run_id, step, shard]),
                 "run": run_id,
                 "step": step,
@@ -300,7 +316,7 @@ class Store:
         """
         self.mark_deleting(run_id)
         deleted = 0
-        kinds: tuple[type[Record], ...] = (ServiceRecord, *reversed(KINDS[:-1]))
+        kinds: tuple[type[Record], ...] = (ServiceRecord, CallCountRecord, *reversed(KINDS[:-1]))
         for kind in kinds:
             for step in self.steps(kind, run_id) if "step" in kind.identity else (None,):
                 portion = self._delete(kind, run_id, step)
@@ -446,21 +462,24 @@ class Store:
 
     def calls_per_rollout(self, run_id: str) -> dict[str, dict[int, int]]:
         """Per sub-agent a histogram: how many rollouts of the run called it how many times."""
-        rows = self._connection.query("SELECT calls FROM rollout WHERE run = $run", {"run": run_id})
         histogram: dict[str, Counter[int]] = defaultdict(Counter)
-        for row in rows:
-            for role, calls in row["calls"].items():
-                histogram[role][calls] += 1
+        for record in self._read(CallCountRecord, run=run_id):
+            for role, calls, rollouts in zip(record.roles, record.calls, record.rollouts, strict=True):
+                histogram[role][calls] += rollouts
         return {role: dict(sorted(counts.items())) for role, counts in sorted(histogram.items())}
 
     # -- the database -----------------------------------------------------------------------------------------------
 
     def _write(self, records: Sequence[Record], verb: str = "CONTENT") -> None:
         """Put records of one table in place, in transactions of bounded size."""
-        edges = bool(records) and isinstance(records[0], Delegation)
-        text = _WRITE_EDGES if edges else f"FOR $row IN $rows {{ UPSERT $row.id {verb} $row RETURN NONE }}"
+        kind = type(records[0]) if records else None
+        text = _WRITE_EDGES if kind is Delegation else f"FOR $row IN $rows {{ UPSERT $row.id {verb} $row RETURN NONE }}"
         for rows in portions([_row(record) for record in records]):
-            self._connection.query(text, {"rows": rows})
+            if kind is RolloutRecord:
+                steps = _counted_steps({(row["run"], row["step"]) for row in rows})
+                self._connection.query(f"BEGIN; {text}; {_COUNT_CALLS} COMMIT", {"rows": rows, "steps": steps})
+            else:
+                self._connection.query(text, {"rows": rows})
 
     def _delete(self, kind: type[Record], run_id: str, step: int | None) -> int:
         """Delete the records of a kind that a run has, or one step of it, in transactions of bounded size; returns how
@@ -511,6 +530,11 @@ def _key_range(kind: type[Record], run_id: str, step: int | None) -> RecordID | 
     if kind.identity[1:2] != ("step",):
         return None
     return RecordID(kind.table, Range(BoundIncluded([run_id, step]), BoundExcluded([run_id, step + 1])))
+
+
+def _counted_steps(steps: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
+    """The parameter of `_COUNT_CALLS` for steps of runs."""
+    return [{"id": RecordID(CallCountRecord.table, [run, step]), "run": run, "step": step} for run, step in steps]
 
 
 def _key(record: Record, row: dict[str, Any]) -> RecordID:

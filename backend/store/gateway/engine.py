@@ -23,6 +23,8 @@ from backend.store.gateway.rpc_messages import request
 NAMESPACE = "cryptosentinel"
 DATABASE = "main"
 _READER = "gateway_reader"
+# The longest seen: some 25 s, of 845 MB whose tables were merged meanwhile on a busy machine.
+OPENING_SECONDS = 300.0
 
 # A forked child has none of the engine's threads. To drop an engine of its parent there would wait for them for ever,
 # and Python drops whatever it finds to be garbage: so all that the parent had stays.
@@ -50,8 +52,7 @@ class StoreEngine:
     def __init__(self, url: str, on_answer: OnAnswer | None = None) -> None:
         """Open the database at `url`, as `surrealkv:///folder`. Raises RuntimeError in the engine's words."""
         self._url = url
-        self._database = SyncEmbeddedDB(url)
-        self._database.connect()
+        self._database = _opened(url)
         self._on_answer = on_answer
         self._one_at_a_time = threading.Lock()
         self._place: tuple[str | None, str | None] = (None, None)
@@ -70,8 +71,7 @@ class StoreEngine:
         with self._one_at_a_time:
             self._database.close()
             self._place, self._variables, self._reader = (None, None), {}, None
-            self._database = SyncEmbeddedDB(self._url)
-            self._database.connect()
+            self._database = _opened(self._url)
 
     def execute(self, session: Session, message: bytes) -> bytes:
         """The answer to one request. Raises RuntimeError or ValueError with the engine's own words."""
@@ -115,6 +115,32 @@ class StoreEngine:
         failed = answer.get("error") or (method == "query" and answer["result"][0]["status"] != "OK")
         if failed:
             raise RuntimeError(f"the database offers no account that only reads ({method})")
+
+
+class EngineStuck(RuntimeError):
+    """The engine has not opened a database in time. It may still be at it: only the end of the process ends that."""
+
+
+def _opened(url: str) -> SyncEmbeddedDB:
+    """A database of the engine, opened in a thread that is given up after `OPENING_SECONDS`: once, of thousands, an
+    opening did not return (surrealdb-embedded 3.0.0b10; the cause is not known). Raises RuntimeError."""
+    database, ended = SyncEmbeddedDB(url), threading.Event()
+    failures: list[Exception] = []
+
+    def connect() -> None:
+        try:
+            database.connect()
+        except (RuntimeError, ValueError, OSError) as error:
+            failures.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=connect, name="opening the store", daemon=True).start()
+    if not ended.wait(OPENING_SECONDS):
+        raise EngineStuck(f"the database engine has not opened it for {OPENING_SECONDS:g} seconds")
+    if failures:
+        raise failures[0]
+    return database
 
 
 def _encoded(method: str, parameters: list[Any], session: UUID | None, identity: Any = "store") -> bytes:

@@ -27,9 +27,9 @@ _MODULUS = 2**256
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1_000, 4_000_000  # of one transaction
 _READ_BYTES = 64_000_000  # read until what the engine keeps of it is given back
 _COUNTED = 20_000  # records, whose part of the indexes takes some 40 MB
-# The same of writing, which takes more than twice that. Each opening leaves a table file, and from the fourth on the
-# engine merges them in memory: hence no more than three of them, which are merged once, however large the store.
-_WRITTEN_BYTES, _FILES = 32_000_000, 3
+# The same of writing, which takes more than twice that. Each opening leaves a table file, and the engine merges every
+# four of them, in memory: of many small ones never all at once.
+_WRITTEN_BYTES = 32_000_000
 
 Row = dict[str, Any]
 OnCopied = Callable[[str, int, int], None]  # what, done, total
@@ -81,7 +81,7 @@ def copy_store(source: Store, target: Path, on_copied: OnCopied, identity: str |
                 written.append((page, hashlib.sha256(content).digest()))
                 read = _released(source, read + len(content))
                 done = copied.total() + of_run.total()
-                copy.relieve(done / max(total, done, 1))
+                copy.relieve()
                 on_copied("copied", done, max(total, done))
             _refuse_less(source, run, there[run], of_run)
             copied += of_run
@@ -109,7 +109,7 @@ class _Copy:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._written, self._files = 0, 0
+        self._written = 0
         self._store = Store.open(folder, exclusive=True)
 
     def __enter__(self) -> _Copy:
@@ -143,11 +143,11 @@ class _Copy:
         self._written += len(content)
         return counts
 
-    def relieve(self, share: float) -> None:
-        """Close the database and open it again where enough was written for a file; `share` of all is."""
-        if self._written > _WRITTEN_BYTES and share * _FILES >= self._files + 1:
+    def relieve(self) -> None:
+        """Close the database and open it again where enough was written for a file."""
+        if self._written > _WRITTEN_BYTES:
             self._store.close()
-            self._store, self._written, self._files = Store.open(self._folder, exclusive=True), 0, self._files + 1
+            self._store, self._written = Store.open(self._folder, exclusive=True), 0
 
     def adopt_identity(self, identity: str) -> None:
         """Be the store that this is a copy of, which it replaces."""

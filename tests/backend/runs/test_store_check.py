@@ -76,6 +76,10 @@ DAMAGE: dict[str, tuple[str, str]] = {
     ),
     "all conversations of a step": ("DELETE trajectory WHERE step = 0", "is of a conversation that is not there"),
     "a rollout": ("DELETE rollout WHERE step = 1 AND rollout = 2", "step 1 holds 2 rollouts, and 3 were written"),
+    "a call": (
+        "UPDATE rollout SET calls = {} WHERE step = 1 AND rollout = 2",
+        "calls counted for step 1 are not those",
+    ),
     "tokens": (
         "UPDATE trajectory SET mask = <bytes>'' WHERE step = 1 AND role = 'trader'",
         "the lengths must be equal",

@@ -119,6 +119,26 @@ def test_compaction_gives_space_back_and_keeps_the_rest(tmp_path: Path) -> None:
     assert not (tmp_path / ".compact").exists()
 
 
+def test_both_databases_may_be_opened_anew_after_each_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for bound in ("_WRITTEN_BYTES", "_READ_BYTES", "_COUNTED"):
+        monkeypatch.setattr(copying, bound, 0)
+    before = filled(tmp_path / "s", runs=2)
+    opened: list[int] = []
+    relieve = copying._Copy.relieve
+
+    def relieved(copy: copying._Copy) -> None:
+        opened.append(copy._written)
+        relieve(copy)
+        assert copy._written == 0
+
+    monkeypatch.setattr(copying._Copy, "relieve", relieved)
+    with Store.open(tmp_path / "s") as store:
+        backup_store(store, tmp_path / "b", nothing)
+    compact_store(tmp_path / "s", nothing)
+    assert len(opened) > 20 and held_in(tmp_path / "b").differences(before) == []
+    assert held_in(tmp_path / "s").differences(before) == []
+
+
 def test_a_store_in_use_or_being_written_is_not_compacted(tmp_path: Path) -> None:
     filled(tmp_path)
     with Store.open(tmp_path), pytest.raises(StoreError, match="is in use by this very process"):

@@ -81,6 +81,13 @@ def test_an_old_store_is_upgraded_when_it_is_opened(tmp_path: Path, version: int
 
 
 @pytest.mark.parametrize("version", OLD)
+def test_calls_of_an_old_store_are_counted(tmp_path: Path, version: int) -> None:
+    write_old_store(tmp_path, version, more=True)
+    with Store.open(tmp_path) as store:
+        assert store.calls_per_rollout("old") == {"analyst": {0: 2}, "trader": {1: 2}}
+
+
+@pytest.mark.parametrize("version", OLD)
 def test_an_upgraded_store_has_the_shape_of_a_new_one(tmp_path: Path, version: int) -> None:
     write_old_store(tmp_path, version)
     with Store.open(tmp_path) as upgraded, Store.open("mem://") as new:

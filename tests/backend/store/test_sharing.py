@@ -23,6 +23,7 @@ from websockets.typing import Subprotocol
 
 from backend.distributed.store_server import serve_store
 from backend.store import MetricRecord, RunRecord, Store, StoreError, connection
+from backend.store.gateway import engine
 from backend.store.gateway.address import FILE
 from backend.store.lock import FolderLock
 from tests.backend.store.gateways import CREDENTIALS, GatewayProcess, environment, free_port
@@ -491,3 +492,26 @@ def test_a_writer_and_two_readers_are_killed_again_and_again(tmp_path: Path, kil
         stored = [(one.step, one.values) for one in store.metrics("r")]
         assert stored[: len(acknowledged)] == [(step, {"loss": float(step)}) for step in acknowledged]
         assert len(stored) <= len(acknowledged) + 1
+
+
+def test_an_opening_that_does_not_return_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was changed, and the folder is free for the program that is started next."""
+    with Store.open(tmp_path) as store:
+        store.add_run(replace(RUN, status="finished"))
+    release = threading.Event()
+
+    class Stuck:
+        def __init__(self, url: str) -> None:
+            pass
+
+        def connect(self) -> None:
+            release.wait(60)
+
+    monkeypatch.setattr(engine, "SyncEmbeddedDB", Stuck)
+    monkeypatch.setattr(engine, "OPENING_SECONDS", 0.05)
+    with pytest.raises(StoreError, match=r"has not opened it for 0\.05 seconds; nothing is lost: end this program"):
+        Store.open(tmp_path)
+    release.set()
+    monkeypatch.undo()
+    with Store.open(tmp_path) as store:
+        assert [run.run for run in store.runs()] == ["r"]

@@ -2,11 +2,14 @@
 
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from backend.store import (
     AdapterRecord,
@@ -176,6 +179,47 @@ def test_calls_per_rollout_counts_zeros(store: Store) -> None:
     store.add_rollouts([RolloutRecord("other", 0, 0, 0, 5, True, 0.5, {"trader": 7}, {})])
     assert store.calls_per_rollout("r") == {"market_analyst": {0: 1, 2: 2}, "trader": {1: 3}}
     assert store.calls_per_rollout("nobody") == {}
+
+
+CALLS = st.dictionaries(st.sampled_from(("market_analyst", "trader")), st.integers(0, 2))
+# Of steps: rollouts by query and number, or the query of a shard that is begun anew.
+ROLLOUTS = st.dictionaries(st.tuples(st.integers(0, 1), st.integers(0, 2)), CALLS, min_size=1)
+WRITES = st.lists(st.tuples(st.integers(0, 2), st.one_of(ROLLOUTS, st.integers(0, 1))), max_size=8)
+
+
+@settings(max_examples=30, deadline=None)
+@given(WRITES)
+def test_calls_are_counted_as_the_rollouts_stand_however_often_a_step_is_written(
+    writes: list[tuple[int, dict[tuple[int, int], dict[str, int]] | int]],
+) -> None:
+    there: dict[tuple[int, int, int], dict[str, int]] = {}
+    with Store.open("mem://") as store:
+        for step, what in writes:
+            if isinstance(what, int):
+                store.clear_shard("r", step, 0, [what])
+                there = {key: calls for key, calls in there.items() if key[:2] != (step, what)}
+                continue
+            store.add_rollouts([RolloutRecord("r", step, *key, 5, True, 0.5, calls, {}) for key, calls in what.items()])
+            there |= {(step, *key): calls for key, calls in what.items()}
+        expected: dict[str, Counter[int]] = defaultdict(Counter)
+        for calls in there.values():
+            for role, number in calls.items():
+                expected[role][number] += 1
+        assert store.calls_per_rollout("r") == expected
+        assert {(one.step, one.query, one.rollout): one.calls for one in store.rollouts("r")} == there
+        store.add_run(replace(RUN, status="finished"))
+        store.delete_run("r")
+        assert store.calls_per_rollout("r") == {}
+
+
+def test_calls_are_counted_without_a_look_at_the_rollouts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, _, _ = a_step(0, 4)
+    store.add_rollouts(told)
+    asked: list[str] = []
+    query = store._connection.query
+    monkeypatch.setattr(store._connection, "query", lambda text, *given: (asked.append(text), query(text, *given))[1])
+    assert store.calls_per_rollout("r")["trader"] == {2: 4}
+    assert asked and not any("FROM rollout" in text for text in asked)
 
 
 def test_a_run_ends(store: Store) -> None:
