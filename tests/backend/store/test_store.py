@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -217,7 +218,12 @@ def test_calls_are_counted_without_a_look_at_the_rollouts(store: Store, monkeypa
     store.add_rollouts(told)
     asked: list[str] = []
     query = store._connection.query
-    monkeypatch.setattr(store._connection, "query", lambda text, *given: (asked.append(text), query(text, *given))[1])
+
+    def listed(text: str, *given: Any) -> Any:
+        asked.append(text)
+        return query(text, *given)
+
+    monkeypatch.setattr(store._connection, "query", listed)
     assert store.calls_per_rollout("r")["trader"] == {2: 4}
     assert asked and not any("FROM rollout" in text for text in asked)
 
