@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
+from cryptosentinel.agents.joint import answers_of
 from cryptosentinel.agents.manager import Decision, Position
 from cryptosentinel.agents.market_analyst import ROLE as MARKET_ANALYST
-from cryptosentinel.agents.market_analyst import Analysis
 from cryptosentinel.conversation.budget import Budget, Ledger
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.conversation.memory import Direction, Memory, OpenDecision, direction_of
@@ -203,8 +203,9 @@ def _open_decisions(
     leans: dict[str, Direction] = {}
     for transcript in decision.transcripts:
         if transcript.role == MARKET_ANALYST.key and transcript.answer is not None:
-            heard = MARKET_ANALYST.reply(Analysis.model_validate(transcript.answer))
-            leans[transcript.brief["symbol"]] = direction_of(heard)
+            for asked, answer in answers_of(MARKET_ANALYST, transcript.brief, transcript.answer):
+                if answer is not None:
+                    leans[asked["symbol"]] = direction_of(MARKET_ANALYST.reply(answer))
     due_at = view.now + team.settings.horizon_bars * view.interval
     opened = []
     for symbol in symbols:

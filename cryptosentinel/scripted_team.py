@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import Any
 
 from cryptosentinel.agents.instructions import opening_results
+from cryptosentinel.agents.joint import CONSULT_ON_COINS, CONSULT_ON_POSITIONS, EACH
 from cryptosentinel.agents.manager import ASK_SEVERAL, MAX_QUESTIONS, MOST_POSITIONS
 from cryptosentinel.agents.market_analyst import Analysis, reply
 from cryptosentinel.agents.registry import SPEAKERS, STANDARD
@@ -35,6 +36,7 @@ _COIN_LINE = re.compile(
     r"^(\S+): held (-?[\d.]+), day (\S+|not available), volatility (\S+|not available)$", re.MULTILINE
 )
 _BRIEF = re.compile(r"^(\S+): (long|short|flat) ([\d.e+-]+), held ")  # of a position, as RiskAnalyst reads it
+_ASKED = re.compile(r"^(\S+): (?:up, flat or down in|(?:long|short|flat) ([\d.e+-]+), held) ", re.MULTILINE)
 _LIMIT = re.compile(r"; at most (?:gross ([\d.e+]+))?(?:, )?(?:a coin ([\d.e+]+))?")
 EXPOSURES = (0.5, 1.0)
 MOST_LOSS = (
@@ -77,7 +79,7 @@ def exchanges(messages: ChatMessages, role: str) -> list[ToolExchange]:
     """The calls so far with their results; what the first message of a full prompt tells counts as called. Calls that
     do not parse, and results that are no JSON object, are left out."""
     user = next((message["content"] for message in messages if message["role"] == "user"), "")
-    found: list[ToolExchange] = [(name, {}, result) for name, result in opening_results(SPEAKERS[role], user).items()]
+    found: list[ToolExchange] = opening_results(SPEAKERS[role], user)
     types = SPEAKERS[role].argument_types()
     for said, heard in pairwise(messages):
         if said["role"] != "assistant" or heard["role"] != "tool":
@@ -154,7 +156,8 @@ def coin_size(coins: int) -> float:
 
 def _expert_portfolio(messages: ChatMessages, team: Collection[str]) -> str:
     coins, heard = _portfolio(messages), _heard(exchanges(messages, "manager"))
-    missing = _not_heard(coins, heard, team)
+    joint = _joint_roles("get_book" in heard.get("", {}), team)
+    missing = _not_heard(coins, heard, team, joint)
     if missing is not None:
         return missing
     leans: dict[str, tuple[str, str]] = {}  # by coin: the lean and its reason
@@ -186,7 +189,7 @@ def _expert_portfolio(messages: ChatMessages, team: Collection[str]) -> str:
         if exposure != 0.0
     ]
     if "risk_analyst" in team:
-        missing = _asking("risk_analyst", questions, heard)
+        missing = _asking("risk_analyst", questions, heard, joint)
         if missing is not None:
             return missing
         vetoed = {name for name in book if heard.get(name, {}).get("consult_risk_analyst", {}).get("verdict") == "veto"}
@@ -199,15 +202,14 @@ def _expert_portfolio(messages: ChatMessages, team: Collection[str]) -> str:
         book |= {name: math.copysign(verdicts[name].get("to", abs(book[name])), book[name]) for name in verdicts}
     questions = [one for one in questions if one["symbol"] not in vetoed]
     if "trader" in team:
-        missing = _asking("trader", questions, heard)
+        missing = _asking("trader", questions, heard, joint)
         if missing is not None:
             return missing
     positions = [
         {
             "symbol": name,
             "reason": leans[name][1],
-            "side": "flat" if exposure == 0.0 else "long" if exposure > 0.0 else "short",
-            "exposure": abs(exposure),
+            **_side_of(exposure),
         }
         for name, exposure in book.items()
         if name not in vetoed
@@ -253,10 +255,12 @@ def _rounded_down(exposure: float, coins: int) -> float:
     return round(math.floor(exposure / step + 1e-9) * step, 2)
 
 
-def _not_heard(coins: Sequence[_Coin], heard: Mapping[str, dict[str, Any]], team: Collection[str]) -> str | None:
+def _not_heard(
+    coins: Sequence[_Coin], heard: Mapping[str, dict[str, Any]], team: Collection[str], joint: Collection[str] | None
+) -> str | None:
     """The call that asks for an outlook on the coins that have none yet; None if all have."""
     if "market_analyst" in team:
-        return _asking("market_analyst", [{"symbol": coin.name} for coin in coins], heard)
+        return _asking("market_analyst", [{"symbol": coin.name} for coin in coins], heard, joint)
     for coin in coins:
         missing = next((tool for tool in LOOKED_UP if tool not in heard.get(coin.name, {})), None)
         if missing is not None:
@@ -264,20 +268,41 @@ def _not_heard(coins: Sequence[_Coin], heard: Mapping[str, dict[str, Any]], team
     return None
 
 
-def _asking(role: str, questions: Sequence[dict[str, Any]], heard: Mapping[str, dict[str, Any]]) -> str | None:
-    """The call that puts those of the questions to a role that it has not answered, side by side; None if it has."""
-    left = [one for one in questions if f"consult_{role}" not in heard.get(one["symbol"], {})][:MAX_QUESTIONS]
+def _asking(
+    role: str, questions: Sequence[dict[str, Any]], heard: Mapping[str, dict[str, Any]], joint: Collection[str] | None
+) -> str | None:
+    """The call that puts those of the questions to a role that it has not answered, side by side, or to the roles
+    `joint` together; None if it has answered all."""
+    left = [one for one in questions if f"consult_{role}" not in heard.get(one["symbol"], {})]
     if not left:
         return None
+    if joint is not None:
+        left = left[:MOST_POSITIONS]
+        if "side" in left[0]:
+            return render_call(CONSULT_ON_POSITIONS, {"ask": list(joint), "positions": left})
+        return render_call(CONSULT_ON_COINS, {"ask": [role], "symbols": [one["symbol"] for one in left]})
+    left = left[:MAX_QUESTIONS]
     if len(left) == 1:
         return render_call(f"consult_{role}", left[0])
-    return render_call(ASK_SEVERAL, {"questions": [{**one, "ask": role} for one in left]})
+    return render_call(ASK_SEVERAL, {"questions": [{"ask": role, **one} for one in left]})
+
+
+def _joint_roles(joint: bool, team: Collection[str]) -> tuple[str, ...] | None:
+    """Who is asked about all positions in one call; None where the manager asks about one at a time."""
+    return tuple(role for role in ("risk_analyst", "trader") if role in team) if joint else None
 
 
 def _heard(done: Sequence[ToolExchange]) -> dict[str, dict[str, Any]]:
     """By coin ("" where a call names none) and tool: the first answer, asked for alone or with others."""
     found: dict[str, dict[str, Any]] = {}
     for name, arguments, result in done:
+        if name in (CONSULT_ON_COINS, CONSULT_ON_POSITIONS):
+            for role in arguments["ask"]:
+                answers = result.get(role)
+                for coin, answer in answers.items() if isinstance(answers, dict) else ():
+                    if isinstance(answer, dict):
+                        found.setdefault(coin, {}).setdefault(f"consult_{role}", answer)
+            continue
         if name != ASK_SEVERAL:
             found.setdefault(str(arguments.get("symbol", "")), {}).setdefault(name, result)
             continue
@@ -293,14 +318,16 @@ def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collecti
     names = [coin.name for coin in coins] or ["C1"]
     done, choice = exchanges(messages, "manager"), rng.random()
     size = coin_size(len(coins))
+    joint = _joint_roles(any(name == "get_book" for name, _, _ in done), team)
+    done = [one for one in done if one[0] not in ("get_book", "get_limits")]
     if len(done) < 4 and choice < 0.66:
         chosen = rng.sample(names, min(len(names), rng.randint(1, min(len(names), MAX_QUESTIONS))))
         several = sorted(chosen, key=names.index)  # in one order: a model that learns it names no coin twice
         if choice < 0.3:
             if "market_analyst" not in team:
                 return render_call(rng.choice(LOOKED_UP), {"symbol": several[0]})
-            return _asking("market_analyst", [{"symbol": name} for name in several], {}) or ""
-        if choice < 0.36:
+            return _asking("market_analyst", [{"symbol": name} for name in several], {}, joint) or ""
+        if choice < 0.36 and not joint:
             return render_call("get_correlations", {})
         questions: list[dict[str, Any]] = [
             {"symbol": name, "side": rng.choice(("long", "short")), "exposure": _size(rng, size, len(coins))}
@@ -313,7 +340,7 @@ def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collecti
         if choice < 0.55 and "risk_analyst" not in team:
             return render_call("get_risk", {"symbol": questions[0]["symbol"], "side": questions[0]["side"]})
         if choice < 0.55 or "trader" in team:
-            return _asking("risk_analyst" if choice < 0.55 else "trader", questions, {}) or ""
+            return _asking("risk_analyst" if choice < 0.55 else "trader", questions, {}, joint) or ""
     heard = _heard(done)
     positions: list[dict[str, Any]] = []
     for name in names if coins else ():
@@ -324,9 +351,16 @@ def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collecti
         lean = of_coin.get("consult_market_analyst", {}).get("lean")
         advice = "no advice" if lean is None else f"analyst: {lean}"
         reason = advice if "market_analyst" in team else _evidence(of_coin)
-        exposure = 0.0 if side == "flat" else _size(rng, size, len(coins))
-        positions.append({"symbol": name, "reason": reason, "side": side, "exposure": exposure})
+        exposure = 0.0 if side == "flat" else _size(rng, size, len(coins)) * (1.0 if side == "long" else -1.0)
+        positions.append({"symbol": name, "reason": reason, **_side_of(exposure)})
     return render_call("submit_decision", {"positions": positions})
+
+
+def _side_of(exposure: float) -> dict[str, Any]:
+    """Side and size of a position; to be flat has none, so that there is nothing to contradict it."""
+    if exposure == 0.0:
+        return {"side": "flat"}
+    return {"side": "long" if exposure > 0.0 else "short", "exposure": abs(exposure)}
 
 
 def _size(rng: random.Random, size: float, coins: int) -> float:
@@ -393,12 +427,40 @@ def _about(done: list[ToolExchange], symbol: str) -> dict[str, dict[str, Any]]:
     return {name: result for name, arguments, result in done if arguments.get("symbol") == symbol}
 
 
+_Asked = tuple[str, float, dict[str, dict[str, Any]]]  # a coin, the exposure asked about, what was heard of it by tool
+
+
+def _asked_together(messages: ChatMessages, role: str) -> list[_Asked]:
+    """The coins that a sub-agent is asked about together; none where it is asked about one."""
+    system = next((message["content"] for message in messages if message["role"] == "system"), "")
+    if f"{SPEAKERS[role].answer.name}{EACH}" not in system:
+        return []
+    user = next((message["content"] for message in messages if message["role"] == "user"), "")
+    done = exchanges(messages, role)
+    return [
+        (
+            coin,
+            min(1.0, float(exposure or 1.0)),
+            {name: result for name, arguments, result in done if arguments.get("symbol", coin) in (coin, "")},
+        )
+        for coin, exposure in _ASKED.findall(user)
+    ]
+
+
+def _each(name: str, answers: Sequence[tuple[str, dict[str, Any]]]) -> str:
+    """The call of an answer about each coin."""
+    return render_call(f"{name}{EACH}", {"answers": [{"symbol": coin, **answer} for coin, answer in answers]})
+
+
 def _expert_analyst(messages: ChatMessages) -> str:
+    asked = _asked_together(messages, "market_analyst")
+    if asked:
+        return _each("submit_analysis", [(coin, _analysis(_level(heard), heard)) for coin, _, heard in asked])
     heard = {name: result for name, _, result in exchanges(messages, "market_analyst")}
     for tool in LOOKED_UP:
         if tool not in heard:
             return render_call(tool, {})
-    return _analysis(_level(heard), heard)
+    return render_call("submit_analysis", _analysis(_level(heard), heard))
 
 
 def _level(heard: dict[str, dict[str, Any]]) -> int:
@@ -416,17 +478,21 @@ def _lean(level: int) -> str:
 
 
 def _novice_analyst(messages: ChatMessages, rng: random.Random) -> str:
+    asked = _asked_together(messages, "market_analyst")
+    if asked:
+        drawn = [(coin, _analysis(rng.randrange(len(_LEVELS)), heard)) for coin, _, heard in asked]
+        return _each("submit_analysis", drawn)
     heard = {name: result for name, _, result in exchanges(messages, "market_analyst")}
     missing = [tool for tool in LOOKED_UP if tool not in heard]
     if missing and rng.random() < 0.7:
         return render_call(rng.choice(missing), {})
-    return _analysis(rng.randrange(len(_LEVELS)), heard)
+    return render_call("submit_analysis", _analysis(rng.randrange(len(_LEVELS)), heard))
 
 
-def _analysis(level: int, heard: dict[str, dict[str, Any]]) -> str:
+def _analysis(level: int, heard: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """An analysis of a level of strength, with what the tools said before it."""
     up, flat, down = _LEVELS[level]
-    return render_call("submit_analysis", {"reason": _evidence(heard), "up": up, "flat": flat, "down": down})
+    return {"reason": _evidence(heard), "up": up, "flat": flat, "down": down}
 
 
 def _evidence(heard: dict[str, dict[str, Any]]) -> str:
@@ -440,6 +506,11 @@ def _evidence(heard: dict[str, dict[str, Any]]) -> str:
 
 
 def _expert_risk(messages: ChatMessages, portfolio: bool) -> str:
+    asked = _asked_together(messages, "risk_analyst")
+    if asked:
+        return _each(
+            "submit_verdict", [(coin, _verdict(heard["get_risk"], proposed)) for coin, proposed, heard in asked]
+        )
     heard = {name: result for name, _, result in exchanges(messages, "risk_analyst")}
     if "get_risk" not in heard:
         return render_call("get_risk", {})
@@ -465,27 +536,50 @@ def _verdict(numbers: dict[str, Any], proposed: float = 1.0) -> dict[str, Any]:
 
 
 def _novice_risk(messages: ChatMessages, rng: random.Random, portfolio: bool) -> str:
+    asked = _asked_together(messages, "risk_analyst")
+    if asked:
+        return _each("submit_verdict", [(coin, _drawn_verdict(rng, 0.5 * proposed)) for coin, proposed, _ in asked])
     if not exchanges(messages, "risk_analyst") and rng.random() < 0.8:
         return render_call("get_risk", {})
+    return render_call("submit_verdict", _drawn_verdict(rng, 0.5 * _proposed(messages) if portfolio else 0.5))
+
+
+def _drawn_verdict(rng: random.Random, half: float) -> dict[str, Any]:
+    """A verdict at random; what is reduced is reduced to `half`."""
     verdict = rng.choice(("approve", "approve", "approve", "reduce", "veto"))
     answer: dict[str, Any] = {"verdict": verdict}
     if verdict == "reduce":
-        answer["to"] = round(0.5 * _proposed(messages), 3) if portfolio else 0.5
-    return render_call("submit_verdict", {**answer, "loss": rng.randint(2, 16)})
+        answer["to"] = round(half, 3)
+    return {**answer, "loss": rng.randint(2, 16)}
 
 
 def _expert_trader(messages: ChatMessages) -> str:
+    asked = _asked_together(messages, "trader")
+    if asked:
+        return _each("submit_orders", [(coin, _plan(heard["preview_order"])) for coin, _, heard in asked])
     heard = {name: result for name, _, result in exchanges(messages, "trader")}
     if "preview_order" not in heard:
         return render_call("preview_order", {})
-    wait = 2 if heard["preview_order"].get("state") == "wide" else 0
-    return render_call("submit_orders", {"type": "market", "wait": wait, "slices": 1})
+    return render_call("submit_orders", _plan(heard["preview_order"]))
+
+
+def _plan(preview: dict[str, Any]) -> dict[str, Any]:
+    """One market order, later where the spread is wide."""
+    return {"type": "market", "wait": 2 if preview.get("state") == "wide" else 0, "slices": 1}
 
 
 def _novice_trader(messages: ChatMessages, rng: random.Random) -> str:
+    asked = _asked_together(messages, "trader")
+    if asked:
+        return _each("submit_orders", [(coin, _drawn_plan(rng)) for coin, _, _ in asked])
     if not exchanges(messages, "trader") and rng.random() < 0.8:
         return render_call("preview_order", {})
-    return render_call("submit_orders", {"type": "market", "wait": rng.randint(0, 4), "slices": rng.randint(1, 3)})
+    return render_call("submit_orders", _drawn_plan(rng))
+
+
+def _drawn_plan(rng: random.Random) -> dict[str, Any]:
+    """Market orders at random."""
+    return {"type": "market", "wait": rng.randint(0, 4), "slices": rng.randint(1, 3)}
 
 
 def _coins(messages: ChatMessages) -> list[tuple[str, float]]:

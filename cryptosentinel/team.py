@@ -14,7 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from cryptosentinel.agents.instructions import callable_tools, instructions, listed_tools, opening
-from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, OfCoin, Position
+from cryptosentinel.agents.joint import Consultation, Several, about_one, answers_of, asking_jointly, of_several
+from cryptosentinel.agents.manager import (
+    AskAboutPosition,
+    AskAnalyst,
+    AskSeveral,
+    Decision,
+    OfCoin,
+    Position,
+    Question,
+)
 from cryptosentinel.agents.registry import roles_of, team_of
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.role import Role, SubAgent
@@ -39,7 +48,6 @@ from simulator.market.market import MarketView
 _T = TypeVar("_T")
 # Yields the requests that it waits for and is resumed with their completions.
 AgentTask = Generator[Sequence[Request], Sequence[Completion], _T]
-Question = AskAnalyst | AskAboutPosition
 Prompts = Literal["short", "full"]
 TOKENS_PER_COIN = 64  # more for an answer on each further coin of a portfolio
 
@@ -75,6 +83,11 @@ class TeamSettings:
     retries: int
     context_tokens: int
     sampling: Sampling
+
+    @property
+    def joint_questions(self) -> bool:
+        """Whether a sub-agent is asked about several coins in one conversation: in full prompts on a portfolio."""
+        return self.portfolio and self.prompts == "full"
 
 
 @dataclass(frozen=True)
@@ -147,7 +160,9 @@ class Team:
         self.codec = codec
         self.version_of = version_of
         self.settings = settings
-        self.manager, self.sub_agents = team_of(settings.roles, settings.portfolio)
+        self.manager, self.sub_agents = team_of(
+            settings.roles, settings.portfolio, joint_questions=settings.joint_questions
+        )
         self.roles = roles_of(settings.roles)
 
     def decide(
@@ -178,15 +193,18 @@ class Team:
         return TeamDecision(passed, [manager, *session.sub_transcripts], rulings, clamps, symbols)
 
     def consult(
-        self, tool: str, question: Question, view: MarketView, account: AccountView, seed: int
+        self, tool: str, questions: Sequence[Question], view: MarketView, account: AccountView, seed: int
     ) -> AgentTask[Transcript]:
-        """Put one question to the sub-agent behind a consultation `tool`, without a manager: for its training."""
+        """Put questions to the sub-agent behind a consultation `tool`, without a manager: for its training. There is
+        one, or with `settings.joint_questions` one about each of several coins."""
         # In a portfolio a coin has the same name here as in a decision on all of them.
-        symbols = view.symbols if self.settings.portfolio else (question.symbol,)
+        symbols = view.symbols if self.settings.portfolio else (questions[0].symbol,)
         session = _DecisionSession(self, self._context(view, account, symbols, 1.0), seed)
-        alias = session.context.mask.alias(question.symbol)
-        arguments = question.model_copy(update={"symbol": alias})
-        yield from session.delegate(ToolCall(tool, arguments))
+        named = [one.model_copy(update={"symbol": session.context.mask.alias(one.symbol)}) for one in questions]
+        if self.settings.joint_questions:
+            yield from session.delegate_jointly(asking_jointly(self.sub_agents[tool], named))
+        else:
+            yield from session.delegate(ToolCall(tool, named[0]))
         return session.sub_transcripts[0]
 
     def rebuilt(
@@ -196,12 +214,7 @@ class Team:
         No model is asked. The decision must have been on all of the equity."""
         session = _DecisionSession(self, self._context(view, account, decision.symbols, 1.0), 0)
         for transcript in binding:
-            if "side" in transcript.brief:
-                role = self.sub_agents[f"consult_{transcript.role}"]
-                answer = None
-                if transcript.answer is not None:
-                    answer = role.answer.arguments.model_validate(transcript.answer)
-                session.bind(role, transcript, answer)
+            session.bind(self.sub_agents[f"consult_{transcript.role}"], transcript)
         orders, _ = session.orders_of(decision.manager)
         return orders
 
@@ -244,6 +257,8 @@ class _DecisionSession:
         team = self.team
         full = team.settings.prompts == "full"
         coins = tuple(map(context.mask.alias, context.symbols))
+        if context.about:
+            coins = tuple(one.mask.alias(one.symbol) for one in context.about)
         tools = role.schemas
         if full:  # a grammar needs the whole schema, and an endpoint is to read the short one
             tools = (callable_tools if team.settings.schemas_in_prompt else listed_tools)(role, coins)
@@ -256,7 +271,7 @@ class _DecisionSession:
             "\n".join(filter(None, (opening(role, context) if full else role.brief(context), more))),
             self._listed(role, coins) if team.settings.schemas_in_prompt else (),
         )
-        types, turns, sampling = role.argument_types(), role.turns(len(context.symbols)), self._sampling(role)
+        types, turns, sampling = role.argument_types(), role.turns(len(context.symbols)), self._sampling(role, context)
         called: set[tuple[str, str]] = set()
         for turn in range(turns):
             if full and turn == turns - 1:  # nothing else could still help
@@ -275,7 +290,7 @@ class _DecisionSession:
             if completion.finished:
                 call = team.codec.parse(text, types)
             if isinstance(call, ToolCall):
-                call = self._check_symbol(call)
+                call = self._check_symbol(call, context)
             if isinstance(call, MalformedCall):
                 if conversation.retries == team.settings.retries or not completion.finished:
                     return conversation.finish(asked, None, f"{call.code}: {call.detail}")
@@ -292,6 +307,8 @@ class _DecisionSession:
                 result = run(replace(context, budget=left) if left else context, call.arguments)
             elif isinstance(call.arguments, AskSeveral):
                 result = yield from self.delegate_all(call.arguments)
+            elif isinstance(call.arguments, Consultation):
+                result = yield from self.delegate_jointly(call.arguments)
             else:
                 result = yield from self.delegate(call)
             called.add(wanted)
@@ -304,12 +321,12 @@ class _DecisionSession:
         """The schemas that the system turn of `role` lists."""
         return listed_tools(role, coins) if self.team.settings.prompts == "full" else role.schemas
 
-    def _sampling(self, role: Role) -> Sampling:
-        """How a role is sampled. What the manager says of a portfolio grows with the number of coins."""
-        sampling = self.team.settings.sampling
-        if not self.context.portfolio or role is not self.team.manager:
-            return sampling
-        return replace(sampling, max_tokens=sampling.max_tokens + TOKENS_PER_COIN * (len(self.context.symbols) - 1))
+    def _sampling(self, role: Role, context: ToolContext) -> Sampling:
+        """How a role is sampled. What is said of several coins in one answer grows with their number."""
+        sampling, coins = self.team.settings.sampling, len(context.about)
+        if context.portfolio and role is self.team.manager:
+            coins = len(context.symbols)
+        return replace(sampling, max_tokens=sampling.max_tokens + TOKENS_PER_COIN * max(0, coins - 1))
 
     def _obstacle(self, conversation: Conversation, answer: int) -> str | None:
         """Why the conversation cannot have another turn of up to `answer` tokens, None where it can."""
@@ -339,56 +356,73 @@ class _DecisionSession:
         asked = [{"ask": question.ask, "symbol": question.symbol} for question in several.questions]
         return {"answers": [question | answer for question, answer in zip(asked, answers, strict=True)]}
 
+    def delegate_jointly(self, asked: Consultation) -> AgentTask[dict[str, Any]]:
+        """Let each sub-agent that is asked answer about all the coins in one conversation, side by side."""
+        roles = [self.team.sub_agents[f"consult_{key}"] for key in asked.ask]
+        transcripts = yield from side_by_side([self._ask_jointly(role, asked.questions()) for role in roles])
+        self.sub_transcripts += transcripts
+        replies: dict[str, Any] = {}
+        for role, transcript in zip(roles, transcripts, strict=True):
+            self.bind(role, transcript)
+            answers = answers_of(role, transcript.brief, transcript.answer)
+            replies[role.key] = {question["name"]: _reply(role, answer) for question, answer in answers}
+        return replies
+
     def _ask(self, call: ToolCall) -> AgentTask[Transcript]:
         """Hold the conversation that `call` opens."""
-        role = self.team.sub_agents[call.name]
-        arguments = call.arguments
-        assert isinstance(arguments, AskAnalyst | AskAboutPosition)
-        symbol = self._symbol(arguments)
-        context = replace(self.context, symbol=symbol)
-        asked: dict[str, Any] = {"symbol": symbol}
-        if isinstance(arguments, AskAboutPosition):
-            context = replace(context, side=arguments.side, exposure=arguments.exposure)
-            asked |= {"side": arguments.side, "exposure": arguments.exposure}
+        role, question = self.team.sub_agents[call.name], call.arguments
+        assert isinstance(question, AskAnalyst | AskAboutPosition)
+        asked = {"symbol": self._symbol(question), **_position_of(question)}
+        return (yield from self.converse(role, replace(self.context, **asked), asked, self._ordinal(role)))
+
+    def _ask_jointly(self, role: SubAgent, questions: Sequence[Question]) -> AgentTask[Transcript]:
+        """Hold one conversation about several coins."""
+        asked = {self._symbol(one): _position_of(one) for one in questions}
+        alias = self.context.mask.alias
+        brief = [{"name": alias(symbol), "symbol": symbol, **position} for symbol, position in asked.items()]
+        context = of_several(self.context, asked)
+        return (yield from self.converse(role, context, {"questions": brief}, self._ordinal(role)))
+
+    def _ordinal(self, role: SubAgent) -> int:
+        """The number of the role's next conversation."""
         ordinal = self._calls.get(role.key, 0)
         self._calls[role.key] = ordinal + 1
-        return (yield from self.converse(role, context, asked, ordinal))
+        return ordinal
 
     def _apply_answer(self, call: ToolCall, transcript: Transcript) -> dict[str, Any]:
         """The answer as the manager reads it; a verdict or a plan is binding from now on."""
         role = self.team.sub_agents[call.name]
-        answer = None
-        if transcript.answer is not None:
-            answer = role.answer.arguments.model_validate(transcript.answer)
-        if isinstance(call.arguments, AskAboutPosition):
-            self.bind(role, transcript, answer)
-        return {"error": "no valid answer"} if answer is None else role.reply(answer)
+        self.bind(role, transcript)
+        [(_, answer)] = answers_of(role, transcript.brief, transcript.answer)
+        return _reply(role, answer)
 
-    def bind(self, role: SubAgent, transcript: Transcript, answer: Arguments | None) -> None:
-        """Keep the `answer` (None: no valid one) about a proposed position as a cap or a plan.
+    def bind(self, role: SubAgent, transcript: Transcript) -> None:
+        """Keep what was answered about proposed positions as caps and plans.
 
         Every verdict counts, so that RiskAnalyst cannot be asked until it approves. Where it gave no valid answer, the
         position may not grow. Of Trader's plans the newest holds: none of them is larger than another.
         """
-        asked = transcript.brief
-        place = asked["symbol"], asked["side"]
-        if isinstance(answer, Execution):
-            self._plans[place] = answer
-        elif isinstance(answer, Verdict):
-            limit = 0.0 if answer.verdict == "veto" else math.inf if answer.to is None else answer.to
-            cap = _Cap(answer.verdict, answer.cap(asked["exposure"]), limit, transcript.ordinal)
-            self._caps.setdefault(place, []).append(cap)
-        elif answer is None and role.answer.arguments is Verdict:
-            held = max(self.context.held(asked["symbol"]) * (1.0 if asked["side"] == "long" else -1.0), 0.0)
-            self._caps.setdefault(place, []).append(_Cap("invalid", held, held, transcript.ordinal))
+        for asked, answer in answers_of(role, transcript.brief, transcript.answer):
+            if "side" not in asked:
+                continue
+            place = asked["symbol"], asked["side"]
+            if isinstance(answer, Execution):
+                self._plans[place] = answer
+            elif isinstance(answer, Verdict):
+                limit = 0.0 if answer.verdict == "veto" else math.inf if answer.to is None else answer.to
+                cap = _Cap(answer.verdict, answer.cap(asked["exposure"]), limit, transcript.ordinal)
+                self._caps.setdefault(place, []).append(cap)
+            elif answer is None and about_one(role) is Verdict:
+                held = max(self.context.held(asked["symbol"]) * (1.0 if asked["side"] == "long" else -1.0), 0.0)
+                self._caps.setdefault(place, []).append(_Cap("invalid", held, held, transcript.ordinal))
 
     def _symbol(self, question: Question) -> str:
         symbol = self.context.mask.symbol(question.symbol)
         assert symbol is not None  # _check_symbol has refused the others
         return symbol
 
-    def _check_symbol(self, call: ToolCall) -> ToolCall | MalformedCall:
-        """Names of coins come from the model; one that does not exist, or is not this decision's, is malformed."""
+    def _check_symbol(self, call: ToolCall, context: ToolContext) -> ToolCall | MalformedCall:
+        """Names of coins come from the model; one that does not exist, or is not asked about here, is malformed."""
         arguments = call.arguments
         named: list[str] = []
         if isinstance(arguments, AskAnalyst | AskAboutPosition):
@@ -397,13 +431,16 @@ class _DecisionSession:
             named = [arguments.symbol] if arguments.symbol else []
         elif isinstance(arguments, AskSeveral):
             named = [question.symbol for question in arguments.questions]
+        elif isinstance(arguments, Several):
+            named = arguments.coins()
         elif isinstance(arguments, WhatIfBook):
             named = [entry.symbol for entry in arguments.positions]
         elif isinstance(arguments, Decision):
             named = [position.symbol for position in arguments.positions]
+        symbols = tuple(one.symbol for one in context.about) or self.context.symbols
         for alias in named:
-            if self.context.mask.symbol(alias) not in self.context.symbols:
-                known = ", ".join(self.context.mask.alias(symbol) for symbol in self.context.symbols)
+            if self.context.mask.symbol(alias) not in symbols:
+                known = ", ".join(map(self.context.mask.alias, symbols))
                 return MalformedCall("unknown_symbol", f"no coin {alias!a} to decide on; there are {known}")
         return call
 
@@ -441,6 +478,16 @@ class _DecisionSession:
             return orders
         rules = self.context.account.rules.get(symbol, SymbolRules())
         return plan.placed(orders, self.context.view.last_close(symbol), rules)
+
+
+def _reply(role: SubAgent, answer: Arguments | None) -> dict[str, Any]:
+    """An answer about one coin as the manager reads it."""
+    return {"error": "no valid answer"} if answer is None else role.reply(answer)
+
+
+def _position_of(question: Question) -> dict[str, Any]:
+    """Side and exposure of a question about a position."""
+    return {} if isinstance(question, AskAnalyst) else {"side": question.side, "exposure": question.exposure}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from itertools import islice
 from backend.decisions.backtest_document import BacktestDocument, RejectionDocument, StoredBacktest
 from backend.decisions.document import ConversationDocument, DecisionDocument, StoredDecision, read_decisions
 from backend.store.store import Store
+from cryptosentinel.agents.joint import Consultation
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
 from cryptosentinel.agents.registry import SPEAKERS, SUB_AGENTS
 from cryptosentinel.protocol.calls.json_calls import HERMES
@@ -113,6 +114,10 @@ class DecisionTree:
         names = dict(zip(_COIN.findall(self.manager.prompt), symbols, strict=False))
         for turn in self.manager.turns:
             arguments = turn.call.arguments if isinstance(turn.call, ToolCall) else None
+            if isinstance(arguments, Consultation):
+                for other in turn.consulted:
+                    names |= {one["name"]: one["symbol"] for one in other.document.asked.get("questions", ())}
+                continue
             questions = arguments.questions if isinstance(arguments, AskSeveral) else [arguments]
             for question, other in zip(questions, turn.consulted, strict=False):
                 symbol = other.document.asked.get("symbol")
@@ -225,6 +230,8 @@ def _questions(call: ToolCall | MalformedCall) -> int:
     """How many conversations a turn opens."""
     if isinstance(call, MalformedCall):
         return 0
+    if isinstance(call.arguments, Consultation):
+        return len(call.arguments.ask)
     return len(call.arguments.questions) if isinstance(call.arguments, AskSeveral) else int(call.name in SUB_AGENTS)
 
 

@@ -12,12 +12,13 @@ from typing import Any
 
 from backend.decisions.tree import ConversationNode, DecisionTree
 from backend.reporting.labels import number_text
+from cryptosentinel.agents.joint import Answers, Consultation
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
-from cryptosentinel.agents.market_analyst import Analysis
-from cryptosentinel.agents.registry import ROLES, SUB_AGENTS, role_title
+from cryptosentinel.agents.market_analyst import Forecast
+from cryptosentinel.agents.registry import SUB_AGENTS, answers, role_title
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.trader import Execution
-from cryptosentinel.protocol.tool_calls import MalformedCall, ToolCall
+from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall
 from simulator.documents import parse_json
 from simulator.exchange.orders import Order
 from simulator.market.timeframes import format_time
@@ -103,7 +104,7 @@ def _conversation(node: ConversationNode, names: dict[str, str], depth: int) -> 
     for turn in node.turns:
         call, content = turn.call, turn.content
         sentence = _sentence(call, content, names)
-        looks_up = isinstance(call, ToolCall) and not turn.consults and call.name != ROLES[role].answer.name
+        looks_up = isinstance(call, ToolCall) and not turn.consults and not answers(role, call)
         if looks_up and turn.result is not None:
             yield Line("tool", f"{title} {sentence}", _result(turn.result, names), f"{content}\n{turn.result}", depth)
         else:  # what a consultation answers has lines of its own
@@ -132,29 +133,44 @@ def _sentence(call: ToolCall | MalformedCall, content: str, names: dict[str, str
     arguments = call.arguments
     if isinstance(arguments, AskAnalyst | AskAboutPosition):
         return _question(call.name, arguments, names)
+    if isinstance(arguments, Consultation):
+        questions = [(f"consult_{role}", one) for role in arguments.ask for one in arguments.questions()]
+        return "\n".join(_question(consult, one, names) for consult, one in questions)
     if isinstance(arguments, AskSeveral):
         return "\n".join(_question(f"consult_{one.ask}", one, names) for one in arguments.questions)
+    if isinstance(arguments, Answers):
+        return "\n".join(
+            f"{_name(one.symbol, names)}: {_said(one)}" for one in arguments.answers if _said(one) is not None
+        )
     if isinstance(arguments, Decision):
         positions = "\n".join(
             _position(position, names) + (f": {position.reason}" if position.reason else "")
             for position in arguments.positions
         )
         return f"My decision:\n{positions}" if positions else "My decision: no change."
-    if isinstance(arguments, Analysis):
-        down, flat, up = map(_percent, arguments.distribution())
-        return f"Up {up}, flat {flat}, down {down}."
-    if isinstance(arguments, Verdict):
-        limit = f" to {_percent(arguments.to)}" if arguments.to is not None else ""
-        return f"{arguments.verdict.capitalize()}{limit}. In one case of 20 it loses {arguments.loss:g} % or more."
-    if isinstance(arguments, Execution):
-        begin = "at once" if arguments.wait == 0 else f"after {_count(arguments.wait, 'bar')}"
-        parts = "in one order" if arguments.slices == 1 else f"in {arguments.slices} equal orders, one a bar"
-        if arguments.offset is not None:
-            rest = "" if arguments.rest is None else f", to rest for {_count(arguments.rest, 'bar')}"
-            return f"With limits {arguments.offset:g} % better than the price, {begin}, {parts}{rest}."
-        return f"At the market, {begin}, {parts}."
+    said = _said(arguments)
+    if said is not None:
+        return said
     given = arguments.model_dump(exclude_none=True)
     return f"looks up {call.name}" + (f" ({_plain(given, names)})" if given else "")
+
+
+def _said(answer: Arguments) -> str | None:
+    """A sub-agent's answer about one coin in a sentence; None for anything else."""
+    if isinstance(answer, Forecast):
+        down, flat, up = map(_percent, answer.distribution())
+        return f"Up {up}, flat {flat}, down {down}."
+    if isinstance(answer, Verdict):
+        limit = f" to {_percent(answer.to)}" if answer.to is not None else ""
+        return f"{answer.verdict.capitalize()}{limit}. In one case of 20 it loses {answer.loss:g} % or more."
+    if isinstance(answer, Execution):
+        begin = "at once" if answer.wait == 0 else f"after {_count(answer.wait, 'bar')}"
+        parts = "in one order" if answer.slices == 1 else f"in {answer.slices} equal orders, one a bar"
+        if answer.offset is not None:
+            rest = "" if answer.rest is None else f", to rest for {_count(answer.rest, 'bar')}"
+            return f"With limits {answer.offset:g} % better than the price, {begin}, {parts}{rest}."
+        return f"At the market, {begin}, {parts}."
+    return None
 
 
 def _position(position: Position, names: dict[str, str]) -> str:

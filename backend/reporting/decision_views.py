@@ -15,7 +15,7 @@ from backend.decisions.document import StoredDecision
 from backend.decisions.tree import ConversationNode, DecisionTree, Turn
 from backend.reporting.decision_narrative import consequences
 from backend.reporting.labels import ABSENT
-from cryptosentinel.agents.registry import ROLES, role_title
+from cryptosentinel.agents.registry import answers, role_title
 from cryptosentinel.protocol.tool_calls import MalformedCall
 from cryptosentinel.protocol.untrusted import visible
 from simulator.exchange.exchange_records import Fill
@@ -118,8 +118,8 @@ def _called(node: ConversationNode, turn: Turn) -> str:
     if isinstance(turn.call, MalformedCall):
         return f"no valid call ({turn.call.code}: {turn.call.detail}): {turn.content or '(nothing)'}"
     arguments = turn.call.arguments.model_dump(exclude_none=True)
-    answers = node.document.answer is not None and turn.call.name == ROLES[node.role].answer.name
-    return f"{'answer: ' if answers else ''}{turn.call.name} {json.dumps(arguments, ensure_ascii=False)}"
+    final = node.document.answer is not None and answers(node.role, turn.call)
+    return f"{'answer: ' if final else ''}{turn.call.name} {json.dumps(arguments, ensure_ascii=False)}"
 
 
 def _problem(node: ConversationNode) -> str:

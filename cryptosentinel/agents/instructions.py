@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from cryptosentinel.agents.role import Role
-from cryptosentinel.protocol.tool_schemas import Schema, slim, with_coins
+from cryptosentinel.agents.joint import joint_opening
+from cryptosentinel.agents.role import Role, SubAgent
+from cryptosentinel.protocol.tool_schemas import Schema, slim, with_coins, with_each_coin
 from cryptosentinel.protocol.untrusted import render_result
 from cryptosentinel.tools.context import ToolContext
 from simulator.market.timeframes import DAY_MS, HOUR_MS, MINUTE_MS
@@ -31,11 +32,15 @@ def instructions(role: Role, context: ToolContext) -> str:
     words = [
         _COINS if context.mask.enabled else _NAMED,
         f"A bar is {_duration(context.view.interval)}; the horizon is {_horizon(context)}.",
-        "An exposure is the size of a position as a fraction of the money meant for the decision: 1 is all of it, 0.5 "
-        "half. Where a number alone tells of a position, short is negative.",
-        f"Trading costs {_fee(context)}, half the spread and market impact, each time and on what is traded; a short "
-        "or leveraged position may pay funding or interest while it is held.",
     ]
+    if role.speaks_of_positions:
+        whole = "the equity" if context.portfolio else "the money meant for the decision"
+        words += [
+            f"An exposure is a position as a fraction of {whole}: 1 is all, 0.5 half. Where a number alone "
+            "tells of a position, short is negative.",
+            f"Each trade costs {_fee(context)}, half the spread and market impact; what is held may pay funding or "
+            "interest.",
+        ]
     parts = [role.guide or role.system, "Words:\n" + "\n".join(f"- {word}" for word in words)]
     if role.example:
         example = json.dumps(dict(role.example))
@@ -51,33 +56,42 @@ def opening(role: Role, context: ToolContext) -> str:
     lines = [role.brief(context)]
     if role.note is not None:
         lines.append(role.note(context))
-    for name in role.opening:
-        tool = role.tool(name)
-        assert tool.run is not None
-        lines.append(f"{name}: {render_result(tool.run(context, tool.arguments()))}")
+    if isinstance(role, SubAgent) and role.single is not None:
+        lines += joint_opening(role, context)
+    else:
+        for name in role.opening:
+            tool = role.tool(name)
+            assert tool.run is not None
+            lines.append(f"{name}: {render_result(tool.run(context, tool.arguments()))}")
     return "\n".join(line for line in lines if line)
 
 
-def opening_results(role: Role, message: str) -> dict[str, dict[str, Any]]:
-    """The tool results in a message that `opening` wrote, by tool."""
-    found = {}
+def opening_results(role: Role, message: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """The tool results in a message that `opening` wrote: the tool, the coin as its argument where one is named, the
+    result."""
+    found: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     for line in message.splitlines():
-        name, colon, result = line.partition(": {")
+        named, colon, result = line.partition(": {")
+        coin, _, name = named.rpartition(" ")
         if colon and name in role.opening:
-            found[name] = json.loads("{" + result)
+            found.append((name, {"symbol": coin} if coin else {}, json.loads("{" + result)))
     return found
 
 
 @lru_cache(maxsize=256)
 def callable_tools(role: Role, coins: tuple[str, ...]) -> tuple[Schema, ...]:
     """JSON schemas of what the role may still call behind its opening, with these coins as the only ones."""
-    return tuple(with_coins(one, coins) for one in role.schemas if one["function"]["name"] not in role.opening)
+    return tuple(with_each_coin(one, coins) for one in _of_coins(role, coins))
 
 
 @lru_cache(maxsize=256)
 def listed_tools(role: Role, coins: tuple[str, ...]) -> tuple[Schema, ...]:
     """`callable_tools`, as short as a prompt has them."""
-    return tuple(map(slim, callable_tools(role, coins)))
+    return tuple(map(slim, _of_coins(role, coins)))
+
+
+def _of_coins(role: Role, coins: tuple[str, ...]) -> list[Schema]:
+    return [with_coins(one, coins) for one in role.schemas if one["function"]["name"] not in role.opening]
 
 
 def _fee(context: ToolContext) -> str:

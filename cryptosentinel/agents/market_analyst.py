@@ -28,16 +28,29 @@ class Outlook(Arguments):
     down: float = Field(ge=0, le=1, description="probability")
 
 
-class Analysis(Arguments):
-    """Probabilities of the three outcomes at the horizon, normalised by their sum, which must be above 0. The rest is
-    for those who can say it."""
+class Forecast(Arguments):
+    """Probabilities of the three outcomes at the horizon, normalised by their sum, which must be above 0."""
 
-    reason: str = Field(
-        default="", max_length=200, description="what the tools said; first, so that it is thought first"
-    )
+    reason: str = Field(default="", max_length=200, description="what the tools said")
     up: float = Field(ge=0, le=1, description="probability that it ends above the flat band")
     flat: float = Field(ge=0, le=1, description="probability that it ends inside the flat band")
     down: float = Field(ge=0, le=1, description="probability that it ends below the flat band")
+
+    @model_validator(mode="after")
+    def _some_mass(self) -> Forecast:
+        if self.up + self.flat + self.down <= 0:
+            raise ValueError("the probabilities are all zero")
+        return self
+
+    def distribution(self) -> tuple[float, float, float]:
+        """(down, flat, up), summing to 1."""
+        total = self.up + self.flat + self.down
+        return self.down / total, self.flat / total, self.up / total
+
+
+class Analysis(Forecast):
+    """A forecast with what those add who can say it."""
+
     further: list[Outlook] | None = Field(default=None, max_length=4, description="other horizons")
     volatility: float | None = Field(default=None, ge=0, le=1000, description="expected over the horizon, in percent")
     evidence: list[str] | None = Field(default=None, max_length=5, description="what speaks for it, strongest first")
@@ -51,17 +64,6 @@ class Analysis(Arguments):
         if any(len(line) > MAX_EVIDENCE_CHARS for line in evidence or ()):
             raise ValueError(f"a line of evidence has at most {MAX_EVIDENCE_CHARS} characters")
         return evidence
-
-    @model_validator(mode="after")
-    def _some_mass(self) -> Analysis:
-        if self.up + self.flat + self.down <= 0:
-            raise ValueError("the probabilities are all zero")
-        return self
-
-    def distribution(self) -> tuple[float, float, float]:
-        """(down, flat, up), summing to 1."""
-        total = self.up + self.flat + self.down
-        return self.down / total, self.flat / total, self.up / total
 
 
 def brief(context: ToolContext) -> str:
@@ -132,10 +134,12 @@ ROLE = SubAgent(
     ),
     example={"reason": "drift up, news good", "up": 0.5, "flat": 0.2, "down": 0.3},
     note=note,
+    speaks_of_positions=False,
     opening=("get_trend", "get_news", "get_funding"),
     tools=TOOLS,
     taken_over=TOOLS,
     answer=Tool("submit_analysis", "Probabilities of up, flat and down at the horizon.", Analysis),
+    core=Forecast,
     max_turns=14,
     brief=brief,
     reply=reply,

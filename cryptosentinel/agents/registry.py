@@ -10,10 +10,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cryptosentinel import agents
 from cryptosentinel.agents import manager
+from cryptosentinel.agents.joint import EACH, consultations, joint
 from cryptosentinel.agents.role import Role, SubAgent
+from cryptosentinel.protocol.tool_calls import ToolCall
 from simulator.errors import UserError
 
 STANDARD = ("market_analyst", "risk_analyst", "trader")
@@ -37,15 +40,33 @@ SUB_AGENTS: dict[str, SubAgent] = {role.consult.name: role for role in _FOUND.va
 MANAGER: Role = manager.role_over([_FOUND[key] for key in STANDARD])
 PORTFOLIO_MANAGER: Role = manager.role_over([_FOUND[key] for key in STANDARD], portfolio=True)
 ROLES: dict[str, Role] = {role.key: role for role in (MANAGER, *SUB_AGENTS.values())}
-# The roles with every tool that they have in any team: for readers of a conversation who do not know its team.
-SPEAKERS: dict[str, Role] = ROLES | {
-    MANAGER.key: manager.role_over(list(_FOUND.values()), [_FOUND[key] for key in STANDARD], portfolio=True)
-}
 
 
-def team_of(keys: Sequence[str], portfolio: bool = False) -> tuple[Role, dict[str, SubAgent]]:
-    """The manager of a team of the sub-agents `keys`, and these by the tool that consults them; with `portfolio` it
-    decides on all coins at once. Raises `UserError`."""
+def _speakers() -> dict[str, Role]:
+    """The roles with every tool that they have in any team."""
+    absent = [_FOUND[key] for key in STANDARD]
+    speakers: dict[str, Role] = {}
+    for role in _FOUND.values():
+        together = joint(role)
+        own = {tool.name: tool for tool in (*together.tools, *role.tools, together.answer)}
+        speakers[role.key] = replace(role, tools=tuple(own.values()))
+    one_by_one = manager.role_over(list(_FOUND.values()), absent, portfolio=True)
+    everybody = list(_FOUND.values())
+    at_once = manager.role_over(everybody, absent, portfolio=True, consultations=consultations(everybody))
+    own = {tool.name: tool for tool in (*at_once.tools, *one_by_one.tools)}
+    return {MANAGER.key: replace(one_by_one, tools=tuple(own.values()), opening=("get_limits", "get_book")), **speakers}
+
+
+# For readers of a conversation who do not know its team.
+SPEAKERS: dict[str, Role] = _speakers()
+
+
+def team_of(
+    keys: Sequence[str], portfolio: bool = False, *, joint_questions: bool = False
+) -> tuple[Role, dict[str, SubAgent]]:
+    """The manager of a team of the sub-agents `keys`, and these by the tool that consults them about one coin; with
+    `portfolio` it decides on all coins at once, and with `joint_questions` asks about all of them at once as well.
+    Raises `UserError`."""
     chosen = {}
     for key in keys:
         role = SUB_AGENTS.get(f"consult_{key}")
@@ -54,11 +75,18 @@ def team_of(keys: Sequence[str], portfolio: bool = False) -> tuple[Role, dict[st
             raise UserError(f"no role '{key}'; there are {known}, and a file in cryptosentinel/agents adds one")
         if role.consult.name in chosen:
             raise UserError(f"the role '{key}' is named twice")
-        chosen[role.consult.name] = role
-    if tuple(keys) == STANDARD:
+        chosen[role.consult.name] = joint(role) if joint_questions else role
+    if tuple(keys) == STANDARD and not joint_questions:
         return PORTFOLIO_MANAGER if portfolio else MANAGER, chosen
     absent = [_FOUND[key] for key in STANDARD if key not in keys]
-    return manager.role_over(list(chosen.values()), absent, portfolio=portfolio), chosen
+    team = list(chosen.values())
+    calls = consultations(team) if joint_questions else None
+    return manager.role_over(team, absent, portfolio=portfolio, consultations=calls), chosen
+
+
+def answers(role: str, call: ToolCall) -> bool:
+    """Whether a call is the answer that ends a conversation of a role, in either of its forms."""
+    return call.name.removesuffix(EACH) == ROLES[role].answer.name
 
 
 def roles_of(keys: Sequence[str]) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ class Role:
         note: what belongs to the question in the full prompt besides.
         turns_per_coin: turns for each coin of the decision but the first, beside `max_turns`.
         opening: tools without arguments that everybody calls first; the full prompt has their results.
+        speaks_of_positions: whether the full prompt explains exposures and costs.
     """
 
     key: str
@@ -57,6 +58,7 @@ class Role:
     note: Callable[[ToolContext], str] | None = field(default=None, kw_only=True)
     opening: tuple[str, ...] = field(default=(), kw_only=True)
     turns_per_coin: int = field(default=0, kw_only=True)
+    speaks_of_positions: bool = field(default=True, kw_only=True)
 
     def turns(self, coins: int) -> int:
         """How many turns it has in a decision on so many coins."""
@@ -78,8 +80,12 @@ class Role:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SubAgent(Role):
     """A role that the manager may ask. `consult` is the call with which it does; its arguments are the question.
-    `taken_over` are the tools that the manager has itself in a team without this role."""
+    `taken_over` are the tools that the manager has itself in a team without this role. A role that is asked about
+    several coins at once has the role about one coin as `single`, and says of each what `core` holds, or all; see
+    `joint.py`."""
 
     consult: Tool
     taken_over: tuple[Tool, ...] = ()
     reply: Callable[[Any], dict[str, Any]] = _plain  # the typed answer as the manager reads it
+    single: SubAgent | None = None
+    core: type[Arguments] | None = None

@@ -10,14 +10,35 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Schema = dict[str, Any]
-COIN = "symbol"  # the argument that names a coin, in every tool
-_NOISE = ("title", "default", "additionalProperties", "discriminator", "$defs")
+COIN, COINS = "symbol", "symbols"  # the arguments that name a coin and several, in every tool
+EACH_ANSWER = "answers"  # the argument with an answer about each coin
+_ONE_A_COIN = ("positions", EACH_ANSWER, COINS)  # lists that name no coin twice
+_NOISE = (
+    "title", "default", "additionalProperties", "discriminator", "$defs", "maxLength", "minItems", "maxItems",
+)  # fmt: skip
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 def with_coins(tool: Mapping[str, Any], coins: Sequence[str]) -> Schema:
-    """A tool in the form of OpenAI's chat completions whose arguments called `symbol` may only be one of `coins`."""
+    """A tool in the form of OpenAI's chat completions whose arguments called `symbol` and `symbols` may only be of
+    `coins`."""
     function = tool["function"]
     return {**tool, "function": {**function, "parameters": _with_coins(function["parameters"], list(coins))}}
+
+
+def with_each_coin(tool: Mapping[str, Any], coins: Sequence[str]) -> Schema:
+    """The same tool with exactly one answer about each of `coins`, in their order, if it has a list of such answers:
+    for a grammar, which cannot see whether a coin is named twice."""
+    function = tool["function"]
+    parameters = function["parameters"]
+    if EACH_ANSWER not in parameters["properties"]:
+        return dict(tool)
+    items = parameters["properties"][EACH_ANSWER]["items"]
+    one = parameters["$defs"][items["$ref"].rpartition("/")[2]] if "$ref" in items else items
+    of_coins = [{**one, "properties": {**one["properties"], COIN: {"const": coin}}} for coin in coins]
+    answers = {"type": "array", "prefixItems": of_coins, "items": False, "minItems": len(coins), "maxItems": len(coins)}
+    properties = {**parameters["properties"], EACH_ANSWER: answers}
+    return {**tool, "function": {**function, "parameters": {**parameters, "properties": properties}}}
 
 
 def slim(tool: Mapping[str, Any]) -> Schema:
@@ -41,6 +62,13 @@ def _with_coins(schema: Any, coins: list[str]) -> Any:
     if isinstance(properties, Mapping) and COIN in properties:
         rest = {key: value for key, value in properties[COIN].items() if key not in ("maxLength", "default")}
         changed["properties"] = {**properties, COIN: {**rest, "enum": coins}}
+    if isinstance(properties, Mapping):
+        for name in _ONE_A_COIN:
+            if name in properties and properties[name].get("type") == "array":
+                several = {**properties[name], "maxItems": len(coins)}
+                if name == COINS:
+                    several["items"] = {"type": "string", "enum": coins}
+                changed["properties"] = {**changed["properties"], name: several}
     return changed
 
 
@@ -54,9 +82,16 @@ def _slim(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
     if "oneOf" in schema:
         return _merged([_slim(kind, definitions) for kind in schema["oneOf"]])
     kept = {key: value for key, value in schema.items() if key not in _NOISE}
+    if "enum" in kept:  # which has the type
+        kept.pop("type", None)
+    if kept.get("type") == "number":  # its description says what it is; of a count the bounds are to be known
+        kept = {key: value for key, value in kept.items() if key not in _BOUNDS}
     if "properties" in kept:
         kept.pop("description", None)  # of a class, for those who read the code
         kept["properties"] = {name: _slim(value, definitions) for name, value in kept["properties"].items()}
+        coin = kept["properties"].get(COIN, {})
+        if "enum" in coin:
+            kept["properties"][COIN] = {"enum": coin["enum"]}
     if "items" in kept:
         kept["items"] = _slim(kept["items"], definitions)
     return kept

@@ -36,9 +36,7 @@ SPREAD_TIMES = 3.0
 class WhatIf(Arguments):
     """A position to try: the signed exposure the coin would have; empty: the one that was proposed."""
 
-    exposure: float | None = Field(
-        default=None, ge=-10, le=10, description="signed, short negative; left out: what was proposed, or nothing"
-    )
+    exposure: float | None = Field(default=None, ge=-10, le=10, description="short below 0; left out: as proposed")
 
 
 def _proposed(context: ToolContext) -> float:

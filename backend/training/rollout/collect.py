@@ -12,13 +12,13 @@ from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.queries import Query
 from backend.training.rollout.scoring import RolloutScorer
-from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Side
+from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Question, Side
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.scheduler import Throughput, run_all
-from cryptosentinel.team import Question, Team, TeamDecision, derive_seed
+from cryptosentinel.team import Team, TeamDecision, derive_seed
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order
 
@@ -126,17 +126,22 @@ def practise(
     roles: Callable[[Query], Collection[str]] | None = None,
 ) -> list[list[Practice]]:
     """K times the same question to every sub-agent of the team about each query, as one list a query; with `roles`, to
-    those of them alone that it names for the query."""
+    those of them alone that it names for the query. A team that asks about all coins together does so here."""
     tools = [
         [tool for tool, sub_agent in team.sub_agents.items() if roles is None or sub_agent.key in roles(query)]
         for query in queries
     ]
-    asked = [(query, tool, _question(query, tool)) for query, row in zip(queries, tools, strict=True) for tool in row]
+    joint = team.settings.joint_questions
+    asked = [
+        (query, tool, [_question(query, tool, symbol) for symbol in (query.symbols if joint else (query.symbol,))])
+        for query, row in zip(queries, tools, strict=True)
+        for tool in row
+    ]
     tasks = [
         team.consult(
-            tool, question, query.view(), query.account(), derive_seed(seed, "practice", query.key, tool, number)
+            tool, questions, query.view(), query.account(), derive_seed(seed, "practice", query.key, tool, number)
         )
-        for query, tool, question in asked
+        for query, tool, questions in asked
         for number in range(settings.rollouts_per_query)
     ]
     answered = iter(run_all(tasks, engine, throughput=throughput))
@@ -152,14 +157,16 @@ def practise(
     return groups
 
 
-def _question(query: Query, tool: str) -> Question:
-    """What is asked about a query, the same for all its rollouts: the coin, or a position drawn by the query's seed."""
+def _question(query: Query, tool: str, symbol: str) -> Question:
+    """What is asked about a coin of a query, the same for all its rollouts: the coin, or a position drawn by the
+    query's seed."""
     if tool == "consult_market_analyst":
-        return AskAnalyst(symbol=query.symbol)
-    rng = np.random.default_rng(derive_seed(query.seed, tool))
+        return AskAnalyst(symbol=symbol)
+    which = [] if symbol == query.symbol else [symbol]
+    rng = np.random.default_rng(derive_seed(query.seed, tool, *which))
     side: Side = "long" if rng.random() < 0.5 else "short"
     exposure = float(rng.choice([0.5, 1.0])) * query.position_size()
-    return AskAboutPosition(symbol=query.symbol, side=side, exposure=round(exposure, 2))
+    return AskAboutPosition(symbol=symbol, side=side, exposure=round(exposure, 2))
 
 
 def _scored(

@@ -5,6 +5,9 @@ All calls and rollouts of a query are scored on the same scenarios, so that luck
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from backend.training.algorithm.rewards import (
@@ -16,10 +19,13 @@ from backend.training.algorithm.rewards import (
     shortfall_score,
 )
 from backend.training.curriculum.queries import Query, account_holding
+from cryptosentinel.agents.joint import answers_of
 from cryptosentinel.agents.market_analyst import FLAT_BAND, Analysis
+from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.agents.risk_analyst import LOSS_LEVEL, Verdict
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.conversation.transcript import Transcript
+from cryptosentinel.protocol.tool_calls import Arguments
 from simulator.arrays import FloatArray
 from simulator.backtest.run import orders_for_target
 from simulator.backtest.scenarios import ScenarioOutcome, simulate_scenarios
@@ -44,7 +50,7 @@ class RolloutScorer:
     larger scale, which is nearer to the return itself, is nearer to what the account earns. Of a decision on the whole
     portfolio the volatility is that of a book of equal parts, see `PortfolioQuery`.
 
-    A sub-agent's answer is scored on the coin of its call.
+    A sub-agent's answer is scored on the coin of its call, or as the mean over its coins.
     """
 
     def __init__(
@@ -73,16 +79,26 @@ class RolloutScorer:
         )
 
     def expert_score(self, transcript: Transcript) -> float | None:
-        """The score of a sub-agent's valid answer; None where nothing that could be measured came of it."""
-        if transcript.answer is None or not self._measurable(transcript.brief["symbol"]):
+        """The score of a sub-agent's valid answer; None where nothing that could be measured came of it. Of several
+        coins that it was asked about together it is the mean, to which a coin without an answer adds 0."""
+        if transcript.answer is None:
             return None
-        if transcript.role == "market_analyst":
-            return self._analysis(Analysis.model_validate(transcript.answer), transcript.brief["symbol"])
-        if transcript.role == "risk_analyst":
-            return self._verdict(Verdict.model_validate(transcript.answer), transcript)
-        if transcript.role == "trader":
-            return self._execution(Execution.model_validate(transcript.answer), transcript)
-        raise ValueError(f"no expert score is defined for the role {transcript.role!r}")
+        scores = [
+            0.0 if answer is None else self._score(transcript.role, asked, answer)
+            for asked, answer in answers_of(ROLES[transcript.role], transcript.brief, transcript.answer)
+            if self._measurable(asked["symbol"])
+        ]
+        known = [score for score in scores if score is not None]
+        return float(np.mean(known)) if known else None
+
+    def _score(self, role: str, asked: Mapping[str, Any], answer: Arguments) -> float | None:
+        if isinstance(answer, Analysis):
+            return self._analysis(answer, asked["symbol"])
+        if isinstance(answer, Verdict):
+            return self._verdict(answer, asked)
+        if isinstance(answer, Execution):
+            return self._execution(answer, asked)
+        raise ValueError(f"no expert score is defined for the role {role!r}")
 
     def _measurable(self, symbol: str) -> bool:
         """Whether a coin's volatility is known at the state, and its price at the end of every scenario."""
@@ -106,10 +122,10 @@ class RolloutScorer:
         ]
         return brier_score(analysis.distribution(), frequencies)
 
-    def _verdict(self, verdict: Verdict, transcript: Transcript) -> float:
-        side = transcript.brief["side"]
-        proposed = float(transcript.brief["exposure"])
-        moves, volatility = self._moves_of(transcript.brief["symbol"]), self._volatility_of(transcript.brief["symbol"])
+    def _verdict(self, verdict: Verdict, asked: Mapping[str, Any]) -> float:
+        side = asked["side"]
+        proposed = float(asked["exposure"])
+        moves, volatility = self._moves_of(asked["symbol"]), self._volatility_of(asked["symbol"])
         # A proposal to be flat risks nothing; its losses are those of the coin falling.
         gains = -moves if side == "short" else moves
         quantile = pinball_score(verdict.loss / 100, -gains, LOSS_LEVEL, PINBALL_SCALE * volatility)
@@ -118,9 +134,9 @@ class RolloutScorer:
         value = intervention_value(held * cap * gains, held * proposed * gains, volatility)
         return QUANTILE_WEIGHT * quantile + (1.0 - QUANTILE_WEIGHT) * value
 
-    def _execution(self, execution: Execution, transcript: Transcript) -> float | None:
-        sign = {"long": 1.0, "short": -1.0, "flat": 0.0}[transcript.brief["side"]]
-        target, symbol = sign * float(transcript.brief["exposure"]), transcript.brief["symbol"]
+    def _execution(self, execution: Execution, asked: Mapping[str, Any]) -> float | None:
+        sign = {"long": 1.0, "short": -1.0, "flat": 0.0}[asked["side"]]
+        target, symbol = sign * float(asked["exposure"]), asked["symbol"]
         account = self._alone(symbol)
         orders = orders_for_target(self._view, account, symbol, target, delays=execution.delays())
         if not orders:

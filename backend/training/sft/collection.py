@@ -152,15 +152,19 @@ def _scored_conversation(
     source: str, codec: ChatFormat, query: Query, number: int, transcript: Transcript, score: float | None
 ) -> ScoredConversation:
     brief, held = transcript.brief, query.exposures()
+    asked = brief.get("questions", [brief] if brief else [])  # of the manager nothing
+    coins = [one["symbol"] for one in asked] or list(query.symbols)
     whole = transcript.valid and transcript.retries == 0  # nobody is to learn the turns that were wrong
     return ScoredConversation(
         role=transcript.role,
         source=source,
         state=query.key,
-        symbol=brief.get("symbol", " ".join(query.symbols)),
+        symbol=" ".join(coins),
         bar=query.bar,
-        exposure=sum(held[symbol] for symbol in ([brief["symbol"]] if "symbol" in brief else query.symbols)),
-        question=" ".join(str(brief[key]) for key in ("symbol", "side", "exposure") if key in brief),
+        exposure=sum(held[symbol] for symbol in coins),
+        question=", ".join(
+            " ".join(str(one[key]) for key in ("symbol", "side", "exposure") if key in one) for one in asked
+        ),
         rollout=number,
         valid=whole,
         score=score,
