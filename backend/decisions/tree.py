@@ -116,7 +116,11 @@ class DecisionTree:
             arguments = turn.call.arguments if isinstance(turn.call, ToolCall) else None
             if isinstance(arguments, Consultation):
                 for other in turn.consulted:
-                    names |= {one["name"]: one["symbol"] for one in other.document.asked.get("questions", ())}
+                    about = other.document.asked.get("questions")
+                    for one in about if isinstance(about, list) else ():
+                        match one:
+                            case {"name": str(name), "symbol": str(asked)}:
+                                names[name] = asked
                 continue
             questions = arguments.questions if isinstance(arguments, AskSeveral) else [arguments]
             for question, other in zip(questions, turn.consulted, strict=False):

@@ -15,7 +15,7 @@ from pydantic import Field, create_model, model_validator
 
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Question, of_coin
 from cryptosentinel.agents.role import Role, SubAgent, Tool
-from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, ToolCall
+from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.protocol.untrusted import render_result
 from cryptosentinel.tools.book import MOST_POSITIONS
 from cryptosentinel.tools.context import ToolContext
@@ -112,19 +112,19 @@ def consultations(sub_agents: Sequence[SubAgent]) -> list[Tool]:
     return tools
 
 
-def asking_jointly(role: SubAgent, questions: Sequence[Question]) -> ToolCall:
-    """The call that puts questions about several coins to one role."""
+def asking_jointly(role: SubAgent, questions: Sequence[Question]) -> Consultation:
+    """What puts questions about several coins to one role."""
     positions = [one for one in questions if isinstance(one, AskAboutPosition)]
     if positions:
-        return ToolCall(CONSULT_ON_POSITIONS, AskAboutPositions(ask=[role.key], positions=positions))
-    return ToolCall(CONSULT_ON_COINS, AskAboutCoins(ask=[role.key], symbols=[one.symbol for one in questions]))
+        return AskAboutPositions(ask=[role.key], positions=positions)
+    return AskAboutCoins(ask=[role.key], symbols=[one.symbol for one in questions])
 
 
 def joint(role: SubAgent) -> SubAgent:
     """The role as it is asked about several coins at once."""
     kind = role.core or role.answer.arguments
     of_one = create_model(f"{kind.__name__}About", __base__=(kind, _About))
-    every: Any = (list[of_one], Field(min_length=1, max_length=MOST_POSITIONS))  # type: ignore[valid-type]
+    every: Any = (list[of_one], Field(min_length=1, max_length=MOST_POSITIONS))
     answer = create_model(f"{kind.__name__}Each", __base__=Answers, answers=every)
 
     def brief(context: ToolContext) -> str:
@@ -157,7 +157,7 @@ def _looking_up(role: SubAgent) -> list[Tool]:
         assert compute is not None
         return compute(context, NoArguments())
 
-    which: Any = (Literal[tuple(plain)], next(iter(plain)))  # type: ignore[valid-type]
+    which: Any = (Literal[tuple(plain)], next(iter(plain)))
     arguments = create_model("LookUp", __base__=Arguments, what=which)
     told = " ".join(f"{tool.name}: {tool.description}" for tool in plain.values())
     return [*tools, of_coin(Tool(LOOK_UP, told, arguments, run))]

@@ -186,7 +186,7 @@ def role_over(
     )
     before = ["Ask your analysts what you need"] if sub_agents else []
     before += ["look up what nobody is there for" if sub_agents else "Look up what you need"] if own else []
-    book = BOOK_TOOLS if portfolio else ()
+    book: tuple[Tool, ...] = BOOK_TOOLS if portfolio else ()
     known = LIMITS
     if joint:  # what the brief does not say already, correlations included
         book, known = (WHAT_IF_BOOK,), Tool("get_book", "What holds for the whole book.", NoArguments, whole_book)

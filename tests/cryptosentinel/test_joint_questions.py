@@ -132,8 +132,8 @@ def test_a_first_message_tells_of_every_coin_and_a_grammar_asks_for_each(key: st
     message = opening(role, context)
     told = opening_results(role, message)
     for name in role.opening:
-        coins = {arguments.get("symbol") for tool, arguments, _ in told if tool == name}
-        assert coins in ({"C3", "C1"}, {None})
+        named = {arguments.get("symbol") for tool, arguments, _ in told if tool == name}
+        assert named in ({"C3", "C1"}, {None})
     assert "several coins" in instructions(role, context)
     role.answer.arguments.model_validate(dict(role.example))
     coins = ("C3", "C1")

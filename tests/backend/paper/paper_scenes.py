@@ -58,8 +58,8 @@ class FaultyFeed(RecordedFeed):
     def next(self, timeout_s: float) -> FeedEvent | None:
         """As the recording, but for what is said above."""
         if self._again is not None:
-            event, self._again = self._again, None
-            return event
+            again, self._again = self._again, None
+            return again
         event = super().next(timeout_s)
         if not isinstance(event, Candle):
             return event
