@@ -165,7 +165,7 @@ def _asked(codec: ChatFormat, bar: int) -> tuple[int, ...]:
 def _ours(folder: Path, dtype: torch.dtype) -> Decoder:
     config, tokenizer = read_base(folder)
     codec: Any = chat_format(tokenizer, folder)
-    engine = LocalEngine(_Endless(codec), config, {"manager": weight_files(folder)}, dtype=dtype)  # type: ignore[arg-type]
+    engine = LocalEngine(_Endless(codec), config, {"manager": weight_files(folder)}, dtype=dtype)  # type: ignore[arg-type]  # a part of it
     sampling = Sampling(1.0, NEW)
 
     def decode(prompts: Sequence[Sequence[int]]) -> float:

@@ -121,7 +121,8 @@ def _rollouts(codec: ChatCodec, settings: TeamSettings, pool: QueryPool, number:
     team = Team(codec, engine.policy_version, settings)
     queries = pool.draw(1, number, QUERIES, easy=False)
     limits = guard_limits()
-    return collect(team, engine, queries, RolloutSettings(ROLLOUTS, PATHS, HORIZON, Costs(), 1.0, limits, 1.0), number)
+    judged = RolloutSettings(ROLLOUTS, PATHS, HORIZON, Costs(), 1.0, limits, 1.0, True)
+    return collect(team, engine, queries, judged, number)
 
 
 def _batch(groups: list[list[Rollout]], role: str, method: str, target: int) -> _Batch:

@@ -20,7 +20,7 @@ Prompts = list[list[int]]
 
 def vllm(folder: str, dtype: str, rows: int, new: int) -> Callable[[Prompts], int]:
     """Continues prompts; returns how many tokens were sampled."""
-    import vllm as library  # type: ignore[import-not-found, unused-ignore]
+    import vllm as library  # type: ignore[import-not-found, unused-ignore]  # a peer's own
 
     model: Any = library.LLM(folder, dtype=dtype, enforce_eager=True, max_num_seqs=rows, max_model_len=4096)
     sampling = library.SamplingParams(temperature=1.0, max_tokens=new, ignore_eos=True, detokenize=False, logprobs=0)
@@ -35,7 +35,7 @@ def vllm(folder: str, dtype: str, rows: int, new: int) -> Callable[[Prompts], in
 
 def llama_cpp(file: str, dtype: str, rows: int, new: int) -> Callable[[Prompts], int]:
     """The same by llama.cpp's own server, in this process."""
-    import xllamacpp as library  # type: ignore[import-not-found, unused-ignore]
+    import xllamacpp as library  # type: ignore[import-not-found, unused-ignore]  # a peer's own
 
     settings: Any = library.CommonParams()
     settings.model.path = file

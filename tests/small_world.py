@@ -94,7 +94,7 @@ def rollout_settings(config: Config) -> RolloutSettings:
     """Those of the config, with the exchange's defaults."""
     training = config.training
     return RolloutSettings(
-        training.rollouts_per_query, training.scenario_paths, HORIZON, Costs(), 1.0, guard_limits(), 1.0
+        training.rollouts_per_query, training.scenario_paths, HORIZON, Costs(), 1.0, guard_limits(), 1.0, True
     )
 
 

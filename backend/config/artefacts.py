@@ -89,7 +89,6 @@ USER_ONLY: Mapping[str, Effect] = {
     "engine.concurrency": "spends",
     "engine.requests_per_minute": "spends",
     "budget": "spends",
-    "paper.feed": "contacts",
     "paper.decision_timeout": "spends",
     "store.keep": "removes",
     "training.base_model": "reads",

@@ -242,9 +242,6 @@ class PaperConfig(Section):
     """Paper trading: the team on live data, with the simulator's own exchange as the broker."""
 
     broker: str = Field("simulated", description="who fills the orders; simulated: the simulator's exchange")
-    feed: Literal["recorded"] = Field(
-        "recorded", description="where the data comes from; recorded: the bars of `market`, as they came then"
-    )
     speed: float = Field(
         0.0, ge=0.0, le=1e6, description="how much faster than real time recorded data comes; 0: as fast as it is used"
     )

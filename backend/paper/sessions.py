@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from backend.builders.feeds import build_feed
 from backend.builders.market import Account, account_of, limits_of, load_market, thinking_time_of
 from backend.builders.teams import LoadedTeam
 from backend.config.ownership import signed
@@ -33,6 +33,8 @@ from simulator.errors import DataError, Interrupted, UserError
 from simulator.live.bar_assembly import BarAssembler
 from simulator.live.broker import SimulatedBroker
 from simulator.live.feed import Feed
+from simulator.live.recorded_feed import RecordedFeed
+from simulator.market.growing import part_of
 from simulator.market.market import Market
 from simulator.market.timeframes import SECOND_MS
 
@@ -75,7 +77,7 @@ def run_paper(
     window = requested_window(market, request)
     team = _team(request.team, config)
     account = account_of(config, market)
-    begin = build_feed(config, market, account, window)
+    begin = _recorded_data(config, market, account, window)
     run = new_run_id(PAPER)
     folder = runs / run
     observer.started(RunStart(run, folder, config, market, account, window))
@@ -125,7 +127,7 @@ def resume_paper(
         release(folder, released)
         history = history_from_json(start["history"])
         window = _window(market, history, start)
-        begin = build_feed(config, market, account, window)
+        begin = _recorded_data(config, market, account, window)
         observer.started(RunStart(run, folder, config, market, account, window))
         journal = Journal(opened, run, len(entries))
         with _recorded(opened, replace(record, status="running", finished_at=None, message=None)) as outcomes:
@@ -279,6 +281,27 @@ def _stored(
     market = load_market(config.market, config.costs)
     team = _team(str(record.config["team"]), config)
     return record, config, team, market, account_of(config, market), entries[0].document, entries
+
+
+@dataclass(frozen=True)
+class _FeedStart:
+    """A feed that is not opened yet, and the bars known before its first one."""
+
+    feed: Feed
+    history: Market
+
+
+def _recorded_data(config: Config, market: Market, account: Account, window: Window) -> _FeedStart:
+    """The recorded bars of `market` from the close of the window's first bar to its last one.
+
+    Raises `DataError` where there are none.
+    """
+    first = max(0, window.start + 1 - config.paper.history_bars)
+    begin = int(market.open_time[window.start]) + market.interval
+    speed = config.paper.speed or math.inf
+    recorded = part_of(market, first, window.stop + 1, market.kinds)
+    feed = RecordedFeed(recorded, account.venue, begin, speed)
+    return _FeedStart(feed, part_of(market, first, window.start + 1, feed.kinds))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 from backend.decisions.tree import ConversationNode, DecisionTree
 from backend.reporting.labels import number_text
-from cryptosentinel.agents.joint import Answers, Consultation
+from cryptosentinel.agents.joint import Consultation, JointAnswers
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
 from cryptosentinel.agents.market_analyst import Forecast
 from cryptosentinel.agents.registry import SUB_AGENTS, answers, role_title
@@ -138,7 +138,7 @@ def _sentence(call: ToolCall | MalformedCall, content: str, names: dict[str, str
         return "\n".join(_question(consult, one, names) for consult, one in questions)
     if isinstance(arguments, AskSeveral):
         return "\n".join(_question(f"consult_{one.ask}", one, names) for one in arguments.questions)
-    if isinstance(arguments, Answers):
+    if isinstance(arguments, JointAnswers):
         return "\n".join(
             f"{_name(one.symbol, names)}: {_said(one)}" for one in arguments.answers if _said(one) is not None
         )

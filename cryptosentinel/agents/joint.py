@@ -7,6 +7,7 @@ consultation's question and answer are read with `answers_of`, whichever form th
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -28,9 +29,9 @@ CONSULT_ON_COINS, CONSULT_ON_POSITIONS = "consult_on_coins", "consult_on_positio
 class Several(Arguments):
     """Something about each of several coins, none of which is named twice."""
 
+    @abstractmethod
     def coins(self) -> list[str]:
         """The coins, as they are named in the call."""
-        raise NotImplementedError
 
     @model_validator(mode="after")
     def _one_each(self) -> Several:
@@ -54,9 +55,9 @@ class Consultation(Several):
             raise ValueError("a role is asked twice")
         return self
 
+    @abstractmethod
     def questions(self) -> list[Question]:
         """The questions about one coin each."""
-        raise NotImplementedError
 
 
 class AskAboutCoins(Consultation):
@@ -83,7 +84,7 @@ class AskAboutPositions(Consultation):
         return list(self.positions)
 
 
-class Answers(Several):
+class JointAnswers(Several):
     """A role's answer about each coin that it was asked about; `joint` makes the type of a role."""
 
     answers: list[Any] = Field(min_length=1, max_length=MOST_POSITIONS)
@@ -107,7 +108,7 @@ def consultations(sub_agents: Sequence[SubAgent]) -> list[Tool]:
     for name, description, about_one_coin, base in kinds:
         keys = tuple(role.key for role in sub_agents if role.consult.arguments is about_one_coin)
         if keys:
-            who: Any = list[Literal[keys]]  # type: ignore[valid-type]
+            who: Any = list[Literal[keys]]  # type: ignore[valid-type]  # the names are those of a team
             tools.append(Tool(name, description, create_model(base.__name__, __base__=base, ask=(who, _ASK))))
     return tools
 
@@ -125,7 +126,7 @@ def joint(role: SubAgent) -> SubAgent:
     kind = role.core or role.answer.arguments
     of_one = create_model(f"{kind.__name__}About", __base__=(kind, _About))
     every: Any = (list[of_one], Field(min_length=1, max_length=MOST_POSITIONS))
-    answer = create_model(f"{kind.__name__}Each", __base__=Answers, answers=every)
+    answer = create_model(f"{kind.__name__}Each", __base__=JointAnswers, answers=every)
 
     def brief(context: ToolContext) -> str:
         note = role.note

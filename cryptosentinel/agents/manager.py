@@ -26,7 +26,7 @@ BOOK_TOOLS = (
     Tool("get_correlations", "How the coins move together, and shares of equal risk.", NoArguments, correlations),
     WHAT_IF_BOOK,
 )
-LIMITS = Tool("get_limits", "The account, the guard's limits, and the room they leave.", NoArguments, limits)
+_LIMITS = Tool("get_limits", "The account, the guard's limits, and the room they leave.", NoArguments, limits)
 
 
 class AskAnalyst(Arguments):
@@ -187,7 +187,7 @@ def role_over(
     before = ["Ask your analysts what you need"] if sub_agents else []
     before += ["look up what nobody is there for" if sub_agents else "Look up what you need"] if own else []
     book: tuple[Tool, ...] = BOOK_TOOLS if portfolio else ()
-    known = LIMITS
+    known = _LIMITS
     if joint:  # what the brief does not say already, correlations included
         book, known = (WHAT_IF_BOOK,), Tool("get_book", "What holds for the whole book.", NoArguments, whole_book)
     whole = "You decide on the whole portfolio at once, in fractions of the equity. " if portfolio else ""

@@ -17,11 +17,11 @@ from cryptosentinel.llm.chat_format import ChatFormat, ThoughtFormat
 from cryptosentinel.llm.engine import Completion, Request
 from cryptosentinel.llm.grammar import restrict
 
-Phase = Literal["opening", "thought", "closing", "answer"]
+TurnPhase = Literal["opening", "thought", "closing", "answer"]
 
 
 @dataclass
-class Turn:
+class TurnState:
     """What a request has been answered so far. `begin` gives the grammar of its answer, behind a thought's end with
     True; None where it is not constrained. `is_blank` tells which tokens are white space alone."""
 
@@ -36,7 +36,7 @@ class Turn:
     thought: int = 0
     forced: int = 0
     finished: bool = False
-    phase: Phase = "answer"
+    phase: TurnPhase = "answer"
 
     def __post_init__(self) -> None:
         if self.request.sampling.thinking_tokens == 0:
@@ -151,7 +151,7 @@ class Turn:
         self.matcher = None if self.begin is None else self.begin(led)
 
 
-def turn_of(request: Request, codec: ChatFormat, begin: Callable[[Request, str], LLMatcher] | None = None) -> Turn:
+def turn_of(request: Request, codec: ChatFormat, begin: Callable[[Request, str], LLMatcher] | None = None) -> TurnState:
     """The turn of a request at its beginning. `begin` makes a grammar of its tools and what leads to a call; None for
     an engine that constrains elsewhere."""
     thoughts = codec.thoughts
@@ -163,10 +163,12 @@ def turn_of(request: Request, codec: ChatFormat, begin: Callable[[Request, str],
     def is_blank(token: int) -> bool:
         return not codec.decode([token]).strip()
 
-    return Turn(request, codec.ends, thoughts, grammar if begin and request.sampling.constrained else None, is_blank)
+    return TurnState(
+        request, codec.ends, thoughts, grammar if begin and request.sampling.constrained else None, is_blank
+    )
 
 
-def choices(logits: torch.Tensor, turns: Sequence[Turn]) -> torch.Tensor:
+def choices(logits: torch.Tensor, turns: Sequence[TurnState]) -> torch.Tensor:
     """`logits` (B, V) with -inf where a row's turn forbids the token."""
     if all(turn.is_free for turn in turns):
         return logits

@@ -24,7 +24,7 @@ NAMESPACE = "cryptosentinel"
 DATABASE = "main"
 _READER = "gateway_reader"
 # The longest seen: some 25 s, of 845 MB whose tables were merged meanwhile on a busy machine.
-OPENING_SECONDS = 300.0
+ENGINE_OPENING_SECONDS = 300.0
 
 # A forked child has none of the engine's threads. To drop an engine of its parent there would wait for them for ever,
 # and Python drops whatever it finds to be garbage: so all that the parent had stays.
@@ -122,8 +122,8 @@ class EngineStuck(RuntimeError):
 
 
 def _opened(url: str) -> SyncEmbeddedDB:
-    """A database of the engine, opened in a thread that is given up after `OPENING_SECONDS`: once, of thousands, an
-    opening did not return (surrealdb-embedded 3.0.0b10; the cause is not known). Raises RuntimeError."""
+    """A database of the engine, opened in a thread that is given up after `ENGINE_OPENING_SECONDS`: once, of thousands,
+    an opening did not return (surrealdb-embedded 3.0.0b10; the cause is not known). Raises RuntimeError."""
     database, ended = SyncEmbeddedDB(url), threading.Event()
     failures: list[Exception] = []
 
@@ -136,8 +136,8 @@ def _opened(url: str) -> SyncEmbeddedDB:
             ended.set()
 
     threading.Thread(target=connect, name="opening the store", daemon=True).start()
-    if not ended.wait(OPENING_SECONDS):
-        raise EngineStuck(f"the database engine has not opened it for {OPENING_SECONDS:g} seconds")
+    if not ended.wait(ENGINE_OPENING_SECONDS):
+        raise EngineStuck(f"the database engine has not opened it for {ENGINE_OPENING_SECONDS:g} seconds")
     if failures:
         raise failures[0]
     return database

@@ -66,7 +66,7 @@ class RolloutSettings:
     max_leverage: float
     limits: GuardLimits
     outcome_scale: float
-    train_thoughts: bool = True
+    train_thoughts: bool
 
     def scorer(self, query: Query) -> RolloutScorer:
         """Who scores what is said and done about a query."""

@@ -83,6 +83,8 @@ class RolloutScorer:
         coins that it was asked about together it is the mean, to which a coin without an answer adds 0."""
         if transcript.answer is None:
             return None
+        if transcript.role not in ROLES:
+            raise ValueError(f"no expert score is defined for the role {transcript.role!r}")
         scores = [
             0.0 if answer is None else self._score(transcript.role, asked, answer)
             for asked, answer in answers_of(ROLES[transcript.role], transcript.brief, transcript.answer)

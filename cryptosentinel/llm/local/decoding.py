@@ -10,7 +10,7 @@ import torch
 from cryptosentinel.llm.engine import Completion
 from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
 from cryptosentinel.llm.local.sampling import sample, uniforms
-from cryptosentinel.llm.turn import Turn, choices
+from cryptosentinel.llm.turn import TurnState, choices
 
 _FIRST_SLOTS = 1024  # of a cache, for what is sampled; few thoughts take all that they may
 
@@ -28,12 +28,12 @@ class _Row:
     """A turn in the making, and its place in the answer."""
 
     index: int
-    turn: Turn
+    turn: TurnState
 
 
 def decode(
     model: LlamaDecoder,
-    turns: Sequence[Turn],
+    turns: Sequence[TurnState],
     prompts: Sequence[Prompt],
     on_finish: Callable[[tuple[int, ...], KVCache], None],
 ) -> list[Completion]:

@@ -21,7 +21,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from cryptosentinel.llm.architecture import causal_class, parameter_shapes, positions_of, same_shapes, tied_names
 from cryptosentinel.llm.engine import Completion
 from cryptosentinel.llm.local.sampling import sample, uniforms
-from cryptosentinel.llm.turn import Turn, choices
+from cryptosentinel.llm.turn import TurnState, choices
 from simulator.errors import UserError
 
 
@@ -72,7 +72,7 @@ class LibraryDecoder:
         for weight in self._state.values():
             yield weight.untyped_storage().data_ptr(), weight.untyped_storage().nbytes()
 
-    def decode(self, turns: Sequence[Turn]) -> list[Completion]:
+    def decode(self, turns: Sequence[TurnState]) -> list[Completion]:
         """Continue the request of every turn until the turn is done."""
         whole = self._state | {name: self._state[first] for name, first in self._tied.items()}
         self._model.load_state_dict(whole, assign=True)
@@ -82,7 +82,7 @@ class LibraryDecoder:
             self._continue([turn for turn in turns if length is None or len(turn.request.ids) == length])
         return [turn.completion() for turn in turns]
 
-    def _continue(self, turns: Sequence[Turn]) -> None:
+    def _continue(self, turns: Sequence[TurnState]) -> None:
         requests = [turn.request for turn in turns]
         longest = max(len(request.ids) for request in requests)
         steps = max(request.sampling.room for request in requests)
@@ -107,7 +107,7 @@ class _Chooser:
     """What `generate` asks for the next token: it samples as `decoding.decode` does, writes down what it sampled, and
     leaves the library no other choice."""
 
-    turns: Sequence[Turn]
+    turns: Sequence[TurnState]
     steps: int
     device: torch.device
 

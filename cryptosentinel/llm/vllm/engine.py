@@ -26,7 +26,7 @@ from typing import Any
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, failed_completion
 from cryptosentinel.llm.grammar import grammar
-from cryptosentinel.llm.turn import Turn, turn_of
+from cryptosentinel.llm.turn import TurnState, turn_of
 from cryptosentinel.llm.vllm.adapters import Adapters
 from cryptosentinel.llm.vllm.client import KEY_VARIABLE, Refused, Unanswered, VllmClient
 from cryptosentinel.llm.vllm.probe import PLAIN_SAMPLING, check_server
@@ -215,7 +215,7 @@ class VllmEngine:
         usage = Usage(len(request.ids), cached or 0, len(turn.ids), time.perf_counter() - began, turn.thought)
         return replace(turn.completion(), usage=usage)
 
-    def _part(self, turn: Turn, prompt: tuple[int, ...]) -> dict[str, Any]:
+    def _part(self, turn: TurnState, prompt: tuple[int, ...]) -> dict[str, Any]:
         """What the request for the next part of a turn says otherwise than that for the whole."""
         thoughts, request = turn.thoughts, turn.request
         assert thoughts is not None

@@ -508,7 +508,7 @@ def test_an_opening_that_does_not_return_is_given_up(tmp_path: Path, monkeypatch
             release.wait(60)
 
     monkeypatch.setattr(engine, "SyncEmbeddedDB", Stuck)
-    monkeypatch.setattr(engine, "OPENING_SECONDS", 0.05)
+    monkeypatch.setattr(engine, "ENGINE_OPENING_SECONDS", 0.05)
     with pytest.raises(StoreError, match=r"has not opened it for 0\.05 seconds; nothing is lost: end this program"):
         Store.open(tmp_path)
     release.set()

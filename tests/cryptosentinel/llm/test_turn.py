@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from cryptosentinel.llm.chat_format import ThoughtFormat
 from cryptosentinel.llm.engine import Request, Sampling
-from cryptosentinel.llm.turn import Turn
+from cryptosentinel.llm.turn import TurnState
 
 OPEN, MORE, CLOSE, END, BLANK, WORD = range(6)
 
@@ -27,7 +27,7 @@ def test_thought_and_answer_have_their_own_room(
     thoughts: ThoughtFormat, budget: int, room: int, data: st.DataObject
 ) -> None:
     request = Request("manager", (1,), Sampling(max_tokens=room, thinking_tokens=budget), 0)
-    turn = Turn(request, {END}, thoughts, None, lambda token: token == BLANK)
+    turn = TurnState(request, {END}, thoughts, None, lambda token: token == BLANK)
     drawn = 0
     while not turn.done:
         forced = turn.next_forced
@@ -53,7 +53,7 @@ def test_thought_and_answer_have_their_own_room(
 
 def test_without_a_budget_all_is_the_answer() -> None:
     thoughts = ThoughtFormat((OPEN,), CLOSE, True, (CLOSE,), "", True)
-    turn = Turn(Request("manager", (1,), Sampling(max_tokens=3), 0), {END}, thoughts, None, lambda _: False)
+    turn = TurnState(Request("manager", (1,), Sampling(max_tokens=3), 0), {END}, thoughts, None, lambda _: False)
     for token in (OPEN, CLOSE, WORD):
         turn.take(token, -0.5)
     assert turn.done and turn.completion().thought == 0 and turn.completion().ids == (OPEN, CLOSE, WORD)

@@ -32,7 +32,7 @@ from tests.standard_limits import guard_limits
 from tests.standard_settings import standard_credit
 from tests.team_scenes import standard_team
 
-SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits(), 1.0)
+SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits(), 1.0, True)
 POOL = QueryPool(small_market(), *TRAIN, HORIZON)
 
 

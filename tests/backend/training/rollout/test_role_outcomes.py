@@ -79,7 +79,7 @@ def test_without_interaction_both_are_what_the_role_adds(game: Game, worth: list
     assert difference_rewards(game.__getitem__, ROLES) == {one: game[whole] - game[whole - {one}] for one in ROLES}
 
 
-SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits(max_exposure=0.9), 1.0)
+SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits(max_exposure=0.9), 1.0, True)
 
 
 def _manager(messages: ChatMessages, seed: int) -> str:

@@ -121,10 +121,11 @@ def test_turns_in_another_order_are_refused(roles: list[str]) -> None:
 
 
 TURN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+ASKED = TURN + "{% if add_generation_prompt %}<|assistant|>{% endif %}{# <think> </think> #}"
 BEGUN = TURN + "{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}{# </think> #}"
 THINKERS = {
     "kept": make_byte_codec(think=True),
-    "dropped": chat_format(tokenizer_for(TURN + "{# <|assistant|> <think> </think> #}"), Path(), think=True),
+    "dropped": chat_format(tokenizer_for(ASKED), Path(), think=True),
     "begun, dropped": chat_format(tokenizer_for(BEGUN), Path(), think=True),
 }
 
