@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 from backend.builders.engines import LoadedEngine, load_engine, served_engine
+from backend.config.engine import EngineConfig
 from backend.config.schema import Config, TeamConfig
 from backend.models.manifest import base_of_team, read_manifest
 from backend.policies.adapter_shapes import largest_rank
@@ -97,14 +100,21 @@ def scripted_team(config: TeamConfig) -> LoadedTeam:
 
 
 def model_team(
-    name: str, policies: RolePolicies, codec: ChatFormat, config: TeamConfig, temperature: float
+    name: str,
+    policies: RolePolicies,
+    codec: ChatFormat,
+    config: TeamConfig,
+    temperature: float,
+    engine: EngineConfig,
 ) -> LoadedTeam:
-    """A team that uses the current weights of the policies, on our own decoder."""
-    engine = LocalEngine(codec, policies.base_config, {}, device=policies.hardware.device)
+    """A team that uses the current weights of the policies, on our own decoder: in float32, unless `engine.precision`
+    asks for bfloat16."""
+    dtype = torch.bfloat16 if engine.precision == "bfloat16" else torch.float32
+    decoder = LocalEngine(codec, policies.base_config, {}, device=policies.hardware.device, dtype=dtype)
     for role in policies.roles:
-        engine.set_weights(role, policies.merged_state(role), policies.version(role))
+        decoder.set_weights(role, policies.merged_state(role), policies.version(role))
     settings = team_settings(config, temperature, context_tokens=positions_of(policies.base_config))
-    return LoadedTeam(name, Team(codec, engine.policy_version, settings), engine)
+    return LoadedTeam(name, Team(codec, decoder.policy_version, settings), decoder)
 
 
 def team_over(name: str, loaded: LoadedEngine, config: TeamConfig, temperature: float) -> LoadedTeam:
@@ -196,4 +206,5 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str 
     if weights is not None:
         load_versions(policies, folder / weights)
     settings = with_prompts_for(trained_with.team.model_copy(update={"memory": config.memory}), policies_base)
-    return model_team(_label(folder, trained), policies, codec, settings, trained_with.training.temperature)
+    temperature = trained_with.training.temperature
+    return model_team(_label(folder, trained), policies, codec, settings, temperature, trained_with.engine)

@@ -80,7 +80,8 @@ class EngineConfig(Section):
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="local: numbers of `model`; auto: bfloat16 on a GPU, float32 on a CPU, which is slower in it",
+        description="local: numbers of what answers; auto: `model` bfloat16 on a GPU, float32 on a CPU; a team that "
+        "is trained float32",
     )
     python: str = Field("", description="vllm: the Python that has vLLM, to start a server with; empty: this one")
     gpu_share: float = Field(

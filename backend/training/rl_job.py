@@ -101,7 +101,7 @@ def training_parts(
         served = served_engine(config.engine, base, largest_rank(training), think=think)
         loaded = team_over(run, served, working, training.temperature)
     else:
-        loaded = model_team(run, policies, codec, working, training.temperature)
+        loaded = model_team(run, policies, codec, working, training.temperature, config.engine)
     settings = RolloutSettings(
         rollouts_per_query=training.rollouts_per_query,
         scenario_paths=training.scenario_paths,

@@ -8,6 +8,7 @@ A run is a folder, and everything in it is written whole or not at all: the same
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor
@@ -22,7 +25,7 @@ from torch import Tensor
 from backend.builders.market import costs_of, limits_of, split
 from backend.builders.teams import LoadedTeam, model_team, scripted_team, with_prompts_for
 from backend.config.load import config_from_dict
-from backend.config.schema import Config, ConfigError
+from backend.config.schema import LEAST_ANSWER, Config, ConfigError
 from backend.evaluation.compare import ReportProgress
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.policies.adapters import save_versions
@@ -52,7 +55,7 @@ from backend.training.start import NANO, begin
 from cryptosentinel.agents.registry import ROLES, STANDARD
 from cryptosentinel.llm.architecture import positions_of
 from cryptosentinel.llm.chat_format import ChatFormat
-from cryptosentinel.team import derive_seed
+from cryptosentinel.team import TOKENS_PER_COIN, derive_seed
 from simulator.documents import read_document
 from simulator.errors import DataError, RunFailed, UserError
 from simulator.files import write_whole
@@ -242,9 +245,8 @@ def _train_role(
     A role without rows keeps the base's answers.
     """
     rows = read_rows(folder / DATA, role)
-    thoughts = config.training.train_thoughts
-    learnt = _examples([row for row in rows if row.split == TRAIN], policies, codec, thoughts)
-    kept_back = _examples([row for row in rows if row.split == VALIDATION][:LOSS_ROWS], policies, codec, thoughts)
+    learnt = _examples(config, [row for row in rows if row.split == TRAIN], policies, codec)
+    kept_back = _examples(config, [row for row in rows if row.split == VALIDATION][:LOSS_ROWS], policies, codec)
     before = _imitation_loss(policies, role, kept_back)
     if learnt:
         _fit(config, folder, role, policies, learnt, report)
@@ -268,6 +270,7 @@ def _fit(
             warmup_steps=min(20, settings.steps // 5 + 1),
             weight_decay=0.0,  # it would pull an adapter to the base, which is not its prior
             seed=derive_seed(settings.seed, "sft", role),
+            mixed=True,
         ),
     )
     data = read_data_manifest(folder / DATA)["sha256"][f"{role}.parquet"]
@@ -296,15 +299,32 @@ def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _examples(rows: Sequence[SftRow], policies: RolePolicies, codec: ChatFormat, train_thoughts: bool) -> list[Example]:
-    """The rows as ids and masks. Raises `UserError` for a conversation that the model has no positions for."""
+def _examples(config: Config, rows: Sequence[SftRow], policies: RolePolicies, codec: ChatFormat) -> list[Example]:
+    """The rows as ids and masks. Raises `UserError` for a conversation that the model has no positions for, or with an
+    answer that `team.max_tokens` would cut off when the role gives it."""
+    thoughts = config.training.train_thoughts
     examples = [
-        example for row in rows for example in encode(codec, row.messages, row.schemas(), train_thoughts=train_thoughts)
+        example for row in rows for example in encode(codec, row.messages, row.schemas(), train_thoughts=thoughts)
     ]
     longest, limit = max((len(ids) for ids, _ in examples), default=0), positions_of(policies.base_config)
     if longest > limit:
         raise UserError(f"a conversation of {rows[0].role} has {longest} tokens, but the base has {limit} positions")
+    answer = max((_longest_answer(mask) for _, mask in examples), default=0)
+    room = config.team.answer_tokens(config.team.prompts == "full") + config.team.thinking_tokens
+    if config.team.portfolio:
+        room += TOKENS_PER_COIN * (config.coins_of_a_decision() - 1)
+    if answer > room:
+        raise UserError(
+            f"an answer of {rows[0].role} has {answer} tokens of this model, and would be cut off after {room}: set "
+            f"team.max_tokens = {LEAST_ANSWER * math.ceil(1.25 * answer / LEAST_ANSWER)}, in a new folder"
+        )
     return examples
+
+
+def _longest_answer(mask: npt.NDArray[np.bool_]) -> int:
+    """Tokens of the longest turn in a loss mask (L,)."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    return int((edges[1::2] - edges[::2]).max())
 
 
 def _imitation_loss(policies: RolePolicies, role: str, examples: Sequence[Example]) -> float | None:
@@ -342,9 +362,9 @@ def _scores(
     # Made one after the other, since each keeps a merged copy of the base for every role.
     teams: dict[str, Callable[[], LoadedTeam]] = {
         "before": lambda: model_team(
-            "before", role_policies(base, config.training)[0], codec, config.team, temperature
+            "before", role_policies(base, config.training)[0], codec, config.team, temperature, config.engine
         ),
-        "after": lambda: model_team("after", policies, codec, config.team, temperature),
+        "after": lambda: model_team("after", policies, codec, config.team, temperature, config.engine),
         "scripted": lambda: scripted_team(config.team),
     }
     asked = replace(_rollouts(config), rollouts_per_query=settings.score_samples)

@@ -16,8 +16,8 @@ takes 4 bytes each. With bfloat16 the inputs of norms, which compute in float32,
 full 4 H + Q + K) and the others 2, but in `full` each linear layer keeps its input for itself, 3 H more; and there is
 a bfloat16 copy of what is trained. Gradient checkpointing keeps N H a block, and one block in full while it is computed
 again. The logits of a micro-batch's S sampled tokens stand S V times 4 bytes, in `LOGIT_COPIES` at once: logits,
-log-probs, and the two products of the entropy. The KV cache has 2 K numbers a token and block, float32 in the engine of
-this process. NF4 takes `NF4_BITS` for a number of the blocks' linear layers.
+log-probs, and the two products of the entropy. The KV cache has 2 K numbers a token and block, in the numbers of the
+engine of this process. NF4 takes `NF4_BITS` for a number of the blocks' linear layers.
 
 Phases follow one another, so the most is what is always held and the largest phase. On the CPU, blocks below 32 MiB
 come from the C library's heap, which keeps what is freed between blocks that are not. `HEAP_SLACK` times the
@@ -46,7 +46,7 @@ from simulator.errors import UserError
 
 Phase = Literal["always", "loading", "rollouts", "updates", "publishing"]
 GIB = 2**30
-FLOAT = 4  # bytes; what is trained, and what the engine of this process computes, is float32
+FLOAT = 4  # bytes; what is trained is float32, and so is what the engine of this process computes, unless it is asked
 LOGIT_COPIES = 4
 MOMENTS = {"adamw": 2, "sgd": 1, "adafactor": 0}  # a row and a column of a matrix are next to nothing
 ENTROPY_COPIES = 6  # with a gradient through the entropy
@@ -72,6 +72,7 @@ class MemoryPlan:
     rank              of the largest adapter; all are counted with it, on all linear layers
     precision         of the frozen base and of matrix products
     quantization      of the base's linear layers
+    answering         precision of the engine of this process
     micro_tokens      padded tokens of a micro-batch, N
     micro_sampled     sampled ones among them, S
     rows, context     conversations that are decoded at once, and tokens of the longest
@@ -89,6 +90,7 @@ class MemoryPlan:
     precision: Precision = "float32"
     quantization: Quantisation = "none"
     engine: Literal["local", "vllm"] = "local"
+    answering: Precision = "float32"
     micro_tokens: int = 8192
     micro_sampled: int = 4096
     rows: int = DECODE_ROWS
@@ -104,6 +106,11 @@ class MemoryPlan:
     def number(self) -> int:
         """Bytes of a number where matrix products are done."""
         return FLOAT if self.precision == "float32" else FLOAT // 2
+
+    @property
+    def answered(self) -> int:
+        """Bytes of a number in the engine of this process."""
+        return FLOAT if self.answering == "float32" else FLOAT // 2
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,8 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
     longest; it is bound by `engine.context_tokens` and the model's positions."""
     training = config.training
     coins = config.coins_of_a_decision()
-    answer = config.team.answer_tokens(full=bool(training.base_model)) + TOKENS_PER_COIN * (coins - 1)
+    full = config.team.prompts == "full" or (config.team.prompts == "auto" and bool(training.base_model))
+    answer = config.team.answer_tokens(full) + TOKENS_PER_COIN * (coins - 1)
     turn = answer + config.team.thinking_tokens + RESULT_TOKENS * coins
     bounds = [PROMPT_TOKENS + TURNS * turn, shape.positions, config.engine.context_tokens]
     context = min(bound for bound in bounds if bound)
@@ -162,6 +170,7 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
         quantization=training.quantization,
         checkpointing=training.gradient_checkpointing,
         engine="vllm" if served else "local",
+        answering="bfloat16" if config.engine.precision == "bfloat16" else "float32",
         micro_tokens=micro,
         micro_sampled=round(micro * TURNS * answer / (PROMPT_TOKENS + TURNS * turn)),
         rows=min(side_by_side, training.queries_per_step * training.rollouts_per_query),
@@ -250,15 +259,15 @@ def _in_process(shape: Shape, plan: MemoryPlan) -> list[Need]:
     copied = shape.parameters - shape.body
     if plan.device == "cpu" and shape.tied and copies_head(shape.embedding):
         copied += shape.embedding
-    cache = 2 * shape.keys * shape.layers * plan.rows * plan.context * FLOAT
+    cache = 2 * shape.keys * shape.layers * plan.rows * plan.context * plan.answered
     read = min(PREFILL_TOKENS, plan.rows * plan.context)
     prefill = read * (4 * shape.intermediate + 4 * shape.hidden + 2 * shape.queries) * FLOAT
     # A tied head is copied beside its embedding while a role is merged.
     merged = shape.body + 2 * shape.embedding
     return [
-        Need("engine: embedding and head", "always", copied * FLOAT),
+        Need("engine: embedding and head", "always", copied * plan.answered),
         Need("engine: rotations of all positions", "always", shape.positions * shape.head_dim * FLOAT),
-        Need("engine: merged blocks of the roles", "always", plan.roles * shape.body * FLOAT),
+        Need("engine: merged blocks of the roles", "always", plan.roles * shape.body * plan.answered),
         Need("engine: prefix caches", "rollouts", plan.roles * min(PREFIX_CACHE, TURNS * cache)),
         Need("engine: KV cache, prompts and rows", "rollouts", 2 * cache),
         Need("engine: reading prompts", "rollouts", prefill),

@@ -81,7 +81,7 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
                 )
                 sources.append(Source(wavering, rollouts - 1))
         elif name == WARM_START:
-            loaded = model_team(WARM_START, policies, codec, config.team, config.training.temperature)
+            loaded = model_team(WARM_START, policies, codec, config.team, config.training.temperature, config.engine)
             sources.append(Source(loaded, rollouts))
         else:
             loaded = load_team(name, config.team, base=config.training.base_model)

@@ -24,7 +24,11 @@ _MAX_GRAD_NORM = 1.0
 
 @dataclass(frozen=True)
 class SftSettings:
-    """AdamW; the learning rate warms up linearly, then falls to a tenth along a cosine."""
+    """AdamW; the learning rate warms up linearly, then falls to a tenth along a cosine.
+
+    With `mixed` a batch holds examples as they come; else those of about one length, with little padding. Length often
+    says what was decided: over few steps, batches of one length teach each decision by turns, and the last ones win.
+    """
 
     steps: int
     batch_tokens: int  # padded
@@ -32,6 +36,7 @@ class SftSettings:
     warmup_steps: int
     weight_decay: float
     seed: int
+    mixed: bool = False
 
 
 class SupervisedTrainer:
@@ -104,7 +109,8 @@ class SupervisedTrainer:
 
     def _new_batches(self) -> Iterator[list[int]]:
         lengths = [len(ids) for ids, _ in self._examples]
-        return _batches(lengths, self.settings.batch_tokens, np.random.default_rng(self.settings.seed))
+        cut = _mixed_batches if self.settings.mixed else _batches
+        return cut(lengths, self.settings.batch_tokens, np.random.default_rng(self.settings.seed))
 
 
 def warm_start(
@@ -155,6 +161,20 @@ def _batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) -> I
                 cut[-1].append(example)
             for number in rng.permutation(len(cut)):
                 yield cut[number]
+
+
+def _mixed_batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) -> Iterator[list[int]]:
+    """The same in the order of a shuffle, whatever the lengths."""
+    while True:
+        batch: list[int] = []
+        longest = 0
+        for example in rng.permutation(len(lengths)).tolist():
+            longest = max(longest, lengths[example])
+            if batch and (len(batch) + 1) * longest > budget:
+                yield batch
+                batch, longest = [], lengths[example]
+            batch.append(example)
+        yield batch
 
 
 def pad_examples(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:

@@ -349,3 +349,18 @@ def test_the_architecture_is_the_folders_the_names_or_nanos(tmp_path: Path) -> N
         architecture_of(TrainingConfig(base_model="models/Other-3B"), nano)
     with pytest.raises(UserError, match="there are Qwen3-0"):
         qwen3_config("Qwen3-3B")
+
+
+def test_an_engine_in_bfloat16_and_short_prompts_take_less() -> None:
+    named = ["training.base_model=somewhere", "team.max_tokens=0"]
+    config = load_config("smollm2", named)
+    shape = Shape.of(architecture_of(load_config("demo").training, config.nano))
+    asked = plan_of(config, shape)
+    whole = replace(asked, answering="float32")
+    halves, wholes = (
+        [need.size for need in estimate(shape, plan).needs if need.part.startswith("engine: merged blocks")]
+        for plan in (asked, whole)
+    )
+    assert asked.answering == "bfloat16" and [2 * size for size in halves] == wholes
+    longer = plan_of(load_config("smollm2", [*named, "team.prompts=full"]), shape)
+    assert asked.context < longer.context, "an answer is as long as its prompts say, whatever the base"

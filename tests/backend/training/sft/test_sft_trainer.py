@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from backend.training.sft.sft_trainer import (
     SftSettings,
     SupervisedTrainer,
     _batches,
+    _mixed_batches,
     learning_rate,
     warm_start,
 )
@@ -77,9 +79,19 @@ def test_the_same_seed_gives_the_same_weights(tiny: Qwen3ForCausalLM) -> None:
 
 
 @settings(max_examples=50)
-@given(st.lists(st.integers(2, 30), min_size=1, max_size=200), st.integers(20, 90), st.integers(0, 99))
-def test_every_example_is_seen_once_before_any_is_seen_again(lengths: list[int], budget: int, seed: int) -> None:
-    batches = _batches(lengths, budget, np.random.default_rng(seed))
+@given(
+    st.sampled_from([_batches, _mixed_batches]),
+    st.lists(st.integers(2, 30), min_size=1, max_size=200),
+    st.integers(20, 90),
+    st.integers(0, 99),
+)
+def test_every_example_is_seen_once_before_any_is_seen_again(
+    cut: Callable[[list[int], int, np.random.Generator], Iterator[list[int]]],
+    lengths: list[int],
+    budget: int,
+    seed: int,
+) -> None:
+    batches = cut(lengths, budget, np.random.default_rng(seed))
     for _ in range(2):
         left = set(range(len(lengths)))
         while left:
@@ -87,6 +99,17 @@ def test_every_example_is_seen_once_before_any_is_seen_again(lengths: list[int],
             assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= budget
             assert batch and set(batch) <= left
             left -= set(batch)
+
+
+def test_conversations_of_one_length_do_not_come_by_themselves() -> None:
+    """A manager that holds says it in half the tokens: learnt by turns, the last batches decide what it does."""
+    lengths = [170] * 68 + [339] * 172
+    alike = []
+    for cut in (_batches, _mixed_batches):
+        batches = cut(lengths, 2048, np.random.default_rng(5))
+        drawn = [{lengths[example] for example in next(batches)} for _ in range(30)]
+        alike.append(float(np.mean([len(kinds) == 1 for kinds in drawn])))
+    assert alike[0] > 0.9 > 0.3 > alike[1]
 
 
 def test_the_rate_warms_up_and_falls_to_a_tenth() -> None:

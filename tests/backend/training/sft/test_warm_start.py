@@ -48,7 +48,7 @@ def test_the_warm_start_teaches_the_format(nano: Path, tmp_path: Path) -> None:
 
     def valid(base: Path) -> float:
         policies, codec = role_policies(base, TrainingConfig(lora_rank=2))
-        loaded = model_team("x", policies, codec, config.team, 1.0)
+        loaded = model_team("x", policies, codec, config.team, 1.0, config.engine)
         queries = QueryPool(small_market(), *VALIDATION, HORIZON).draw(1, 0, 6, easy=False)
         return validate(loaded.team, loaded.engine, queries, rollout_settings(config), 1).valid["manager"]
 

@@ -1,0 +1,264 @@
+"""A real language model, specialised: `make bench ONLY=learning.smollm2`.
+
+SmolLM2-135M-Instruct with a LoRA adapter a role, by the preset `smollm2`: imitation of the scripted team (`sft`), then
+M-GRPO. It takes two hours on two cores, goes on where it was interrupted (`runs/smollm2/`) and runs only when it is
+named. The folder of the model is named by CRYPTOSENTINEL_SMOLLM2 (`python -m scripts.smollm2 FOLDER` makes it); without
+it there is no row.
+
+`learning.smollm2.calls.*`: the share of valid first calls over 400 turns, 100 of each role, of the model as it is
+(full prompts, which list the tools), unconstrained and constrained to the tools' grammar, and after `sft` (short
+prompts). A call is valid if the conversation goes on with it.
+
+`learning.smollm2.reward`: the manager's reward R_M (0.1 format, 0.9 outcome, 0 where the format is invalid), after
+M-GRPO less before, on states of a market of another seed, sampled as in training with seeds of its own. The interval is
+a bootstrap over states, paired: both teams decide on the same ones. Beside it are the scripted team and holding what is
+held.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backend.builders.market import costs_of, limits_of, load_market
+from backend.builders.teams import PROMPTED, LoadedTeam, configured_team, load_team, scripted_team
+from backend.config.load import load_config
+from backend.config.schema import Config
+from backend.evaluation.bootstrap import mean_interval
+from backend.models.manifest import MANIFEST
+from backend.runs.requests import SftRequest, TrainRequest
+from backend.runs.train import fine_tune_roles, train_team
+from backend.training.algorithm.rewards import main_reward
+from backend.training.curriculum.queries import Query, gross_limit, pools_of
+from backend.training.rollout.collect import RolloutSettings, collect
+from benchmarks.run import Result
+from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst
+from cryptosentinel.guard.guard import Guard
+from cryptosentinel.llm.engine import Request
+from cryptosentinel.team import AgentTask
+from simulator.market.market import Market
+
+BY_NAME_ONLY = True  # it takes two hours
+SMOLLM2 = "CRYPTOSENTINEL_SMOLLM2"
+PRESET = "smollm2"
+FOLDER = Path("runs/smollm2")
+OTHER_SEED = 1001  # of the market, the states and the sampling that the training has not seen
+TURNS = 100  # first turns of each role
+STATES, SAMPLES = 96, 2  # of the rewards
+CHUNK = 48  # states at a time
+FIRST_CALL_TOKENS = 128
+LEAST_VALID = 0.95
+
+
+def run() -> list[Result]:
+    """The rows `learning.smollm2.*`."""
+    base = os.environ.get(SMOLLM2)
+    if not base:
+        return []
+    trained = _trained(Path(base).resolve())
+    config = load_config(PRESET)
+    market = load_market(config.market.model_copy(update={"seed": OTHER_SEED}), config.costs)
+    return [*_call_rows(base, trained, market), *_reward_rows(config, trained, market)]
+
+
+def _trained(base: Path) -> Path:
+    """The folder of the trained team, which is made unless it is there."""
+    sft, kept = FOLDER / "sft", FOLDER / "team.txt"
+    if kept.is_file():
+        return Path(kept.read_text().strip())
+    if not (sft / "scores.json").is_file():
+        fine_tune_roles(SftRequest(config=PRESET, overrides=(f"training.base_model={base}",), folder=sft))
+    begun = FOLDER / "runs"
+    unfinished = sorted(path.name for path in begun.glob("train-*") if not (path / MANIFEST).is_file())
+    request = (
+        TrainRequest(resume=unfinished[-1])
+        if unfinished
+        else TrainRequest(config=PRESET, overrides=(f"training.start_from={sft.resolve()}",))
+    )
+    trained = train_team(request, store=FOLDER / "store", runs=begun).folder
+    kept.write_text(f"{trained}\n")
+    return trained
+
+
+# -- valid first calls ----------------------------------------------------------------------------------------------
+
+
+def _call_rows(base: str, trained: Path, market: Market) -> list[Result]:
+    plain = ["engine.kind=local", f"engine.model={base}", "team.prompts=full", f"team.max_tokens={FIRST_CALL_TOKENS}"]
+    rows = []
+    for name in ("unconstrained", "constrained", "after_sft"):
+        overrides = [] if name == "after_sft" else [*plain, f"engine.constrained={str(name == 'constrained').lower()}"]
+        config = load_config(PRESET, overrides)
+        found = _kept(f"calls-{name}", lambda name=name, config=config: _calls(name, config, trained, market))
+        counts = found["valid"]
+        share = sum(counts.values()) / (TURNS * len(counts))
+        told = ", ".join(f"{role} {count}" for role, count in counts.items())
+        rows.append(
+            Result(
+                name=f"learning.smollm2.calls.{name}",
+                value=100 * share,
+                unit=f"% of {TURNS * len(counts)} first calls",
+                against=f"{told} of {TURNS} each; {found['seconds']:.0f} s",
+                ratio=share,
+                target=LEAST_VALID if name == "after_sft" else "reported",
+                met=share >= LEAST_VALID or name != "after_sft",
+            )
+        )
+    return rows
+
+
+def _calls(name: str, config: Config, trained: Path, market: Market) -> dict[str, Any]:
+    """How many of the first calls of each role are valid."""
+    if name == "after_sft":
+        loaded = load_team(str(trained), config.team, trained=False)
+    else:
+        loaded = configured_team(PROMPTED, config).at_temperature(config.training.temperature)
+    queries, _ = _states(config, market, TURNS)
+    began = time.monotonic()
+    valid = {role: _valid_first_calls(loaded, tasks) for role, tasks in _first_turns(loaded, config, queries).items()}
+    return {"valid": valid, "seconds": time.monotonic() - began}
+
+
+def _first_turns(loaded: LoadedTeam, config: Config, queries: Sequence[Query]) -> dict[str, list[AgentTask[Any]]]:
+    """A conversation of each role about each state: the manager's decision, and what the sub-agents are asked."""
+    team, tasks = loaded.team, dict[str, list[AgentTask[Any]]]()
+    limits = limits_of(config.guard)
+    tasks[team.manager.key] = [
+        team.decide(query.view(), query.account(), query.symbols, Guard(limits), OTHER_SEED + number)
+        for number, query in enumerate(queries)
+    ]
+    for tool, role in team.sub_agents.items():
+        tasks[role.key] = [
+            team.consult(
+                tool,
+                AskAnalyst(symbol=query.symbol)
+                if tool == "consult_market_analyst"
+                else AskAboutPosition(symbol=query.symbol, side="long" if number % 2 else "short", exposure=1.0),
+                query.view(),
+                query.account(),
+                OTHER_SEED + number,
+            )
+            for number, query in enumerate(queries)
+        ]
+    return tasks
+
+
+def _valid_first_calls(loaded: LoadedTeam, tasks: Sequence[AgentTask[Any]]) -> int:
+    """How many conversations go on, or end with an answer, after the first turn."""
+    requests: list[Request] = [next(task)[0] for task in tasks]
+    answers = loaded.engine.generate(requests[:1])  # what all of them begin with is read once
+    answers += loaded.engine.generate(requests[1:])
+    valid = 0
+    for task, answer in zip(tasks, answers, strict=True):
+        try:
+            task.send([answer])
+            valid += 1
+        except StopIteration as ended:
+            valid += getattr(ended.value, "manager", ended.value).valid
+    return valid
+
+
+# -- rewards --------------------------------------------------------------------------------------------------------
+
+
+def _reward_rows(config: Config, trained: Path, market: Market) -> list[Result]:
+    found = {
+        name: _kept(f"reward-{name}", lambda name=name: _rewards(name, config, trained, market))
+        for name in ("holding", "scripted", "before", "after")
+    }
+    rewards = {name: np.array(one["reward"]) for name, one in found.items()}
+    gained = rewards["after"] - rewards["before"]
+    low, high = mean_interval(gained, config.evaluation.bootstrap_samples, OTHER_SEED)
+    rows = [
+        Result(
+            name="learning.smollm2.reward",
+            value=float(gained.mean()),
+            unit="of the manager's reward",
+            against=f"after sft alone, {len(gained)} unseen states, {SAMPLES} decisions each; 95 % interval {low:+.4f} "
+            f"to {high:+.4f}",
+            ratio=None,
+            target="interval > 0",
+            met=low > 0.0,
+        )
+    ]
+    for name, reward in rewards.items():
+        bounds = mean_interval(reward, config.evaluation.bootstrap_samples, OTHER_SEED)
+        told = ", ".join(f"{role} {share:.1%}" for role, share in found[name]["valid"].items())
+        rows.append(
+            Result(
+                name=f"learning.smollm2.reward.{name}",
+                value=float(reward.mean()),
+                unit="mean reward of the manager",
+                against=f"95 % interval {bounds[0]:.4f} to {bounds[1]:.4f}; net return of a decision "
+                f"{100 * float(np.mean(found[name]['net_return'])):+.3f} %"
+                + (f"; valid {told}" if told else "")
+                + f"; {found[name]['seconds']:.0f} s",
+                ratio=None,
+                target="reported",
+                met=True,
+            )
+        )
+    return rows
+
+
+def _rewards(name: str, config: Config, trained: Path, market: Market) -> dict[str, Any]:
+    """Mean reward and net return of each state, (states,), and the share of valid answers by role."""
+    queries, settings = _states(config, market, STATES)
+    began, alpha = time.monotonic(), config.training.alpha
+    rewards: list[float] = []
+    returns: list[float] = []
+    if name == "holding":
+        for query in queries:
+            outcome = settings.scorer(query).outcome([])
+            rewards.append(main_reward(True, 1.0, outcome.score, alpha))
+            returns.append(outcome.net_return)
+        return {"reward": rewards, "net_return": returns, "valid": {}, "seconds": time.monotonic() - began}
+    if name == "scripted":
+        loaded, settings = scripted_team(config.team), replace(settings, rollouts_per_query=1)
+    else:
+        loaded = load_team(str(trained), config.team, trained=name == "after")
+    spoken: dict[str, list[bool]] = {}
+    for start in range(0, len(queries), CHUNK):
+        for group in collect(loaded.team, loaded.engine, queries[start : start + CHUNK], settings, OTHER_SEED):
+            paid = [main_reward(one.main.valid, one.main.format_score, one.outcome.score, alpha) for one in group]
+            rewards.append(float(np.mean(paid)))
+            returns.append(float(np.mean([one.outcome.net_return for one in group])))
+            for said in (call for one in group for call in (one.main, *one.subs)):
+                spoken.setdefault(said.role, []).append(said.valid)
+    valid = {role: float(np.mean(each)) for role, each in spoken.items()}
+    return {"reward": rewards, "net_return": returns, "valid": valid, "seconds": time.monotonic() - began}
+
+
+def _states(config: Config, market: Market, count: int) -> tuple[list[Query], RolloutSettings]:
+    """States of the unseen market, and how decisions on them are scored."""
+    training, horizon = config.training, config.team.horizon_bars
+    [pool] = pools_of(training, market, [(0, len(market))], horizon, gross_limit(config))
+    settings = RolloutSettings(
+        rollouts_per_query=SAMPLES,
+        scenario_paths=training.scenario_paths,
+        horizon_bars=horizon,
+        costs=costs_of(config.costs),
+        max_leverage=config.costs.max_leverage,
+        limits=limits_of(config.guard),
+        outcome_scale=training.experimental.outcome_scale,
+    )
+    return pool.draw(OTHER_SEED, 0, count, easy=False), settings
+
+
+def _kept(name: str, measure: Any) -> dict[str, Any]:
+    """What `measure` finds, kept in a file, so that an interrupted benchmark goes on."""
+    path = FOLDER / f"{name}.json"
+    if not path.is_file():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".tmp")
+        partial.write_text(json.dumps(measure()))
+        partial.replace(path)
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
