@@ -40,6 +40,7 @@ from backend.training.curriculum.queries import Query, gross_limit, pools_of
 from backend.training.rollout.collect import RolloutSettings, collect
 from benchmarks.run import Result
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst
+from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.engine import Request
 from cryptosentinel.team import AgentTask
@@ -55,6 +56,8 @@ STATES, SAMPLES = 96, 2  # of the rewards
 CHUNK = 48  # states at a time
 FIRST_CALL_TOKENS = 128
 LEAST_VALID = 0.95
+AFTER_SFT = "after_sft"
+CALLS = ("unconstrained", "constrained", AFTER_SFT)
 
 
 def run() -> list[Result]:
@@ -91,13 +94,9 @@ def _trained(base: Path) -> Path:
 
 
 def _call_rows(base: str, trained: Path, market: Market) -> list[Result]:
-    plain = ["engine.kind=local", f"engine.model={base}", "team.prompts=full", f"team.max_tokens={FIRST_CALL_TOKENS}"]
     rows = []
-    for name in ("unconstrained", "constrained", "after_sft"):
-        overrides = [] if name == "after_sft" else [*plain, f"engine.constrained={str(name == 'constrained').lower()}"]
-        config = load_config(PRESET, overrides)
-        found = _kept(f"calls-{name}", lambda name=name, config=config: _calls(name, config, trained, market))
-        counts = found["valid"]
+    for name in CALLS:
+        counts = {role: calls_of(name, role, base, trained, market) for role in ROLES}
         share = sum(counts.values()) / (TURNS * len(counts))
         told = ", ".join(f"{role} {count}" for role, count in counts.items())
         rows.append(
@@ -105,25 +104,32 @@ def _call_rows(base: str, trained: Path, market: Market) -> list[Result]:
                 name=f"learning.smollm2.calls.{name}",
                 value=100 * share,
                 unit=f"% of {TURNS * len(counts)} first calls",
-                against=f"{told} of {TURNS} each; {found['seconds']:.0f} s",
+                against=f"{told} of {TURNS} each",
                 ratio=share,
-                target=LEAST_VALID if name == "after_sft" else "reported",
-                met=share >= LEAST_VALID or name != "after_sft",
+                target=LEAST_VALID if name == AFTER_SFT else "reported",
+                met=share >= LEAST_VALID or name != AFTER_SFT,
             )
         )
     return rows
 
 
-def _calls(name: str, config: Config, trained: Path, market: Market) -> dict[str, Any]:
-    """How many of the first calls of each role are valid."""
-    if name == "after_sft":
-        loaded = load_team(str(trained), config.team, trained=False)
-    else:
-        loaded = configured_team(PROMPTED, config).at_temperature(config.training.temperature)
-    queries, _ = _states(config, market, TURNS)
-    began = time.monotonic()
-    valid = {role: _valid_first_calls(loaded, tasks) for role, tasks in _first_turns(loaded, config, queries).items()}
-    return {"valid": valid, "seconds": time.monotonic() - began}
+def calls_of(name: str, role: str, base: str, trained: Path, market: Market) -> int:
+    """How many of the first calls of a role are valid, measured unless that was done before."""
+
+    def measure() -> dict[str, Any]:
+        plain = [f"engine.model={base}", "team.prompts=full", f"team.max_tokens={FIRST_CALL_TOKENS}"]
+        plain.append(f"engine.constrained={str(name == CALLS[1]).lower()}")
+        config = load_config(PRESET, [] if name == AFTER_SFT else plain)
+        loaded = (
+            load_team(str(trained), config.team, trained=False)
+            if name == AFTER_SFT
+            else configured_team(PROMPTED, config).at_temperature(config.training.temperature)
+        )
+        queries, _ = _states(config, market, TURNS)
+        return {"valid": _valid_first_calls(loaded, _first_turns(loaded, config, queries)[role])}
+
+    valid: int = _kept(f"calls-{name}-{role}", measure)["valid"]
+    return valid
 
 
 def _first_turns(loaded: LoadedTeam, config: Config, queries: Sequence[Query]) -> dict[str, list[AgentTask[Any]]]:

@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[3]
 EXPECTED = {  # a setting that no preset and no benchmark names: why there is one
     "adam_betas": "AdamW's own, as in torch",
     "alpha": "the paper's weights of the main agent's reward",
-    "beta": "the paper's weights of a sub-agent's reward",
     "clip_low": "the lower bound of PPO's clip; presets name the upper one",
     "data_parallel": "as many processes as the machine has GPUs",
     "device": "where to train, as in every tool that uses torch",
@@ -27,7 +26,6 @@ EXPECTED = {  # a setting that no preset and no benchmark names: why there is on
     "optimizer": "the choice of the optimizer, as in transformers",
     "quantization": "QLoRA, for GPUs that a model does not fit otherwise",
     "seed": "another draw of the same training",
-    "start_from": "a training that continues from a team",
     "wandb_project": "metrics to Weights & Biases",
     "weight_decay": "AdamW's own, as in torch",
 }
