@@ -144,9 +144,11 @@ def _first_turns(loaded: LoadedTeam, config: Config, queries: Sequence[Query]) -
         tasks[role.key] = [
             team.consult(
                 tool,
-                AskAnalyst(symbol=query.symbol)
-                if tool == "consult_market_analyst"
-                else AskAboutPosition(symbol=query.symbol, side="long" if number % 2 else "short", exposure=1.0),
+                [
+                    AskAnalyst(symbol=query.symbol)
+                    if tool == "consult_market_analyst"
+                    else AskAboutPosition(symbol=query.symbol, side="long" if number % 2 else "short", exposure=1.0)
+                ],
                 query.view(),
                 query.account(),
                 OTHER_SEED + number,
@@ -254,6 +256,7 @@ def _states(config: Config, market: Market, count: int) -> tuple[list[Query], Ro
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
         outcome_scale=training.experimental.outcome_scale,
+        train_thoughts=training.train_thoughts,
     )
     return pool.draw(OTHER_SEED, 0, count, easy=False), settings
 
