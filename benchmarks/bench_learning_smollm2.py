@@ -43,7 +43,7 @@ from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.engine import Request
-from cryptosentinel.team import AgentTask
+from cryptosentinel.team import AgentTask, Question
 from simulator.market.market import Market
 
 BY_NAME_ONLY = True  # it takes two hours
@@ -142,20 +142,17 @@ def _first_turns(loaded: LoadedTeam, config: Config, queries: Sequence[Query]) -
     ]
     for tool, role in team.sub_agents.items():
         tasks[role.key] = [
-            team.consult(
-                tool,
-                [
-                    AskAnalyst(symbol=query.symbol)
-                    if tool == "consult_market_analyst"
-                    else AskAboutPosition(symbol=query.symbol, side="long" if number % 2 else "short", exposure=1.0)
-                ],
-                query.view(),
-                query.account(),
-                OTHER_SEED + number,
-            )
+            team.consult(tool, [_question(tool, query, number)], query.view(), query.account(), OTHER_SEED + number)
             for number, query in enumerate(queries)
         ]
     return tasks
+
+
+def _question(tool: str, query: Query, number: int) -> Question:
+    """What a sub-agent is asked: about the coin, or about a whole position, long and short by turns."""
+    if tool == "consult_market_analyst":
+        return AskAnalyst(symbol=query.symbol)
+    return AskAboutPosition(symbol=query.symbol, side="long" if number % 2 else "short", exposure=1.0)
 
 
 def _valid_first_calls(loaded: LoadedTeam, tasks: Sequence[AgentTask[Any]]) -> int:
