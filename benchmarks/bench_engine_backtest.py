@@ -15,8 +15,9 @@ from pathlib import Path
 
 import torch
 
+from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import account_of, limits_of, load_market, split
-from backend.builders.teams import LoadedTeam, model_team
+from backend.builders.teams import model_team
 from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.policies.build import role_policies

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from backend.builders.teams import scripted_team
+from backend.builders.loaded_team import scripted_team
 from backend.config.schema import Config
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import ROLES

@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import account_of, limits_of, load_market, split
-from backend.builders.teams import LoadedTeam, load_team, scripted_team
+from backend.builders.teams import load_team
 from backend.config.load import config_from_dict, load_config
 from backend.config.schema import Config
 from backend.evaluation.compare import baselines, play_windows, split_windows

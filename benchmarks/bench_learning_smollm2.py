@@ -27,8 +27,9 @@ from typing import Any
 
 import numpy as np
 
+from backend.builders.loaded_team import PROMPTED, LoadedTeam, scripted_team
 from backend.builders.market import costs_of, limits_of, load_market
-from backend.builders.teams import PROMPTED, LoadedTeam, configured_team, load_team, scripted_team
+from backend.builders.teams import configured_team, load_team
 from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.evaluation.bootstrap import mean_interval

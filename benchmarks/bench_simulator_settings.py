@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from backend.builders.loaded_team import scripted_team
 from backend.builders.market import limits_of
-from backend.builders.teams import scripted_team
 from backend.config.market import CostsConfig
 from backend.config.schema import Config, GuardConfig
 from backend.reporting.result_stats import busiest_day

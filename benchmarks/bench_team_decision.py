@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import cryptosentinel.team as team_module
-from backend.builders.teams import scripted_team
+from backend.builders.loaded_team import scripted_team
 from backend.config.schema import Config
 from benchmarks.run import Result
 from cryptosentinel.agents.role import Role, Tool

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from backend.cli.main import app
+from backend.cli.parts.lazy import commands_below
 from backend.config.base import Section
 from backend.config.former import REMOVED, RENAMED, VALUES
 from backend.config.load import PRESETS, KeyHelp, describe, presets
@@ -87,7 +87,7 @@ def settings_page() -> str:
 
 def commands_page() -> str:
     """All commands with their arguments and options."""
-    commands = list(_commands(typer.main.get_command(app), PROGRAM))
+    commands = list(commands_below(typer.main.get_command(app), PROGRAM))
     lines = [
         "# Commands",
         "",
@@ -159,14 +159,6 @@ def _section(name: str) -> type[Section]:
         model = model.model_fields[part].annotation
     assert isinstance(model, type) and issubclass(model, Section)
     return model
-
-
-def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Each command below `command` and itself, with what a user types for it."""
-    if not command.hidden:
-        yield path, command
-        for name, below in command.commands.items() if isinstance(command, TyperGroup) else ():
-            yield from _commands(below, f"{path} {name}")
 
 
 def _parameter_row(parameter: Any) -> str | None:

@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from backend.builders.teams import model_team, team_settings
+from backend.builders.loaded_team import team_settings
+from backend.builders.teams import model_team
 from backend.config.experimental import ExperimentalConfig
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, NanoConfig

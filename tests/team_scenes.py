@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from backend.builders.teams import team_settings
+from backend.builders.loaded_team import team_settings
 from backend.config.schema import TeamConfig
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits

@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from backend.cli.main import app
+from backend.cli.parts.lazy import commands_below
 from backend.config.load import describe
 from backend.config.schema import Config
 from scripts.make_reference import REBUILD, anchor, pages
@@ -27,6 +28,7 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 FOLDERS = "backend benchmarks configs cryptosentinel data docs scripts simulator tests ui"
+COMMANDS: dict[str, Any] = dict(commands_below(typer.main.get_command(app), "cryptosentinel"))
 TOP = tuple(f"{folder}/" for folder in FOLDERS.split())
 STOPS = 7
 PATHS = ("From `make demo` to the line that computes an advantage", "An order's way to its fill")
@@ -135,9 +137,10 @@ def is_a_key(name: str) -> bool:
 def problem_of(line: str) -> str | None:
     """What is wrong with a command line that a page shows, None if the program knows it."""
     words = re.sub(r"[…<>|\[\]]", " ", line).partition("cryptosentinel ")[2].split()
-    command: Any = typer.main.get_command(app)
-    while words and words[0] in getattr(command, "commands", {}):
-        command = command.commands[words.pop(0)]
+    path = "cryptosentinel"
+    while words and f"{path} {words[0]}" in COMMANDS:
+        path = f"{path} {words.pop(0)}"
+    command = COMMANDS[path]
     if words and getattr(command, "commands", {}) and not command.invoke_without_command and words[0][0] != "-":
         return f"{line}: there is no command '{words[0]}'"
     options = {name: parameter for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}

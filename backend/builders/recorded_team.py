@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from backend.builders.teams import LoadedTeam, team_settings
+from backend.builders.loaded_team import LoadedTeam, team_settings
 from backend.config.schema import TeamConfig
 from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
 from cryptosentinel.llm.cassette.engine import CallRecorder, Cassette, record
@@ -50,7 +50,11 @@ def replayed_team(folder: Path) -> LoadedTeam:
         if not isinstance(name, str):
             raise TypeError(f"name is {type(name).__name__}")
         loaded = LoadedTeam(
-            name, Team(cassette.codec, cassette.policy_version, _settings(team)), cassette, _budget(budget)
+            name,
+            Team(cassette.codec, cassette.policy_version, _settings(team)),
+            cassette,
+            _budget(budget),
+            replayed=True,
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{folder / HEADER} does not describe a team ({error}): record the run anew") from error

@@ -1,63 +1,33 @@
-"""Teams by name: the scripted team, a model that is only prompted, or a trained team from the folder of its run."""
+"""Teams with a model, by name: a model that is only prompted, or a trained team from the folder of its run. It imports
+torch; `backend.builders.loaded_team` does not."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from backend.builders.engines import LoadedEngine, load_engine, served_engine
+from backend.builders.loaded_team import PROMPTED, SCRIPTED, LoadedTeam, scripted_team, team_settings
 from backend.config.engine import EngineConfig
 from backend.config.schema import Config, TeamConfig
-from backend.models.manifest import base_of_team, read_manifest
+from backend.models.manifest import read_manifest
+from backend.models.registry import base_of_team
 from backend.policies.adapter_shapes import largest_rank
 from backend.policies.adapters import export_adapter, load_versions
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import roles_of
-from cryptosentinel.conversation.budget import Budget, Price
+from cryptosentinel.conversation.budget import Price
 from cryptosentinel.llm.architecture import positions_of
-from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
-from cryptosentinel.llm.engine import Engine, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import is_nano
-from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.llm.vllm.engine import VllmEngine
-from cryptosentinel.scripted_team import expert_policies
-from cryptosentinel.team import Team, TeamSettings
+from cryptosentinel.team import Team
 from simulator.errors import UserError
-
-SCRIPTED = "scripted"
-PROMPTED = "model"  # a model that was not trained here: only its prompts say what to do
-UNMASKED = ", unmasked"  # added to the name of a team that sees the real symbols and dates
-
-
-@dataclass(frozen=True)
-class LoadedTeam:
-    """A team that is ready to decide, and the budget of its model calls in a backtest."""
-
-    name: str
-    team: Team
-    engine: Engine
-    budget: Budget = field(default_factory=Budget)
-
-    def renamed(self, name: str) -> LoadedTeam:
-        """The same team under another name."""
-        return replace(self, name=name)
-
-    def unmasked(self) -> LoadedTeam:
-        """The same team with the real symbols and dates in its prompts."""
-        settings = replace(self.team.settings, mask_symbols=False)
-        team = Team(self.team.codec, self.team.version_of, settings)
-        return replace(self, name=f"{self.name}{UNMASKED}", team=team)
-
-    def at_temperature(self, temperature: float) -> LoadedTeam:
-        """The same team sampled at another temperature; 0 is greedy."""
-        settings = replace(self.team.settings, sampling=replace(self.team.settings.sampling, temperature=temperature))
-        return replace(self, team=Team(self.team.codec, self.team.version_of, settings))
 
 
 def with_prompts_for(config: TeamConfig, base: Path) -> TeamConfig:
@@ -65,38 +35,6 @@ def with_prompts_for(config: TeamConfig, base: Path) -> TeamConfig:
     if config.prompts != "auto":
         return config
     return config.model_copy(update={"prompts": "short" if is_nano(base) else "full"})
-
-
-def team_settings(
-    config: TeamConfig, temperature: float, *, context_tokens: int = 0, tools_apart: bool = False
-) -> TeamSettings:
-    """The team's settings from its configuration; prompts that are not named are short ones.
-
-    `context_tokens` is a limit of its model; with `tools_apart` its engine hands the tools to the model by itself.
-    """
-    full = config.prompts == "full"
-    return TeamSettings(
-        horizon_bars=config.horizon_bars,
-        mask_symbols=config.mask_symbols,
-        headlines=config.headlines,
-        prompts="full" if full else "short",
-        schemas_in_prompt=full and not tools_apart,
-        memory=config.memory,
-        roles=config.roles,
-        portfolio=config.portfolio,
-        retries=config.retries,
-        context_tokens=context_tokens,
-        sampling=Sampling(
-            temperature=temperature, max_tokens=config.answer_tokens(full), thinking_tokens=config.thinking_tokens
-        ),
-    )
-
-
-def scripted_team(config: TeamConfig) -> LoadedTeam:
-    """The team of expert rules; needs no model."""
-    engine = ScriptedEngine(make_byte_codec(), expert_policies(config.roles, portfolio=config.portfolio))
-    team = Team(make_byte_codec(), engine.policy_version, team_settings(config, 1.0))
-    return LoadedTeam(SCRIPTED, team, engine)
 
 
 def model_team(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from backend.cli.console import bars, console, narrow_table, print_account, print_notes
+from backend.cli.console import console, narrow_table, print_account, print_notes
 from backend.cli.options import (
     BaselinesOption,
     MarketOptions,
@@ -18,6 +18,7 @@ from backend.cli.options import (
     baseline_names,
     grouped,
 )
+from backend.cli.parts.progress import bars
 from backend.runs.requests import BacktestRequest, RunStart
 from simulator.market.timeframes import format_time
 

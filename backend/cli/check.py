@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from backend.cli.console import bars, console, print_notes
+from backend.cli.console import console, print_notes
 from backend.cli.options import MarketOptions, WindowOptions, grouped
+from backend.cli.parts.progress import bars
 from backend.config.base import split_names
 from backend.runs.requests import CheckRequest
 from simulator.errors import UserError

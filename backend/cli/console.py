@@ -1,26 +1,21 @@
-"""What the command line shows: progress bars, tables, and errors without tracebacks."""
+"""What the command line shows: tables, notes, and errors without tracebacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from backend.config.load import describe
-from backend.config.schema import Config
-from backend.runs.requests import Observer, RunStart
 from cryptosentinel.protocol.untrusted import visible
 
-if TYPE_CHECKING:  # it imports torch, which takes seconds
-    from backend.training.trainer import Progress as TrainingProgress
+if TYPE_CHECKING:  # the settings take their time, and `--help` needs none
+    from backend.runs.requests import RunStart
 
 
 class PlainConsole(Console):
@@ -45,57 +40,6 @@ class PlainConsole(Console):
 
 console = PlainConsole()
 errors = PlainConsole(stderr=True)
-
-
-class ProgressBars(Observer):
-    """Progress bars by name: the first news of a name starts its bar. `on_start` shows that a run begins."""
-
-    def __init__(self, progress: Progress, on_start: Callable[[RunStart], None]) -> None:
-        self._progress = progress
-        self._on_start = on_start
-        self._tasks: dict[str, TaskID] = {}
-
-    def started(self, start: RunStart) -> None:
-        """Show the run that begins."""
-        self._on_start(start)
-
-    def message(self, text: str) -> None:
-        """Print a line."""
-        console.print(text)
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        """Move the bar `what` to `done` of `total`."""
-        if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total, note="")
-        self._progress.update(self._tasks[what], completed=done, total=total)
-
-    def trained(self, progress: TrainingProgress) -> None:
-        """Show a training step: its stage, the team's outcome and the shares of valid answers."""
-        what = f"M-GRPO stage {progress.stage}"
-        self.progress("M-GRPO", progress.step, progress.total)
-        metrics = progress.metrics
-        note = f"{what}  outcome {metrics['team/outcome']:.3f}  valid {metrics['manager/valid']:.0%}"
-        if "validation/outcome" in metrics:
-            note += f"  validation {metrics['validation/outcome']:.3f}"
-        self._progress.update(self._tasks["M-GRPO"], note=note)
-
-
-def _nothing(start: RunStart) -> None:
-    """Shows nothing of a run's start."""
-
-
-@contextmanager
-def bars(on_start: Callable[[RunStart], None] = _nothing) -> Iterator[ProgressBars]:
-    """Progress bars for the time of a block; they observe a run."""
-    columns = (
-        TextColumn("{task.description:<20}", markup=False),
-        BarColumn(bar_width=14),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    with Progress(*columns, console=console) as progress:
-        yield ProgressBars(progress, on_start)
 
 
 def print_account(start: RunStart) -> None:
@@ -156,16 +100,3 @@ def difference_line(evaluation: Mapping[str, Any]) -> str:
         f"95 % interval {100 * low:+.2f} to {100 * high:+.2f} (lower costs explain "
         f"{100 * difference['costs_saved']:+.2f})"
     )
-
-
-def print_config(config: Config) -> None:
-    """Print every setting of a configuration with its meaning."""
-    values = config.to_dict()
-    table = Table("key", "value", "meaning", title="configuration", title_justify="left")
-    for entry in describe():
-        value: object = values
-        for part in entry.key.split("."):
-            assert isinstance(value, dict)
-            value = value[part]
-        table.add_row(entry.key, str(value), entry.meaning)
-    console.print(table)

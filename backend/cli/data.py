@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.table import Table
 
-from backend.cli.console import bars, console, narrow_table
+from backend.cli.console import console, narrow_table
 from backend.cli.options import SymbolsOption
+from backend.cli.parts.progress import bars
 from backend.config.base import split_names
 from simulator.errors import DataError
 from simulator.market.instruments import check_kind

@@ -13,15 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from backend.cli.console import (
-    bars,
-    comparison_table,
-    console,
-    difference_line,
-    narrow_table,
-    print_account,
-    print_notes,
-)
+from backend.cli.console import comparison_table, console, difference_line, narrow_table, print_account, print_notes
 from backend.cli.options import (
     BaselinesOption,
     ConfigOption,
@@ -32,6 +24,7 @@ from backend.cli.options import (
     baseline_names,
     grouped,
 )
+from backend.cli.parts.progress import bars
 from backend.runs.requests import STORE, EvaluateRequest, RunRequest, RunStart
 from simulator.errors import UserError
 from simulator.files import write_whole

@@ -7,50 +7,123 @@ import gc
 import os
 import sys
 import unicodedata
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
-from backend.cli.backtest import backtest
-from backend.cli.check import check_app
-from backend.cli.console import errors, print_config
-from backend.cli.data import data_app
-from backend.cli.evaluate import demo, doctor, evaluate
-from backend.cli.models import models_app
-from backend.cli.options import ConfigOption, SetOption
-from backend.cli.paper.commands import paper_app
-from backend.cli.runs import runs_app
-from backend.cli.serve import serve_app
-from backend.cli.signals import end_in_order, exit_code
-from backend.cli.store import store_app
-from backend.cli.train import sft, train
-from backend.config.load import load_config
+from backend.cli.console import console, errors
+from backend.cli.parts.lazy import Command, LazyGroup
+from backend.cli.parts.signals import end_in_order, exit_code
 from backend.distributed.parent import follow_parent
 from backend.errors import INTERRUPTED, message_and_code
 from simulator.errors import Interrupted, RunFailed, UserError
 
-# Libraries are imported inside the commands: torch takes seconds, and `--help` should not.
+_BEGIN, _TEAM, _OPERATE = "Begin here", "A team of your own", "Settings and stores"
+
+# In the order in which a newcomer needs them. Only the module of the command that is called is imported, and libraries
+# are imported inside the commands: torch takes seconds, and `--help` should not.
+COMMANDS = (
+    Command(
+        "demo",
+        "backend.cli.evaluate:demo",
+        "The whole loop in minutes: make a market, train a team in it, and measure what that changed.",
+        _BEGIN,
+    ),
+    Command(
+        "backtest",
+        "backend.cli.backtest:backtest",
+        "Backtest teams and strategies against the baselines over one window, store every decision, and write a "
+        "report.",
+        _BEGIN,
+    ),
+    Command(
+        "runs", "backend.cli.runs:runs_app", "List the stored runs, show one (runs RUN), or a decision of it.", _BEGIN
+    ),
+    Command("data", "backend.cli.data:data_app", "Make, list, check and import market data.", _BEGIN),
+    Command(
+        "check",
+        "backend.cli.check:check_app",
+        "Check a strategy or a team: look-ahead, and the history it needs. Exit code 1 where something is found.",
+        _BEGIN,
+    ),
+    Command(
+        "models",
+        "backend.cli.models:models_app",
+        "Base models and adapters: list them, check one, try one, pull one from the model hub, export a team's.",
+        _TEAM,
+    ),
+    Command(
+        "train",
+        "backend.cli.train:train",
+        "Train a team with M-GRPO. Ctrl-C is safe: go on with --resume.",
+        _TEAM,
+    ),
+    Command(
+        "sft",
+        "backend.cli.train:sft",
+        "Fine-tune each role: collect conversations, learn the best of them, score that on held-out states.",
+        _TEAM,
+    ),
+    Command(
+        "evaluate",
+        "backend.cli.evaluate:evaluate",
+        "Measure a trained team against its warm start and the baselines on held-out windows, with an interval.",
+        _TEAM,
+    ),
+    Command(
+        "doctor",
+        "backend.cli.evaluate:doctor",
+        "Say what is wrong with a training run, and what to try: a table per role, and the findings.",
+        _TEAM,
+    ),
+    Command(
+        "paper",
+        "backend.cli.paper.commands:paper_app",
+        "Paper trading: a team on data that goes on, with the simulator's exchange as the broker. No real money.",
+        _TEAM,
+    ),
+    Command(
+        "config",
+        "backend.cli.settings:show_config",
+        "Show every setting of a configuration with its meaning.",
+        _OPERATE,
+    ),
+    Command(
+        "store",
+        "backend.cli.store:store_app",
+        "Check a store, back it up, compact it, convert a former one, go on with a damaged one.",
+        _OPERATE,
+    ),
+    Command(
+        "serve",
+        "backend.cli.serve:serve_app",
+        "The processes of a training apart: the store, the rollout workers, the trainers; and who is alive.",
+        _OPERATE,
+    ),
+)
 
 app = typer.Typer(
+    cls=LazyGroup.of(COMMANDS),
     help="A laboratory for crypto-trading agents: a team of role LLMs, backtested and trained with M-GRPO.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
-app.add_typer(data_app, name="data")
-app.add_typer(check_app, name="check")
-app.add_typer(paper_app, name="paper")
-app.add_typer(runs_app, name="runs")
-app.add_typer(store_app, name="store")
-app.add_typer(models_app, name="models")
-app.add_typer(serve_app, name="serve")
-for command in (backtest, train, sft, evaluate, demo, doctor):
-    app.command()(command)
 
 
-@app.command("config")
-def show_config(config: ConfigOption = "demo", set_: SetOption = None) -> None:
-    """Show every setting of a configuration with its meaning."""
-    print_config(load_config(config, set_ or []))
+def _show_version(asked: bool) -> None:
+    if asked:
+        console.print(f"cryptosentinel {version('cryptosentinel')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version_: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """Options before the command."""
 
 
 def main() -> None:

@@ -129,8 +129,8 @@ def export(
     base: Annotated[str, typer.Option("--base", help="The team's base model, if it is not in the run's folder.")] = "",
 ) -> None:
     """Write the adapters of a run's team as PEFT folders, which peft and vLLM load."""
-    from backend.models.manifest import base_of_team, read_manifest, team_notice
-    from backend.models.registry import step_of
+    from backend.models.manifest import read_manifest, team_notice
+    from backend.models.registry import base_of_team, step_of
     from backend.policies.adapters import export_adapter, load_versions
     from backend.policies.build import role_policies
     from cryptosentinel.agents.registry import roles_of

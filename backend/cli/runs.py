@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from backend.cli.console import bars, comparison_table, console, difference_line, narrow_table, size_in_words
+from backend.cli.console import comparison_table, console, difference_line, narrow_table, size_in_words
 from backend.cli.options import RunsOption, StoreOption
+from backend.cli.parts.progress import bars
 from backend.runs.requests import RUNS, STORE
 from simulator.errors import UserError
 from simulator.files import write_whole

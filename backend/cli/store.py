@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from backend.cli.console import bars, console, size_in_words
+from backend.cli.console import console, size_in_words
 from backend.cli.options import RunsOption, StoreOption
+from backend.cli.parts.progress import bars
 from backend.runs.requests import RUNS, STORE
 from simulator.errors import RunFailed, UserError
 

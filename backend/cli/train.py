@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from backend.cli.console import bars, console, narrow_table, print_config, print_notes
+from backend.cli.console import console, narrow_table, print_notes
 from backend.cli.options import ConfigOption, MarketOptions, RecordOptions, SetOption, grouped
+from backend.cli.parts.progress import bars
+from backend.cli.settings import print_config
 from backend.config.ownership import digest_of
 from backend.runs.requests import RUNS, Observer, RunStart, SftRequest, TrainRequest
 from simulator.errors import UserError

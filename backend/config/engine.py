@@ -10,9 +10,9 @@ from backend.config.base import Section
 from backend.config.prices import shipped_price
 from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
 from cryptosentinel.llm.endpoint.adaptation import Structured
-from cryptosentinel.llm.endpoint.http import is_loopback
 from cryptosentinel.llm.endpoint.keys import AUTOMATIC
 from cryptosentinel.llm.endpoint.providers import PROVIDERS, Provider, provider_at
+from cryptosentinel.llm.endpoint.urls import is_loopback
 from simulator.errors import UserError
 
 _NO_LIMITS = SpendingLimits()

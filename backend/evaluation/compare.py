@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account
 from backend.builders.strategies import named_strategies
-from backend.builders.teams import LoadedTeam
 from backend.evaluation.bootstrap import mean_interval
 from cryptosentinel.episode import EpisodeResult, ThinkingTime, play
 from cryptosentinel.guard.limits import GuardLimits
-from cryptosentinel.llm.local.engine import LocalEngine
+from cryptosentinel.llm.engine import RememberingEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import derive_seed
 from simulator.backtest.run import BacktestResult, BacktestRun, Strategy, Window, run_backtest
@@ -72,7 +72,7 @@ def play_windows(
     ]
     report(loaded.name, 0, len(tasks))
     episodes = run_all(tasks, loaded.engine, on_finished=lambda done: report(loaded.name, done, len(tasks)))
-    if isinstance(loaded.engine, LocalEngine):
+    if isinstance(loaded.engine, RememberingEngine):
         loaded.engine.forget()  # what it kept of these conversations helps no other, and is large
     return episodes
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import (
     account_of,
     limits_of,
@@ -16,7 +17,6 @@ from backend.builders.market import (
     unknown_to_training,
     venue_record,
 )
-from backend.builders.teams import LoadedTeam
 from backend.config.schema import Config
 from backend.decisions.backtest_document import write_backtest
 from backend.decisions.document import EXAMPLE_DECISION, StoredDecision, write_decisions

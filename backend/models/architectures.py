@@ -14,8 +14,8 @@ from transformers import LlamaConfig, PreTrainedConfig, Qwen3Config
 
 from backend.config.schema import NanoConfig
 from backend.config.training import TrainingConfig
-from backend.models.manifest import base_of_team, read_manifest
-from backend.models.registry import hub_folder, is_hub_name
+from backend.models.manifest import read_manifest
+from backend.models.registry import base_of_team, hub_folder, is_hub_name
 from cryptosentinel.llm.model_files import CONFIG, read_config
 from cryptosentinel.llm.nano import nano_config
 from simulator.errors import UserError

@@ -389,7 +389,8 @@ def _version(path: Path, given: str | None, base: Path | None) -> tuple[bool, st
 
 def _base_in(folder: Path, manifest: TeamManifest, findings: Findings, named: Path | None) -> Path | None:
     """The base of a team; None, with a finding, where it cannot be had."""
-    from backend.models.manifest import base_of_team, team_notice
+    from backend.models.manifest import team_notice
+    from backend.models.registry import base_of_team
 
     said = team_notice(folder, manifest)
     if said:
@@ -403,7 +404,8 @@ def _base_in(folder: Path, manifest: TeamManifest, findings: Findings, named: Pa
 
 def _base_of_run(adapter: Path) -> Path | None:
     """The base of the run that an adapter lies in, where it lies in one that is finished."""
-    from backend.models.manifest import base_of_team, read_manifest
+    from backend.models.manifest import read_manifest
+    from backend.models.registry import base_of_team
 
     for parent in list(adapter.resolve().parents)[:3]:
         if (parent / TEAM).is_file():

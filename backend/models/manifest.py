@@ -7,7 +7,6 @@ base and weights lie in the folder, or the base is one that the user names or ha
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Self
@@ -19,8 +18,6 @@ from backend.config.base import Section
 from backend.config.former import brought_up_to_date
 from backend.config.ownership import is_signed, sign
 from backend.config.schema import Config
-from backend.models.registry import MODELS, START, resolve_base
-from cryptosentinel.llm.model_files import check_folder
 from simulator.documents import read_document
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -95,38 +92,6 @@ def read_manifest(folder: Path) -> TeamManifest:
         if name is not None:
             check_links(path_inside(folder, name, str(path)), folder)
     return manifest
-
-
-def base_of_team(folder: Path, manifest: TeamManifest, named: str = "") -> Path:
-    """The folder of a team's base model: in its own folder, or else the one that the user `named`, has trained it on
-    himself, or has pulled by that name. The team that a run began with lies in the run's folder, and so may its base.
-
-    Raises `UserError` for a base that is in none of these places.
-    """
-    top = folder
-    if Path(os.path.abspath(folder)).parts[-2:] == Path(START).parts:
-        top = folder / ".." / ".."
-    own = folder / manifest.base
-    try:
-        lies_inside = own.resolve().is_relative_to(top.resolve()) and not Path(manifest.base).is_absolute()
-    except (OSError, ValueError, RuntimeError):
-        lies_inside = False
-    if lies_inside:
-        check_folder(own)
-        check_links(own, top)
-        return own
-    if named:
-        return resolve_base(named)
-    if manifest.own and own.is_dir():
-        return own
-    pulled = MODELS / Path(manifest.base).name
-    if Path(manifest.base).name and "\0" not in manifest.base and pulled.is_dir():
-        return pulled
-    raise UserError(
-        f"the team in {folder} answers with the base model {manifest.base}, which does not lie in its folder: a team's "
-        f"folder may not say where else to read. Put the base, or a link to it, at {pulled}, or name it yourself with "
-        "--set training.base_model=FOLDER"
-    )
 
 
 def team_notice(folder: Path, manifest: TeamManifest, given: Collection[str] = ()) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 
+from backend.models.manifest import TeamManifest
 from backend.policies.adapters import CONFIG as ADAPTER_CONFIG
 from backend.policies.adapters import VERSION, hub_name, read_adapter
 from backend.policies.tensor_files import HEADER
@@ -29,6 +31,7 @@ from cryptosentinel.llm.nano import check_vocabulary
 from cryptosentinel.llm.templates.choose import chat_format
 from simulator.documents import parse_json, read_document
 from simulator.errors import UserError
+from simulator.folders import check_links
 
 MODELS = Path("models")  # where pulled models lie
 TEAM, ADAPTERS = "team.json", "adapters"
@@ -93,6 +96,38 @@ def resolve_base(name: str, models: Path = MODELS) -> Path:
         folder = pulled
     check_folder(folder)
     return folder
+
+
+def base_of_team(folder: Path, manifest: TeamManifest, named: str = "") -> Path:
+    """The folder of a team's base model: in its own folder, or else the one that the user `named`, has trained it on
+    himself, or has pulled by that name. The team that a run began with lies in the run's folder, and so may its base.
+
+    Raises `UserError` for a base that is in none of these places.
+    """
+    top = folder
+    if Path(os.path.abspath(folder)).parts[-2:] == Path(START).parts:
+        top = folder / ".." / ".."
+    own = folder / manifest.base
+    try:
+        lies_inside = own.resolve().is_relative_to(top.resolve()) and not Path(manifest.base).is_absolute()
+    except (OSError, ValueError, RuntimeError):
+        lies_inside = False
+    if lies_inside:
+        check_folder(own)
+        check_links(own, top)
+        return own
+    if named:
+        return resolve_base(named)
+    if manifest.own and own.is_dir():
+        return own
+    pulled = MODELS / Path(manifest.base).name
+    if Path(manifest.base).name and "\0" not in manifest.base and pulled.is_dir():
+        return pulled
+    raise UserError(
+        f"the team in {folder} answers with the base model {manifest.base}, which does not lie in its folder: a team's "
+        f"folder may not say where else to read. Put the base, or a link to it, at {pulled}, or name it yourself with "
+        "--set training.base_model=FOLDER"
+    )
 
 
 def list_bases(models: Path, runs: Path) -> list[BaseInfo]:

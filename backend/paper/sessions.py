@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account, account_of, limits_of, load_market, thinking_time_of
-from backend.builders.teams import LoadedTeam
 from backend.config.ownership import signed
 from backend.config.schema import Config
 from backend.decisions.backtest_document import write_backtest

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from backend.builders.loaded_team import PROMPTED, SCRIPTED, UNMASKED, LoadedTeam, scripted_team
 from backend.builders.market import (
     Account,
     account_of,
@@ -17,9 +18,7 @@ from backend.builders.market import (
     thinking_time_of,
     venue_record,
 )
-from backend.builders.recorded_team import is_cassette, recording, replayed_team
 from backend.builders.strategies import NamedStrategy, named_strategies, named_strategy
-from backend.builders.teams import PROMPTED, SCRIPTED, UNMASKED, LoadedTeam, configured_team
 from backend.config.base import suggestion
 from backend.config.load import load_config
 from backend.config.schema import Config
@@ -38,7 +37,6 @@ from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.curriculum.queries import WARM_UP_BARS
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.llm.cassette.engine import Cassette
 from cryptosentinel.llm.endpoint.engine import EndpointEngine
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import TeamDecision
@@ -157,6 +155,12 @@ def subject_of(name: str, config: Config) -> Subject:
             f"no team '{name}'{close}: give 'scripted', 'model' (see engine.model), a strategy ({', '.join(known)}), "
             f"your own as module:Class, a cassette, or the folder of a finished training (one that holds {MANIFEST})"
         )
+    if name == SCRIPTED:
+        return scripted_team(config.team)
+    # They import torch, which takes seconds, and neither a strategy nor the scripted team needs it.
+    from backend.builders.recorded_team import is_cassette, replayed_team
+    from backend.builders.teams import configured_team
+
     if is_cassette(Path(name)):
         return replayed_team(Path(name))
     return configured_team(name, config)
@@ -262,7 +266,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
                 throughput = Throughput()
                 episode = _episode(subject, plan, throughput, advanced, store, run)
                 result = episode.result
-                cost = inference_cost(episode.ledger, throughput, isinstance(subject.engine, Cassette))
+                cost = inference_cost(episode.ledger, throughput, subject.replayed)
                 later += remarks(subject.name, episode, market)
                 later += subject.engine.notes if isinstance(subject.engine, EndpointEngine) else ()
             results[subject.name] = result
@@ -290,7 +294,11 @@ def _episode(
 ) -> EpisodeResult:
     """The team's episode with its decisions stored. If it ends early, its decisions so far are stored too."""
     game = BacktestRun(plan.market, plan.window, **plan.account.terms)
-    team, recorder = (subject, None) if plan.cassette is None else recording(subject, plan.cassette)
+    team, recorder = subject, None
+    if plan.cassette is not None:
+        from backend.builders.recorded_team import recording  # it imports torch
+
+        team, recorder = recording(subject, plan.cassette)
     decisions: list[tuple[int, TeamDecision]] = []
     task = play(
         team.team, game, limits_of(plan.config.guard), plan.seed,

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import account_of, limits_of, load_market
 from backend.builders.strategies import NamedStrategy, named_strategy
-from backend.builders.teams import LoadedTeam, configured_team
+from backend.builders.teams import configured_team
 from backend.models.manifest import MANIFEST, read_manifest, team_notice
 from backend.runs.backtest import market_settings, requested_window
 from backend.runs.requests import CheckRequest

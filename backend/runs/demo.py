@@ -6,8 +6,9 @@ import json
 import time
 from pathlib import Path
 
+from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import account_of, load_market
-from backend.builders.teams import LoadedTeam, load_team, scripted_team
+from backend.builders.teams import load_team
 from backend.config.schema import Config
 from backend.evaluation.evaluate import (
     TRAINED,

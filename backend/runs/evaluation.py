@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from backend.builders.loaded_team import scripted_team
 from backend.builders.market import account_of, load_market, other_costs, venue_record
-from backend.builders.teams import configured_team, scripted_team
+from backend.builders.teams import configured_team
 from backend.config.artefacts import notice
 from backend.config.load import override
 from backend.config.schema import Config, ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -14,9 +14,10 @@ from backend.config.schema import Config
 from backend.decisions.backtest_document import VerdictDocument
 from backend.reporting import charts
 from backend.reporting.run_summary import RunSummary, WindowResult
-from backend.training.checkpoints import TrainingState
-from backend.training.sft.datasets import DROP_REASONS
 from simulator.errors import UserError
+
+if TYPE_CHECKING:  # it imports torch, which a strategy's backtest does not need
+    from backend.training.checkpoints import TrainingState
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,8 @@ class SftOutcome:
 
     def dropped(self, role: str) -> dict[str, int]:
         """How many conversations of a role were dropped, by reason."""
+        from backend.training.sft.datasets import DROP_REASONS  # it imports torch
+
         return {reason: self.counts[role][reason] for reason in DROP_REASONS if self.counts[role][reason]}
 
 

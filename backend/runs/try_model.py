@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from pydantic import Field
 
+from backend.builders.loaded_team import PROMPTED, LoadedTeam
 from backend.builders.market import account_of, limits_of, load_market
-from backend.builders.teams import PROMPTED, LoadedTeam, configured_team
+from backend.builders.teams import configured_team
 from backend.config.schema import Config
 from backend.decisions.recording import conversation_messages
 from backend.runs.backtest import market_settings, requested_window

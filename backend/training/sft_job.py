@@ -22,8 +22,9 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
+from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import costs_of, limits_of, split
-from backend.builders.teams import LoadedTeam, model_team, scripted_team, with_prompts_for
+from backend.builders.teams import model_team, with_prompts_for
 from backend.config.load import config_from_dict
 from backend.config.schema import LEAST_ANSWER, Config, ConfigError
 from backend.evaluation.compare import ReportProgress

@@ -10,14 +10,14 @@ import os
 import shutil
 from pathlib import Path
 
+from backend.builders.loaded_team import team_settings
 from backend.builders.market import split
-from backend.builders.teams import team_settings
 from backend.config.market import MarketConfig
 from backend.config.schema import Config, ConfigError
 from backend.config.training import TrainingConfig
 from backend.evaluation.compare import ReportProgress
-from backend.models.manifest import MANIFEST, TeamManifest, base_of_team, read_manifest, write_manifest
-from backend.models.registry import START, resolve_base
+from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, write_manifest
+from backend.models.registry import START, base_of_team, resolve_base
 from backend.training.curriculum.queries import QueryPool, gross_limit
 from backend.training.sft.spoken_markets import spoken_markets
 from backend.training.sft.warm_start import make_nano

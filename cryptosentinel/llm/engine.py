@@ -135,6 +135,15 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class RememberingEngine(Engine, Protocol):
+    """An engine that keeps what it computed of earlier conversations, which makes the next ones quicker."""
+
+    def forget(self) -> None:
+        """Keep nothing of the conversations so far."""
+        ...
+
+
+@runtime_checkable
 class StreamingEngine(Engine, Protocol):
     """An engine that answers each request when it is ready, as servers do: a slow one does not hold up the others."""
 

@@ -7,10 +7,12 @@ begin with the day. Weeks begin on Monday 00:00 UTC, as those of Binance do; 197
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
-from simulator.arrays import IntArray
 from simulator.errors import DataError
+
+if TYPE_CHECKING:  # numpy takes its time, and the settings need only what is here
+    from simulator.arrays import IntArray
 
 SECOND_MS = 1_000
 MINUTE_MS = 60_000

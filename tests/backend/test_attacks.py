@@ -19,7 +19,8 @@ from backend.config.load import config_from_dict
 from backend.config.ownership import SIGNATURE, signed
 from backend.decisions.checked_documents import check_document
 from backend.distributed.run_files import CarriedFiles, RunFiles
-from backend.models.manifest import MANIFEST, base_of_team, read_manifest, write_manifest
+from backend.models.manifest import MANIFEST, read_manifest, write_manifest
+from backend.models.registry import base_of_team
 from backend.policies.adapters import save_versions
 from backend.policies.build import role_policies
 from backend.reporting.market_reload import market_of

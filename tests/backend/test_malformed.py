@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 import torch
 
+from backend.builders.loaded_team import scripted_team
 from backend.builders.recorded_team import recording, replayed_team
-from backend.builders.teams import scripted_team
 from backend.config.load import load_config
 from backend.config.schema import TeamConfig
 from backend.decisions.checked_documents import check_document
-from backend.models.manifest import MANIFEST, base_of_team, read_manifest
-from backend.models.registry import adapters_of, describe_base
+from backend.models.manifest import MANIFEST, read_manifest
+from backend.models.registry import adapters_of, base_of_team, describe_base
 from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.reporting.report import write_report
 from backend.store import transfer

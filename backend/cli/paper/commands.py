@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backend.cli.console import bars, console, narrow_table, print_account
+from backend.cli.console import console, narrow_table, print_account
 from backend.cli.options import MarketOptions, RecordOptions, RunsOption, StoreOption, WindowOptions, grouped
+from backend.cli.parts.progress import bars
 from backend.runs.requests import RUNS, STORE, RunStart
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time

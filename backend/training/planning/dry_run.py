@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig
 
+from backend.builders.loaded_team import team_settings
 from backend.builders.market import costs_of, limits_of
-from backend.builders.teams import team_settings
 from backend.config.schema import Config
 from backend.models.architectures import architecture_of
 from backend.models.shape import Shape

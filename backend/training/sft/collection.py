@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backend.builders.teams import SCRIPTED, LoadedTeam, load_team, model_team, team_settings
+from backend.builders.loaded_team import SCRIPTED, LoadedTeam, team_settings
+from backend.builders.teams import load_team, model_team
 from backend.config.schema import Config
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backend.builders.teams import LoadedTeam
+from backend.builders.loaded_team import LoadedTeam
 from backend.evaluation.bootstrap import mean_interval
 from backend.training.curriculum.queries import Query
 from backend.training.rollout.collect import RolloutSettings, collect, practise

@@ -35,8 +35,9 @@ from cryptosentinel.llm.endpoint.adaptation import (
     is_final,
 )
 from cryptosentinel.llm.endpoint.answer import Answer, Dialect, Garbled, model_names
-from cryptosentinel.llm.endpoint.http import MAX_BODY_BYTES, BoundedClient, TooLarge, check_url
+from cryptosentinel.llm.endpoint.http import MAX_BODY_BYTES, BoundedClient, TooLarge
 from cryptosentinel.llm.endpoint.keys import is_secret, read_key
+from cryptosentinel.llm.endpoint.urls import check_url
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage, all_answers, failed_completion
 from cryptosentinel.protocol.untrusted import clean
 from simulator.errors import RunFailed, UserError

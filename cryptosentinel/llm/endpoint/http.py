@@ -10,47 +10,19 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 
-from simulator.errors import UserError
+from cryptosentinel.llm.endpoint.urls import is_loopback
 
 MAX_BODY_BYTES = 4 * 2**20  # an answer that a role may give has some kilobytes; thoughts beside it may be long
 _CONNECT_SECONDS = 10.0  # a host that takes longer to be reached is told from one that thinks for long
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # What an endpoint needs. The SDK would add what the environment says of organisation, project and further headers.
 _HEADERS = frozenset(("host", "accept", "content-type", "content-length", "connection", "user-agent"))
 
 
 class TooLarge(Exception):
     """An answer of more than `MAX_BODY_BYTES`."""
-
-
-def check_url(url: str) -> str:
-    """`url` as the base of an endpoint, without a slash at its end. Raises `UserError` for one that cannot be used."""
-    form = "write it like http://localhost:11434/v1"
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise UserError(f"the endpoint's URL must name scheme and host: {form}")
-    # These could hold a secret, and the URL is shown.
-    if "@" in parts.netloc:
-        raise UserError(f"the endpoint's URL names a user or a password: leave out what stands before the '@', {form}")
-    if parts.query or parts.fragment:
-        raise UserError(f"the endpoint's URL has something behind '?' or '#': leave it out, {form}")
-    return url.rstrip("/")
-
-
-def is_loopback(url: str) -> bool:
-    """Whether `url` names this very machine."""
-    try:
-        return urlsplit(url).hostname in LOOPBACK
-    except ValueError:
-        return False
 
 
 class BoundedClient(httpx2.AsyncClient):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit
 
-from cryptosentinel.llm.endpoint.http import is_loopback
 from cryptosentinel.llm.endpoint.providers import owner_of, provider_at
+from cryptosentinel.llm.endpoint.urls import is_loopback
 from simulator.errors import UserError
 
 AUTOMATIC = "auto"  # the provider's own variable; at another URL none

@@ -19,7 +19,7 @@ from openai import (
     Timeout,
 )
 
-from cryptosentinel.llm.endpoint.http import check_url
+from cryptosentinel.llm.endpoint.urls import check_url
 from simulator.errors import RunFailed
 
 _T = TypeVar("_T")

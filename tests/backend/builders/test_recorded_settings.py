@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+from backend.builders.loaded_team import scripted_team
 from backend.builders.recorded_team import replayed_team
-from backend.builders.teams import scripted_team
 from backend.config.schema import TeamConfig
 from cryptosentinel.llm.cassette.engine import record
 

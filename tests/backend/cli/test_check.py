@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import limits_of
 from backend.builders.strategies import named_strategies, named_strategy
-from backend.builders.teams import LoadedTeam, load_team
+from backend.builders.teams import load_team
 from backend.config.load import load_config
 from backend.runs.check import team_drive
 from cryptosentinel.llm.scripted import ScriptedEngine

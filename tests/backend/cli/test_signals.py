@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from backend.cli.main import main
-from backend.cli.signals import end_in_order, exit_code
+from backend.cli.parts.signals import end_in_order, exit_code
 from backend.errors import INTERRUPTED
 
 ROOT = Path(__file__).parents[3]
 # A command that takes as long to end as it is told to, and says what it is at.
 COMMAND = """
 import sys, time
-from backend.cli.signals import end_in_order, exit_code
+from backend.cli.parts.signals import end_in_order, exit_code
 with end_in_order():
     try:
         print("working", flush=True)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from backend.builders.loaded_team import scripted_team
 from backend.builders.market import Account
 from backend.builders.strategies import named_strategies
-from backend.builders.teams import scripted_team
 from backend.config.schema import BASELINES, EvaluationConfig, TeamConfig
 from backend.decisions.document import DecisionDocument, StoredDecision
 from backend.evaluation.bootstrap import mean_interval

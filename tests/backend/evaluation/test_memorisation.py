@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.builders.loaded_team import scripted_team
 from backend.builders.strategies import named_strategy
-from backend.builders.teams import scripted_team
 from backend.config.load import load_config
 from backend.config.schema import ConfigError
 from backend.evaluation.memorisation import cutoff_note, headlines_note, masking_note, wilson_interval

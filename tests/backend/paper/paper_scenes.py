@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import Account
-from backend.builders.teams import LoadedTeam, scripted_team
 from backend.config.load import config_from_dict
 from backend.config.schema import Config
 from backend.paper.journal import EntryKind, Journal, entries_of, history_to_json

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from backend.builders.teams import LoadedTeam, configured_team, scripted_team
+from backend.builders.loaded_team import LoadedTeam, scripted_team
+from backend.builders.teams import configured_team
 from backend.config.engine import BudgetConfig
 from backend.config.load import config_from_dict, load_config
 from backend.config.schema import ConfigError

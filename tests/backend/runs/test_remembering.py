@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import account_of
-from backend.builders.teams import LoadedTeam, load_team, scripted_team
+from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
 from backend.config.schema import TeamConfig
 from backend.models.manifest import TeamManifest, write_manifest

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from backend.builders.teams import load_team, team_settings
+from backend.builders.loaded_team import team_settings
+from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, NanoConfig
 from backend.store.run_record import recorded_run

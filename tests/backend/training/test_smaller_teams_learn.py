@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from backend.builders.teams import load_team, scripted_team, team_settings
+from backend.builders.loaded_team import scripted_team, team_settings
+from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from backend.models.manifest import read_manifest

@@ -14,7 +14,7 @@ from llguidance import LLMatcher, LLTokenizer, hf
 from pydantic import Field, create_model
 from transformers import PreTrainedTokenizerFast
 
-from backend.builders.teams import scripted_team, team_settings
+from backend.builders.loaded_team import scripted_team, team_settings
 from backend.config.schema import Config
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import play

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.builders.teams import team_settings
+from backend.builders.loaded_team import team_settings
 from backend.training.curriculum.queries import QueryPool
 from backend.training.sft.conversations import encode, messages_of
 from backend.training.sft.warm_start import transcribe

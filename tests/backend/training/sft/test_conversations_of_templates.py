@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.builders.teams import team_settings
+from backend.builders.loaded_team import team_settings
 from backend.training.curriculum.queries import QueryPool
 from backend.training.sft.conversations import encode, messages_of
 from backend.training.sft.warm_start import transcribe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from backend.builders.teams import scripted_team
+from backend.builders.loaded_team import scripted_team
 from backend.training.curriculum.queries import QueryPool
 from backend.training.sft.collection import wavering_policies
 from backend.training.sft.role_scores import RoleScores, compare_roles, score_roles

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.builders.teams import model_team, team_settings
+from backend.builders.loaded_team import team_settings
+from backend.builders.teams import model_team
 from backend.config.training import TrainingConfig
 from backend.policies.build import role_policies
 from backend.training.curriculum.queries import QueryPool

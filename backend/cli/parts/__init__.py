@@ -1,0 +1,1 @@
+"""What the commands share beside options and the console: the list of commands, progress, signals."""
