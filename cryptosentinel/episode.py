@@ -6,7 +6,7 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -58,6 +58,9 @@ class TradingSession(Protocol):
 
     def apply(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
         """Submit `requests`, each late by its time, and advance to the next decision or the end."""
+
+    def earned(self) -> Mapping[str, float]:
+        """Net profit of each symbol so far, with what is held at its last price."""
 
     def result(self) -> BacktestResult:
         """What came of it so far."""
@@ -116,17 +119,17 @@ def play(
     def watch(view: MarketView, account: AccountView) -> Sequence[OrderRequest]:
         requests, clamps = guard.watch(view, account)
         if clamps and on_clamps is not None:
-            on_clamps(view.index, clamps)
+            on_clamps(run.index, clamps)
         for clamp in clamps if newest else ():  # a resumed session has no decision yet
             of_symbol = newest.get(clamp.symbol, next(iter(newest.values())))
-            of_symbol.later.append((view.index, clamp))
+            of_symbol.later.append((run.index, clamp))
         return requests
 
     run.watched_by(watch)
     while not run.done:
         view, account = run.view(), run.account()
         if account.liquidated:  # the account is over: whatever a model would say, no order could follow
-            liquidated_at = view.index
+            liquidated_at = run.index
             break
         groups = [view.symbols] if team.settings.portfolio else [(symbol,) for symbol in view.symbols]
         share = 1.0 / len(groups)
@@ -140,7 +143,7 @@ def play(
                 account,
                 symbols,
                 guard,
-                derive_seed(seed, view.index, number),
+                derive_seed(seed, run.index, number),
                 share=share,
                 sent=orders,
                 memory=remembers,
@@ -150,7 +153,7 @@ def play(
             thought += round(1000.0 * seconds)
             late_by = run.late_ms(thought)
             decision = replace(decision, thinking_ms=late_by)
-            decisions.append((view.index, decision))
+            decisions.append((run.index, decision))
             newest |= dict.fromkeys(symbols, decision)
             orders += decision.orders
             late += [late_by] * len(decision.orders)
@@ -178,9 +181,7 @@ def play(
 def _settled(memory: Memory, run: TradingSession) -> dict[str, float]:
     """Settle the open decisions of `memory` at this close; returns the net profit of each coin in the run so far."""
     view = run.view()
-    earned = dict.fromkeys(view.symbols, 0.0)
-    for trade in run.result().trades:  # what is still held is among them, valued at the last close
-        earned[trade.symbol] += trade.pnl
+    earned = {**dict.fromkeys(view.symbols, 0.0), **run.earned()}
     memory.settle(view.now, {symbol: view.last_close(symbol) for symbol in view.symbols}, earned)
     return earned
 

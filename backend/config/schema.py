@@ -246,6 +246,12 @@ class PaperConfig(Section):
         0.0, ge=0.0, le=1e6, description="how much faster than real time recorded data comes; 0: as fast as it is used"
     )
     history_bars: int = Field(500, ge=130, le=100_000, description="bars that are known before the first decision")
+    snapshot_bars: int = Field(
+        500,
+        ge=50,
+        le=100_000,
+        description="bars after which the session forgets what it needs no more, and notes where it stands",
+    )
     grace_seconds: float = Field(
         5.0, ge=0.0, le=600.0, description="how long after its close a bar waits for symbols that have not come"
     )

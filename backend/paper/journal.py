@@ -9,14 +9,17 @@
 | `control` | kill switch, stop, resume; the orders of the switch | they are sent |
 | `notice` | what the feed tells of itself, and data that was not used | the next event |
 | `end` | that the session is over | its result is stored |
+| `snapshot` | where the session stands after a bar (`backend.paper.snapshots`); not in the order of the others | - |
 
-The account is not in it. It follows: the same bars and requests give the same account, and a resumed session compares
-what fills with what filled then.
+The account is in none but the snapshots. It follows: the same bars and requests give the same account, and a resumed
+session compares what fills with what filled then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -33,7 +36,9 @@ from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, interval_of
 
-EntryKind = Literal["start", "bar", "decision", "missed", "control", "notice", "end"]
+EntryKind = Literal["start", "bar", "decision", "missed", "control", "notice", "end", "snapshot"]
+SLOTS = (-1, -2)  # ordinals of the snapshots
+_PORTION = 500  # entries that are read at a time
 
 
 class Journal:
@@ -41,19 +46,46 @@ class Journal:
 
     def __init__(self, store: Store, run: str, written: int = 0) -> None:
         self._store, self._run, self._next = store, run, written
+        self._last: dict[str, Any] = {}  # what was written last
 
     def write(self, kind: EntryKind, time: int, document: dict[str, Any]) -> None:
         """Add an entry; it is on disk when this returns. Raises `StoreError` where it could not be written."""
         self._store.add_journal(JournalRecord(self._run, self._next, kind, time, document))
         self._next += 1
+        self._last = document
+
+    def write_snapshot(self, slot: int, time: int, document: dict[str, Any]) -> None:
+        """Write where the session stands after the newest entry, in place of what is in `slot`."""
+        beside = {"after": self._next - 1, "entry": digest_of(self._last)}
+        self._store.add_journal(JournalRecord(self._run, slot, "snapshot", time, {**document, **beside}))
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """SHA-256 of what an entry says."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def entries_of(store: Store, run: str) -> list[JournalRecord]:
     """The whole journal, in order. Raises `StoreError` for one that has a gap or no beginning."""
-    entries = store.journal(run)
-    if not entries or entries[0].kind != "start" or [one.ordinal for one in entries] != [*range(len(entries))]:
-        raise StoreError(f"the journal of session {run} is not whole: restore a backup of the store, or begin anew")
-    return entries
+    return list(entries_in_portions(store, run))
+
+
+def entries_in_portions(store: Store, run: str, first: int = 0) -> Iterator[JournalRecord]:
+    """The journal from its entry `first` on, of which only a part is in memory. Raises `StoreError` as `entries_of`."""
+    while portion := store.journal_between(run, first, first + _PORTION):
+        whole = [one.ordinal for one in portion] == [*range(first, first + len(portion))]
+        if not whole or (first == 0 and portion[0].kind != "start"):
+            raise _broken(run)
+        yield from portion
+        first += len(portion)
+        if len(portion) < _PORTION:
+            break
+    if first == 0 or store.journal_between(run, first, first + _PORTION):
+        raise _broken(run)
+
+
+def _broken(run: str) -> StoreError:
+    return StoreError(f"the journal of session {run} is not whole: restore a backup of the store, or begin anew")
 
 
 def history_to_json(market: Market) -> dict[str, Any]:

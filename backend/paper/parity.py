@@ -15,6 +15,7 @@ from backend.builders.market import Account
 from backend.decisions.recording import decision_document
 from backend.paper.journal import bar_from_json, history_from_json, requests_from_json
 from backend.paper.session import closing_orders
+from backend.paper.snapshots import Shortening, shortening_of
 from backend.store.records import JournalRecord
 from cryptosentinel.episode import play
 from cryptosentinel.guard.limits import GuardLimits
@@ -26,6 +27,7 @@ from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import OrderRequest
 from simulator.exchange.snapshot import record_to_json
 from simulator.live.broker import session_market
+from simulator.market.growing import trailing
 from simulator.market.market import MarketView
 
 # Sums that begin elsewhere differ in the last digits.
@@ -58,8 +60,9 @@ class _Close:
 class ReplayedSession:
     """A backtest that decides at the closes at which the session did, as late as it did."""
 
-    def __init__(self, run: BacktestRun, closes: Mapping[int, _Close]) -> None:
-        self._run, self._closes = run, closes
+    def __init__(self, run: BacktestRun, closes: Mapping[int, _Close], keeps: Shortening | None = None) -> None:
+        """`keeps`: what the session kept of the past."""
+        self._run, self._closes, self._keeps = run, closes, keeps
         self._watch: Watch | None = None
         self._thought: list[int] = []
         self._killed = False
@@ -80,8 +83,12 @@ class ReplayedSession:
         return self._run.done
 
     def view(self) -> MarketView:
-        """The market at this close."""
-        return self._run.view()
+        """The market at this close, as far back as the session knew it."""
+        first = 0 if self._keeps is None else self._keeps.first_bar(self._run.window.start, self._run.index)
+        if not first:
+            return self._run.view()
+        known = trailing(self._run.market, first, self._run.index + 1)
+        return known.view(len(known) - 1)
 
     def account(self) -> AccountView:
         """The account at this close."""
@@ -109,6 +116,10 @@ class ReplayedSession:
         self._operate()
         self._advance()
 
+    def earned(self) -> Mapping[str, float]:
+        """Net profit of each symbol so far."""
+        return self._run.earned()
+
     def result(self) -> BacktestResult:
         """What came of it so far."""
         return self._run.result()
@@ -133,7 +144,7 @@ class ReplayedSession:
     def _look(self) -> None:
         account = self._run.account()
         assert self._watch is not None
-        requests = closing_orders(account) if self._killed else self._watch(self._run.view(), account)
+        requests = closing_orders(account) if self._killed else self._watch(self.view(), account)
         self._run.submit(requests, [self._here().late] * len(requests))
         self._operate()
 
@@ -180,7 +191,7 @@ def check_parity(
     first, last = len(history) - 1, len(market) - 1
     closes, inputs = _closes(entries, first)
     run = BacktestRun(market, Window(first, last, int(start["decide_every"])), **account.terms)
-    session = ReplayedSession(run, closes)
+    session = ReplayedSession(run, closes, shortening_of(start))
     silent = CutOffEngine(engine, closes, session)
     decided: list[tuple[int, TeamDecision]] = []
     task = play(team, session, limits, seed, decisions=decided)

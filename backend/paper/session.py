@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from backend.paper.journal import (
     requests_from_json,
     requests_to_json,
 )
+from backend.paper.snapshots import Shortening, Snapshot, write_snapshot
 from backend.paper.switch import Switch, SwitchOrder
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
@@ -35,10 +36,10 @@ from cryptosentinel.guard.limits import Clamp
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, Watch, Window
-from simulator.exchange.exchange_records import AccountView
+from simulator.exchange.exchange_records import AccountView, Fill
 from simulator.exchange.orders import Cancel, Order, OrderRequest
 from simulator.live.bar_assembly import BarAssembler, LiveBar
-from simulator.live.broker import SimulatedBroker
+from simulator.live.broker import Happened, SimulatedBroker
 from simulator.live.events import FeedEvent, FeedHeartbeat, Notice
 from simulator.live.feed import Feed
 from simulator.market.market import MarketView
@@ -69,7 +70,7 @@ class PaperSession:
     """One account of a team on a feed.
 
     Attributes:
-        decisions: give this list to `play`; what is new in it at `apply` is written with the orders.
+        decisions: give this list to `play`; what is in it at `apply` is written with the orders.
         ended: why the session is over, empty while it is not: "finished", "stopped", "flatten", "freeze", "liquidated".
         missed: closes at which a decision was due and none was taken.
     """
@@ -88,18 +89,21 @@ class PaperSession:
         grace: int,
         memory: Memory | None = None,
         on_bar: Callable[[int], None] | None = None,
+        keeps: Shortening | None = None,
+        whole_result: Callable[[], BacktestResult] | None = None,
     ) -> None:
+        """`keeps`: what is kept in memory, None for everything. `whole_result` gives what came of all of the session
+        once some of it was forgotten."""
         self._broker, self._assembler, self._feed, self._journal = broker, assembler, feed, journal
         self._switch, self._guard, self._codec, self._memory = switch, guard, codec, memory
-        self._grace, self._on_bar = grace, on_bar
+        self._grace, self._on_bar, self._keeps, self._whole_result = grace, on_bar, keeps, whole_result
         self.window = Window(broker.start, sys.maxsize, decide_every)
         self.decisions: list[tuple[int, TeamDecision]] = []
         self.ended = ""
         self.missed: list[int] = []
-        self.bars = self.decided = 0
+        self.bars = self.decided = self.fills = 0
         self._now = broker.close  # no decision is earlier than what was known before it
         self._due = True  # whether a decision at this close is to be taken
-        self._written = 0  # of `decisions`
         self._watch: Watch | None = None
         self._thoughts: Thoughts = _Untold()
         self._clamps: list[Clamp] = []
@@ -156,8 +160,6 @@ class PaperSession:
         begun = self._now - self._broker.close
         late = [max(milliseconds, begun) for milliseconds in thinking_ms or [0] * len(requests)]
         self._now = self._broker.close + max([begun, *late])
-        new = self.decisions[self._written :]
-        self._written = len(self.decisions)
         dropped = self._switch.order() in ("flatten", "freeze")
         self._journal.write(
             "decision",
@@ -167,20 +169,29 @@ class PaperSession:
                 "begun": begun,
                 "requests": requests_to_json(requests, late),
                 "dropped": dropped,
-                "decisions": [decision_document(self._codec, decision).model_dump(mode="json") for _, decision in new],
+                "decisions": [
+                    decision_document(self._codec, decision).model_dump(mode="json") for _, decision in self.decisions
+                ],
                 "guard": self._guard.state(),
                 "memory": None if self._memory is None else self._memory.to_dict(),
                 **self._thoughts.summary(),
             },
         )
+        self.decisions.clear()
         if not dropped:
             self._broker.submit(requests, late)
         self.decided += 1
         self._due = False
         self._advance()
 
+    def earned(self) -> Mapping[str, float]:
+        """Net profit of each symbol so far."""
+        return self._broker.earned()
+
     def result(self) -> BacktestResult:
         """What came of it so far."""
+        if self._broker.shortened and self._whole_result is not None:
+            return self._whole_result()
         return self._broker.result(self.window.decide_every)
 
     # -- what else a session does -----------------------------------------------------------------------------------
@@ -224,7 +235,17 @@ class PaperSession:
                 self._broker.submit(*requests_from_json(data["requests"]))
             if data.get("guard") is not None:
                 self._guard.restore(data["guard"])
+            if entry.kind == "bar" and self._to_shorten() is not None:
+                self._shorten()
         self._killed = self._killed and not released
+
+    def go_on(self, snapshot: Snapshot) -> None:
+        """Stand where `snapshot` was taken; the broker does already."""
+        state = snapshot.state
+        self._guard.restore(state["guard"])
+        self._due, self._now, self._killed = bool(state["due"]), int(state["now"]), bool(state["killed"])
+        self.bars, self.decided, self.fills = int(state["bars"]), int(state["decided"]), int(state["fills"])
+        self.missed = [int(bar) for bar in state["missed"]]
 
     def resumed(self, released: bool) -> None:
         """Write that the session goes on, and whether the kill switch was taken back."""
@@ -249,8 +270,7 @@ class PaperSession:
                 if self._feed_over and not self.done:
                     self.ended = "flatten" if self._killed else "finished"
                 continue
-            happened = self._broker.extend(bar)
-            self.bars += 1
+            happened = self._extend(bar)
             self._now = max(self._now, bar.known_at)
             late = self._now - self._broker.close
             planned = (self.index - self.window.start) % self.window.decide_every == 0 and not self._killed
@@ -262,6 +282,10 @@ class PaperSession:
             entry["account"] = {"equity": account.equity, "cash": account.cash, "positions": account.positions}
             self._journal.write("bar", self._now, entry)
             self._send()
+            number = self._to_shorten()
+            if number is not None:
+                self._shorten()
+                write_snapshot(self._journal, number, self._now, self._state(), self._broker.market)
             if self._on_bar is not None:
                 self._on_bar(self.bars)
             if account.liquidated:
@@ -329,9 +353,39 @@ class PaperSession:
         else:
             self.ended = "stopped" if order == "stop" else "freeze"
 
-    def _take(self, bar: LiveBar, expected: dict[str, Any], ordinal: int) -> None:
-        happened = happened_to_json(self._broker.extend(bar))
+    def _extend(self, bar: LiveBar) -> Happened:
+        happened = self._broker.extend(bar)
         self.bars += 1
+        self.fills += sum(isinstance(one, Fill) for one in happened.ledger)
+        return happened
+
+    def _to_shorten(self) -> int | None:
+        """The number of the snapshot that is due after this bar; None where none is."""
+        if self._keeps is None or self.bars % self._keeps.every:
+            return None
+        return self.bars // self._keeps.every
+
+    def _shorten(self) -> None:
+        assert self._keeps is not None
+        self._broker.keep(self._keeps.bars)
+
+    def _state(self) -> dict[str, Any]:
+        """Where the session stands, for a snapshot."""
+        return {
+            "broker": self._broker.state(),
+            "guard": self._guard.state(),
+            "memory": None if self._memory is None else self._memory.to_dict(),
+            "due": self._due,
+            "now": self._now,
+            "killed": self._killed,
+            "bars": self.bars,
+            "decided": self.decided,
+            "fills": self.fills,
+            "missed": self.missed,
+        }
+
+    def _take(self, bar: LiveBar, expected: dict[str, Any], ordinal: int) -> None:
+        happened = happened_to_json(self._extend(bar))
         self._assembler.skip()
         if happened != expected:
             raise StoreError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +15,11 @@ from backend.builders.market import Account, account_of, limits_of, load_market,
 from backend.config.ownership import signed
 from backend.config.schema import Config
 from backend.decisions.backtest_document import write_backtest
-from backend.paper.journal import Journal, entries_of, history_from_json, history_to_json
+from backend.paper.journal import Journal, entries_in_portions, entries_of, history_from_json, history_to_json
 from backend.paper.parity import Parity, check_parity
+from backend.paper.replay import JournalReplay
 from backend.paper.session import PaperSession
+from backend.paper.snapshots import Snapshot, newest_snapshot, shortening, shortening_of
 from backend.paper.switch import Switch, read_order, release
 from backend.paper.thinking import Thinker
 from backend.runs.backtest import market_settings, requested_window, subject_of
@@ -86,6 +88,7 @@ def run_paper(
         "decide_every": window.decide_every,
         "last": int(market.open_time[window.stop]),
         "cash": account.cash,
+        "keeps": shortening(config.paper.snapshot_bars, config.paper.history_bars, market.timeframe).to_json(),
     }
     with store_at(store) as opened:
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,9 +116,10 @@ def resume_paper(
     Raises `UserError` for a session that is over, that another program runs, or whose kill switch is set.
     """
     with store_at(store) as opened:
-        record, config, team, market, account, start, entries = _stored(opened, run)
+        record, config, team, market, account, start = _stored(opened, run)
+        snapshot, entries = newest_entries(opened, run)
         folder = runs / run
-        if entries[-1].kind == "end":
+        if entries and entries[-1].kind == "end":
             raise UserError(f"session {run} is over ({entries[-1].document['why']}): begin another one")
         if read_order(folder, config.paper.on_kill) in ("flatten", "freeze") and not released:
             raise UserError(
@@ -129,28 +133,40 @@ def resume_paper(
         window = _window(market, history, start)
         begin = _recorded_data(config, market, account, window)
         observer.started(RunStart(run, folder, config, market, account, window))
-        journal = Journal(opened, run, len(entries))
+        journal = Journal(opened, run, entries[-1].ordinal + 1 if entries else snapshot.after + 1 if snapshot else 1)
         with _recorded(opened, replace(record, status="running", finished_at=None, message=None)) as outcomes:
             parts = SessionParts(opened, record, folder, config, team, account, begin.feed, journal, observer)
-            outcomes.append(play_session(parts, entries[1:], start, released))
+            outcomes.append(play_session(parts, entries, start, released, snapshot))
         return outcomes[0]
+
+
+def newest_entries(store: Store, run: str) -> tuple[Snapshot | None, list[JournalRecord]]:
+    """The newest snapshot, if there is one, and the entries after it, or after the start."""
+    snapshot = newest_snapshot(store, run)
+    return snapshot, list(entries_in_portions(store, run, snapshot.after + 1 if snapshot else 1))
 
 
 def paper_status(run: str, store: Store | str | Path = STORE, runs: Path = RUNS) -> tuple[RunRecord, PaperOutcome]:
     """How a session stands, by its journal: also one that runs in another process."""
     with store_at(store) as opened:
         record = _record(opened, run)
-        entries = entries_of(opened, run)
+        cash = float(_start_of(opened, run)["cash"])
+        snapshot, entries = newest_entries(opened, run)
+        before: Mapping[str, Any] = snapshot.state if snapshot else {}
         bars = [entry for entry in entries if entry.kind == "bar"]
-        decisions = [entry for entry in entries if entry.kind == "decision"]
+        decisions = int(before.get("decided", 0)) + sum(entry.kind == "decision" for entry in entries)
         over = [entry.document["why"] for entry in entries if entry.kind == "end"]
-        cash = float(entries[0].document["cash"])
-        last: dict[str, Any] = bars[-1].document["account"] if bars else {"equity": cash, "positions": {}}
+        last: dict[str, Any] = {"equity": cash, "positions": {}}
+        if bars:
+            last = bars[-1].document["account"]
+        elif snapshot:
+            [entry] = opened.journal_between(run, snapshot.after, snapshot.after + 1)
+            last = entry.document["account"]
         fills = sum(one["kind_of_record"] == "Fill" for entry in bars for one in entry.document["happened"]["ledger"])
-        missed = sum(bool(entry.document.get("missed")) for entry in entries)
+        missed = len(before.get("missed", ())) + sum(bool(entry.document.get("missed")) for entry in entries)
         outcome = PaperOutcome(
-            run, runs / run, over[-1] if over else "", len(bars), len(decisions), fills, missed, last["equity"], cash,
-            last["positions"],
+            run, runs / run, over[-1] if over else "", int(before.get("bars", 0)) + len(bars), decisions,
+            int(before.get("fills", 0)) + fills, missed, last["equity"], cash, last["positions"],
         )  # fmt: skip
         return record, outcome
 
@@ -164,7 +180,8 @@ def paper_sessions(store: Store | str | Path = STORE) -> list[RunRecord]:
 def paper_parity(run: str, store: Store | str | Path = STORE) -> Parity:
     """Play the session's recorded inputs through the backtest and compare. Raises `UserError`."""
     with store_at(store) as opened:
-        record, config, team, _, account, _, entries = _stored(opened, run)
+        record, config, team, _, account, _ = _stored(opened, run)
+        entries = entries_of(opened, run)
         return check_parity(entries, team.team, team.engine, account, limits_of(config.guard), record.seed)
 
 
@@ -184,13 +201,21 @@ class SessionParts:
 
 
 def play_session(
-    parts: SessionParts, entries: Sequence[JournalRecord], start: dict[str, Any], released: bool = False
+    parts: SessionParts,
+    entries: Sequence[JournalRecord],
+    start: dict[str, Any],
+    released: bool = False,
+    snapshot: Snapshot | None = None,
 ) -> PaperOutcome:
-    """Take up what the journal says after its first entry, `start`, and let the session run to its end or pause.
+    """Take up what the journal says after its first entry, `start`, or after `snapshot`, and let the session run to its
+    end or pause.
     `released`: the kill switch was taken back. Raises `StoreError` as `PaperSession.restore` does."""
     config, team, account, feed = parts.config, parts.team, parts.account, parts.feed
-    run, history, settings = parts.record.run, history_from_json(start["history"]), config.paper
+    run, settings = parts.record.run, config.paper
+    history = history_from_json(start["history"]) if snapshot is None else snapshot.history
     broker = SimulatedBroker(history, account.cash, account.costs, account.max_leverage, account.venue)
+    if snapshot is not None:
+        broker.go_on(snapshot.state["broker"])
     grace = round(settings.grace_seconds * SECOND_MS)
     assembler = BarAssembler(
         dict(history.kinds), history.interval, broker.close, grace, config.costs.half_spread_bps / 1e4
@@ -198,16 +223,21 @@ def play_session(
     limits = limits_of(config.guard)
     guard, memory = Guard(limits), Memory() if team.team.settings.memory else None
     if memory is not None:
-        saved = [entry.document["memory"] for entry in entries if entry.document.get("memory") is not None]
+        saved = [] if snapshot is None else [snapshot.state["memory"]]
+        saved += [entry.document["memory"] for entry in entries if entry.document.get("memory") is not None]
         memory = Memory.from_dict(saved[-1]) if saved else memory
     expected = (int(start["last"]) - int(history.open_time[-1])) // history.interval
     session = PaperSession(
         broker, assembler, feed, parts.journal, Switch(parts.folder, settings.on_kill), guard, team.team.codec,
         decide_every=int(start["decide_every"]), grace=grace, memory=memory,
         on_bar=lambda bars: parts.observer.progress("paper", bars, expected),
+        keeps=shortening_of(start), whole_result=JournalReplay(parts.store, run, start, account).result,
     )  # fmt: skip
+    if snapshot is not None:
+        session.go_on(snapshot)
+        expected += session.bars
     session.restore(entries, released=released)
-    if entries:
+    if entries or snapshot is not None:
         session.resumed(released)
 
     def why_not() -> str | None:
@@ -266,9 +296,7 @@ def _record(store: Store, run: str) -> RunRecord:
     return record
 
 
-def _stored(
-    store: Store, run: str
-) -> tuple[RunRecord, Config, LoadedTeam, Market, Account, dict[str, Any], list[JournalRecord]]:
+def _stored(store: Store, run: str) -> tuple[RunRecord, Config, LoadedTeam, Market, Account, dict[str, Any]]:
     """A stored session, with what it needs."""
     record = _record(store, run)
     config, withheld = stored_config(record, to_continue=True)
@@ -277,10 +305,15 @@ def _stored(
             f"session {run} was not begun by this user, and its configuration names {withheld[0].key}: adopt it with "
             f"`cryptosentinel runs adopt {run}` if it is your own"
         )
-    entries = entries_of(store, run)
+    start = _start_of(store, run)
     market = load_market(config.market, config.costs)
     team = _team(str(record.config["team"]), config)
-    return record, config, team, market, account_of(config, market), entries[0].document, entries
+    return record, config, team, market, account_of(config, market), start
+
+
+def _start_of(store: Store, run: str) -> dict[str, Any]:
+    """The first entry of a session's journal. Raises `StoreError` without one."""
+    return next(entries_in_portions(store, run)).document
 
 
 @dataclass(frozen=True)

@@ -314,7 +314,7 @@ class JournalRecord(Record):
     table = "journal"
     identity = ("run", "ordinal")
 
-    ordinal: int  # 0, 1, ... without a gap
+    ordinal: int  # 0, 1, ... without a gap; -1 and -2 are the last two snapshots
     kind: str
     time: int  # by the session's clock
     document: dict[str, Any] = field(metadata=JSON)

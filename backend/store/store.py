@@ -393,8 +393,21 @@ class Store:
         return self._read(DecisionRecord, run=run_id, backtest=backtest)
 
     def journal(self, run_id: str) -> list[JournalRecord]:
-        """A paper session's journal, in order."""
+        """A paper session's journal, in order, snapshots first."""
         return self._read(JournalRecord, run=run_id)
+
+    def journal_between(self, run_id: str, first: int, stop: int) -> list[JournalRecord]:
+        """Its entries of the ordinals ``first .. stop - 1``, in order, without a look at the others."""
+        if self._connection.remote:  # a server of version 2 reads ranges of keys wrongly
+            rows = self._connection.query(
+                f"SELECT * FROM {JournalRecord.table} WHERE run = $run AND ordinal >= $first AND ordinal < $stop "
+                "ORDER BY id",
+                {"run": run_id, "first": first, "stop": stop},
+            )
+        else:
+            bounds = Range(BoundIncluded([run_id, first]), BoundExcluded([run_id, stop]))
+            rows = self._connection.query("SELECT * FROM $keys ORDER BY id", {"keys": RecordID("journal", bounds)})
+        return [JournalRecord.from_row(row) for row in rows]
 
     def shards(self, run_id: str, step: int | None = None) -> list[ShardRecord]:
         """Markers of complete shards in order of step and shard."""

@@ -48,14 +48,16 @@ class SignalRun:
     @cached_property
     def fills(self) -> list[Fill]:
         """Every fill, oldest first."""
+        start = int(self.market.open_time[0])
         rows = self.events[np.isin(self.events[:, at.KIND], at.FILL_KINDS)]
-        return [record for record in logbook.read(rows, self.market, 1, {}, {}) if isinstance(record, Fill)]
+        return [record for record in logbook.read(rows, self.market, start, 1, {}, {}) if isinstance(record, Fill)]
 
     @cached_property
     def rejections(self) -> list[Rejection]:
         """What was not reached, oldest first. A signal that a later one replaced while it waited has no record."""
+        start = int(self.market.open_time[0])
         dropped = self.events[self.events[:, at.KIND] >= at.DROP_LEVERAGE]
-        records = [one for one in logbook.read(dropped, self.market, 1, {}, {}) if isinstance(one, Rejection)]
+        records = [one for one in logbook.read(dropped, self.market, start, 1, {}, {}) if isinstance(one, Rejection)]
         last = len(self.market) - 1
         marks = last_closes(self.market, last)
         for column, symbol in enumerate(self.market.symbols):

@@ -224,6 +224,13 @@ class BacktestRun:
         self.viewed = index
         return self._exchange.account()
 
+    def earned(self) -> dict[str, float]:
+        """Net profit of each symbol so far; what is still held is valued at the last close."""
+        earned: dict[str, float] = dict.fromkeys(self.market.symbols, 0.0)
+        for trade in self.result().trades:
+            earned[trade.symbol] += trade.pnl
+        return earned
+
     def result(self) -> BacktestResult:
         """The result so far: of the whole window when `done`, else up to the present bar."""
         return result_of(self._exchange, self.window.start, self.window.decide_every)

@@ -85,6 +85,7 @@ class Exchange:
         self.max_leverage = max_leverage
         self.ledger: list[LedgerEntry] = []
         self.rejections: list[Rejection] = []
+        self._origin = int(market.open_time[0])  # when the bar that is counted as 0 opens
         self._first = index + 1
         self._tape_first = self._first  # the market's bar in row 0 of the tape
         self._tape, self._per_bar = market_tape(market, self._first, self.stop + 1, self.costs, self.venue)
@@ -498,7 +499,7 @@ class Exchange:
     def _read_log(self) -> None:
         rows = self._log.rows[: int(self._log.used[0])]
         orders = {key: waiting.order for key, waiting in self._waiting.items()}
-        for record in logbook.read(rows, self.market, self._per_bar, self._names, orders):
+        for record in logbook.read(rows, self.market, self._origin, self._per_bar, self._names, orders):
             if isinstance(record, Rejection):
                 self.rejections.append(record)
             else:

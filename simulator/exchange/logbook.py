@@ -62,15 +62,16 @@ def unreached(
 
 
 def read(
-    rows: FloatArray, market: Market, per_bar: int, names: Mapping[int, str], orders: Mapping[int, Order]
+    rows: FloatArray, market: Market, start: int, per_bar: int, names: Mapping[int, str], orders: Mapping[int, Order]
 ) -> Iterator[LedgerEntry | Rejection]:
     """The records of log rows (n, LOG_FIELDS), in their order.
 
     Args:
+        start: when the bar that is counted as 0 opens, ms.
         per_bar: rows of the tape in a bar of the market.
         names, orders: the id of every order that can stand behind a fill, and the orders as submitted, by number.
     """
-    start, interval = int(market.open_time[0]), market.interval // per_bar
+    interval = market.interval // per_bar
     for row in rows.tolist():
         kind, place, symbol = int(row[at.KIND]), int(row[at.LOG_BAR]), market.symbols[int(row[at.LOG_SYMBOL])]
         bar, quantity, key = place // per_bar, row[at.LOG_QUANTITY], int(row[at.LOG_ORDER])

@@ -6,7 +6,7 @@ passed since the close that they were decided at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +14,9 @@ import numpy as np
 
 from simulator.arrays import FloatArray
 from simulator.backtest.run import BacktestResult, result_of
+from simulator.errors import DataError
 from simulator.exchange.costs import Costs
-from simulator.exchange.exchange_records import AccountView, LedgerEntry, Rejection
+from simulator.exchange.exchange_records import AccountView, Fill, LedgerEntry, Rejection
 from simulator.exchange.live_exchange import LiveExchange
 from simulator.exchange.orders import OrderRequest
 from simulator.exchange.venue import Venue
@@ -42,6 +43,9 @@ class SimulatedBroker:
         self._growing = GrowingMarket(history)
         self._exchange = LiveExchange(self._growing.market, cash, costs, max_leverage, venue)
         self.start = self._exchange.index
+        self.shortened = False  # whether bars and records of the session were forgotten
+        self._flows = dict.fromkeys(history.symbols, 0.0)  # money that each symbol brought so far
+        self._filled = dict.fromkeys(history.symbols, 0.0)  # sum of its fills
 
     @property
     def index(self) -> int:
@@ -56,7 +60,13 @@ class SimulatedBroker:
 
     def view(self) -> MarketView:
         """The market at this close."""
-        return self._growing.market.view(self.index)
+        market = self._growing.market
+        return market.view(len(market) - 1)
+
+    @property
+    def market(self) -> Market:
+        """The bars that are known, as far as they are kept."""
+        return self._growing.market
 
     def account(self) -> AccountView:
         """The account at this close."""
@@ -78,7 +88,48 @@ class SimulatedBroker:
         grown = self._growing.append(bar.open_time, bar_columns(bar, market.symbols), funding)
         ledger, rejections = len(self._exchange.ledger), len(self._exchange.rejections)
         self._exchange.extend(grown)
-        return Happened(tuple(self._exchange.ledger[ledger:]), tuple(self._exchange.rejections[rejections:]))
+        happened = Happened(tuple(self._exchange.ledger[ledger:]), tuple(self._exchange.rejections[rejections:]))
+        for one in happened.ledger:
+            if isinstance(one, Fill):
+                self._flows[one.symbol] -= one.quantity * one.price + one.fee
+                self._filled[one.symbol] += one.quantity
+            else:
+                self._flows[one.symbol] -= one.amount
+        return happened
+
+    def earned(self) -> dict[str, float]:
+        """Net profit of each symbol so far; what is held is valued at the last close, at no cost."""
+        mark = self._exchange.account().mark
+        return {
+            symbol: flow + (self._filled[symbol] * mark[symbol] if self._filled[symbol] else 0.0)
+            for symbol, flow in self._flows.items()
+        }
+
+    def keep(self, bars: int) -> None:
+        """Forget all bars but the last `bars`, and what filled so far: the caller has written it. Bars keep their
+        numbers, and the account is what it was."""
+        self._exchange.keep(self._growing.keep(bars))
+        self.shortened = True
+
+    def state(self) -> dict[str, Any]:
+        """The account as it stands, for `go_on`; JSON can hold it."""
+        return {
+            "start": self.start,
+            "exchange": self._exchange.state(),
+            "flows": dict(self._flows),
+            "filled": dict(self._filled),
+        }
+
+    def go_on(self, state: Mapping[str, Any]) -> None:
+        """Become the account of `state`; this one is fresh, and its history ends where that one stood. Raises
+        `DataError` where it does not fit."""
+        try:
+            flows = {symbol: float(state["flows"][symbol]) for symbol in self._flows}
+            filled = {symbol: float(state["filled"][symbol]) for symbol in self._filled}
+            self._exchange.go_on(state["exchange"])
+            self.start, self._flows, self._filled, self.shortened = int(state["start"]), flows, filled, True
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"the saved account is damaged: {error!r}.") from error
 
     def finish(self) -> None:
         """End here: what waits is rejected."""

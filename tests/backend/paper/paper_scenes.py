@@ -16,7 +16,8 @@ from backend.builders.market import Account
 from backend.config.load import config_from_dict
 from backend.config.schema import Config
 from backend.paper.journal import EntryKind, Journal, entries_of, history_to_json
-from backend.paper.sessions import PaperOutcome, SessionParts, play_session
+from backend.paper.sessions import PaperOutcome, SessionParts, newest_entries, play_session
+from backend.paper.snapshots import Shortening
 from backend.runs.requests import SILENT
 from backend.store.records import JournalRecord, RunRecord
 from backend.store.store import Store
@@ -105,13 +106,15 @@ class StruckJournal(Journal):
             raise StruckError
 
 
-def begin(store: Store, folder: Path, **given: Any) -> PaperOutcome:
+def begin(store: Store, folder: Path, keeps: Shortening | None = None, **given: Any) -> PaperOutcome:
     """A session from its start."""
     history = part_of(market(), 0, START + 1, market().kinds)
     document = {
         "history": history_to_json(history), "decide_every": DECIDE_EVERY, "cash": ACCOUNT.cash,
         "last": int(market().open_time[STOP]),
     }  # fmt: skip
+    if keeps is not None:
+        document["keeps"] = keeps.to_json()
     store.add_run(RunRecord(RUN, "paper", SEED, "hash", 0, {}))
     Journal(store, RUN).write("start", int(history.open_time[-1]), document)
     return go_on(store, folder, **given)
@@ -128,17 +131,18 @@ def go_on(
     released: bool = False,
 ) -> PaperOutcome:
     """The session from where its journal ends."""
-    entries = entries_of(store, RUN)
+    start = entries_of(store, RUN)
+    snapshot, entries = newest_entries(store, RUN)
     stated = config or settings()
     team = scripted_team(stated.team)
     if engine is not None:
         team = replace(team, engine=engine)
     begins = int(market().open_time[START]) + market().interval
     feed = FaultyFeed(market(), ACCOUNT.venue, begins, math.inf)
-    journal = StruckJournal(store, len(entries), strike_at, before)
+    journal = StruckJournal(store, len(start), strike_at, before)
     folder.mkdir(parents=True, exist_ok=True)
     parts = SessionParts(store, store.run(RUN), folder, stated, team, ACCOUNT, feed, journal, SILENT)
-    return play_session(parts, entries[1:], entries[0].document, released)
+    return play_session(parts, entries, start[0].document, released, snapshot)
 
 
 def books(entries: Sequence[JournalRecord]) -> list[Any]:
