@@ -130,7 +130,7 @@ class FaultDraws:
     def _moments(self, name: str, rate: float, unit: int) -> list[int]:
         """Times (ms) of a Poisson process of `rate` per `unit` ms."""
         draw, found, time = random.Random(f"{self.faults.seed}:{name}"), [], float(self.start)
-        while rate > 0:
+        while rate / unit > 0.0:  # a tiny rate may be none
             time += draw.expovariate(rate / unit)
             if time >= self.end:
                 break
