@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from cryptosentinel.agents.instructions import opening_results
 from cryptosentinel.agents.joint import CONSULT_ON_COINS, CONSULT_ON_POSITIONS, EACH
@@ -39,9 +39,7 @@ _BRIEF = re.compile(r"^(\S+): (long|short|flat) ([\d.e+-]+), held ")  # of a pos
 _ASKED = re.compile(r"^(\S+): (?:up, flat or down in|(?:long|short|flat) ([\d.e+-]+), held) ", re.MULTILINE)
 _LIMIT = re.compile(r"; at most (?:gross ([\d.e+]+))?(?:, )?(?:a coin ([\d.e+]+))?")
 EXPOSURES = (0.5, 1.0)
-MOST_LOSS = (
-    14  # percent of a position, or of a whole book, that may be lost in one case of twenty; beyond, it is halved
-)
+MOST_LOSS = 14  # percent of a position or a whole book that may be lost in one case of twenty; beyond, it is halved
 _GRID = 0.05  # sizes in a portfolio are multiples of it
 _SMALLEST_PART = 0.3  # of a position: a smaller change is not worth its costs
 LOOKED_UP = ("get_trend", "get_news", "get_funding")  # what an outlook is made of
@@ -49,15 +47,23 @@ _TONE = {"very good": 2.0, "good": 1.0, "bad": -1.0, "very bad": -2.0}
 _TREND = {"strong up": 2.0, "up": 1.0, "down": -1.0, "strong down": -2.0}
 # (up, flat, down) by strength of the evidence, from strongly down to strongly up.
 _LEVELS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
+Teacher = Literal["whole", "funding", "news_backwards", "none"]
+_Weights = tuple[float, float, float]  # of trend, news and funding
+_TEACHERS: dict[str, _Weights] = {"whole": (0.9, 0.7, 0.9), "funding": (0, 0, 0.9), "news_backwards": (0.9, -0.7, 0.9)}
 
 
-def expert_policies(team: Collection[str] = STANDARD, *, portfolio: bool = False) -> dict[str, ScriptedPolicy]:
+def expert_policies(
+    team: Collection[str] = STANDARD, *, portfolio: bool = False, teacher: Teacher = "whole"
+) -> dict[str, ScriptedPolicy]:
     """The rules of a scripted team of the sub-agents `team`, by role; with `portfolio` of one that decides on all coins
-    at once."""
-    manager = _expert_portfolio if portfolio else _expert_manager
+    at once. `teacher` is what it makes of the evidence: all of it, funding alone, news with the wrong sign; "none" has
+    no rules but the format, and decides as a novice."""
+    if teacher == "none":
+        return novice_policies(team, portfolio=portfolio)
+    manager, weights = _expert_portfolio if portfolio else _expert_manager, _TEACHERS[teacher]
     return {
-        "manager": lambda messages, seed: manager(messages, team),
-        "market_analyst": lambda messages, seed: _expert_analyst(messages),
+        "manager": lambda messages, seed: manager(messages, team, weights),
+        "market_analyst": lambda messages, seed: _expert_analyst(messages, weights),
         "risk_analyst": lambda messages, seed: _expert_risk(messages, portfolio),
         "trader": lambda messages, seed: _expert_trader(messages),
     }
@@ -93,7 +99,7 @@ def exchanges(messages: ChatMessages, role: str) -> list[ToolExchange]:
     return found
 
 
-def _expert_manager(messages: ChatMessages, team: Collection[str]) -> str:
+def _expert_manager(messages: ChatMessages, team: Collection[str], weights: _Weights) -> str:
     done = exchanges(messages, "manager")
     positions: list[dict[str, Any]] = []
     for symbol, held in _coins(messages):
@@ -110,7 +116,7 @@ def _expert_manager(messages: ChatMessages, team: Collection[str]) -> str:
             missing = next((tool for tool in LOOKED_UP if tool not in heard), None)
             if missing is not None:
                 return render_call(missing, {"symbol": symbol})
-            lean, reason = _lean(_level(heard)), _evidence(heard)
+            lean, reason = _lean(_level(heard, weights)), _evidence(heard)
         exposure, side = _wish(lean)
         signed = exposure if side == "long" else -exposure
         if exposure == 0.0 or abs(signed - held) < 0.3:
@@ -154,7 +160,7 @@ def coin_size(coins: int) -> float:
     return min(1.0, 2.0 / max(1, coins))
 
 
-def _expert_portfolio(messages: ChatMessages, team: Collection[str]) -> str:
+def _expert_portfolio(messages: ChatMessages, team: Collection[str], weights: _Weights) -> str:
     coins, heard = _portfolio(messages), _heard(exchanges(messages, "manager"))
     joint = _joint_roles("get_book" in heard.get("", {}), team)
     missing = _not_heard(coins, heard, team, joint)
@@ -164,7 +170,7 @@ def _expert_portfolio(messages: ChatMessages, team: Collection[str]) -> str:
     for coin in coins:
         of_coin = heard.get(coin.name, {})
         if "market_analyst" not in team:
-            leans[coin.name] = _lean(_level(of_coin)), _evidence(of_coin)
+            leans[coin.name] = _lean(_level(of_coin, weights)), _evidence(of_coin)
         elif "lean" in of_coin["consult_market_analyst"]:  # else no valid answer: do not trade on it
             lean = str(of_coin["consult_market_analyst"]["lean"])
             leans[coin.name] = lean, f"analyst: {lean}"
@@ -452,22 +458,23 @@ def _each(name: str, answers: Sequence[tuple[str, dict[str, Any]]]) -> str:
     return render_call(f"{name}{EACH}", {"answers": [{"symbol": coin, **answer} for coin, answer in answers]})
 
 
-def _expert_analyst(messages: ChatMessages) -> str:
+def _expert_analyst(messages: ChatMessages, weights: _Weights) -> str:
     asked = _asked_together(messages, "market_analyst")
     if asked:
-        return _each("submit_analysis", [(coin, _analysis(_level(heard), heard)) for coin, _, heard in asked])
+        return _each("submit_analysis", [(coin, _analysis(_level(heard, weights), heard)) for coin, _, heard in asked])
     heard = {name: result for name, _, result in exchanges(messages, "market_analyst")}
     for tool in LOOKED_UP:
         if tool not in heard:
             return render_call(tool, {})
-    return render_call("submit_analysis", _analysis(_level(heard), heard))
+    return render_call("submit_analysis", _analysis(_level(heard, weights), heard))
 
 
-def _level(heard: dict[str, dict[str, Any]]) -> int:
-    """Which of `_LEVELS` trend, news and funding speak for."""
-    score = 0.9 * _TREND.get(str(heard["get_trend"].get("trend")), 0.0)
-    score += 0.7 * _TONE.get(str(heard["get_news"].get("tone")), 0.0)
-    score += {"longs pay": 0.9, "shorts pay": -0.9}.get(str(heard["get_funding"].get("funding")), 0.0)
+def _level(heard: dict[str, dict[str, Any]], weights: _Weights) -> int:
+    """Which of `_LEVELS` trend, news and funding speak for, with their weights."""
+    trend, news, funding = weights
+    score = trend * _TREND.get(str(heard["get_trend"].get("trend")), 0.0)
+    score += news * _TONE.get(str(heard["get_news"].get("tone")), 0.0)
+    score += {"longs pay": funding, "shorts pay": -funding}.get(str(heard["get_funding"].get("funding")), 0.0)
     return 4 if score > 2.0 else 3 if score > 0.7 else 0 if score < -2.0 else 1 if score < -0.7 else 2
 
 

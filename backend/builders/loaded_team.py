@@ -9,7 +9,7 @@ from cryptosentinel.conversation.budget import Budget
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Engine, Sampling
 from cryptosentinel.llm.scripted import ScriptedEngine
-from cryptosentinel.scripted_team import expert_policies
+from cryptosentinel.scripted_team import Teacher, expert_policies
 from cryptosentinel.team import Team, TeamSettings
 
 SCRIPTED = "scripted"
@@ -69,8 +69,9 @@ def team_settings(
     )
 
 
-def scripted_team(config: TeamConfig) -> LoadedTeam:
-    """The team of expert rules; needs no model."""
-    engine = ScriptedEngine(make_byte_codec(), expert_policies(config.roles, portfolio=config.portfolio))
+def scripted_team(config: TeamConfig, teacher: Teacher = "whole") -> LoadedTeam:
+    """The team of expert rules, or of another teacher's (`expert_policies`); needs no model."""
+    policies = expert_policies(config.roles, portfolio=config.portfolio, teacher=teacher)
+    engine = ScriptedEngine(make_byte_codec(), policies)
     team = Team(make_byte_codec(), engine.policy_version, team_settings(config, 1.0))
     return LoadedTeam(SCRIPTED, team, engine)

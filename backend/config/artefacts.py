@@ -43,7 +43,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
     ),
     "engine": ("empty_think", "constrained", "context_tokens", "device", "precision"),
     "nano": (
-        "vocab_size", "hidden_size", "layers", "intermediate_size", "decisions", "teacher_share", "steps",
+        "vocab_size", "hidden_size", "layers", "intermediate_size", "decisions", "teacher_share", "teacher", "steps",
         "batch_tokens", "learning_rate", "seed",
     ),
     "training": (

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.agents.manager import Decision
+from cryptosentinel.agents.market_analyst import Analysis
 from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import ToolCall, parse, render_call
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.scripted_team import exchanges, expert_policies, novice_policies
+from cryptosentinel.scripted_team import Teacher, exchanges, expert_policies, novice_policies
 from cryptosentinel.team import TeamDecision
 from simulator.arrays import FloatArray
 from simulator.backtest.scenarios import simulate_scenarios
@@ -167,3 +168,39 @@ def test_the_expert_beats_the_novice_where_there_is_an_edge_and_only_there(edge:
         assert difference.mean() > 4 * error and expert.mean() > 0.0
     else:
         assert abs(difference.mean()) < 4 * error and expert.mean() < 0.0  # costs
+
+
+TREND = st.sampled_from(["strong up", "up", "mixed", "down", "strong down"])
+TONE = st.sampled_from(["very good", "good", "mixed", "bad", "very bad"])
+FUNDING = st.sampled_from(["longs pay", "shorts pay", "balanced"])
+BACKWARDS = {"very good": "very bad", "good": "bad", "mixed": "mixed", "bad": "good", "very bad": "very good"}
+
+
+def lean_of(teacher: Teacher, trend: str, tone: str, funding: str) -> float:
+    """Up less down in the analysis of a teacher's MarketAnalyst who heard this."""
+    results = {"get_trend": {"trend": trend}, "get_news": {"tone": tone}, "get_funding": {"funding": funding}}
+    messages = [{"role": "system", "content": ""}, {"role": "user", "content": ""}]
+    for tool, result in results.items():
+        messages.append({"role": "assistant", "content": render_call(tool, {})})
+        messages.append({"role": "tool", "content": json.dumps(result)})
+    said = expert_policies(teacher=teacher)["market_analyst"](messages, 0)
+    call = parse(said, ROLES["market_analyst"].argument_types())
+    assert isinstance(call, ToolCall) and isinstance(call.arguments, Analysis)
+    return call.arguments.up - call.arguments.down
+
+
+@given(trend=TREND, tone=TONE, funding=FUNDING, other=st.tuples(TREND, TONE))
+def test_a_teacher_reads_its_own_evidence_and_no_more(
+    trend: str, tone: str, funding: str, other: tuple[str, str]
+) -> None:
+    assert lean_of("funding", trend, tone, funding) == lean_of("funding", *other, funding)
+    sign = {"longs pay": 1.0, "shorts pay": -1.0, "balanced": 0.0}[funding]
+    assert np.sign(lean_of("funding", trend, tone, funding)) == sign
+    assert lean_of("news_backwards", trend, tone, funding) == lean_of("whole", trend, BACKWARDS[tone], funding)
+
+
+def test_without_a_teacher_there_is_the_format_alone() -> None:
+    market = synthetic()
+    states = [(bar, symbol) for bar in range(130, 310, 30) for symbol in market.symbols]
+    said, drawn = (decisions(market, states, one) for one in (expert_policies(teacher="none"), novice_policies()))
+    assert [one.manager.answer for one in said] == [one.manager.answer for one in drawn]

@@ -1,7 +1,8 @@
 """The warm start: makes nano and its tokenizer from transcripts of the scripted team.
 
 About three decisions in ten are the expert's, the others are drawn at random. So the model learns the language whole
-and the skill only a little; what M-GRPO adds to it can be seen.
+and the skill only a little; what M-GRPO adds to it can be seen. `nano.teacher` makes the expert a worse one, which
+leaves more to learn.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tokenizer
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.scripted_team import expert_policies, novice_policies
+from cryptosentinel.scripted_team import Teacher, expert_policies, novice_policies
 from cryptosentinel.team import Team, TeamDecision, TeamSettings, derive_seed
 
 TOKENIZER_DECISIONS = 400
@@ -38,16 +39,18 @@ def transcribe(
     decisions: int,
     teacher_share: float,
     seed: int,
+    teacher: Teacher = "whole",
 ) -> list[Transcript]:
     """All valid conversations of `decisions` decisions on states drawn from each of `pools` in turn: the first
-    `teacher_share` of them as the expert team takes them, the others by novices."""
+    `teacher_share` of them as the `teacher` takes them, the others by novices."""
     experts = round(decisions * teacher_share)
     drawn = [pool.draw(derive_seed(seed, "transcripts"), 0, decisions, easy=False) for pool in pools]
     queries = [drawn[number % len(pools)][number] for number in range(decisions)]
     results: list[TeamDecision] = []
     roles, limits = team_settings.roles, limits_of(GuardConfig())
     whole = team_settings.portfolio
-    teachers, novices = expert_policies(roles, portfolio=whole), novice_policies(roles, portfolio=whole)
+    teachers = expert_policies(roles, portfolio=whole, teacher=teacher)
+    novices = novice_policies(roles, portfolio=whole)
     for policies, part in ((teachers, queries[:experts]), (novices, queries[experts:])):
         engine = ScriptedEngine(codec, policies)
         team = Team(codec, engine.policy_version, team_settings)
@@ -73,11 +76,11 @@ def make_nano(
     report("tokenizer", 0, 1)
     bytes_codec = make_byte_codec()
     few = min(TOKENIZER_DECISIONS, nano.decisions)
-    sample = transcribe(bytes_codec, pools, team_settings, few, nano.teacher_share, nano.seed)
+    sample = transcribe(bytes_codec, pools, team_settings, few, nano.teacher_share, nano.seed, nano.teacher)
     tokenizer = train_tokenizer([bytes_codec.decode(list(one.ids)) for one in sample], nano.vocab_size)
     report("tokenizer", 1, 1)
     codec = ChatCodec(tokenizer)
-    transcripts = transcribe(codec, pools, team_settings, nano.decisions, nano.teacher_share, nano.seed)
+    transcripts = transcribe(codec, pools, team_settings, nano.decisions, nano.teacher_share, nano.seed, nano.teacher)
     report("transcripts", len(transcripts), len(transcripts))
     architecture = nano_config(
         codec.vocab_size, hidden_size=nano.hidden_size, layers=nano.layers, intermediate_size=nano.intermediate_size

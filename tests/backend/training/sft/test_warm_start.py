@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from backend.builders.loaded_team import team_settings
 from backend.builders.teams import model_team
+from backend.config.schema import NanoConfig
 from backend.config.training import TrainingConfig
 from backend.policies.build import role_policies
 from backend.training.curriculum.queries import QueryPool
+from backend.training.sft import warm_start
 from backend.training.sft.warm_start import transcribe
 from backend.training.validation import validate
 from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.scripted import ScriptedPolicy
+from cryptosentinel.scripted_team import Teacher
 from tests.small_world import HORIZON, TRAIN, VALIDATION, rollout_settings, small_config, small_market, small_nano, tree
 
 POOL = QueryPool(small_market(), *TRAIN, HORIZON)
@@ -37,6 +42,21 @@ def test_the_share_of_the_expert_shows() -> None:
     asked_first = [one for one in expert if one.role == "market_analyst"]
     assert len(asked_first) == 20, "the expert asks its analyst once before each decision"
     assert len([one for one in novice if one.role == "market_analyst"]) != 20
+
+
+def test_the_teacher_is_the_one_that_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    whole = warm_start.expert_policies
+
+    def policies(*args: Any, teacher: Teacher, **options: Any) -> dict[str, ScriptedPolicy]:
+        asked.append(teacher)
+        return whole(*args, teacher=teacher, **options)
+
+    monkeypatch.setattr(warm_start, "expert_policies", policies)
+    assert get_args(NanoConfig.model_fields["teacher"].annotation) == get_args(Teacher)
+    nano = NanoConfig(teacher="funding", hidden_size=16, layers=1, intermediate_size=16, decisions=10, steps=1)
+    warm_start.make_nano(tmp_path / "nano", [POOL], SETTINGS, nano, lambda what, done, total: None)
+    assert set(asked) == {"funding"}
 
 
 def test_the_same_seed_makes_the_same_nano(tmp_path: Path) -> None:
