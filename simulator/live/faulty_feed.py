@@ -18,15 +18,18 @@ from simulator.live.events import Candle, FeedEvent, FeedHeartbeat, Funding, Not
 from simulator.live.feed import Feed
 from simulator.live.mock_exchange.faults import FaultDraws, Faults
 from simulator.market.instruments import MarketKind
-from simulator.market.timeframes import HOUR_MS
+from simulator.market.timeframes import DAY_MS, HOUR_MS
 
+_LEAST_BREAKS = 1e-3  # an hour; less than that is none
 _BREAK = 5_000  # ms that a broken connection takes to be back
 
 
 class FaultyFeed:
     """`inner` as it looks through a network with `faults`; a `simulator.live.feed.Feed` itself.
 
-    Of the faults it takes the shares of messages, `delay` and `disconnects`. While it is disconnected events are lost;
+    Of the faults it takes the shares of messages, `delay`, `disconnects`, and bursts, in which `backfill` gives
+    nothing. What happens at a time depends on the seed and that time only, so a feed that is opened later has the same
+    faults from there on. While it is disconnected events are lost;
     candles and settlements of that time come with the reconnection. `injected` counts what was done, by name.
     """
 
@@ -36,7 +39,7 @@ class FaultyFeed:
         self.kinds: Mapping[str, MarketKind] = inner.kinds
         self.clock: Clock = inner.clock
         self.injected: Counter[str] = Counter()
-        self._draw, self._moments = random.Random(f"{faults.seed}:feed"), random.Random(f"{faults.seed}:breaks")
+        self._draw, self._drawn_for = random.Random(), -1  # seeded anew for each time of events
         self._late: list[tuple[int, int, FeedEvent]] = []  # due time (ms), a number that keeps their order, the event
         self._count = 0
         self._ready: list[FeedEvent] = []
@@ -64,7 +67,10 @@ class FaultyFeed:
         return event if event.known_at == self._latest else replace(event, known_at=self._latest)
 
     def backfill(self, since: int, until: int) -> Sequence[Candle | Funding]:
-        """See `Feed.backfill`; requests are not disturbed."""
+        """See `Feed.backfill`."""
+        if self._in_burst(self.clock.now()):
+            self.injected["burst"] += 1
+            return ()
         return self._inner.backfill(since, until)
 
     def close(self) -> None:
@@ -101,10 +107,33 @@ class FaultyFeed:
             self._disturb(event, now)
 
     def _next_break(self, now: int) -> float:
-        rate = self._faults.disconnects / HOUR_MS
-        return now + self._moments.expovariate(rate) if rate else math.inf
+        """The first break after `now`; breaks of an hour are a Poisson process of that hour's own."""
+        if self._faults.disconnects < _LEAST_BREAKS:
+            return math.inf
+        hour = now // HOUR_MS
+        while True:
+            draw, moment = random.Random(f"{self._faults.seed}:breaks:{hour}"), float(hour * HOUR_MS)
+            while (moment := moment + HOUR_MS * draw.expovariate(self._faults.disconnects)) < (hour + 1) * HOUR_MS:
+                if moment > now:
+                    return moment
+            hour += 1
+
+    def _in_burst(self, now: int) -> bool:
+        """Whether requests fail: in `bursts` stretches of each day, on average."""
+        if not self._faults.bursts:
+            return False
+        for day in (now // DAY_MS - 1, now // DAY_MS):
+            draw = random.Random(f"{self._faults.seed}:bursts:{day}")
+            many = int(self._faults.bursts) + (draw.random() < self._faults.bursts % 1.0)
+            begins = [(day + draw.random()) * DAY_MS for _ in range(many)]
+            if any(begin <= now < begin + 1000 * self._faults.burst for begin in begins):
+                return True
+        return False
 
     def _disturb(self, event: FeedEvent, now: int) -> None:
+        if event.at != self._drawn_for:
+            self._drawn_for = event.at
+            self._draw.seed(f"{self._faults.seed}:{event.at}")
         fault = self._draws.message(self._draw)
         if fault == "malformed":
             self._ready.append(Notice("malformed", "", f"a {type(event).__name__} that could not be read", now, now))
