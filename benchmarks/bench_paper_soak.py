@@ -284,4 +284,5 @@ def _finished(child: int) -> None:
 
 
 if __name__ == "__main__":
-    print(table(run(*(float(one) if place == 0 else int(one) for place, one in enumerate(sys.argv[1:])))))
+    given = [float(one) for one in sys.argv[1:]]
+    print(table(run(given[0] if given else DAYS, int(given[1]) if len(given) > 1 else KILLS)))
