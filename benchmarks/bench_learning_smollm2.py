@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from backend.builders.loaded_team import PROMPTED, LoadedTeam, scripted_team
+from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import costs_of, limits_of, load_market
 from backend.builders.teams import configured_team, load_team
 from backend.config.load import load_config
-from backend.config.schema import Config
+from backend.config.schema import PROMPTED, Config
 from backend.evaluation.bootstrap import mean_interval
 from backend.models.manifest import MANIFEST
 from backend.runs.requests import SftRequest, TrainRequest

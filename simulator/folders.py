@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from simulator.errors import UserError
+from simulator.errors import DataError, UserError
+
+
+def data_folder(folder: str | Path) -> Path:
+    """`folder`, which holds market data. Raises `DataError` where there is no such folder."""
+    if not Path(folder).is_dir():
+        raise DataError(f"{folder}: there is no such folder; `cryptosentinel data sample --out DIR` makes one")
+    return Path(folder)
 
 
 def path_inside(folder: Path, name: str, what: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from backend.config.schema import TeamConfig
+from backend.config.schema import SCRIPTED, TeamConfig
 from cryptosentinel.conversation.budget import Budget
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Engine, Sampling
@@ -12,8 +12,6 @@ from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import Teacher, expert_policies
 from cryptosentinel.team import Team, TeamSettings
 
-SCRIPTED = "scripted"
-PROMPTED = "model"  # a model that was not trained here: only its prompts say what to do
 UNMASKED = ", unmasked"  # added to the name of a team that sees the real symbols and dates
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from backend.builders.engines import LoadedEngine, load_engine, served_engine
-from backend.builders.loaded_team import PROMPTED, SCRIPTED, LoadedTeam, scripted_team, team_settings
+from backend.builders.loaded_team import LoadedTeam, scripted_team, team_settings
 from backend.config.engine import EngineConfig
-from backend.config.schema import Config, TeamConfig
+from backend.config.schema import PROMPTED, SCRIPTED, Config, TeamConfig
 from backend.models.manifest import read_manifest
 from backend.models.registry import base_of_team
 from backend.policies.adapter_shapes import largest_rank

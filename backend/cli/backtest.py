@@ -68,9 +68,6 @@ def backtest(
     ] = None,
 ) -> None:
     """Backtest teams and strategies against the baselines over one window, store every decision, and write a report."""
-    from backend.reporting.result_stats import inference_cost_line
-    from backend.runs.backtest import backtest_teams
-
     request = BacktestRequest(
         teams=tuple(team or ("scripted",)),
         baselines=baseline_names(baselines),
@@ -83,6 +80,10 @@ def backtest(
         **market.given(),
         **window.given(),
     )
+    request.check()
+    from backend.reporting.result_stats import inference_cost_line
+    from backend.runs.backtest import backtest_teams
+
     shown_before: list[str] = []
 
     def announce(start: RunStart) -> None:

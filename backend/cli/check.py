@@ -56,11 +56,11 @@ def lookahead(
     draws: Annotated[int, typer.Option("--draws", min=0, help="Altered markets for each of the times.")] = 3,
 ) -> None:
     """Decide on markets that end, or become another one, after a time: nothing decided up to it may change."""
+    _check_out(subject.out)
+    case = _case(subject, market, window)
     from backend.runs.check import history_verdict
     from simulator.checks.lookahead import check_lookahead
 
-    _check_out(subject.out)
-    case = _case(subject, market, window)
     _announce(case)
     with bars() as shown:
         report = check_lookahead(
@@ -152,8 +152,6 @@ def recursion(
 
 
 def _case(subject: SubjectOptions, market: MarketOptions, window: WindowOptions, *, greedy: bool = False) -> CheckCase:
-    from backend.runs.check import check_case
-
     request = CheckRequest(
         strategy=subject.strategy,
         team=subject.team,
@@ -162,6 +160,9 @@ def _case(subject: SubjectOptions, market: MarketOptions, window: WindowOptions,
         **market.given(),
         **window.given(),
     )
+    request.check()
+    from backend.runs.check import check_case
+
     case = check_case(request)
     print_notes(case.notes)
     return case

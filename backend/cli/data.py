@@ -14,6 +14,7 @@ from backend.cli.options import SymbolsOption
 from backend.cli.parts.progress import bars
 from backend.config.base import split_names
 from simulator.errors import DataError
+from simulator.folders import data_folder
 from simulator.market.instruments import check_kind
 from simulator.market.timeframes import TIMEFRAMES, format_time, parse_time
 
@@ -40,6 +41,7 @@ def data_sample(
 @data_app.command("list")
 def data_list(data: Annotated[Path, typer.Argument(help="Folder of Parquet files.")] = Path("data/synthetic")) -> None:
     """List the series in a folder."""
+    data_folder(data)
     from simulator.data.catalog import Catalog
 
     catalog = Catalog(data)
@@ -59,6 +61,7 @@ def data_check(
     timeframe: Annotated[str, typer.Option("--timeframe", help="Check only these bars.")] = "",
 ) -> None:
     """Check bars and what stands beside them: order, gaps, impossible and unlikely values. Exit code 2 if unusable."""
+    data_folder(data)
     from simulator.data.catalog import Catalog
 
     issues = Catalog(data).check(split_names(symbols) or None, timeframe or None)

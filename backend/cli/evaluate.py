@@ -45,8 +45,6 @@ def evaluate(
     baselines: BaselinesOption = "",
 ) -> None:
     """Measure a trained team against its warm start and the baselines on held-out windows, with an interval."""
-    from backend.runs.evaluation import evaluate_team
-
     request = EvaluateRequest(
         folder=folder,
         config=config,
@@ -54,6 +52,9 @@ def evaluate(
         baselines=baseline_names(baselines),
         **market.given(),
     )
+
+    request.check()
+    from backend.runs.evaluation import evaluate_team
 
     def announce(start: RunStart) -> None:
         print_notes(start.notes)
@@ -70,9 +71,10 @@ def evaluate(
 @grouped
 def demo(recorded: RecordOptions, config: ConfigOption = "demo", set_: SetOption = None) -> None:
     """The whole loop in minutes: make a market, train a team in it, and measure what that changed."""
+    request = RunRequest(config=config, overrides=tuple(set_ or ()))
+    request.check()
     from backend.runs.demo import run_demo
 
-    request = RunRequest(config=config, overrides=tuple(set_ or ()))
     with bars() as shown:
         outcome = run_demo(request, recorded.store, recorded.runs, shown)
     for title, evaluation in (("Held out", outcome.held_out), ("No-edge twin", outcome.no_edge)):

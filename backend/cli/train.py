@@ -134,6 +134,8 @@ def train(
     if dry_run_step:
         show_dry_run(request.settings())
         return
+    if not resume:
+        request.check()
     from backend.runs.train import ThisProcess, train_team
 
     with ExitStack() as stack:
@@ -262,8 +264,6 @@ def sft(
 
     Ctrl-C is safe: the same command goes on.
     """
-    from backend.runs.train import fine_tune_roles
-
     request = SftRequest(
         config=config,
         overrides=tuple(set_ or ()),
@@ -271,6 +271,9 @@ def sft(
         folder=out,
         **market.given(),
     )
+    request.check()
+    from backend.runs.train import fine_tune_roles
+
     with bars() as shown:
         outcome = fine_tune_roles(request, shown)
     console.print(_data_table(outcome))

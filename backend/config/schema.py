@@ -13,6 +13,9 @@ from backend.config.training import TrainingConfig
 from simulator.errors import UserError
 from simulator.market.timeframes import parse_time
 
+SCRIPTED = "scripted"
+PROMPTED = "model"  # a model that was not trained here: only its prompts say what to do
+
 # What teams can be measured against: the strategies of `simulator.strategies`, by name, and two that are made for the
 # occasion. They are listed so that reading a configuration loads no simulator; a test compares the lists.
 BASELINES = (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backend.builders.loaded_team import PROMPTED, SCRIPTED, UNMASKED, LoadedTeam, scripted_team
+from backend.builders.loaded_team import UNMASKED, LoadedTeam, scripted_team
 from backend.builders.market import (
     Account,
     account_of,
@@ -19,9 +19,8 @@ from backend.builders.market import (
     venue_record,
 )
 from backend.builders.strategies import NamedStrategy, named_strategies, named_strategy
-from backend.config.base import suggestion
 from backend.config.load import load_config
-from backend.config.schema import Config
+from backend.config.schema import SCRIPTED, Config
 from backend.decisions.backtest_document import InferenceCost, inference_cost, write_backtest
 from backend.decisions.document import write_decisions
 from backend.decisions.recording import episode_decisions, remarks
@@ -31,7 +30,17 @@ from backend.models.manifest import MANIFEST, read_manifest, team_notice
 from backend.reporting.report import write_report
 from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import BacktestOutcome
-from backend.runs.requests import RUNS, SAMPLE, SILENT, STORE, BacktestRequest, Observer, RunStart, WindowRequest
+from backend.runs.requests import (
+    RUNS,
+    SAMPLE,
+    SILENT,
+    STORE,
+    BacktestRequest,
+    Observer,
+    RunStart,
+    WindowRequest,
+    check_subject,
+)
 from backend.runs.strategy_run import lookahead_verdict, play_strategy
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
@@ -146,15 +155,9 @@ def requested_window(market: Market, request: WindowRequest) -> Window:
 def subject_of(name: str, config: Config) -> Subject:
     """The team or strategy called `name`: `scripted`, `model`, a strategy by its name or as module:Class, a cassette,
     or the folder of a run. Raises `UserError` where there is none."""
-    known = named_strategies()
-    if name in known or (":" in name and not Path(name).exists()):
+    check_subject(name)
+    if name in named_strategies() or (":" in name and not Path(name).exists()):
         return named_strategy(name)
-    if name not in (SCRIPTED, PROMPTED) and not Path(name).exists():
-        close = suggestion(name, [SCRIPTED, PROMPTED, *known])
-        raise UserError(
-            f"no team '{name}'{close}: give 'scripted', 'model' (see engine.model), a strategy ({', '.join(known)}), "
-            f"your own as module:Class, a cassette, or the folder of a finished training (one that holds {MANIFEST})"
-        )
     if name == SCRIPTED:
         return scripted_team(config.team)
     # They import torch, which takes seconds, and neither a strategy nor the scripted team needs it.

@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.config.artefacts import given_keys
+from backend.config.base import suggestion
 from backend.config.load import config_from_dict, load_config, override
-from backend.config.schema import Config
+from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, Config
+from backend.models.manifest import MANIFEST, read_manifest
+from simulator.errors import UserError
+from simulator.folders import data_folder
+from simulator.market.timeframes import parse_time
 
 if TYPE_CHECKING:  # they import torch and pandas, which take seconds
     from backend.builders.market import Account
@@ -22,6 +27,18 @@ if TYPE_CHECKING:  # they import torch and pandas, which take seconds
 STORE = "runs/store"  # where runs are recorded, and the folder of their files, if a caller names no other
 RUNS = Path("runs")
 SAMPLE = Path("data/synthetic")  # the bars of a backtest without data
+
+
+def check_subject(name: str) -> None:
+    """Raise `UserError` where `name` is neither that of a team or strategy nor a folder, nor `module:Class`."""
+    known = sorted(set(BASELINES) - {"matched_random", "oracle"})  # these two need arguments
+    if name in (SCRIPTED, PROMPTED, *known) or ":" in name or Path(name).exists():
+        return
+    raise UserError(
+        f"no team '{name}'{suggestion(name, [SCRIPTED, PROMPTED, *known])}: give 'scripted', 'model' (see "
+        f"engine.model), a strategy ({', '.join(known)}), your own as module:Class, a cassette, or the folder of a "
+        f"finished training (one that holds {MANIFEST})"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +53,16 @@ class RunRequest:
         if isinstance(self.config, Config):
             return override(self.config, self.overrides, "the configuration")
         return load_config(self.config, self.overrides)
+
+    def check(self) -> None:
+        """Refuse at once what can be seen without reading any data and without any heavy library.
+
+        Raises `UserError`: for the settings, and for a folder of bars that is not there. The use case itself checks
+        everything.
+        """
+        config = self.settings()
+        if config.market.data:
+            data_folder(config.market.data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +116,14 @@ class WindowRequest(MarketRequest):
     decide_every: int = 0
     seed: int = 1
 
+    def check(self) -> None:
+        """As for every request; also the dates, and the sample where no data is named."""
+        config = self.settings() if self.config else self.on_market(load_config("demo", self.overrides))
+        data_folder(config.market.data or SAMPLE)
+        for text in (self.start, self.end):
+            if text:
+                parse_time(text)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TryRequest(WindowRequest):
@@ -112,6 +147,13 @@ class BacktestRequest(WindowRequest):
     record: Path | None = None
     check_lookahead: bool = True
 
+    def check(self) -> None:
+        """As for every window; also the baselines and the names of the teams."""
+        super().check()
+        self.at_venue(Config())
+        for name in self.teams:
+            check_subject(name)
+
     def at_venue(self, config: Config) -> Config:
         """`config` with the fields of the venue and the baselines."""
         return _with_venue(config, self.finer, self.rules, self.baselines)
@@ -131,6 +173,14 @@ class EvaluateRequest(MarketRequest):
     folder: str | Path
     config: Config | str = ""
     baselines: tuple[str, ...] | None = None
+
+    def check(self) -> None:
+        """As for every request; also the team's folder. What its manifest says is checked later."""
+        if not self.config:
+            read_manifest(Path(self.folder))
+        self.compared(self.settings() if self.config else Config())
+        if self.data is not None:
+            data_folder(self.data)
 
     def compared(self, config: Config) -> Config:
         """`config` with the baselines."""

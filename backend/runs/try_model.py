@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from pydantic import Field
 
-from backend.builders.loaded_team import PROMPTED, LoadedTeam
+from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import account_of, limits_of, load_market
 from backend.builders.teams import configured_team
-from backend.config.schema import Config
+from backend.config.schema import PROMPTED, Config
 from backend.decisions.recording import conversation_messages
 from backend.runs.backtest import market_settings, requested_window
 from backend.runs.requests import TryRequest

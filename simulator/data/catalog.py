@@ -30,6 +30,7 @@ from simulator.data.archive import SYMBOL, check_finished, read_truth, recorded_
 from simulator.data.instruments import INSTRUMENTS_FILE, StatedKind, read_instruments, stated_kinds
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import DataError
+from simulator.folders import data_folder
 from simulator.market.bar_checks import Issue, check_bars, check_funding, unusual_bars
 from simulator.market.events import DEFAULT_DELAY, FundingEvent, NewsItem, read_funding, read_news
 from simulator.market.market import Market
@@ -68,9 +69,7 @@ class Catalog:
     """The market data in the folder `root`. Raises `DataError` when there is no such folder."""
 
     def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
-        if not self.root.is_dir():
-            raise DataError(f"{self.root}: there is no such folder; `cryptosentinel data sample --out DIR` makes one")
+        self.root = data_folder(root)
         check_finished(self.root)
 
     def series(self) -> list[SeriesInfo]:

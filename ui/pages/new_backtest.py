@@ -7,10 +7,9 @@ from pathlib import Path
 
 import streamlit as st
 
-from backend.builders.loaded_team import SCRIPTED
 from backend.builders.market import is_historical
 from backend.builders.strategies import named_strategies
-from backend.config.schema import BASELINES
+from backend.config.schema import BASELINES, SCRIPTED
 from backend.models.manifest import MANIFEST
 from backend.reporting.labels import title_of
 from backend.runs.backtest import backtest_teams, settings_for

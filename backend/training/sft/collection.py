@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backend.builders.loaded_team import SCRIPTED, LoadedTeam, team_settings
+from backend.builders.loaded_team import LoadedTeam, team_settings
 from backend.builders.teams import load_team, model_team
-from backend.config.schema import Config
+from backend.config.schema import SCRIPTED, Config
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.queries import Query
