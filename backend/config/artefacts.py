@@ -56,7 +56,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "seed", "train_thoughts", "experimental",
     ),
     "evaluation": ("windows", "decisions_per_window", "bootstrap_samples", "seed", "baselines"),
-    "paper": ("broker", "speed", "history_bars", "grace_seconds", "on_kill"),
+    "paper": ("speed", "history_bars", "grace_seconds", "on_kill"),
     "sft": (
         "states", "rollouts", "random_share", "min_score", "min_margin", "validation_share", "steps", "batch_tokens",
         "learning_rate", "score_on", "score_states", "score_samples", "seed",
@@ -89,6 +89,9 @@ USER_ONLY: Mapping[str, Effect] = {
     "engine.concurrency": "spends",
     "engine.requests_per_minute": "spends",
     "budget": "spends",
+    "paper.feed": "contacts",
+    "paper.url": "contacts",
+    "paper.broker": "contacts",
     "paper.decision_timeout": "spends",
     "store.keep": "removes",
     "training.base_model": "reads",

@@ -246,10 +246,21 @@ class StoreConfig(Section):
     )
 
 
+RECORDED, SANDBOX = "recorded", "sandbox"  # a feed and a broker of paper sessions
+
+
 class PaperConfig(Section):
     """Paper trading: the team on live data, with the simulator's own exchange as the broker."""
 
-    broker: str = Field("simulated", description="who fills the orders; simulated: the simulator's exchange")
+    feed: str = Field(
+        RECORDED, description="where data comes from: recorded, or an exchange by its name in ccxt, as binance"
+    )
+    url: str = Field("", description="server to ask instead of the exchange's own, as http://localhost:8080")
+    broker: str = Field(
+        "simulated",
+        description="who fills the orders; simulated: the simulator's exchange; sandbox: the exchange's test network, "
+        "beside it",
+    )
     speed: float = Field(
         0.0, ge=0.0, le=1e6, description="how much faster than real time recorded data comes; 0: as fast as it is used"
     )
@@ -275,14 +286,21 @@ class PaperConfig(Section):
 
     @field_validator("broker")
     @classmethod
-    def _simulated(cls, broker: str) -> str:
-        if broker != "simulated":
+    def _without_money(cls, broker: str) -> str:
+        if broker not in ("simulated", SANDBOX):
             raise ValueError(
-                f"'{broker}' is no broker of this program: use simulated. No mode trades real money: a team that has "
-                "not been measured for long on paper, and software that holds no key which could, are what keeps a "
-                "mistake from costing any"
+                f"'{broker}' is no broker of this program: use simulated or sandbox. No mode trades real money: a team "
+                "that has not been measured for long on paper, and software that holds no key which could, are what "
+                "keeps a mistake from costing any"
             )
         return broker
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.feed == RECORDED and (self.url or self.broker == SANDBOX):
+            named = "broker = 'sandbox'" if self.broker == SANDBOX else "url"
+            raise ValueError(f"{named} is of an exchange's data: set feed to one, as feed = 'binance'")
+        return self
 
 
 class Config(Section):

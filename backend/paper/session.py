@@ -12,9 +12,13 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Protocol
 
 from backend.decisions.recording import decision_document
@@ -40,7 +44,7 @@ from simulator.exchange.exchange_records import AccountView, Fill
 from simulator.exchange.orders import Cancel, Order, OrderRequest
 from simulator.live.bar_assembly import BarAssembler, LiveBar
 from simulator.live.broker import Happened, SimulatedBroker
-from simulator.live.events import FeedEvent, FeedHeartbeat, Notice
+from simulator.live.events import Candle, FeedEvent, FeedHeartbeat, Funding, Notice
 from simulator.live.feed import Feed
 from simulator.market.market import MarketView
 from simulator.market.timeframes import format_time
@@ -87,16 +91,19 @@ class PaperSession:
         *,
         decide_every: int,
         grace: int,
+        last: int | None = None,
         memory: Memory | None = None,
         on_bar: Callable[[int], None] | None = None,
         keeps: Shortening | None = None,
         whole_result: Callable[[], BacktestResult] | None = None,
     ) -> None:
-        """`keeps`: what is kept in memory, None for everything. `whole_result` gives what came of all of the session
-        once some of it was forgotten."""
+        """`last` is the open time (ms) of the last bar to take; without it the session goes on as long as the feed.
+        `keeps`: what is kept in memory, None for everything. `whole_result` gives what came of all of the session once
+        some of it was forgotten."""
         self._broker, self._assembler, self._feed, self._journal = broker, assembler, feed, journal
         self._switch, self._guard, self._codec, self._memory = switch, guard, codec, memory
-        self._grace, self._on_bar, self._keeps, self._whole_result = grace, on_bar, keeps, whole_result
+        self._grace, self._last, self._on_bar = grace, last, on_bar
+        self._keeps, self._whole_result = keeps, whole_result
         self.window = Window(broker.start, sys.maxsize, decide_every)
         self.decisions: list[tuple[int, TeamDecision]] = []
         self.ended = ""
@@ -111,6 +118,7 @@ class PaperSession:
         self._ready: tuple[Sequence[OrderRequest], list[int]] = ((), [])  # written, and to be sent
         self._killed, self._feed_over = False, False
         self._begun, self._begun_at = time.monotonic(), feed.clock.now()
+        self._opened_at = self._begun_at  # bars that closed earlier have the same grace from here on
 
     # -- what a team plays ------------------------------------------------------------------------------------------
 
@@ -280,6 +288,9 @@ class PaperSession:
             entry = {"bar": bar_to_json(bar), "happened": happened_to_json(happened), "due": self._due, **looked}
             account = self.account()
             entry["account"] = {"equity": account.equity, "cash": account.cash, "positions": account.positions}
+            counted = {name: count for name, count in self._feed.counters().items() if count}
+            if counted:
+                entry["feed"] = counted
             self._journal.write("bar", self._now, entry)
             self._send()
             number = self._to_shorten()
@@ -396,17 +407,20 @@ class PaperSession:
     def _next_bar(self) -> LiveBar | None:
         """The next bar once it is over; None where the feed has ended or something is asked of the session."""
         while True:
+            if self._last is not None and self._assembler.open_time > self._last:
+                self._feed_over = True
             if self._feed_over or (self._switch.order() is not None and not self._killed):
                 return None
             event, self._held = self._held or self._feed.next(_WAIT_SECONDS), None
             moment = self._feed.clock.now() if event is None else event.known_at
-            deadline = self._assembler.close + self._grace
+            deadline = max(self._assembler.close, self._opened_at) + self._grace
             if moment > deadline:
                 self._held = event
-                if self._assembler.missing():
-                    for late in self._feed.backfill(self._assembler.open_time, self._assembler.close):
-                        self._assembler.take(late)
-                return self._assembler.finish(deadline)
+                # A clock that jumps from event to event would have stood at the deadline, too.
+                known_at = deadline if self._feed.clock.jumps else moment
+                if self._assembler.missing() and not self._ask_again(known_at - self._grace):
+                    continue
+                return self._assembler.finish(known_at)
             if isinstance(event, Notice):
                 self._journal.write("notice", moment, {"kind": event.kind, "detail": event.detail})
                 if event.kind == "end":
@@ -419,6 +433,32 @@ class PaperSession:
                     self._journal.write("notice", moment, {"kind": refused.reason, "detail": what})
             if self._assembler.is_over(moment):
                 return self._assembler.finish(moment)
+
+    def _ask_again(self, until: int) -> bool:
+        """Ask the feed once more for the bars up to `until` (ms); False where the switch was set meanwhile."""
+        since, until = self._assembler.open_time, max(until, self._assembler.close)
+        if self._feed.clock.jumps:
+            events = self._feed.backfill(since, until)
+        else:
+            answer: Future[Sequence[Candle | Funding]] = Future()
+            ask = partial(_answer, answer, partial(self._feed.backfill, since, until))
+            threading.Thread(target=ask, name="backfill", daemon=True).start()
+            while not answer.done():
+                with suppress(TimeoutError):
+                    answer.result(_WAIT_SECONDS)
+                if self._switch.order() is not None and not self._killed:
+                    return False
+            events = answer.result()
+        for event in events:
+            self._assembler.take(event)
+        return True
+
+
+def _answer(answer: Future[Sequence[Candle | Funding]], ask: Callable[[], Sequence[Candle | Funding]]) -> None:
+    try:
+        answer.set_result(ask())
+    except BaseException as error:  # noqa: BLE001  # it is raised in the thread that waits
+        answer.set_exception(error)
 
 
 def _writable(value: Any) -> Any:

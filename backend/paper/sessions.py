@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import math
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from backend.builders.loaded_team import LoadedTeam
-from backend.builders.market import Account, account_of, limits_of, load_market, thinking_time_of
+from backend.builders.market import Account, limits_of, thinking_time_of
+from backend.config.load import config_from_dict
 from backend.config.ownership import signed
-from backend.config.schema import Config
+from backend.config.schema import RECORDED, Config
 from backend.decisions.backtest_document import write_backtest
+from backend.paper.background import running
+from backend.paper.feeds import MakeFeed, account_again, new_start, rules_to_json, start_again
 from backend.paper.journal import Journal, entries_in_portions, entries_of, history_from_json, history_to_json
 from backend.paper.parity import Parity, check_parity
 from backend.paper.replay import JournalReplay
@@ -22,34 +26,40 @@ from backend.paper.session import PaperSession
 from backend.paper.snapshots import Snapshot, newest_snapshot, shortening, shortening_of
 from backend.paper.switch import Switch, read_order, release
 from backend.paper.thinking import Thinker
-from backend.runs.backtest import market_settings, requested_window, subject_of
-from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunStart, WindowRequest
+from backend.runs.backtest import market_settings, subject_of
+from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, RunStart, WindowRequest
+from backend.store.errors import StoreError
 from backend.store.records import JournalRecord, RunRecord
 from backend.store.run_record import new_run_id, store_at, stored_config, versions
 from backend.store.store import Store
 from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.episode import play
 from cryptosentinel.guard.guard import Guard
-from simulator.backtest.run import Window
-from simulator.errors import DataError, Interrupted, UserError
+from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.live.bar_assembly import BarAssembler
 from simulator.live.broker import SimulatedBroker
+from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
 from simulator.live.feed import Feed
-from simulator.live.recorded_feed import RecordedFeed
-from simulator.market.growing import part_of
-from simulator.market.market import Market
 from simulator.market.timeframes import SECOND_MS
 
 PAPER = "paper"
+LEAST_SPACE = 100_000_000  # bytes: a journal of minutes grows by about 5 million a day
+_LIVE_PRESET = "recorded"  # the costs of recorded data are those of a live market
 # Ends after which a session goes on when it is resumed.
 _PAUSES = frozenset({"stopped", "freeze", "flatten"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperRequest(WindowRequest):
-    """A paper session of one team; the dates are those of recorded data."""
+    """A paper session of one team. Without `exchange` and a setting `paper.feed` the data is recorded. `exchange` is an
+    id of ccxt, `url` a server to ask in its place; `broker` is as in the settings.
+    `session` is the id of the session, made where it is empty."""
 
     team: str = "scripted"
+    exchange: str = ""
+    url: str = ""
+    broker: str = ""
+    session: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,37 +80,53 @@ class PaperOutcome:
 
 
 def run_paper(
-    request: PaperRequest, store: Store | str | Path = STORE, runs: Path = RUNS, observer: Observer = SILENT
+    request: PaperRequest,
+    store: Store | str | Path = STORE,
+    runs: Path = RUNS,
+    observer: Observer = SILENT,
+    make_feed: MakeFeed = ExchangeFeed,
 ) -> PaperOutcome:
-    """Begin a session and let it run to its end. Raises `UserError` for a request that cannot be met; then nothing is
-    recorded."""
-    config = market_settings(request)
-    market = load_market(config.market, config.costs)
-    window = requested_window(market, request)
+    """Begin a session and let it run to its end; `make_feed` makes the feed of an exchange.
+
+    Raises `UserError` for a request that cannot be met, and `RunFailed` where the exchange cannot be reached; then
+    nothing is recorded.
+    """
+    config = session_settings(request)
     team = _team(request.team, config)
-    account = account_of(config, market)
-    begin = _recorded_data(config, market, account, window)
-    run = new_run_id(PAPER)
+    check_space(runs)
+    begin = new_start(config, request, make_feed)
+    run, history, account = request.session or new_run_id(PAPER), begin.history, begin.account
     folder = runs / run
-    observer.started(RunStart(run, folder, config, market, account, window))
-    start = {
-        "history": history_to_json(begin.history),
-        "decide_every": window.decide_every,
-        "last": int(market.open_time[window.stop]),
-        "cash": account.cash,
-        "keeps": shortening(config.paper.snapshot_bars, config.paper.history_bars, market.timeframe).to_json(),
-    }
-    with store_at(store) as opened:
-        folder.mkdir(parents=True, exist_ok=True)
-        document = {"config": config.to_dict(), "versions": versions(), "team": request.team, "data": market.source}
-        now = int(time.time() * 1000)
-        record = RunRecord(run, PAPER, request.seed, market.content_hash, now, signed(run, document))
-        with _recorded(opened, record) as outcomes:
-            journal = Journal(opened, run)
-            journal.write("start", begin.feed.clock.now(), start)
-            parts = SessionParts(opened, record, folder, config, team, account, begin.feed, journal, observer)
-            outcomes.append(play_session(parts, [], start))
-        return outcomes[0]
+    try:
+        observer.started(RunStart(run, folder, config, begin.source, account, begin.window))
+        start = {
+            "history": history_to_json(history),
+            "decide_every": begin.window.decide_every,
+            "last": begin.last,
+            "cash": account.cash,
+            "keeps": shortening(config.paper.snapshot_bars, config.paper.history_bars, history.timeframe).to_json(),
+            "rules": None if begin.live is None else rules_to_json(begin.live),
+        }
+        with store_at(store) as opened:
+            folder.mkdir(parents=True, exist_ok=True)
+            document = {
+                "config": config.to_dict(),
+                "versions": versions() | {"ccxt": version("ccxt")},
+                "team": request.team,
+                "data": begin.source.source,
+                "symbols": list(history.symbols),
+            }
+            now = int(time.time() * 1000)
+            data_hash = begin.source.content_hash
+            record = RunRecord(run, PAPER, request.seed, data_hash, now, signed(run, document))
+            with _recorded(opened, record) as outcomes:
+                journal = Journal(opened, run)
+                journal.write("start", begin.feed.clock.now(), start)
+                parts = SessionParts(opened, record, folder, config, team, account, begin.feed, journal, observer)
+                outcomes.append(play_session(parts, [], start))
+            return outcomes[0]
+    finally:
+        begin.feed.close()
 
 
 def resume_paper(
@@ -110,13 +136,14 @@ def resume_paper(
     observer: Observer = SILENT,
     *,
     released: bool = False,
+    make_feed: MakeFeed = ExchangeFeed,
 ) -> PaperOutcome:
     """Go on with a session that stopped, or was killed, where its journal ends. `released` takes the kill switch back.
 
     Raises `UserError` for a session that is over, that another program runs, or whose kill switch is set.
     """
     with store_at(store) as opened:
-        record, config, team, market, account, start = _stored(opened, run)
+        record, config, team, start = _stored(opened, run)
         snapshot, entries = newest_entries(opened, run)
         folder = runs / run
         if entries and entries[-1].kind == "end":
@@ -127,17 +154,21 @@ def resume_paper(
                 f"`cryptosentinel paper resume {run} --release`"
             )
         opened.claim(run)
-        folder.mkdir(parents=True, exist_ok=True)
-        release(folder, released)
-        history = history_from_json(start["history"])
-        window = _window(market, history, start)
-        begin = _recorded_data(config, market, account, window)
-        observer.started(RunStart(run, folder, config, market, account, window))
-        journal = Journal(opened, run, entries[-1].ordinal + 1 if entries else snapshot.after + 1 if snapshot else 1)
-        with _recorded(opened, replace(record, status="running", finished_at=None, message=None)) as outcomes:
-            parts = SessionParts(opened, record, folder, config, team, account, begin.feed, journal, observer)
-            outcomes.append(play_session(parts, entries, start, released, snapshot))
-        return outcomes[0]
+        check_space(runs)
+        begin = start_again(config, history_from_json(start["history"]), start, make_feed)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            release(folder, released)
+            observer.started(RunStart(run, folder, config, begin.source, begin.account, begin.window))
+            journal = Journal(
+                opened, run, entries[-1].ordinal + 1 if entries else snapshot.after + 1 if snapshot else 1
+            )
+            with _recorded(opened, replace(record, status="running", finished_at=None, message=None)) as outcomes:
+                parts = SessionParts(opened, record, folder, config, team, begin.account, begin.feed, journal, observer)
+                outcomes.append(play_session(parts, entries, start, released, snapshot))
+            return outcomes[0]
+        finally:
+            begin.feed.close()
 
 
 def newest_entries(store: Store, run: str) -> tuple[Snapshot | None, list[JournalRecord]]:
@@ -180,8 +211,9 @@ def paper_sessions(store: Store | str | Path = STORE) -> list[RunRecord]:
 def paper_parity(run: str, store: Store | str | Path = STORE) -> Parity:
     """Play the session's recorded inputs through the backtest and compare. Raises `UserError`."""
     with store_at(store) as opened:
-        record, config, team, _, account, _ = _stored(opened, run)
+        record, config, team, start = _stored(opened, run)
         entries = entries_of(opened, run)
+        account = account_again(config, history_from_json(start["history"]), start)
         return check_parity(entries, team.team, team.engine, account, limits_of(config.guard), record.seed)
 
 
@@ -226,10 +258,11 @@ def play_session(
         saved = [] if snapshot is None else [snapshot.state["memory"]]
         saved += [entry.document["memory"] for entry in entries if entry.document.get("memory") is not None]
         memory = Memory.from_dict(saved[-1]) if saved else memory
-    expected = (int(start["last"]) - int(history.open_time[-1])) // history.interval
+    last = None if start["last"] is None else int(start["last"])
+    expected = 0 if last is None else (last - int(history.open_time[-1])) // history.interval
     session = PaperSession(
         broker, assembler, feed, parts.journal, Switch(parts.folder, settings.on_kill), guard, team.team.codec,
-        decide_every=int(start["decide_every"]), grace=grace, memory=memory,
+        decide_every=int(start["decide_every"]), grace=grace, last=last, memory=memory,
         on_bar=lambda bars: parts.observer.progress("paper", bars, expected),
         keeps=shortening_of(start), whole_result=JournalReplay(parts.store, run, start, account).result,
     )  # fmt: skip
@@ -247,16 +280,20 @@ def play_session(
         over = session.thinking_seconds() > settings.decision_timeout
         return f"no answer within {settings.decision_timeout:g} s" if over else None
 
+    # On live data a decision takes the time that it takes.
+    live = config.paper.feed != RECORDED and config.costs.thinking_time == "auto"
+    thinking_time = "measured" if live else thinking_time_of(config)
     thinker = Thinker(team.engine, why_not)
     session.thinks_with(thinker)
     feed.open(broker.close)
     try:
-        thinker.run(
-            play(
-                team.team, session, limits, parts.record.seed, guard=guard, on_clamps=session.clamped, memory=memory,
-                budget=team.budget, decisions=session.decisions, thinking_time=thinking_time_of(config),
-            )
-        )  # fmt: skip
+        with running(parts.folder):
+            thinker.run(
+                play(
+                    team.team, session, limits, parts.record.seed, guard=guard, on_clamps=session.clamped,
+                    memory=memory, budget=team.budget, decisions=session.decisions, thinking_time=thinking_time,
+                )
+            )  # fmt: skip
     finally:
         feed.close()
     if session.ended not in _PAUSES:
@@ -271,6 +308,33 @@ def play_session(
     )  # fmt: skip
 
 
+def session_settings(request: PaperRequest) -> Config:
+    """The configuration of a new session. Raises `ConfigError` as `load_config` does."""
+    named = {"feed": request.exchange, "url": request.url, "broker": request.broker}
+    more = tuple(f"paper.{key}={value}" for key, value in named.items() if value)
+    request = replace(request, overrides=(*request.overrides, *more))
+    stated = RunRequest(config=request.config or _LIVE_PRESET, overrides=request.overrides).settings()
+    if stated.paper.feed == RECORDED:
+        return market_settings(request)
+    document = request.on_market(stated).to_dict()
+    # What a preset says of recorded data is not meant.
+    document["market"] |= {"data": "", "funding_dir": "", "news": "", "start": "", "end": ""}
+    if request.data:
+        document["market"]["data"] = str(request.data)
+    return config_from_dict(document, "the options")
+
+
+def check_space(folder: Path) -> None:
+    """Raise `RunFailed` where a session's journal would soon find no room on the disk of `folder`."""
+    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    free = shutil.disk_usage(there).free
+    if free < LEAST_SPACE:
+        raise RunFailed(
+            f"only {free / 1e6:.0f} MB are free on the disk of {folder}, and a session needs {LEAST_SPACE / 1e6:.0f} "
+            "for its journal: free some space, or choose another folder with --runs and --store"
+        )
+
+
 def _team(name: str, config: Config) -> LoadedTeam:
     subject = subject_of(name, config)
     if not isinstance(subject, LoadedTeam):
@@ -280,15 +344,6 @@ def _team(name: str, config: Config) -> LoadedTeam:
     return subject
 
 
-def _window(market: Market, history: Market, start: dict[str, Any]) -> Window:
-    """Where the session's history ends in `market`, and where the session ends. Raises `DataError` for other bars."""
-    opens = [int(history.open_time[-1]), int(start["last"])]
-    first, last = ((time - int(market.open_time[0])) // market.interval for time in opens)
-    if not 0 <= first < last < len(market) or int(market.open_time[first]) != opens[0]:
-        raise DataError(f"{market.source}: these are not the bars of the session; give the data that it was begun with")
-    return Window(int(first), int(last), int(start["decide_every"]))
-
-
 def _record(store: Store, run: str) -> RunRecord:
     record = store.run(run)
     if record.kind != PAPER:
@@ -296,8 +351,8 @@ def _record(store: Store, run: str) -> RunRecord:
     return record
 
 
-def _stored(store: Store, run: str) -> tuple[RunRecord, Config, LoadedTeam, Market, Account, dict[str, Any]]:
-    """A stored session, with what it needs."""
+def _stored(store: Store, run: str) -> tuple[RunRecord, Config, LoadedTeam, dict[str, Any]]:
+    """A stored session, with what it needs: its configuration, its team, and the first entry of its journal."""
     record = _record(store, run)
     config, withheld = stored_config(record, to_continue=True)
     if withheld:
@@ -306,35 +361,12 @@ def _stored(store: Store, run: str) -> tuple[RunRecord, Config, LoadedTeam, Mark
             f"`cryptosentinel runs adopt {run}` if it is your own"
         )
     start = _start_of(store, run)
-    market = load_market(config.market, config.costs)
-    team = _team(str(record.config["team"]), config)
-    return record, config, team, market, account_of(config, market), start
+    return record, config, _team(str(record.config["team"]), config), start
 
 
 def _start_of(store: Store, run: str) -> dict[str, Any]:
     """The first entry of a session's journal. Raises `StoreError` without one."""
     return next(entries_in_portions(store, run)).document
-
-
-@dataclass(frozen=True)
-class _FeedStart:
-    """A feed that is not opened yet, and the bars known before its first one."""
-
-    feed: Feed
-    history: Market
-
-
-def _recorded_data(config: Config, market: Market, account: Account, window: Window) -> _FeedStart:
-    """The recorded bars of `market` from the close of the window's first bar to its last one.
-
-    Raises `DataError` where there are none.
-    """
-    first = max(0, window.start + 1 - config.paper.history_bars)
-    begin = int(market.open_time[window.start]) + market.interval
-    speed = config.paper.speed or math.inf
-    recorded = part_of(market, first, window.stop + 1, market.kinds)
-    feed = RecordedFeed(recorded, account.venue, begin, speed)
-    return _FeedStart(feed, part_of(market, first, window.start + 1, feed.kinds))
 
 
 @contextmanager
@@ -351,7 +383,8 @@ def _recorded(store: Store, record: RunRecord) -> Iterator[list[PaperOutcome]]:
             f"session {run} was interrupted; its journal is kept; go on with: cryptosentinel paper resume {run}"
         ) from None
     except Exception as error:
-        store.finish_run(run, "failed", f"{type(error).__name__}: {error}"[:500])
+        with suppress(StoreError):  # the store may be why; a run without an end counts as abandoned
+            store.finish_run(run, "failed", f"{type(error).__name__}: {error}"[:500])
         raise
     [outcome] = outcomes
     store.finish_run(run, "interrupted" if outcome.why in _PAUSES else "finished", outcome.why)

@@ -11,7 +11,13 @@ from simulator.errors import DataError
 
 
 class Clock(Protocol):
-    """Milliseconds since the epoch, UTC, that never fall."""
+    """Milliseconds since the epoch, UTC, that never fall.
+
+    Attributes:
+        jumps: whether it stands still until somebody waits for a moment, and then is there at once.
+    """
+
+    jumps: bool
 
     def now(self) -> int:
         """The time now."""
@@ -22,6 +28,8 @@ class Clock(Protocol):
 
 class RealClock:
     """The time of this machine. A system clock that is set back stands still here until it has caught up."""
+
+    jumps = False
 
     def __init__(self) -> None:
         self._latest = 0
@@ -47,6 +55,7 @@ class SimulatedClock:
         if not speed > 0.0:
             raise DataError(f"the clock's speed is {speed}; give a number above 0, or infinity for as fast as it goes.")
         self._moment, self._speed = start, speed
+        self.jumps = math.isinf(speed)
         self._begun = time.monotonic()
         self._lock = threading.Lock()
 

@@ -73,6 +73,10 @@ class FaultyFeed:
             return ()
         return self._inner.backfill(since, until)
 
+    def counters(self) -> Mapping[str, int | float]:
+        """See `Feed.counters`."""
+        return self._inner.counters()
+
     def close(self) -> None:
         """See `Feed.close`."""
         self._inner.close()

@@ -50,5 +50,8 @@ class Feed(Protocol):
         gives what it could get after a bounded number of tries, with notices of what failed in `next`.
         """
 
+    def counters(self) -> Mapping[str, int | float]:
+        """What was counted since the feed was made, by name: disconnections, requests that failed, and the like."""
+
     def close(self) -> None:
         """Disconnect. May be called twice, and from any state."""

@@ -71,6 +71,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 class VirtualClock:
     """The clock of a `VirtualLoop`, which shows `start` (ms) at the loop's beginning."""
 
+    jumps = True
+
     def __init__(self, loop: asyncio.AbstractEventLoop, start: int) -> None:
         self._loop, self._start = loop, start
 

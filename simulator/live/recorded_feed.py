@@ -78,6 +78,10 @@ class RecordedFeed:
             found += [event for event in self._events_of(row) if isinstance(event, Candle | Funding)]
         return found
 
+    def counters(self) -> Mapping[str, int | float]:
+        """Nothing is counted."""
+        return {}
+
     def close(self) -> None:
         """Nothing is held."""
 

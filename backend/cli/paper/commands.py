@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from backend.cli.console import console, narrow_table, print_account
-from backend.cli.options import MarketOptions, RecordOptions, RunsOption, StoreOption, WindowOptions, grouped
+from backend.cli.options import (
+    MarketOptions,
+    RecordOptions,
+    RunsOption,
+    StoreOption,
+    WindowOptions,
+    arguments_of,
+    grouped,
+)
 from backend.cli.parts.progress import bars
 from backend.runs.requests import RUNS, STORE, RunStart
 from simulator.errors import UserError
@@ -24,24 +33,58 @@ paper_app = typer.Typer(
 SessionArgument = Annotated[str, typer.Argument(help="Id of the session, as `paper status` lists them.")]
 
 
+@dataclass(frozen=True)
+class SessionOptions:
+    """Who trades, and on what data beside recorded bars."""
+
+    team: Annotated[
+        str, typer.Option("--team", help="Who trades: 'scripted', 'model' (see engine.model), or a training's folder.")
+    ] = "scripted"
+    exchange: Annotated[
+        str,
+        typer.Option("--exchange", help="Exchange whose live data is traded on, by its name in ccxt: binance, kraken."),
+    ] = ""
+    url: Annotated[str, typer.Option("--url", help="Server to ask instead of the exchange's own.")] = ""
+    broker: Annotated[
+        str, typer.Option("--broker", help="Who fills: simulated (default), or sandbox: its test network beside that.")
+    ] = ""
+    seed: Annotated[int, typer.Option("--seed", help="Seed of sampling.")] = 1
+
+
 @paper_app.command("run")
 @grouped
 def run_session(
     market: MarketOptions,
     window: WindowOptions,
     recorded: RecordOptions,
-    team: Annotated[
-        str, typer.Option("--team", help="Who trades: 'scripted', 'model' (see engine.model), or a training's folder.")
-    ] = "scripted",
-    seed: Annotated[int, typer.Option("--seed", help="Seed of sampling.")] = 1,
+    options: SessionOptions,
+    session: Annotated[str, typer.Option("--session", hidden=True)] = "",
 ) -> None:
     """Begin a session and follow it to its end. It outlives any kill: `paper resume` goes on where its journal ends."""
     from backend.paper.sessions import PaperRequest, run_paper
 
-    request = PaperRequest(team=team, seed=seed, **market.given(), **window.given())
+    request = PaperRequest(session=session, **vars(options), **market.given(), **window.given())
     with bars(_announce) as shown:
         outcome = run_paper(request, recorded.store, recorded.runs, shown)
     _print(outcome)
+
+
+@paper_app.command("start")
+@grouped
+def start_session(
+    market: MarketOptions, window: WindowOptions, recorded: RecordOptions, options: SessionOptions
+) -> None:
+    """Begin a session in the background and return once it has begun. Its log is in its folder; `paper status`, `stop`
+    and `kill` are as for one in the foreground."""
+    from backend.paper.background import LOG_FILE, start_in_background
+    from backend.store.run_record import new_run_id
+
+    session = new_run_id("paper")
+    folder = recorded.runs / session
+    given = [part for group in (market, window, recorded, options) for part in arguments_of(group)]
+    process = start_in_background(["paper", "run", "--session", session, *given], folder)
+    console.print(f"session {session} runs in the background as process {process}; its log: {folder / LOG_FILE}")
+    console.print(f"end it with: cryptosentinel paper stop {session}")
 
 
 @paper_app.command("resume")

@@ -70,28 +70,28 @@ def funding_of(symbol: str, record: Any, known_at: int) -> Funding:
 def number(what: str, value: Any) -> float:
     """A finite number, also as text. Raises `DataError`."""
     try:
-        found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+        result = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
-        found = math.nan
-    if not abs(found) <= _LARGEST:
+        result = math.nan
+    if not abs(result) <= _LARGEST:
         raise DataError(f"{what} holds {str(value)[:40]!r} where a number should be")
-    return found
+    return result
 
 
 def positive(what: str, value: Any) -> float:
     """A number above 0. Raises `DataError`."""
-    found = number(what, value)
-    if found <= 0.0:
-        raise DataError(f"{what} holds {found}, which must be above 0")
-    return found
+    result = number(what, value)
+    if result <= 0.0:
+        raise DataError(f"{what} holds {result}, which must be above 0")
+    return result
 
 
 def moment(what: str, value: Any) -> int:
     """A time in ms between the years 2000 and 2100. Raises `DataError`."""
-    found = number(what, value)
-    if not EARLIEST <= found < LATEST:
+    result = number(what, value)
+    if not EARLIEST <= result < LATEST:
         raise DataError(f"{what} has the time {str(value)[:40]}, which is no time in milliseconds")
-    return int(found)
+    return int(result)
 
 
 def _of_binance(message: Any) -> Iterator[tuple[str, str, list[Any]]]:

@@ -59,13 +59,13 @@ class ClosedCandles:
 
     def ready(self) -> list[CandleRow]:
         """The candles that are next, in order; each is given once."""
-        found = []
+        rows = []
         while self.expected in self._waiting:
             row = self._waiting.pop(self.expected)
             self._remember(row)
-            found.append(row)
+            rows.append(row)
             self.expected += self.interval
-        return found
+        return rows
 
     def missing(self, now: int) -> range:
         """Open times of the candles that had closed by `now` (ms), are awaited and come before every one that waits."""

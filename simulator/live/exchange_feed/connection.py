@@ -247,14 +247,14 @@ class ExchangeConnection:
             kind = RunFailed if failure.passing else UserError
             hint = "; check --url, the network and the name of the exchange" if failure.passing else ""
             raise kind(f"{self.name} cannot be reached: {failure}{hint}") from None
-        found = {}
+        markets = {}
         for symbol in symbols:
             one = self.api.markets.get(symbol)
             if one is None or one["type"] != market:
                 raise UserError(f"{self.name} has no {market} market {symbol}; {self._near(symbol, market)}")
             if one.get("active") is False:
                 raise UserError(f"{self.name} does not trade {symbol} at present; choose another symbol")
-            found[symbol] = one
+            markets[symbol] = one
         offered = list(self.api.timeframes or {})
         if self.api.has.get("fetchOHLCV") is not True or timeframe not in offered:
             raise UserError(
@@ -264,9 +264,9 @@ class ExchangeConnection:
         # A perpetual without its funding would look cheaper to hold than it is.
         if market == "swap" and self.api.has.get("fetchFundingRateHistory") is not True:
             raise UserError(f"{self.name} offers no funding rates through ccxt; choose another exchange, or spot")
-        self.symbols = {one["id"]: symbol for symbol, one in found.items()}
+        self.symbols = {one["id"]: symbol for symbol, one in markets.items()}
         self.interval_name = str(self.api.timeframes[timeframe])
-        return found
+        return markets
 
     def _near(self, symbol: str, market: MarketType) -> str:
         there = sorted(name for name, one in self.api.markets.items() if one["type"] == market)
@@ -278,10 +278,10 @@ class ExchangeConnection:
 
 def _chain(error: BaseException) -> list[BaseException]:
     """An error with what caused it; ccxt keeps some causes as arguments."""
-    found, left = [], [error]
+    errors, left = [], [error]
     while left:
         one = left.pop()
-        if one not in found:
-            found.append(one)
+        if one not in errors:
+            errors.append(one)
             left += [more for more in (one.__cause__, one.__context__, *one.args) if isinstance(more, BaseException)]
-    return found
+    return errors

@@ -9,9 +9,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from simulator.data.venue import rules_from_ccxt
 from simulator.errors import RunFailed
+from simulator.exchange.rules import SymbolRules
 from simulator.live.clock import Clock, RealClock
 from simulator.live.events import BookTop, Candle, FeedEvent, FeedHeartbeat, Funding, MarketTrade
+from simulator.live.exchange_feed.connection import FeedFailure
 from simulator.live.exchange_feed.counters import FeedCounters
 from simulator.live.exchange_feed.listener import Listener
 from simulator.live.exchange_feed.settings import FeedSettings
@@ -52,15 +55,49 @@ class ExchangeFeed:
         """Everything counted so far, by name; see `FeedCounters`."""
         return self._counters.snapshot()
 
-    def open(self, since: int) -> None:
-        """See `Feed.open`. Raises also `RunFailed` where the exchange cannot be reached."""
+    def connect(self) -> None:
+        """Reach the exchange, and check what is asked of it; from then on it can be asked about the past.
+
+        Raises:
+            UserError: the exchange does not have what is asked for, or the clocks differ by too much.
+            RunFailed: it cannot be reached.
+        """
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"feed-{self.name}", daemon=True)
         self._thread.start()
         try:
-            self._call(self._open(since))
+            self._call(self._connect())
         except BaseException:
             self.close()
             raise
+
+    def open(self, since: int) -> None:
+        """See `Feed.open`; connects first, unless that was done. Raises also `RunFailed` where the exchange cannot be
+        reached."""
+        if self._thread is None:
+            self.connect()
+        try:
+            self._call(self._listening().open(since))
+        except BaseException:
+            self.close()
+            raise
+
+    def exchange_now(self) -> int:
+        """The exchange's clock, ms, as far as it was measured."""
+        return self._listening().exchange_now()
+
+    def past(self, since: int, until: int) -> Sequence[Candle | Funding]:
+        """As `backfill`, for who cannot do without. Raises `RunFailed` where the exchange does not give it."""
+        try:
+            return self._call(self._listening().past(since, until))
+        except FeedFailure as failure:
+            raise RunFailed(f"{self.name} does not give its candles: {failure}") from None
+
+    def rules(self) -> dict[str, SymbolRules]:
+        """The exchange's rules of each symbol: steps, smallest orders, fees. What its public data does not say, as the
+        margin tiers of most exchanges, restricts nothing. Raises `DataError` for metadata that cannot be used."""
+        listener = self._listening()
+        mode = listener.connection.api.precisionMode
+        return {symbol: rules_from_ccxt(listener.markets[symbol], None, mode) for symbol in self.symbols}
 
     def next(self, timeout_s: float) -> FeedEvent | None:
         """See `Feed.next`."""
@@ -100,9 +137,9 @@ class ExchangeFeed:
             self._thread = None
             self._loop.close()
 
-    async def _open(self, since: int) -> None:
+    async def _connect(self) -> None:
         self._listener = Listener(self.settings, LoopClock(self.clock, self._speed), self._counters, self._emit)
-        await self._listener.open(since)
+        await self._listener.connect()
 
     def _listening(self) -> Listener:
         if self._listener is None:

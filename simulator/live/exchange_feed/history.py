@@ -31,8 +31,8 @@ class RestHistory:
         whether every record could be used. Raises `FeedFailure`.
         """
         interval = self._settings.interval
-        told = self._connection.api.feature_value(symbol, "fetchOHLCV", "limit")
-        limit = max(1, min(int(told) if told else _PAGE, count))
+        page = self._connection.api.feature_value(symbol, "fetchOHLCV", "limit")
+        limit = max(1, min(int(page) if page else _PAGE, count))
         answer = await self._connection.ask(
             "fetch_ohlcv", symbol, self._settings.timeframe, since, limit, attempts=attempts
         )
@@ -53,15 +53,15 @@ class RestHistory:
         answer = await self._connection.ask(
             "fetch_funding_rate_history", symbol, since, _FUNDING_PAGE, attempts=attempts
         )
-        found: dict[int, Funding] = {}
+        events: dict[int, Funding] = {}
         for record in self._records(f"the funding of {symbol}", answer):
             try:
                 event = funding_of(symbol, record, known_at)
             except DataError as error:
                 self._malformed(str(error))
             else:
-                found[event.at] = event
-        return [found[at] for at in sorted(found) if at >= since]
+                events[event.at] = event
+        return [events[at] for at in sorted(events) if at >= since]
 
     async def trades(self, symbol: str, since: int) -> list[Any]:
         """Trades from `since` (ms) on as ccxt has them; one page. Raises `FeedFailure`."""
@@ -73,7 +73,7 @@ class RestHistory:
         `at`. Raises `FeedFailure`.
         """
         interval = self._settings.interval
-        found: list[Candle | Funding] = []
+        events: list[Candle | Funding] = []
         for symbol in self._settings.symbols:
             # A candle that closes after `since` opens after `since - interval`.
             place = since - interval + 1
@@ -81,19 +81,19 @@ class RestHistory:
                 wanted = (until - place) // interval + 2
                 rows, _whole = await self.candles(symbol, place, wanted, attempts)
                 closed = [row for row in rows if row[0] + interval <= min(until, now)]
-                found += [Candle(symbol, *row, at=row[0] + interval, known_at=now) for row in closed]
+                events += [Candle(symbol, *row, at=row[0] + interval, known_at=now) for row in closed]
                 if not closed or len(closed) < len(rows):
                     break
                 place = closed[-1][0] + 1
             place = since + 1
             while self._settings.market == "swap":
-                events = await self.fundings(symbol, place, now, attempts)
-                known = [event for event in events if event.at <= min(until, now)]
-                found += known
-                if not known or len(known) < len(events) or len(events) < _FUNDING_PAGE:
+                page = await self.fundings(symbol, place, now, attempts)
+                known = [event for event in page if event.at <= min(until, now)]
+                events += known
+                if not known or len(known) < len(page) or len(page) < _FUNDING_PAGE:
                     break
                 place = known[-1].at + 1
-        return sorted(found, key=lambda event: (event.at, event.symbol))
+        return sorted(events, key=lambda event: (event.at, event.symbol))
 
     def trade(self, symbol: str, record: Any, known_at: int) -> Any:
         """The event of a trade, None for one that cannot be used."""

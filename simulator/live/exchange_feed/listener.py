@@ -38,7 +38,7 @@ _AGAIN, _LONGEST_AGAIN = (
     1.0,
     16.0,
 )  # seconds until an answer that lacks a candle is asked for once more, then twice that
-_SETTLEMENT_LOOKS = (10, 60, 300, 1800)  # seconds after each hour: settlements fall on hours, and are listed later
+_SETTLEMENT_LOOKS = (2, 10, 60, 300, 1800)  # seconds after each hour: settlements fall on hours, and are listed later
 _RECENT_TRADES = 4_000
 _LEAST_GRACE = 0.05  # real seconds, with a clock that runs fast
 _LONGER = 3  # how often the allowed silence of a socket that is ended again and again is doubled
@@ -70,22 +70,32 @@ class Listener:
         self._last_book: dict[str, int] = {}
         self._polled: set[str] = set()  # what no stream brings at present
         self._offset = 0
+        self.markets: dict[str, dict[str, Any]] = {}  # ccxt's structure of each symbol, once connected
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.defect: BaseException | None = None
 
     # From outside
 
-    async def open(self, since: int) -> None:
-        """Begin, with every candle and settlement of which ``at > since`` (ms).
+    async def connect(self) -> None:
+        """Reach the exchange and check that it has what is asked for; nothing is listened to yet.
 
         Raises:
             UserError: the exchange does not have what is asked for, or the clocks differ by too much.
             RunFailed: it cannot be reached.
         """
         settings = self.settings
-        await self.connection.markets_of(settings.symbols, settings.timeframe, settings.market)
+        self.markets = await self.connection.markets_of(settings.symbols, settings.timeframe, settings.market)
         await self._compare_clocks()
+
+    async def open(self, since: int) -> None:
+        """Begin, with every candle and settlement of which ``at > since`` (ms); connects first, unless that was done.
+
+        Raises `UserError` and `RunFailed` as `connect` does.
+        """
+        settings = self.settings
+        if not self.markets:
+            await self.connect()
         for symbol in settings.symbols:
             self._candles[symbol] = ClosedCandles(settings.interval, since - settings.interval + 1)
             self._settled[symbol] = since
@@ -101,7 +111,7 @@ class Listener:
         if settings.trades:
             self._listen("trades", "watchTrades", api.watch_trades_for_symbols, api.watch_trades, symbols, self._traded)
         if settings.books and api.has.get("watchBidsAsks") is True:
-            self._start(self._hear("books", lambda: api.watch_bids_asks(symbols), self._quoted))
+            self._start(self._receive("books", lambda: api.watch_bids_asks(symbols), self._quoted))
         elif settings.books:
             several = api.watch_order_book_for_symbols
             self._listen("books", "watchOrderBook", several, api.watch_order_book, symbols, self._booked)
@@ -109,10 +119,18 @@ class Listener:
     async def backfill(self, since: int, until: int) -> list[Candle | Funding]:
         """What there is with ``since < at <= until`` (ms); a failure is told, and gives nothing."""
         try:
-            return await self._history.between(since, until, self._exchange_now(), ATTEMPTS)
+            return await self.past(since, until)
         except FeedFailure as failure:
-            self._tell(failure)
+            self._report(failure)
             return []
+
+    async def past(self, since: int, until: int) -> list[Candle | Funding]:
+        """What there is with ``since < at <= until`` (ms). Raises `FeedFailure`."""
+        return await self._history.between(since, until, self.exchange_now(), ATTEMPTS)
+
+    def exchange_now(self) -> int:
+        """The exchange's clock as far as it is known, ms."""
+        return self.clock.now() + self._offset
 
     async def close(self) -> None:
         """End everything."""
@@ -132,18 +150,29 @@ class Listener:
         if not task.cancelled() and task.exception() is not None:
             self.defect = task.exception()
 
-    def _exchange_now(self) -> int:
-        return self.clock.now() + self._offset
-
     def _pass_on(self, event: MarketTrade | BookTop | Funding) -> None:
         self._emit(lambda known_at: replace(event, known_at=known_at))
 
     def _notice(self, kind: NoticeKind, words: str, symbol: str = "") -> None:
-        at = self._exchange_now()
+        at = self.exchange_now()
         self._emit(lambda known_at: Notice(kind, symbol, words, at, known_at))
 
-    def _tell(self, failure: FeedFailure) -> None:
+    def _report(self, failure: FeedFailure) -> None:
         self._notice(failure.kind, str(failure))
+
+    async def _repeat(self, ask: Callable[[], Awaitable[None]], pause: Callable[[], Awaitable[None]]) -> None:
+        """`ask` and `pause` in turn, for ever. After a failure it is asked again instead, later each time."""
+        failures = 0
+        while True:
+            try:
+                await ask()
+            except FeedFailure as failure:
+                self._report(failure)
+                await self.clock.sleep(self.connection.backoff(failures))
+                failures += 1
+            else:
+                failures = 0
+                await pause()
 
     def _malformed(self, words: str) -> None:
         self.counters.add("malformed")
@@ -156,7 +185,7 @@ class Listener:
             return
         try:
             row = kline_of(f"a candle of {symbol}", self.settings.interval, [number(symbol, one) for one in values])
-            if row[0] + self.settings.interval > self._exchange_now() + self.clock.patience(5.0) * 1000:
+            if row[0] + self.settings.interval > self.exchange_now() + self.clock.patience(5.0) * 1000:
                 raise DataError(f"a candle of {symbol} is said to be closed before its time: {format_time(row[0])}")
         except DataError as error:
             self._malformed(str(error))
@@ -187,22 +216,17 @@ class Listener:
 
     async def _keep_whole(self) -> None:
         """Ask for every candle that has closed and that no stream has brought."""
-        failures = 0
         grace = round(1000 * self.clock.patience(self.settings.grace, _LEAST_GRACE))
-        while True:
+
+        async def ask() -> None:
             self._wake.clear()
-            try:
-                for symbol, ledger in self._candles.items():
-                    now = self._exchange_now()
-                    if ledger.missing(now - grace) and self._not_before.get(symbol, 0) <= now:
-                        await self._fill(symbol, ledger, ledger.missing(now - grace))
-                failures = 0
-            except FeedFailure as failure:
-                self._tell(failure)
-                await self.clock.sleep(self.connection.backoff(failures))
-                failures += 1
-                continue
-            now = self._exchange_now()
+            for symbol, ledger in self._candles.items():
+                now = self.exchange_now()
+                if ledger.missing(now - grace) and self._not_before.get(symbol, 0) <= now:
+                    await self._fill(symbol, ledger, ledger.missing(now - grace))
+
+        async def pause() -> None:
+            now = self.exchange_now()
             due = bar_start(now - grace, self.settings.interval) + self.settings.interval + grace
             for symbol, ledger in self._candles.items():
                 if ledger.missing(now - grace):
@@ -210,9 +234,11 @@ class Listener:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), max(0.0, (due - now) / 1000 / self.clock.speed))
 
+        await self._repeat(ask, pause)
+
     async def _fill(self, symbol: str, ledger: ClosedCandles, wanted: range) -> None:
         """One request for the candles `wanted` (open times); what the exchange has none of is told as a gap."""
-        asked_at = self._exchange_now()
+        asked_at = self.exchange_now()
         rows, whole = await self._history.candles(symbol, wanted[0], len(wanted) + 2)
         closed = [row for row in rows if row[0] + self.settings.interval <= asked_at]
         for row in closed:
@@ -224,7 +250,7 @@ class Listener:
             return
         # The first candle that is wanted and not there. Another answer may have it.
         pause = min(_LONGEST_AGAIN, _AGAIN * 2.0 ** self._lacks.get(symbol, 0))
-        self._not_before[symbol] = self._exchange_now() + round(1000 * pause)
+        self._not_before[symbol] = self.exchange_now() + round(1000 * pause)
         self._lacks[symbol] = min(10, self._lacks.get(symbol, 0) + 1)
         beyond = [row[0] for row in rows if row[0] > lacking]
         if ledger.waits() and not beyond:
@@ -258,15 +284,15 @@ class Listener:
         """Start listening with ccxt's method for all symbols where the exchange has it, else with one for each."""
         has = self.connection.api.has
         if has.get(f"{able}ForSymbols") is True:
-            self._start(self._hear(what, lambda: several(asked), handle))
+            self._start(self._receive(what, lambda: several(asked), handle))
         elif has.get(able) is True:
             for single in asked:
                 watch = partial(one, *(single if isinstance(single, list) else [single]))
-                self._start(self._hear(what, watch, handle))
+                self._start(self._receive(what, watch, handle))
         else:
             self._polled.add(what)
 
-    async def _hear(self, what: str, watch: Callable[[], Awaitable[Any]], handle: Callable[[Any], None]) -> None:
+    async def _receive(self, what: str, watch: Callable[[], Awaitable[Any]], handle: Callable[[Any], None]) -> None:
         """Wait for one message after the other; a socket that ends is opened again, later each time."""
         failures, known = 0, False
         while True:
@@ -281,7 +307,7 @@ class Listener:
                     self._notice("disconnected", str(failure))
                 if failure.kind in ("dns", "rate_limit"):
                     self.counters.add(failure.counter)
-                    self._tell(failure)
+                    self._report(failure)
                 self._polled.add(what)
                 await self.clock.sleep(self.connection.backoff(failures))
                 failures += 1
@@ -345,7 +371,7 @@ class Listener:
             for symbol, at in list(self._last_trade.items()):
                 self._traded([one for one in await self._history.trades(symbol, at) if self._is_new(symbol, one)])
         except FeedFailure as failure:
-            self._tell(failure)
+            self._report(failure)
 
     def _is_new(self, symbol: str, record: Any) -> bool:
         return not (isinstance(record, dict) and record.get("id") in self._seen_trades[symbol])
@@ -383,38 +409,35 @@ class Listener:
                     if "books" in self._polled:
                         self._booked(await self.connection.ask("fetch_order_book", symbol, 5))
                     if "trades" in self._polled:
-                        since = self._last_trade.get(symbol, self._exchange_now() - HOUR_MS)
-                        found = await self._history.trades(symbol, since)
-                        self._traded([one for one in found if self._is_new(symbol, one)])
+                        since = self._last_trade.get(symbol, self.exchange_now() - HOUR_MS)
+                        trades = await self._history.trades(symbol, since)
+                        self._traded([one for one in trades if self._is_new(symbol, one)])
                 failures = 0
             except FeedFailure as failure:
-                self._tell(failure)
+                self._report(failure)
                 failures += 1
 
     # Settlements and clocks
 
     async def _settle(self) -> None:
         """Ask for settlements at the start and after each hour."""
-        failures = 0
-        while True:
-            try:
-                for symbol in self.settings.symbols:
-                    await self._settlements(symbol)
-                failures = 0
-            except FeedFailure as failure:
-                self._tell(failure)
-                await self.clock.sleep(self.connection.backoff(failures))
-                failures += 1
-                continue
-            now = self._exchange_now()
+
+        async def ask() -> None:
+            for symbol in self.settings.symbols:
+                await self._settlements(symbol)
+
+        async def pause() -> None:
+            now = self.exchange_now()
             hour = now // HOUR_MS * HOUR_MS
             looks = [hour + 1000 * look for look in (*_SETTLEMENT_LOOKS, 3600 + _SETTLEMENT_LOOKS[0])]
             await self.clock.sleep((min(look for look in looks if look > now) - now) / 1000)
 
+        await self._repeat(ask, pause)
+
     async def _settlements(self, symbol: str) -> None:
         while True:
             events = await self._history.fundings(symbol, self._settled[symbol] + 1, self.clock.now())
-            known = [event for event in events if event.at <= self._exchange_now()]
+            known = [event for event in events if event.at <= self.exchange_now()]
             for event in known:
                 self._settled[symbol] = event.at
                 self.counters.add("fundings")
@@ -430,12 +453,12 @@ class Listener:
             answer = await self.connection.ask("fetch_time", attempts=ATTEMPTS)
             after = self.clock.now()
             try:
-                told = number("the exchange's time", answer)
+                exchange_time = number("the exchange's time", answer)
             except DataError as error:
                 self._malformed(str(error))
                 continue
             if (after - before) // 2 < best[1]:
-                best = round(told - (before + after) / 2), (after - before) // 2
+                best = round(exchange_time - (before + after) / 2), (after - before) // 2
         self.counters.skew, self.counters.round_trip = best[0], 2 * best[1]
         return best
 
@@ -457,7 +480,7 @@ class Listener:
     def _adjust(self, skew: int, doubt: int) -> None:
         # Within the doubt the clocks may be equal.
         self._offset = skew if abs(skew) > doubt else 0
-        if abs(skew) - doubt > 1000 * self.settings.skew_told:
+        if abs(skew) - doubt > 1000 * self.settings.skew_noticed:
             self._notice("clock_skew", f"the exchange's clock is {skew / 1000:+.1f} seconds from this machine's")
 
     async def _measure(self) -> None:
@@ -466,4 +489,4 @@ class Listener:
             try:
                 self._adjust(*await self._skew())
             except FeedFailure as failure:
-                self._tell(failure)
+                self._report(failure)

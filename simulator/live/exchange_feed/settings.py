@@ -24,7 +24,7 @@ class FeedSettings:
         silence: of an open socket, after which it is taken to hang and ended.
         book_interval: shortest time between two events of one symbol's book.
         poll: between two requests for what no stream brings.
-        skew_refused: by which the clocks may differ at the start; `skew_told`: from which on it is a notice.
+        skew_refused: by which the clocks may differ at the start; `skew_noticed`: from which on it is a notice.
 
     Raises:
         UserError, DataError: symbols or a timeframe that cannot be used.
@@ -42,7 +42,7 @@ class FeedSettings:
     book_interval: float = 0.1
     poll: float = 10.0
     skew_refused: float = 30.0
-    skew_told: float = 1.0
+    skew_noticed: float = 1.0
 
     def __post_init__(self) -> None:
         interval_of(self.timeframe)

@@ -47,6 +47,9 @@ class _Listed:
     def backfill(self, since: int, until: int) -> Sequence[Candle | Funding]:
         return [one for one in self.candles if since < one.at <= min(until, self.clock.now())]
 
+    def counters(self) -> dict[str, int | float]:
+        return {}
+
     def close(self) -> None:
         self.left.clear()
 

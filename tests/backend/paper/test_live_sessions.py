@@ -1,0 +1,85 @@
+"""A session on an exchange's live data, beside a mock exchange that plays faster than real time."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from backend.paper.journal import bar_from_json, entries_of
+from backend.paper.sessions import PAPER, paper_parity
+from backend.paper.switch import set_stop
+from backend.store import Store
+from simulator.live.mock_exchange.faults import Faults
+from tests.backend.paper import live_scenes as scene
+from tests.live_scenes import MINUTE, START, minutes
+
+BAD = Faults(dropped=0.05, duplicated=0.05, delayed=0.05, reordered=0.05, delay=20.0, disconnects=20.0, failed=0.05)
+
+
+def candles(store: Store, run: str) -> dict[tuple[int, str], tuple[float, ...]]:
+    """What the session's bars hold, by bar and symbol."""
+    bars = [bar_from_json(entry.document["bar"]) for entry in entries_of(store, run) if entry.kind == "bar"]
+    assert [bar.open_time for bar in bars] == [bars[0].open_time + MINUTE * place for place in range(len(bars))]
+    return {
+        ((bar.open_time - START) // MINUTE, symbol): values for bar in bars for symbol, values in bar.candles.items()
+    }
+
+
+def check_bars(store: Store, run: str, count: int) -> None:
+    """The session has so many bars, and they are those of the exchange."""
+    market, taken = minutes(scene.BARS, ("BTCUSDT", "ETHUSDT")), candles(store, run)
+    assert len(taken) == 2 * count
+    for (bar, symbol), values in taken.items():
+        column = scene.SYMBOLS.index(symbol)
+        names = ("open", "high", "low", "close", "volume")
+        assert values == tuple(float(getattr(market, name)[bar, column]) for name in names), (bar, symbol)
+
+
+def test_a_session_on_an_exchange_takes_its_bars_and_the_backtest_of_them_does_the_same(tmp_path: Path) -> None:
+    with scene.playing() as live, Store.open("mem://") as store:
+        outcome = live.run(store, tmp_path, scene.AfterBars(7, set_stop))
+        assert (outcome.why, outcome.bars) == ("stopped", 7)
+        check_bars(store, outcome.run, 7)
+        record, start = store.run(outcome.run), entries_of(store, outcome.run)[0].document
+        assert record.kind == PAPER and record.config["symbols"] == list(scene.SYMBOLS)
+        assert record.config["config"]["paper"]["feed"] == "binance" and "ccxt" in record.config["versions"]
+        # Steps and smallest orders are the exchange's own.
+        assert start["rules"]["BTC/USDT"]["lot"] == 1e-5 and start["rules"]["BTC/USDT"]["min_notional"] == 5.0
+        parity = paper_parity(outcome.run, store)
+        assert parity.differences == () and parity.bars == 7
+
+
+def test_a_session_that_was_away_fills_the_gap_and_says_what_it_missed(tmp_path: Path) -> None:
+    """Under faults, too: the bars of the gap are the exchange's, and decisions in it were missed."""
+    with scene.playing(BAD) as live, Store.open("mem://") as store:
+        # Real time, in which the network's answers come, is short here: a bar is waited for long.
+        patient = ("paper.grace_seconds=600",)
+        first = live.run(store, tmp_path, scene.AfterBars(4, set_stop), overrides=patient)
+        assert first.why == "stopped"
+        time.sleep(9 * 60 / scene.SPEED)  # nine bars pass
+        outcome = live.resume(first.run, store, tmp_path, scene.AfterBars(18, set_stop))
+        assert (outcome.why, outcome.bars) == ("stopped", 18)
+        check_bars(store, outcome.run, 18)
+        missed = [entry.document for entry in entries_of(store, outcome.run) if entry.document.get("missed")]
+        assert outcome.missed == len(missed) >= 2
+        assert max(entry["late"] for entry in missed) > 3 * MINUTE  # what the guard sent then was late by all of it
+        assert paper_parity(outcome.run, store).differences == ()
+
+
+@pytest.mark.slow
+def test_hours_on_a_bad_network_with_perpetuals(tmp_path: Path) -> None:
+    """Every bar, the funding, and what the feed met: in the journal."""
+    symbols = ("BTC/USDT:USDT", "ETH/USDT:USDT")
+    with scene.playing(BAD, 640) as live, Store.open("mem://") as store:
+        live.clock.passed(300 * MINUTE)  # so that a settlement (480) is met
+        outcome = live.run(store, tmp_path, bars=360, symbols=symbols, overrides=("paper.grace_seconds=600",))
+        assert outcome.why == "finished"
+        entries = entries_of(store, outcome.run)
+        bars = [bar_from_json(entry.document["bar"]) for entry in entries if entry.kind == "bar"]
+        assert sum(len(bar.candles) for bar in bars) == 2 * len(bars)
+        assert Counter(symbol for bar in bars for symbol, _, _ in bar.funding) == dict.fromkeys(symbols, 1)
+        assert [entry.document["feed"]["disconnects"] for entry in entries if entry.kind == "bar"][-1] > 0
+        assert paper_parity(outcome.run, store).differences == ()
