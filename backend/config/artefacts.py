@@ -92,6 +92,7 @@ USER_ONLY: Mapping[str, Effect] = {
     "paper.feed": "contacts",
     "paper.url": "contacts",
     "paper.broker": "contacts",
+    "paper.sandbox_url": "contacts",
     "paper.decision_timeout": "spends",
     "store.keep": "removes",
     "training.base_model": "reads",

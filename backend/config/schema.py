@@ -261,6 +261,7 @@ class PaperConfig(Section):
         description="who fills the orders; simulated: the simulator's exchange; sandbox: the exchange's test network, "
         "beside it",
     )
+    sandbox_url: str = Field("", description="server to ask instead of the exchange's test network")
     speed: float = Field(
         0.0, ge=0.0, le=1e6, description="how much faster than real time recorded data comes; 0: as fast as it is used"
     )

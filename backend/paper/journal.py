@@ -8,6 +8,7 @@
 | `missed` | that nothing was decided at a close, and why | the session goes on |
 | `control` | kill switch, stop, resume; the orders of the switch | they are sent |
 | `notice` | what the feed tells of itself, and data that was not used | the next event |
+| `sandbox` | what is to be sent to the test network, and what it has otherwise | it is sent |
 | `end` | that the session is over | its result is stored |
 | `snapshot` | where the session stands after a bar (`backend.paper.snapshots`); not in the order of the others | - |
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -36,7 +38,7 @@ from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, interval_of
 
-EntryKind = Literal["start", "bar", "decision", "missed", "control", "notice", "end", "snapshot"]
+EntryKind = Literal["start", "bar", "decision", "missed", "control", "notice", "sandbox", "end", "snapshot"]
 SLOTS = (-1, -2)  # ordinals of the snapshots
 _PORTION = 500  # entries that are read at a time
 
@@ -47,17 +49,20 @@ class Journal:
     def __init__(self, store: Store, run: str, written: int = 0) -> None:
         self._store, self._run, self._next = store, run, written
         self._last: dict[str, Any] = {}  # what was written last
+        self._one_at_a_time = threading.Lock()
 
     def write(self, kind: EntryKind, time: int, document: dict[str, Any]) -> None:
         """Add an entry; it is on disk when this returns. Raises `StoreError` where it could not be written."""
-        self._store.add_journal(JournalRecord(self._run, self._next, kind, time, document))
-        self._next += 1
-        self._last = document
+        with self._one_at_a_time:
+            self._store.add_journal(JournalRecord(self._run, self._next, kind, time, document))
+            self._next += 1
+            self._last = document
 
     def write_snapshot(self, slot: int, time: int, document: dict[str, Any]) -> None:
         """Write where the session stands after the newest entry, in place of what is in `slot`."""
-        beside = {"after": self._next - 1, "entry": digest_of(self._last)}
-        self._store.add_journal(JournalRecord(self._run, slot, "snapshot", time, {**document, **beside}))
+        with self._one_at_a_time:
+            beside = {"after": self._next - 1, "entry": digest_of(self._last)}
+            self._store.add_journal(JournalRecord(self._run, slot, "snapshot", time, {**document, **beside}))
 
 
 def digest_of(document: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ import math
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -62,6 +63,13 @@ class Thoughts(Protocol):
         """What a replay needs to know of the decision that ends."""
 
 
+class Follower(Protocol):
+    """Who trades elsewhere what the account holds."""
+
+    def follow(self, bar: int, positions: Mapping[str, float]) -> None:
+        """The account holds `positions` (base units) after the bar `bar`; returns at once."""
+
+
 class _Untold:
     def begin(self) -> None:
         pass
@@ -93,6 +101,7 @@ class PaperSession:
         grace: int,
         last: int | None = None,
         memory: Memory | None = None,
+        follower: Follower | None = None,
         on_bar: Callable[[int], None] | None = None,
         keeps: Shortening | None = None,
         whole_result: Callable[[], BacktestResult] | None = None,
@@ -102,7 +111,7 @@ class PaperSession:
         some of it was forgotten."""
         self._broker, self._assembler, self._feed, self._journal = broker, assembler, feed, journal
         self._switch, self._guard, self._codec, self._memory = switch, guard, codec, memory
-        self._grace, self._last, self._on_bar = grace, last, on_bar
+        self._grace, self._last, self._follower, self._on_bar = grace, last, follower, on_bar
         self._keeps, self._whole_result = keeps, whole_result
         self.window = Window(broker.start, sys.maxsize, decide_every)
         self.decisions: list[tuple[int, TeamDecision]] = []
@@ -117,6 +126,7 @@ class PaperSession:
         self._held: FeedEvent | None = None
         self._ready: tuple[Sequence[OrderRequest], list[int]] = ((), [])  # written, and to be sent
         self._killed, self._feed_over = False, False
+        self._met = Counter[str]()  # what went wrong with the data so far; of the feed now, its own counts come to it
         self._begun, self._begun_at = time.monotonic(), feed.clock.now()
         self._opened_at = self._begun_at  # bars that closed earlier have the same grace from here on
 
@@ -229,6 +239,7 @@ class PaperSession:
         for entry in entries:
             data = entry.document
             if entry.kind == "bar":
+                self._met = Counter(data.get("feed", {}))
                 self._take(bar_from_json(data["bar"]), data["happened"], entry.ordinal)
                 self._due, self._now = bool(data["due"]), entry.time
             elif entry.kind in ("decision", "missed"):
@@ -254,6 +265,7 @@ class PaperSession:
         self._due, self._now, self._killed = bool(state["due"]), int(state["now"]), bool(state["killed"])
         self.bars, self.decided, self.fills = int(state["bars"]), int(state["decided"]), int(state["fills"])
         self.missed = [int(bar) for bar in state["missed"]]
+        self._met = Counter(state.get("feed", {}))
 
     def resumed(self, released: bool) -> None:
         """Write that the session goes on, and whether the kill switch was taken back."""
@@ -288,15 +300,16 @@ class PaperSession:
             entry = {"bar": bar_to_json(bar), "happened": happened_to_json(happened), "due": self._due, **looked}
             account = self.account()
             entry["account"] = {"equity": account.equity, "cash": account.cash, "positions": account.positions}
-            counted = {name: count for name, count in self._feed.counters().items() if count}
-            if counted:
-                entry["feed"] = counted
+            met = self._met_in_all()
+            if met:
+                entry["feed"] = dict(met)
             self._journal.write("bar", self._now, entry)
             self._send()
             number = self._to_shorten()
             if number is not None:
                 self._shorten()
                 write_snapshot(self._journal, number, self._now, self._state(), self._broker.market)
+            self._follow(account)
             if self._on_bar is not None:
                 self._on_bar(self.bars)
             if account.liquidated:
@@ -334,6 +347,12 @@ class PaperSession:
         (requests, late), self._ready = self._ready, ((), [])
         self._broker.submit(requests, late)
 
+    def _follow(self, account: AccountView) -> None:
+        if self._follower is not None:
+            # What the kill switch closes is closed there at once, and not when the account has filled.
+            held = dict.fromkeys(account.positions, 0.0) if self._killed else account.positions
+            self._follower.follow(self.index, held)
+
     def _obey(self) -> None:
         """Do what the switch says, once."""
         order = self._switch.order()
@@ -359,6 +378,7 @@ class PaperSession:
         self._broker.submit(requests, late)
         if order == "flatten":
             self._killed = True
+            self._follow(account)
             if not requests and not account.pending:
                 self.ended = "flatten"
         else:
@@ -393,7 +413,11 @@ class PaperSession:
             "decided": self.decided,
             "fills": self.fills,
             "missed": self.missed,
+            "feed": dict(self._met_in_all()),
         }
+
+    def _met_in_all(self) -> Counter[str]:
+        return Counter({name: round(count) for name, count in self._feed.counters().items()}) + self._met
 
     def _take(self, bar: LiveBar, expected: dict[str, Any], ordinal: int) -> None:
         happened = happened_to_json(self._extend(bar))
@@ -431,6 +455,7 @@ class PaperSession:
                 if refused is not None:
                     what = f"{refused.what} of {refused.symbol} at {format_time(refused.at)}"
                     self._journal.write("notice", moment, {"kind": refused.reason, "detail": what})
+                    self._met[refused.reason] += 1
             if self._assembler.is_over(moment):
                 return self._assembler.finish(moment)
 

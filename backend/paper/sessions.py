@@ -6,7 +6,8 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account, limits_of, thinking_time_of
 from backend.config.load import config_from_dict
 from backend.config.ownership import signed
-from backend.config.schema import RECORDED, Config
+from backend.config.schema import RECORDED, SANDBOX, Config
 from backend.decisions.backtest_document import write_backtest
 from backend.paper.background import running
 from backend.paper.feeds import MakeFeed, account_again, new_start, rules_to_json, start_again
 from backend.paper.journal import Journal, entries_in_portions, entries_of, history_from_json, history_to_json
 from backend.paper.parity import Parity, check_parity
 from backend.paper.replay import JournalReplay
+from backend.paper.sandbox import SANDBOX_ENTRY, SandboxMirror, sandbox_differences, sandbox_of
 from backend.paper.session import PaperSession
 from backend.paper.snapshots import Snapshot, newest_snapshot, shortening, shortening_of
 from backend.paper.switch import Switch, read_order, release
@@ -40,11 +42,19 @@ from simulator.live.bar_assembly import BarAssembler
 from simulator.live.broker import SimulatedBroker
 from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
 from simulator.live.feed import Feed
+from simulator.live.sandbox import SandboxAccount
 from simulator.market.timeframes import SECOND_MS
 
 PAPER = "paper"
 LEAST_SPACE = 100_000_000  # bytes: a journal of minutes grows by about 5 million a day
 _LIVE_PRESET = "recorded"  # the costs of recorded data are those of a live market
+_NEAR = 100  # entries
+# Of what a session met those counts that tell of trouble.
+FEED_TROUBLE = (
+    "filled", "duplicates", "corrections", "early", "gaps", "disconnects", "hung", "malformed", "timeouts",
+    "server_errors", "maintenance", "rate_limits", "dns", "refusals", "skewed", "late", "duplicate", "conflicting",
+    "off_grid", "unknown",
+)  # fmt: skip
 # Ends after which a session goes on when it is resumed.
 _PAUSES = frozenset({"stopped", "freeze", "flatten"})
 
@@ -65,7 +75,9 @@ class PaperRequest(WindowRequest):
 @dataclass(frozen=True)
 class PaperOutcome:
     """How a session ended, or stands. `why` is "finished", "stopped", "flatten", "freeze", "liquidated", or empty while
-    it runs or was killed; `missed` counts closes at which a decision was due and none was taken."""
+    it runs or was killed; `missed` counts closes at which a decision was due and none was taken. `met` counts by name
+    what the feed met. Of a session with a sandbox, `sent` are orders to the test network and `differences` what that
+    had otherwise at the last comparison."""
 
     run: str
     folder: Path
@@ -77,6 +89,9 @@ class PaperOutcome:
     equity: float
     begun_with: float
     positions: dict[str, float]
+    met: Mapping[str, int] = field(default_factory=dict)
+    sent: int = 0
+    differences: tuple[str, ...] = ()
 
 
 def run_paper(
@@ -107,7 +122,7 @@ def run_paper(
             "keeps": shortening(config.paper.snapshot_bars, config.paper.history_bars, history.timeframe).to_json(),
             "rules": None if begin.live is None else rules_to_json(begin.live),
         }
-        with store_at(store) as opened:
+        with sandbox_of(config, history.symbols) as sandbox, store_at(store) as opened:
             folder.mkdir(parents=True, exist_ok=True)
             document = {
                 "config": config.to_dict(),
@@ -122,7 +137,8 @@ def run_paper(
             with _recorded(opened, record) as outcomes:
                 journal = Journal(opened, run)
                 journal.write("start", begin.feed.clock.now(), start)
-                parts = SessionParts(opened, record, folder, config, team, account, begin.feed, journal, observer)
+                feed = begin.feed
+                parts = SessionParts(opened, record, folder, config, team, account, feed, journal, observer, sandbox)
                 outcomes.append(play_session(parts, [], start))
             return outcomes[0]
     finally:
@@ -163,8 +179,12 @@ def resume_paper(
             journal = Journal(
                 opened, run, entries[-1].ordinal + 1 if entries else snapshot.after + 1 if snapshot else 1
             )
-            with _recorded(opened, replace(record, status="running", finished_at=None, message=None)) as outcomes:
-                parts = SessionParts(opened, record, folder, config, team, begin.account, begin.feed, journal, observer)
+            again = replace(record, status="running", finished_at=None, message=None)
+            symbols = begin.history.symbols
+            with sandbox_of(config, symbols) as sandbox, _recorded(opened, again) as outcomes:
+                parts = SessionParts(
+                    opened, record, folder, config, team, begin.account, begin.feed, journal, observer, sandbox
+                )
                 outcomes.append(play_session(parts, entries, start, released, snapshot))
             return outcomes[0]
         finally:
@@ -187,19 +207,29 @@ def paper_status(run: str, store: Store | str | Path = STORE, runs: Path = RUNS)
         bars = [entry for entry in entries if entry.kind == "bar"]
         decisions = int(before.get("decided", 0)) + sum(entry.kind == "decision" for entry in entries)
         over = [entry.document["why"] for entry in entries if entry.kind == "end"]
-        last: dict[str, Any] = {"equity": cash, "positions": {}}
+        last: dict[str, Any] = {"account": {"equity": cash, "positions": {}}}
         if bars:
-            last = bars[-1].document["account"]
-        elif snapshot:
-            [entry] = opened.journal_between(run, snapshot.after, snapshot.after + 1)
-            last = entry.document["account"]
+            last = bars[-1].document
+        elif snapshot:  # which follows a bar, but for what the sandbox wrote beside it
+            near = opened.journal_between(run, max(0, snapshot.after - _NEAR), snapshot.after + 1)
+            last = next(one.document for one in reversed(near) if one.kind == "bar")
         fills = sum(one["kind_of_record"] == "Fill" for entry in bars for one in entry.document["happened"]["ledger"])
         missed = len(before.get("missed", ())) + sum(bool(entry.document.get("missed")) for entry in entries)
         outcome = PaperOutcome(
             run, runs / run, over[-1] if over else "", int(before.get("bars", 0)) + len(bars), decisions,
-            int(before.get("fills", 0)) + fills, missed, last["equity"], cash, last["positions"],
+            int(before.get("fills", 0)) + fills, missed, last["account"]["equity"], cash, last["account"]["positions"],
+            {name: count for name, count in last.get("feed", {}).items() if name in FEED_TROUBLE},
+            *sandbox_differences(sandbox_entries(opened, record)),
         )  # fmt: skip
         return record, outcome
+
+
+def sandbox_entries(store: Store, record: RunRecord) -> list[JournalRecord]:
+    """What the journal of a session says of its sandbox; nothing is read of one that has none."""
+    paper = record.config.get("config", {}).get("paper", {})
+    if paper.get("broker") != SANDBOX:
+        return []
+    return [entry for entry in entries_in_portions(store, record.run) if entry.kind == SANDBOX_ENTRY]
 
 
 def paper_sessions(store: Store | str | Path = STORE) -> list[RunRecord]:
@@ -230,6 +260,7 @@ class SessionParts:
     feed: Feed
     journal: Journal
     observer: Observer
+    sandbox: SandboxAccount | None = None
 
 
 def play_session(
@@ -260,9 +291,13 @@ def play_session(
         memory = Memory.from_dict(saved[-1]) if saved else memory
     last = None if start["last"] is None else int(start["last"])
     expected = 0 if last is None else (last - int(history.open_time[-1])) // history.interval
+    mirror = None
+    if parts.sandbox is not None:
+        write = partial(_write_sandbox, parts.journal, feed)
+        mirror = SandboxMirror(parts.sandbox, run, write, sandbox_entries(parts.store, parts.record))
     session = PaperSession(
         broker, assembler, feed, parts.journal, Switch(parts.folder, settings.on_kill), guard, team.team.codec,
-        decide_every=int(start["decide_every"]), grace=grace, last=last, memory=memory,
+        decide_every=int(start["decide_every"]), grace=grace, last=last, memory=memory, follower=mirror,
         on_bar=lambda bars: parts.observer.progress("paper", bars, expected),
         keeps=shortening_of(start), whole_result=JournalReplay(parts.store, run, start, account).result,
     )  # fmt: skip
@@ -296,6 +331,8 @@ def play_session(
             )  # fmt: skip
     finally:
         feed.close()
+        if mirror is not None:
+            mirror.close()
     if session.ended not in _PAUSES:
         session.finish()
     result = session.result()
@@ -342,6 +379,10 @@ def _team(name: str, config: Config) -> LoadedTeam:
             f"'{name}' is a strategy: a paper session is of a team; name 'scripted', 'model' or a run's folder"
         )
     return subject
+
+
+def _write_sandbox(journal: Journal, feed: Feed, document: dict[str, Any]) -> None:
+    journal.write(SANDBOX_ENTRY, feed.clock.now(), document)
 
 
 def _record(store: Store, run: str) -> RunRecord:

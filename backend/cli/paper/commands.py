@@ -109,11 +109,14 @@ def show_status(
     runs: RunsOption = RUNS,
 ) -> None:
     """Show how a session stands, also one that runs elsewhere, or list all sessions."""
+    from backend.paper.background import process_of
     from backend.paper.sessions import paper_sessions, paper_status
 
     if session:
         record, outcome = paper_status(session, store, runs)
-        console.print(f"session {session}: {record.status}{f' ({record.message})' if record.message else ''}")
+        process = process_of(runs / session)
+        where = f", process {process}" if process else ""
+        console.print(f"session {session}: {record.status}{where}{f' ({record.message})' if record.message else ''}")
         _print(outcome)
         return
     table = narrow_table("paper sessions")
@@ -209,6 +212,12 @@ def _print(outcome: PaperOutcome) -> None:
         f"{outcome.bars} bars, {outcome.decisions} decisions, {outcome.missed} missed, {outcome.fills} fills; equity "
         f"{outcome.equity:.2f} ({gained:+.2f} %), holding {held or 'nothing'}"
     )
+    if outcome.met:
+        console.print("met: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in outcome.met.items()))
+    if outcome.sent or outcome.differences:
+        console.print(f"sandbox: {outcome.sent} orders sent; {len(outcome.differences)} differences")
+        for difference in outcome.differences:
+            console.print(f"  {difference}", soft_wrap=True)
     if outcome.why in ("stopped", "flatten", "freeze"):
         release = "" if outcome.why == "stopped" else " --release"
         console.print(f"{outcome.why}; go on with: cryptosentinel paper resume {outcome.run}{release}")

@@ -218,6 +218,8 @@ class ExchangeConnection:
             return FeedFailure("rate_limit", "rate_limits", words)
         if isinstance(error, ccxt.RequestTimeout | TimeoutError):
             return FeedFailure("server_error", "timeouts", words)
+        if isinstance(error, ccxt.OnMaintenance):
+            return FeedFailure("maintenance", "maintenance", words)
         if isinstance(error, ccxt.NetworkError) or (status is not None and status >= 500):
             return FeedFailure("server_error", "server_errors", words)
         if isinstance(error, ccxt.BaseError):

@@ -16,9 +16,10 @@ class FeedCounters:
         gaps: bars that the exchange has none of.
         disconnects, reconnects: of sockets. hung: sockets that were open and silent, and were ended for it.
         malformed: messages and answers that could not be used, or parts of them.
-        requests: REST requests. timeouts, server_errors, rate_limits, dns, refusals: requests and connections that
-            failed, by reason. waited: seconds that the exchange asked to wait for, in all.
+        requests: REST requests. timeouts, server_errors, maintenance, rate_limits, dns, refusals: requests and
+            connections that failed, by reason. waited: seconds that the exchange asked to wait for, in all.
         overflow: trades and books that were not kept because nobody fetched them.
+        skewed: comparisons in which the clocks differed by more than the settings let pass.
         skew: how far the exchange's clock is ahead of ours, ms. round_trip: of the request that said so, ms.
     """
 
@@ -38,11 +39,13 @@ class FeedCounters:
     requests: int = 0
     timeouts: int = 0
     server_errors: int = 0
+    maintenance: int = 0
     rate_limits: int = 0
     dns: int = 0
     refusals: int = 0
     waited: float = 0.0
     overflow: int = 0
+    skewed: int = 0
     skew: int = 0
     round_trip: int = 0
 

@@ -481,6 +481,7 @@ class Listener:
         # Within the doubt the clocks may be equal.
         self._offset = skew if abs(skew) > doubt else 0
         if abs(skew) - doubt > 1000 * self.settings.skew_noticed:
+            self.counters.add("skewed")
             self._notice("clock_skew", f"the exchange's clock is {skew / 1000:+.1f} seconds from this machine's")
 
     async def _measure(self) -> None:

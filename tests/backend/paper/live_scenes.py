@@ -39,7 +39,7 @@ class Live:
         """A session of so many bars; 0: without an end."""
         end = {"end": format_time(START + (FIRST + bars) * MINUTE).replace(" ", "T")} if bars else {}
         overrides = ("paper.history_bars=130", "costs.thinking_time=20", *given.pop("overrides", ()))
-        chosen = {
+        chosen: dict[str, Any] = {
             "exchange": "binance", "url": self.exchange.url, "symbols": SYMBOLS, "timeframe": "1m", "decide_every": 3,
         }  # fmt: skip
         return PaperRequest(overrides=overrides, **(chosen | end | given))

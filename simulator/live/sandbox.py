@@ -1,0 +1,207 @@
+"""An account at an exchange's test network through ccxt, where no money is: orders by name, fills and balances.
+
+The keys come from the environment and go nowhere but into ccxt: what fails is told without them, and without addresses'
+queries, which are signed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import ccxt
+
+from simulator.data.download_client import aim, check_exchange, server_of
+from simulator.errors import RunFailed, UserError
+
+KEY_VARIABLE, SECRET_VARIABLE = "CRYPTOSENTINEL_SANDBOX_KEY", "CRYPTOSENTINEL_SANDBOX_SECRET"
+PASSWORD_VARIABLE = "CRYPTOSENTINEL_SANDBOX_PASSWORD"  # a name, for exchanges that want a passphrase
+_TIMEOUT = 10_000  # ms of one request
+_MOST_SKEW = 30_000  # ms
+_QUERY = re.compile(r"\?\S+")
+_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
+
+OrderStatus = Literal["open", "closed", "unknown"]
+
+
+@dataclass(frozen=True)
+class SandboxKeys:
+    """What the test network knows the account by. Its `repr` shows none of it."""
+
+    key: str
+    secret: str
+    password: str = ""
+
+    def __repr__(self) -> str:
+        return f"SandboxKeys({self.account})"
+
+    @property
+    def account(self) -> str:
+        """A name for the account that does not tell the key."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:16]
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> SandboxKeys:
+        """The keys of the environment. Raises `UserError` where there are none."""
+        there = os.environ if environment is None else environment
+        key, secret = there.get(KEY_VARIABLE, "").strip(), there.get(SECRET_VARIABLE, "").strip()
+        if not key or not secret:
+            raise UserError(
+                f"the sandbox needs keys of the exchange's test network in {KEY_VARIABLE} and {SECRET_VARIABLE} (and "
+                f"{PASSWORD_VARIABLE} where it has a passphrase): make them there and set both, or leave --broker out"
+            )
+        return cls(key, secret, there.get(PASSWORD_VARIABLE, "").strip())
+
+
+@dataclass(frozen=True)
+class SandboxOrder:
+    """An order as the test network has it; `filled` is signed base units, `price` the average of what filled.
+    "unknown": it has no such order, so it never came there."""
+
+    name: str
+    symbol: str
+    status: OrderStatus
+    filled: float = 0.0
+    price: float | None = None
+
+
+class SandboxFailure(Exception):
+    """A request that failed, in words without keys; asking again later may help."""
+
+
+class SandboxAccount:
+    """The account of `keys` at the test network of `exchange`, for spot symbols as ccxt writes them.
+
+    Raises `UserError` for an exchange without a test network, for perpetuals, and for a URL that cannot be used.
+    """
+
+    def __init__(self, exchange: str, symbols: tuple[str, ...], keys: SandboxKeys, url: str = "") -> None:
+        check_exchange(exchange, ccxt.exchanges)
+        if any(":" in symbol for symbol in symbols):
+            raise UserError("the sandbox trades spot only, as BTC/USDT: leave --broker out for perpetuals")
+        self.symbols, self._keys = symbols, keys
+        self._api: Any = getattr(ccxt, exchange)(
+            {
+                "apiKey": keys.key,
+                "secret": keys.secret,
+                "password": keys.password or None,
+                "enableRateLimit": not url,
+                "timeout": _TIMEOUT,
+                "options": {"defaultType": "spot", "fetchMarkets": {"types": ["spot"]}},
+            }
+        )  # fmt: skip
+        try:
+            self._api.set_sandbox_mode(True)
+        except ccxt.BaseError:
+            raise UserError(
+                f"{exchange} has no test network in ccxt: choose an exchange that has one, as binance or bybit, "
+                "or leave --broker out"
+            ) from None
+        aim(self._api, "spot", server_of(url) if url else None)
+        self._api.session.trust_env = not url
+
+    def connect(self) -> dict[str, float]:
+        """Check the account and what is traded; the total balance of each currency.
+
+        Raises:
+            UserError: keys that are refused, a symbol that is not there, clocks that differ by more than 30 seconds.
+            RunFailed: it cannot be reached.
+        """
+        name = self._api.id
+        try:
+            if self._api.has.get("fetchTime") is True:
+                skew = int(self._ask("fetch_time")) - int(self._api.milliseconds())
+                if abs(skew) > _MOST_SKEW:
+                    raise UserError(
+                        f"this machine's clock is {abs(skew) / 1000:.0f} seconds from that of {name}'s test network; "
+                        "set it (for instance with NTP) and start again: signed requests would be refused"
+                    )
+            self._ask("load_markets")
+            lacking = [symbol for symbol in self.symbols if symbol not in self._api.markets]
+            if lacking:
+                raise UserError(f"{name}'s test network has no {', '.join(lacking)}: choose other symbols")
+            return self.balance()
+        except _RefusedError as error:
+            raise UserError(
+                f"{name}'s test network refuses the keys in {KEY_VARIABLE} and {SECRET_VARIABLE} ({error}): use keys "
+                "that were made there and may trade; those of the exchange itself do not work"
+            ) from None
+        except SandboxFailure as error:
+            raise RunFailed(
+                f"{name}'s test network cannot be reached: {error}; try later, or leave --broker out"
+            ) from None
+
+    def balance(self) -> dict[str, float]:
+        """The total of each currency that the account has or trades. Raises `SandboxFailure`."""
+        answer = self._ask("fetch_balance")
+        total = answer.get("total") if isinstance(answer, dict) else None
+        if not isinstance(total, dict):
+            raise SandboxFailure("an answer of another shape")
+        traded = {part for symbol in self.symbols for part in symbol.split("/")}
+        return {currency: float(total.get(currency) or 0.0) for currency in sorted(traded)}
+
+    def order(self, name: str, symbol: str) -> SandboxOrder:
+        """The order that was sent as `name`. Raises `SandboxFailure`."""
+        try:
+            answer = self._ask("fetch_order", None, symbol, {"clientOrderId": name, "origClientOrderId": name})
+        except _NotThereError:
+            return SandboxOrder(name, symbol, "unknown")
+        return self._order(name, symbol, answer)
+
+    def send(self, name: str, symbol: str, quantity: float) -> SandboxOrder | None:
+        """Send a market order of `quantity` (signed) under `name`; None where it is below what the exchange takes.
+        Raises `SandboxFailure`, after which it is not known whether it came there."""
+        try:
+            amount = float(self._api.amount_to_precision(symbol, abs(quantity)))
+        except ccxt.BaseError:
+            return None
+        side = "buy" if quantity > 0.0 else "sell"
+        answer = self._ask("create_order", symbol, "market", side, amount, None, {"clientOrderId": name})
+        return self._order(name, symbol, answer)
+
+    def strangers(self, own: str) -> list[str]:
+        """Open orders of the symbols whose name does not begin with `own`, in words. Raises `SandboxFailure`."""
+        found = []
+        for symbol in self.symbols:
+            for one in self._ask("fetch_open_orders", symbol):
+                if not str(one.get("clientOrderId") or "").startswith(own):
+                    found.append(f"an open {one.get('side')} order of {one.get('amount')} {symbol} that is not ours")
+        return found
+
+    def _order(self, name: str, symbol: str, answer: Any) -> SandboxOrder:
+        try:
+            filled = float(answer.get("filled") or 0.0) * (1.0 if answer["side"] == "buy" else -1.0)
+            status: OrderStatus = "open" if answer.get("status") in (None, "open") else "closed"
+            price = answer.get("average")
+            return SandboxOrder(name, symbol, status, filled, None if price is None else float(price))
+        except _MALFORMED as error:
+            raise SandboxFailure(f"an order of another shape ({type(error).__name__})") from None
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._api, method)(*arguments)
+        except ccxt.OrderNotFound as error:
+            raise _NotThereError(self._words(method, error)) from None
+        except (ccxt.AuthenticationError, ccxt.PermissionDenied) as error:
+            raise _RefusedError(self._words(method, error)) from None
+        except (ccxt.BaseError, OSError, *_MALFORMED) as error:
+            raise SandboxFailure(self._words(method, error)) from None
+
+    def _words(self, method: str, error: BaseException) -> str:
+        words = " ".join(_QUERY.sub("", str(error) or type(error).__name__).split())
+        for secret in (self._keys.key, self._keys.secret, self._keys.password):
+            if secret:
+                words = words.replace(secret, "...")
+        return f"{method}: {words[:160]}"
+
+
+class _NotThereError(SandboxFailure):
+    """It has no such order."""
+
+
+class _RefusedError(SandboxFailure):
+    """The keys are refused."""
