@@ -59,7 +59,7 @@ def new_start(config: Config, request: WindowRequest, make_feed: MakeFeed) -> Fe
         UserError, DataError: data that is not there, or a request that does not fit it. RunFailed: the exchange cannot
         be reached.
     """
-    check_leverage(config)
+    check_borrowing(config)
     if config.paper.feed == RECORDED:
         market = load_market(config.market, config.costs)
         window = requested_window(market, request)
@@ -124,7 +124,7 @@ def feed_settings(config: Config) -> FeedSettings:
     return FeedSettings(config.paper.feed, market.symbols, market.timeframe, url=config.paper.url, trades=False)
 
 
-def check_leverage(config: Config) -> None:
+def check_borrowing(config: Config) -> None:
     """Raise `UserError` where the account may borrow more than the guard lets it hold."""
     most, allowed = config.costs.max_leverage, config.guard.max_gross_exposure
     beyond = [f"{symbol}:{size:g}" for symbol, size in config.venue.leverages().items() if size > allowed]

@@ -7,6 +7,7 @@ queries, which are signed.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -19,9 +20,12 @@ from simulator.data.download_client import aim, check_exchange, server_of
 from simulator.errors import RunFailed, UserError
 
 KEY_VARIABLE, SECRET_VARIABLE = "CRYPTOSENTINEL_SANDBOX_KEY", "CRYPTOSENTINEL_SANDBOX_SECRET"
-PASSWORD_VARIABLE = "CRYPTOSENTINEL_SANDBOX_PASSWORD"  # a name, for exchanges that want a passphrase
+PASSPHRASE_VARIABLE = "CRYPTOSENTINEL_SANDBOX_PASSWORD"  # a name, for exchanges that want a passphrase
 _TIMEOUT = 10_000  # ms of one request
 _MOST_SKEW = 30_000  # ms
+# ccxt logs every request with its headers, which hold the key, where a program logs at the level of debugging.
+_QUIET = logging.getLogger("cryptosentinel.sandbox.ccxt")
+_QUIET.setLevel(logging.WARNING)
 _QUERY = re.compile(r"\?\S+")
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
 
@@ -52,9 +56,9 @@ class SandboxKeys:
         if not key or not secret:
             raise UserError(
                 f"the sandbox needs keys of the exchange's test network in {KEY_VARIABLE} and {SECRET_VARIABLE} (and "
-                f"{PASSWORD_VARIABLE} where it has a passphrase): make them there and set both, or leave --broker out"
+                f"{PASSPHRASE_VARIABLE} where it has a passphrase): make them there and set both, or leave --broker out"
             )
-        return cls(key, secret, there.get(PASSWORD_VARIABLE, "").strip())
+        return cls(key, secret, there.get(PASSPHRASE_VARIABLE, "").strip())
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,8 @@ class SandboxAccount:
         if any(":" in symbol for symbol in symbols):
             raise UserError("the sandbox trades spot only, as BTC/USDT: leave --broker out for perpetuals")
         self.symbols, self._keys = symbols, keys
-        self._api: Any = getattr(ccxt, exchange)(
+        quiet: Any = type(exchange, (getattr(ccxt, exchange),), {"logger": _QUIET})
+        self._api: Any = quiet(
             {
                 "apiKey": keys.key,
                 "secret": keys.secret,
@@ -94,13 +99,17 @@ class SandboxAccount:
                 "options": {"defaultType": "spot", "fetchMarkets": {"types": ["spot"]}},
             }
         )  # fmt: skip
+        # Where ccxt knows no address of a test network, nothing must be left that could reach the real one.
         try:
-            self._api.set_sandbox_mode(True)
+            there = bool(self._api.urls.get("test"))
+            self._api.set_sandbox_mode(there)
         except ccxt.BaseError:
+            there = False
+        if not there:
             raise UserError(
                 f"{exchange} has no test network in ccxt: choose an exchange that has one, as binance or bybit, "
                 "or leave --broker out"
-            ) from None
+            )
         aim(self._api, "spot", server_of(url) if url else None)
         self._api.session.trust_env = not url
 

@@ -1,0 +1,94 @@
+"""What cannot be traded on is refused in one sentence, before anything is recorded."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from backend.errors import message_and_code
+from backend.paper.sessions import PAPER
+from backend.store import Store
+from simulator.errors import RunFailed, UserError
+from simulator.live.mock_exchange.faults import Faults
+from simulator.live.sandbox import KEY_VARIABLE, SECRET_VARIABLE
+from tests.backend.paper import live_scenes as scene
+from tests.live_scenes import MINUTE, START
+
+ALWAYS = ((START, START + 10_000 * MINUTE),)
+
+
+def refused(tmp_path: Path, faults: Faults | None = None, passed: int = 0, **given: Any) -> tuple[str, int]:
+    """The message and exit code of a session that does not begin."""
+    with scene.playing(faults) as live, Store.open("mem://") as store:
+        live.clock.passed(passed)
+        with pytest.raises((UserError, RunFailed)) as caught:
+            live.run(store, tmp_path, **given)
+        assert not [record for record in store.runs() if record.kind == PAPER] and not list(tmp_path.iterdir())
+        told = message_and_code(caught.value)
+        assert told is not None and "\n" not in told[0]
+        return told
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"exchange": "binanze"}, "'binanze' is no exchange of ccxt; near: binance"),
+        ({"symbols": ("BTC/USDT", "DOGE/USDT")}, "binance has no spot market DOGE/USDT"),
+        ({"symbols": ()}, "name what to trade with --symbols"),
+        ({"symbols": ("BTC/USDT", "ETH/USDT:USDT")}, "spot and perpetuals cannot be mixed"),
+        ({"timeframe": "8h", "overrides": ("market.resample=1d",)}, "market.resample = '1d' is of recorded data"),
+        ({"overrides": ("costs.max_leverage=3",)}, "costs.max_leverage = 3 is more than the guard's limit"),
+        ({"overrides": ("venue.isolated=BTC/USDT:5",)}, "venue.isolated = BTC/USDT:5 is more than the guard's limit"),
+        ({"broker": "live"}, "No mode trades real money"),
+        ({"start": "2023-01-01"}, "a session on an exchange begins now"),
+        ({"end": "2023-01-01"}, "--end 2023-01-01 is over"),
+        ({"broker": "sandbox"}, f"in {KEY_VARIABLE} and {SECRET_VARIABLE}"),
+        ({"team": "hold"}, "a paper session is of a team"),
+    ],
+)
+def test_a_mistake_of_the_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], words: str
+) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    told, code = refused(tmp_path, **given)
+    assert words in told and code == 2
+
+
+def test_clocks_that_differ_by_a_minute_are_refused(tmp_path: Path) -> None:
+    told, code = refused(tmp_path, Faults(clock_error=60_000 * 60))
+    assert "this machine's clock is" in told and "NTP" in told and code == 2
+
+
+def test_a_symbol_with_too_short_a_history_is_refused(tmp_path: Path) -> None:
+    told, code = refused(tmp_path, passed=-80 * MINUTE)
+    assert "candles of BTC/USDT in the last 130 times 1m, and the team looks back over 121" in told and code == 2
+
+
+@pytest.mark.parametrize(
+    ("faults", "given", "words"),
+    [
+        (Faults(maintenance=ALWAYS), {}, "binance cannot be reached"),
+        (None, {"url": "http://127.0.0.1:9"}, "binance cannot be reached"),
+        (None, {"timeframe": "5m"}, "binance does not give its candles"),
+    ],
+)
+def test_an_exchange_that_cannot_be_used_ends_the_command(
+    tmp_path: Path, faults: Faults | None, given: dict[str, Any], words: str
+) -> None:
+    told, code = refused(tmp_path, faults, **given)
+    assert words in told and code == 1
+
+
+class _Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def test_a_disk_that_is_nearly_full_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(10**9, 10**9 - 1000, 1000))
+    told, code = refused(tmp_path)
+    assert "only 0 MB are free" in told and "free some space" in told and code == 1
