@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +11,17 @@ from typing import Any
 
 import pytest
 
+from backend.paper.journal import entries_of
 from backend.paper.sandbox import SandboxMirror, sandbox_differences, sole_use
+from backend.paper.sessions import paper_parity, paper_status
+from backend.paper.switch import set_stop
+from backend.store import Store
 from backend.store.records import JournalRecord
 from simulator.errors import RunFailed, UserError
 from simulator.live.clock import SimulatedClock
 from simulator.live.mock_exchange.sandbox_network import SandboxNetwork, serving_network
 from simulator.live.sandbox import KEY_VARIABLE, SECRET_VARIABLE, SandboxAccount, SandboxKeys
+from tests.backend.paper.live_scenes import BARS, AfterBars, playing
 from tests.live_scenes import MINUTE, START, minutes
 
 KEY, SECRET = "distinctive-key-7f3a91", "distinctive-secret-c02b55"
@@ -156,3 +162,39 @@ def test_no_key_is_told(scene: Scene, caplog: pytest.LogCaptureFixture, capfd: p
     said += [repr(entry) for entry in scene.entries] + [record.getMessage() for record in caplog.records]
     said += [repr(mirror.differences), repr(mirror), *capfd.readouterr()]
     assert len(said) > 10 and not any(KEY in one or SECRET in one for one in said)
+
+
+@pytest.mark.slow
+def test_a_session_with_a_sandbox_under_failures_keeps_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """From end to end: journal, record, status, report's words, files; and no core dump could hold one."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    runs = tmp_path / "runs"
+    with playing() as live, Store.open("mem://") as store:
+        network = SandboxNetwork(minutes(BARS, ("BTCUSDT", "ETHUSDT")), live.clock, KEY, SECRET)
+        with serving_network(network) as url:
+            given = (f"paper.sandbox_url={url}", "guard.max_net_exposure=1")
+
+            class Acting(AfterBars):
+                def progress(self, what: str, done: int, total: int) -> None:
+                    if done == 2:
+                        network.failing = ["signature", "500", "lost"]
+                    super().progress(what, done, total)
+
+            acting = Acting(7, set_stop)
+            outcome = live.run(store, runs, acting, broker="sandbox", overrides=given, decide_every=1)
+            network.failing = []
+            assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
+            resumed = live.resume(outcome.run, store, runs, AfterBars(outcome.bars + 4, set_stop))
+        assert resumed.why == "stopped" and network.requests["GET account"] > 4
+        entries = entries_of(store, outcome.run)
+        status = paper_status(outcome.run, store, runs)
+        assert len(network.orders) == len({one["clientOrderId"] for one in network.orders.values()}) <= status[1].sent
+        said = [repr(entries), repr(status), repr(store.run(outcome.run)), *capfd.readouterr()]
+        said += [path.read_text(errors="replace") for path in runs.rglob("*") if path.is_file()]
+        assert any(entry.kind == "sandbox" for entry in entries)
+        assert not any(KEY in one or SECRET in one for one in said)
+        assert paper_parity(outcome.run, store).differences == ()
