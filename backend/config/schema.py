@@ -281,6 +281,9 @@ class PaperConfig(Section):
         le=86_400.0,
         description="seconds of real time after which a model that still thinks is left; the decision is no change",
     )
+    metrics_port: int = Field(
+        0, ge=0, le=65_535, description="port of /metrics and /health, on this machine only; 0: none"
+    )
     on_kill: Literal["flatten", "freeze"] = Field(
         "flatten", description="what the kill switch does: close everything, or withdraw what waits and keep positions"
     )

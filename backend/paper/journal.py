@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -49,6 +49,7 @@ class Journal:
     def __init__(self, store: Store, run: str, written: int = 0) -> None:
         self._store, self._run, self._next = store, run, written
         self._last: dict[str, Any] = {}  # what was written last
+        self._listener: Callable[[str, int, dict[str, Any]], None] | None = None
         self._one_at_a_time = threading.Lock()
 
     def write(self, kind: EntryKind, time: int, document: dict[str, Any]) -> None:
@@ -57,6 +58,12 @@ class Journal:
             self._store.add_journal(JournalRecord(self._run, self._next, kind, time, document))
             self._next += 1
             self._last = document
+            if self._listener is not None:
+                self._listener(kind, time, document)
+
+    def tell(self, listener: Callable[[str, int, dict[str, Any]], None]) -> None:
+        """Call `listener` with kind, time and document of each entry once it is on disk."""
+        self._listener = listener
 
     def write_snapshot(self, slot: int, time: int, document: dict[str, Any]) -> None:
         """Write where the session stands after the newest entry, in place of what is in `slot`."""

@@ -21,6 +21,7 @@ from backend.decisions.backtest_document import write_backtest
 from backend.paper.background import running
 from backend.paper.feeds import MakeFeed, account_again, new_start, rules_to_json, start_again
 from backend.paper.journal import Journal, entries_in_portions, entries_of, history_from_json, history_to_json
+from backend.paper.monitor import Monitor, most_silence
 from backend.paper.parity import Parity, check_parity
 from backend.paper.replay import JournalReplay
 from backend.paper.sandbox import SANDBOX_ENTRY, SandboxMirror, sandbox_differences, sandbox_of
@@ -320,8 +321,10 @@ def play_session(
     thinking_time = "measured" if live else thinking_time_of(config)
     thinker = Thinker(team.engine, why_not)
     session.thinks_with(thinker)
-    feed.open(broker.close)
+    monitor = Monitor(run, parts.folder, settings.metrics_port, most_silence(config, history.interval))
+    parts.journal.tell(monitor.entry)
     try:
+        feed.open(broker.close)
         with running(parts.folder):
             thinker.run(
                 play(
@@ -333,6 +336,7 @@ def play_session(
         feed.close()
         if mirror is not None:
             mirror.close()
+        monitor.close()
     if session.ended not in _PAUSES:
         session.finish()
     result = session.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -105,19 +106,29 @@ def resume_session(
 @paper_app.command("status")
 def show_status(
     session: Annotated[str, typer.Argument(help="Id of a session; without one, all are listed.")] = "",
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit code 0 where the session is well, or finished; 1 where it is not.")
+    ] = False,
     store: StoreOption = STORE,
     runs: RunsOption = RUNS,
 ) -> None:
     """Show how a session stands, also one that runs elsewhere, or list all sessions."""
     from backend.paper.background import process_of
+    from backend.paper.monitor import paper_problem
     from backend.paper.sessions import paper_sessions, paper_status
 
+    if check and not session:
+        raise UserError("--check is of one session: give its id, as `paper status` lists them")
     if session:
         record, outcome = paper_status(session, store, runs)
         process = process_of(runs / session)
         where = f", process {process}" if process else ""
         console.print(f"session {session}: {record.status}{where}{f' ({record.message})' if record.message else ''}")
         _print(outcome)
+        problem = paper_problem(record, runs / session, time.time()) if check else ""
+        if problem:
+            console.print(f"not well: {problem}")
+            raise typer.Exit(1)
         return
     table = narrow_table("paper sessions")
     for heading in ("status", "begun", "why"):

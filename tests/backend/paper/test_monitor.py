@@ -1,0 +1,154 @@
+"""What is seen of a session from outside: its log, its metrics, its health, and alerts that reach a webhook."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.paper import alerts
+from backend.paper.alerts import WEBHOOK
+from backend.paper.monitor import LOG, Monitor, paper_problem
+from backend.store import Store
+from simulator.errors import UserError
+from tests.backend.paper import paper_scenes as scene
+
+SECRET = "token-3141592"
+
+
+class Receiver:
+    """A webhook on this machine that refuses the first `refuses` posts."""
+
+    def __init__(self, refuses: int = 0) -> None:
+        self.alerts: list[dict[str, Any]] = []
+        self.posts = 0
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                receiver.posts += 1
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if receiver.posts > refuses:
+                    receiver.alerts.append(json.loads(body))
+                self.send_response(200 if receiver.posts > refuses else 503)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}/{SECRET}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_session_writes_a_line_for_each_bar_and_decision(tmp_path: Path) -> None:
+    with Store.open("mem://") as store:
+        outcome = scene.begin(store, tmp_path)
+    found = lines(tmp_path)
+    assert all({"event", "session", "time"} <= set(line) for line in found)
+    bars = [line for line in found if line["event"] == "bar"]
+    assert len(bars) == outcome.bars and sum(line["fills"] for line in bars) == outcome.fills
+    decisions = [line for line in found if line["event"] == "decision"]
+    assert [line["decision"] for line in decisions] == [*range(1, outcome.decisions + 1)]
+    assert bars[-1]["equity"] == pytest.approx(outcome.equity)
+
+
+def test_metrics_and_health_are_served_on_this_machine_only(tmp_path: Path) -> None:
+    port = free_port()
+    monitor = Monitor("paper-1", tmp_path, port, 600.0)
+    bar = {
+        "bar_index": 7, "bar": {"candles": {"A": [1]}}, "happened": {"ledger": [{"kind_of_record": "Fill"}]},
+        "account": {"equity": 101.5, "cash": 1.0, "positions": {"A": 2.0}}, "missed": "",
+    }  # fmt: skip
+    monitor.entry("bar", 1, bar)
+    status, text = get(port, "/metrics")
+    assert status == 200
+    assert 'cryptosentinel_paper_equity{session="paper-1"} 101.5' in text
+    assert 'cryptosentinel_paper_fills_total{session="paper-1"} 1' in text
+    assert 'cryptosentinel_paper_position{session="paper-1",symbol="A"} 2' in text
+    assert get(port, "/health")[0] == 200 and get(port, "/other")[0] == 404
+    with pytest.raises(UserError, match="metrics_port"):
+        Monitor("paper-2", tmp_path, port, 1.0)
+    monitor.close()
+    silent = Monitor("paper-1", tmp_path, port, -1.0)
+    assert get(port, "/health")[0] == 503
+    silent.close()
+
+
+def test_alerts_reach_the_webhook_and_its_address_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind once, also where the receiver first refuses; a receiver that is not there costs a line in the log."""
+    monkeypatch.setattr(alerts, "FIRST_WAIT", 0.01)
+    receiver = Receiver(refuses=1)
+    monkeypatch.setenv(WEBHOOK, receiver.url)
+    monitor = Monitor("paper-1", tmp_path, 0, 60.0)
+    empty = {
+        "bar_index": 7, "bar": {"candles": {}}, "happened": {"ledger": []}, "guard": {"flat_rule": "daily_loss"},
+        "account": {"equity": 1.0, "cash": 1.0, "positions": {}}, "missed": "",
+    }  # fmt: skip
+    monitor.entry("bar", 1, empty)
+    monitor.entry("missed", 2, {"bar_index": 8, "guard": {"flat_rule": "max_drawdown"}, "missed": "x"})
+    monitor.entry("control", 3, {"bar_index": 8, "what": "freeze", "requests": []})
+    try:
+        raise RuntimeError(SECRET)
+    except RuntimeError:
+        monitor.close()
+    receiver.close()
+    assert [one["what"] for one in receiver.alerts] == [
+        "loss_stop", "stale_data", "guard_shutdown", "kill", "session_dead",
+    ]  # fmt: skip
+    monkeypatch.setenv(WEBHOOK, f"http://127.0.0.1:{free_port()}/{SECRET}")
+    monitor = Monitor("paper-1", tmp_path, 0, 60.0)
+    monitor.alert("kill", 1, "x")
+    monitor.close()
+    assert "alert_undelivered" in [line["event"] for line in lines(tmp_path)]
+    assert SECRET not in (tmp_path / LOG).read_text() + json.dumps(receiver.alerts)
+    monkeypatch.setenv(WEBHOOK, f"ftp://{SECRET}")
+    with pytest.raises(UserError) as refused:
+        Monitor("paper-1", tmp_path, 0, 60.0)
+    assert SECRET not in str(refused.value)
+
+
+def test_the_health_check_says_what_is_wrong(tmp_path: Path) -> None:
+    with Store.open("mem://") as store:
+        scene.begin(store, tmp_path)
+        record = store.run(scene.RUN)  # as it was begun: running
+        log = tmp_path / LOG
+        written = log.stat().st_mtime
+        assert paper_problem(record, tmp_path, written + 10.0) == ""
+        assert "nothing happened" in paper_problem(record, tmp_path, written + 1e6)
+        os.remove(log)
+        assert "has not begun" in paper_problem(record, tmp_path, written)
+        store.finish_run(scene.RUN, "failed", "DataError: x")
+        assert "failed (DataError: x)" in paper_problem(store.run(scene.RUN), tmp_path, written)
+        store.finish_run(scene.RUN, "finished", "finished")
+        assert paper_problem(store.run(scene.RUN), tmp_path, written) == ""
