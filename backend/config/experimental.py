@@ -62,11 +62,21 @@ class ExperimentalConfig(Section):
         "truncate", description="weights of trainer / sampler: cut at the cap, 0 outside [1/cap, cap], or all 1"
     )
     importance_cap: float = Field(2.0, gt=1.0, le=100.0, description="cap of the importance weights")
-    group: Literal["role", "ordinal"] = Field(
-        "role", description="a call is compared with all calls of its role in a window, or with those of its ordinal"
+    group: Literal["role", "ordinal", "question"] = Field(
+        "role",
+        description="a call is compared with all calls of its role in a window, with those of its ordinal, or with "
+        "answers to the same question",
     )
     min_group: int = Field(
-        4, ge=2, le=256, description="group = 'ordinal': an ordinal with fewer calls is compared with all of the role"
+        4,
+        ge=2,
+        le=256,
+        description="group = 'ordinal' or 'question': where it has fewer calls, they are compared with all of the role",
+    )
+    single_calls: Literal["none", "batch"] = Field(
+        "none",
+        description="a role's only call in a window learns nothing, or is compared with the role's calls in the "
+        "step's other windows",
     )
     scale_rewards: bool = Field(True, description="divide advantages by the group's sigma; false: Dr. GRPO")
     reward_aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = Field(

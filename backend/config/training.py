@@ -207,7 +207,12 @@ class TrainingConfig(Section):
         drops = self.alignment == "duplicate_drop"
         measured = "alignment = 'duplicate_drop' and a measured experimental.alignment_target"
         for section, key, read, owner in (
-            (variants, "min_group", variants.group == "ordinal", "experimental.group = 'ordinal'"),
+            (
+                variants,
+                "min_group",
+                variants.group != "role",
+                "experimental.group = 'ordinal' or 'question'",
+            ),
             (variants, "constant_length", variants.aggregation == "dr_grpo", "experimental.aggregation = 'dr_grpo'"),
             (
                 variants,
@@ -252,6 +257,11 @@ class TrainingConfig(Section):
     def _objective_problems(self) -> Iterator[str]:
         """Variants of the objective that do not go together."""
         variants = self.experimental
+        if variants.single_calls == "batch" and variants.reward_aggregation == "normalize_then_sum":
+            yield (
+                "experimental.single_calls = 'batch' is a baseline of the summed reward, and "
+                "experimental.reward_aggregation = 'normalize_then_sum' has one for each part: use 'sum_then_normalize'"
+            )
         if variants.group == "ordinal" and variants.min_group > self.rollouts_per_query:
             yield (
                 f"experimental.min_group = {variants.min_group} is above rollouts_per_query = "

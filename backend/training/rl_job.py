@@ -205,7 +205,7 @@ def _of_the_team(config: Config) -> Iterator[str]:
         )
     if not sub_agents:
         inner = "experimental."
-        for key in ("alignment", f"{inner}group", "beta", f"{inner}beta_end"):
+        for key in ("alignment", f"{inner}group", f"{inner}single_calls", "beta", f"{inner}beta_end"):
             section = experimental if key.startswith(inner) else training
             name = key.removeprefix(inner)
             if getattr(section, name) != type(section).model_fields[name].default:

@@ -41,6 +41,11 @@ engine). `learning.learner.Learner.train` then goes through this page from top t
     A = sum over the parts p of c_p (R_p - mean_p) / sigma_p,   decoupled_advantages, batch_scaled
         divided by the batch's sigma (the GDPO variant)
 
+   What a sub-agent's call is compared with: `grouping.py`
+
+    all of (q, a), its ordinal, or its question           comparisons, which backs off where there are few
+    a call without peers: the other queries of the step   single_call_advantage (leave-one-out)
+
 4. Credit: `credit.py` puts 1 to 3 together for one role
 
     rewards and weights of the role's calls               score_main, score_sub

@@ -6,9 +6,8 @@ A group is (query, role): the K rollouts of one query, as one role took part in 
     score_main, score_sub   the calls of each group with their rewards (`rewards`) and alignment weights (`alignment`)
     assign_credit           their advantages (`advantages`)
 
-A sub-agent's calls can also be compared within (query, role, ordinal): first calls with first calls, second ones with
-second ones, since a later call is asked under other circumstances. An ordinal with too few calls in a query backs off
-to all calls of (query, role). The grouping decides what a call is compared with. How much it counts is decided by the
+A sub-agent's calls can also be compared within (query, role, ordinal) or (query, role, question), and one without peers
+with the batch: `grouping`. The grouping decides what a call is compared with. How much it counts is decided by the
 alignment alone, whose weights sum to 1 over (query, role) whatever the grouping.
 """
 
@@ -22,11 +21,11 @@ import numpy as np
 
 from backend.training.algorithm.advantages import batch_scaled, decoupled_advantages, group_advantages
 from backend.training.algorithm.alignment import AlignmentMethod, align
+from backend.training.algorithm.grouping import GroupKey, SingleCalls, comparisons, is_single, single_call_advantage
 from backend.training.algorithm.rewards import Outcome, RewardParts, main_reward, overlong_penalty, sub_reward
 from backend.training.algorithm.trajectory import Trajectory
 from simulator.arrays import FloatArray
 
-GroupKey = Literal["role", "ordinal"]
 RewardAggregation = Literal["sum_then_normalize", "normalize_then_sum"]
 
 
@@ -58,7 +57,8 @@ class CreditSettings:
     scale_rewards       divide by the group's sigma (`group_advantages`)
     reward_aggregation  normalize_then_sum: sum the advantages of the reward's parts (`decoupled_advantages`, then
                         `batch_scaled`)
-    group               what a sub-agent's call is compared with; an ordinal with fewer calls than `min_group` backs off
+    group               what a sub-agent's call is compared with (`grouping`); fewer calls than `min_group` back off
+    single_calls        batch: a sub-agent's call without peers has the role's other queries as its baseline
     overlong_length     with `overlong_buffer` of `overlong_penalty`, in sampled tokens of a conversation; 0: no penalty
     keep_degenerate     False: the manager's degenerate groups are in no denominator, as dynamic sampling wants it
     """
@@ -66,6 +66,7 @@ class CreditSettings:
     scale_rewards: bool
     reward_aggregation: RewardAggregation
     group: GroupKey
+    single_calls: SingleCalls
     min_group: int
     overlong_length: int
     overlong_buffer: int
@@ -94,6 +95,7 @@ class ScoredGroup:
     coefficients  of format, outcome and expert score in the reward
     unscored      calls without a reward, since their expert score is missing
     main          whether they are the main agent's: one call a rollout, which all count alike
+    practice      whether the role was asked without the team, so that no outcome is in the rewards
     """
 
     calls: Sequence[ScoredCall]
@@ -101,6 +103,7 @@ class ScoredGroup:
     coefficients: tuple[float, float, float]
     unscored: Sequence[tuple[Trajectory, RewardParts]] = ()
     main: bool = False
+    practice: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,9 @@ def assign_credit(groups: Sequence[ScoredGroup], settings: CreditSettings) -> Ro
     advantages: list[FloatArray] = []
     for group in groups:
         weight, advantage = group.weights, np.zeros(len(group.calls))
-        for members, receivers in _comparisons(group, settings):
+        key: GroupKey = "role" if group.main else settings.group
+        spoken = [call.trajectory for call in group.calls]
+        for members, receivers in comparisons(spoken, weight, key, settings.min_group):
             calls = [group.calls[i] for i in members]
             # The main agent's calls count alike: statistics without weights have the rounding of the plain mean.
             among = None if group.main else weight[members]
@@ -146,6 +151,13 @@ def assign_credit(groups: Sequence[ScoredGroup], settings: CreditSettings) -> Ro
             else:
                 values, equal = group_advantages([call.reward for call in calls], among, settings.scale_rewards)
             advantage[receivers] = values[np.isin(members, receivers)]
+            if settings.single_calls == "batch" and not group.main and is_single(weight):
+                [alone] = np.flatnonzero(weight)
+                alike = [one for one in groups if one is not group and one.practice == group.practice]
+                others = [(_rewards(other), other.weights) for other in alike]
+                advantage[alone], equal = single_call_advantage(
+                    group.calls[alone].reward, others, settings.scale_rewards
+                )
             compared += 1
             degenerate += equal
             if equal and group.main and not settings.keep_degenerate:
@@ -187,12 +199,14 @@ def score_sub(
     rng: np.random.Generator,
     settings: CreditSettings,
     outcomes: Sequence[Sequence[float]] | None = None,
+    practice_from: int | None = None,
 ) -> list[ScoredGroup]:
     """A sub-agent's calls of each query with their rewards and alignment weights. Queries without a call are left out.
 
     `method`, `target` and `rng` are those of `align`. `outcomes` replaces the team's outcome for each rollout of the
-    first groups by the part of it that the role is credited with (`credit` other than broadcast). The groups behind
-    these are practice, which has no outcome. None pays every call the team's outcome (broadcast).
+    first groups by the part of it that the role is credited with (`credit` other than broadcast). None pays every call
+    the team's outcome (broadcast). The groups from number `practice_from` on are practice, which has no outcome; with
+    None there is no practice.
     """
     scored: list[ScoredGroup] = []
     for number, group in enumerate(groups):
@@ -214,10 +228,11 @@ def score_sub(
                 else:
                     calls.append(ScoredCall(call, parts, reward + penalty))
             counts.append(len(calls) - before)
+        practice = practice_from is not None and number >= practice_from
         if calls:
-            scored.append(ScoredGroup(calls, align(counts, method, target, rng), beta, unscored))
+            scored.append(ScoredGroup(calls, align(counts, method, target, rng), beta, unscored, practice=practice))
         elif unscored:
-            scored.append(ScoredGroup([], np.empty(0), beta, unscored))
+            scored.append(ScoredGroup([], np.empty(0), beta, unscored, practice=practice))
     return scored
 
 
@@ -237,18 +252,5 @@ def _overlong(call: Trajectory, settings: CreditSettings) -> float:
     return overlong_penalty(int(call.mask.sum()), settings.overlong_length, settings.overlong_buffer)
 
 
-def _comparisons(group: ScoredGroup, settings: CreditSettings) -> list[tuple[list[int], list[int]]]:
-    """Which calls of a group are compared with which, as positions: (members, receivers). The members make the
-    statistics; the receivers, some or all of them, take their advantage from these.
-
-    Calls that the alignment dropped do not count towards `min_group`. Nothing is compared in a group without calls.
-    """
-    everyone = list(range(len(group.calls)))
-    if settings.group == "role" or group.main:
-        return [(everyone, everyone)] if everyone else []
-    ordinals: dict[int, list[int]] = {}
-    for position, call in enumerate(group.calls):
-        ordinals.setdefault(call.trajectory.ordinal, []).append(position)
-    large = [own for own in ordinals.values() if np.count_nonzero(group.weights[own]) >= settings.min_group]
-    rest = sorted(set(everyone).difference(*large))
-    return [(own, own) for own in large] + ([(everyone, rest)] if rest else [])
+def _rewards(group: ScoredGroup) -> FloatArray:
+    return np.array([call.reward for call in group.calls], np.float64)

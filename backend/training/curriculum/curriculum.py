@@ -143,6 +143,7 @@ def credit_settings(config: TrainingConfig, stage: Stage) -> CreditSettings:
         scale_rewards=config.experimental.scale_rewards,
         reward_aggregation=config.experimental.reward_aggregation,
         group=config.experimental.group,
+        single_calls=config.experimental.single_calls,
         min_group=config.experimental.min_group,
         overlong_length=config.experimental.overlong_length,
         overlong_buffer=config.experimental.overlong_buffer,

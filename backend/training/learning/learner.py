@@ -256,7 +256,9 @@ class Learner:
             metrics[f"{self.role}/alignment/target"] = float(target)
         rng = np.random.default_rng(derive_seed(config.seed, "alignment", step, self.role))
         outcomes = data.role_outcomes.get(self.role)
-        return score_sub(data.everyone, self.role, stage.beta, config.alignment, target, rng, settings, outcomes)
+        return score_sub(
+            data.everyone, self.role, stage.beta, config.alignment, target, rng, settings, outcomes, len(data.team)
+        )
 
     def _target(self, data: StepData) -> int:
         """d of duplicate_drop: as configured, or measured over the last `alignment_window` steps (`target_count`)."""

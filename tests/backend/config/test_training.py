@@ -65,6 +65,7 @@ def dotted(override: str) -> str:
 CONTRADICTIONS: tuple[tuple[list[str], tuple[str, str]], ...] = (
     (["min_group=3"], ("min_group", "group")),
     (["group=ordinal", "min_group=9"], ("min_group", "rollouts_per_query")),
+    (["single_calls=batch", "reward_aggregation=normalize_then_sum"], ("single_calls", "reward_aggregation")),
     (["constant_length=100"], ("constant_length", "aggregation")),
     (["aggregation=dr_grpo"], ("aggregation", "constant_length")),
     (["aggregation=dapo", "ratio=sequence"], ("aggregation", "ratio")),
@@ -116,6 +117,7 @@ def test_a_contradiction_names_both_keys(overrides: list[str], keys: tuple[str, 
 
 VARIANTS: tuple[list[str], ...] = (
     ["group=ordinal", "min_group=3"],
+    ["group=question", "min_group=3", "single_calls=batch"],
     ["aggregation=dr_grpo", "constant_length=100", "scale_rewards=false"],
     [
         "aggregation=dapo",

@@ -179,10 +179,10 @@ def open_bandit(folder: Path, store: Store) -> Bandit:
             num_attention_heads=2, num_key_value_heads=1, head_dim=16, tie_word_embeddings=True, initializer_range=0.1,
         )
     )  # fmt: skip
-    with torch.no_grad():  # the arms are two ends of one direction, so that few steps lead from one to the other
-        model.get_input_embeddings().weight[:, 0] = torch.tensor([0.3, -0.3]).repeat(codec.vocab_size)[
-            : codec.vocab_size
-        ]
+    # The arms are two ends of one direction, so that few steps lead from one to the other.
+    embedding = model.get_parameter("model.embed_tokens.weight")
+    with torch.no_grad():
+        embedding[:, 0] = 0.3 * (1.0 - 2.0 * (torch.arange(codec.vocab_size) % 2))
     config = small_config(
         temperature=TEMPERATURE,
         stage1_steps=0,

@@ -187,7 +187,8 @@ def test_a_step_trains_on_what_was_sampled_and_validates_elsewhere(
 
 def _rollouts_without_temperature(patch: pytest.MonkeyPatch) -> None:
     def cold(*args: Any) -> LoadedTeam:
-        return model_team(*args[:4], 1.0, args[5])
+        name, policies, codec, team, _, engine = args
+        return model_team(name, policies, codec, team, 1.0, engine)
 
     patch.setattr(rl_job, "model_team", cold)
 

@@ -30,6 +30,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "reward_aggregation": "normalize_then_sum", "dynamic_rounds": 2, "overlong_length": 60, "overlong_buffer": 30,
         "group": "ordinal", "min_group": 2,
     },
+    "questions and a baseline for single calls": {
+        "group": "question", "min_group": 2, "single_calls": "batch",
+    },
     "Dr. GRPO with Shapley values": {
         "aggregation": "dr_grpo", "constant_length": 50, "scale_rewards": False, "credit": "shapley",
         "mask_truncated": True, "importance": "none", "kl": 0.1, "entropy": 0.01,
