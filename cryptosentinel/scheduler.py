@@ -13,7 +13,15 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cryptosentinel.llm.engine import NOTHING, Completion, Engine, Request, StreamingEngine, Usage
+from cryptosentinel.llm.engine import (
+    NOTHING,
+    Completion,
+    Engine,
+    Request,
+    StreamingEngine,
+    Usage,
+    cancelled_at_the_end,
+)
 from cryptosentinel.team import AgentTask
 
 _T = TypeVar("_T")
@@ -163,7 +171,7 @@ def _in_batches(pool: _TaskPool[_T], engine: Engine, max_batch: int) -> None:
 
 def _stream(pool: _TaskPool[_T], engine: StreamingEngine, max_batch: int) -> None:
     flying: dict[Future[Completion], _Wanted] = {}
-    try:
+    with cancelled_at_the_end(engine, flying):
         while pool.waiting or flying:
             if pool.waiting and len(flying) < max_batch:
                 room = max_batch - len(flying)
@@ -176,6 +184,3 @@ def _stream(pool: _TaskPool[_T], engine: StreamingEngine, max_batch: int) -> Non
             pool.throughput.engine_seconds += time.perf_counter() - began
             for future in sorted(done, key=lambda one: (flying[one].number, flying[one].place)):
                 pool.answer(flying.pop(future), future.result())
-    finally:
-        for future in flying:  # only after a failure or Ctrl-C: what is not begun need not be
-            future.cancel()

@@ -69,6 +69,10 @@ class StreamingOracle(Oracle):
         self.answer(request, future)
         return future
 
+    def cancel_pending(self) -> None:
+        for _, future in self.held or ():
+            future.cancel()
+
     def answer(self, request: Request, future: Future[Completion]) -> None:
         if future.set_running_or_notify_cancel():
             try:

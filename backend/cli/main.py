@@ -14,7 +14,7 @@ import typer
 
 from backend.cli.console import console, errors
 from backend.cli.parts.lazy import Command, LazyGroup
-from backend.cli.parts.signals import end_in_order, exit_code
+from backend.cli.parts.signals import end_in_order, end_soon, exit_code
 from backend.distributed.parent import follow_parent
 from backend.errors import INTERRUPTED, message_and_code
 from simulator.errors import Interrupted, RunFailed, UserError
@@ -126,9 +126,15 @@ def options(
     """Options before the command."""
 
 
+def program() -> None:
+    """Entry point: `main` in a process of its own."""
+    with end_soon():
+        main()
+
+
 def main() -> None:
-    """Entry point. A user's mistake ends with exit code 2, a failed run with 1, both with one clear message. Ctrl-C
-    or a signal ends with 128 and the signal's number."""
+    """Run the command of `sys.argv`. A user's mistake ends with exit code 2, a failed run with 1, both with one clear
+    message. Ctrl-C or a signal ends with 128 and the signal's number."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Else the interpreter's end looks through all that torch and numba have made, which takes seconds.
     atexit.register(gc.freeze)

@@ -86,16 +86,18 @@ def headlines_note(name: str, mode: Headlines, market: Market, first: int, last:
             "name persons, firms, dates or prices, by which a model may know the time. What it earned may be memory"
         )
     withheld = sum(one.withheld for one in masked)
-    low, high = wilson_interval(CAUGHT, LABELLED)
+    # An interval of the headlines: names of one headline are missed together, so they are no independent trials.
+    low, high = wilson_interval(HEADLINES - CLEAN, HEADLINES)
     return (
         f"{name}: headlines were masked, {changed} of {len(texts)}, and {withheld} withheld. Some names get through: "
-        f"of {LABELLED} labelled by hand in other headlines {100 * CAUGHT / LABELLED:.1f} % were masked (95 % interval "
-        f"{100 * low:.1f} to {100 * high:.1f}), in {HEADLINES - CLEAN} of {HEADLINES} headlines not all"
+        f"of {LABELLED} labelled by hand in other headlines {100 * CAUGHT / LABELLED:.1f} % were masked, in "
+        f"{HEADLINES - CLEAN} of {HEADLINES} headlines not all ({100 * (1 - CLEAN / HEADLINES):.1f} %, 95 % interval "
+        f"{100 * low:.1f} to {100 * high:.1f})"
     )
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
-    """The 95 % interval of a share by Wilson's score, for one trial or more."""
+    """The 95 % interval of a share by Wilson's score, for one independent trial or more."""
     share, z = successes / trials, 1.959964
     middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials)) / (1 + z * z / trials)

@@ -107,6 +107,7 @@ def train_team(
         if other_hardware:
             notes.append(other_hardware)
         observer.started(RunStart(run, folder, config, market, account, notes=tuple(notes)))
+        folder.mkdir(parents=True, exist_ok=True)  # before the record, or a kill between leaves a run without a folder
         with recorded_run(
             opened, run, "train", config.training.seed, market.content_hash, config, process.resume_options,
             hardware=hardware,

@@ -5,8 +5,9 @@ Text is never re-tokenised: what an engine sampled is what is trained on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -108,18 +109,6 @@ def failed_completion(reason: str, usage: Usage = NOTHING) -> Completion:
     return Completion((), (), False, usage, reason)
 
 
-def all_answers(submit: Callable[[Request], Future[Completion]], requests: Sequence[Request]) -> list[Completion]:
-    """The answers to all requests, in their order: `generate` of an engine that streams. Raises what `submit` or one of
-    its futures raises; what is then still under way is cancelled."""
-    futures: list[Future[Completion]] = []
-    try:
-        futures += map(submit, requests)
-        return [future.result() for future in futures]
-    finally:
-        for future in futures:  # only after a failure or Ctrl-C is any still under way
-            future.cancel()
-
-
 class Engine(Protocol):
     """Runs the models of the roles."""
 
@@ -151,3 +140,33 @@ class StreamingEngine(Engine, Protocol):
         """Start to answer. A request that fails gives a completion with its `failure`; the future raises `RunFailed`
         only when no further request can be answered."""
         ...
+
+    def cancel_pending(self) -> None:
+        """Cancel all that is under way, whoever asked for it. After Ctrl-C nobody else can: it may have come before
+        `submit` gave its future to the caller."""
+        ...
+
+
+@contextmanager
+def cancelled_at_the_end(engine: StreamingEngine, futures: Iterable[Future[Completion]]) -> Iterator[None]:
+    """A block that asks `engine` for `futures`. Those that are not done when the block ends are cancelled, and after
+    Ctrl-C all that the engine has."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        engine.cancel_pending()
+        raise
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def all_answers(engine: StreamingEngine, requests: Sequence[Request]) -> list[Completion]:
+    """The answers to all requests, in their order: `generate` of an engine that streams. Raises what `submit` or one of
+    its futures raises; what is then still under way is cancelled."""
+    futures: list[Future[Completion]] = []
+    with cancelled_at_the_end(engine, futures):
+        futures += map(engine.submit, requests)
+        return [future.result() for future in futures]

@@ -11,8 +11,11 @@ import pytest
 
 from backend import api as cs
 from backend.config.load import load_config
+from backend.runs.requests import TrainRequest
+from backend.runs.train import ThisProcess, train_team
 from backend.store.store import Store
-from simulator.errors import UserError
+from backend.training.checkpoints import TrainingState
+from simulator.errors import Interrupted, UserError
 from tests.small_world import HORIZON
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +91,22 @@ def test_a_training_and_its_evaluation(here: Path, nano: Path) -> None:
     assert measured.equity.iloc[0].tolist() == [1.0] * 4 and measured.report.is_file()
     with pytest.raises(UserError, match="no training run"):
         cs.train(resume=measured.run)
+
+
+def test_a_training_that_was_killed_before_it_made_anything_goes_on(here: Path, nano: Path) -> None:
+    """It is recorded only when it has a folder: `--resume` refuses a run without one, as its files lie elsewhere."""
+
+    class Killed(ThisProcess):
+        def train(self, config: Any, market: Any, store: Store, run: str, folder: Path, observer: Any) -> TrainingState:
+            assert folder.is_dir()
+            raise KeyboardInterrupt
+
+    request = TrainRequest(overrides=(*SMALL, f"training.base_model={str(nano)!r}"))
+    with pytest.raises(Interrupted) as ended:
+        train_team(request, process=Killed())
+    run = re.findall(r"--resume (\S+)", str(ended.value))[0]
+    with pytest.raises(Interrupted):
+        train_team(TrainRequest(resume=run), process=Killed())
 
 
 def test_a_fine_tuning(here: Path, nano: Path) -> None:

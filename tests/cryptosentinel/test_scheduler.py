@@ -139,6 +139,9 @@ class Server(Echo):
             self.most = max(self.most, self.now)
         return self.pool.submit(self._answer, request)
 
+    def cancel_pending(self) -> None:
+        raise NotImplementedError
+
     def _answer(self, request: Request) -> Completion:
         if request.role == "slow" and not self.released.wait(10):
             raise TimeoutError("nobody came this far")

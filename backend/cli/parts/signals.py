@@ -4,19 +4,26 @@ The first signal ends the command in order: what is under way is left, the run i
 message says how to go on. That may take a while, as when a model is being saved. A second signal ends the process at
 once. Nothing that was acknowledged is lost by that: the store and the checkpoints outlive a kill at any moment. Whoever
 opens the store next finds the run interrupted.
+
+After a signal the program ends as soon as its last word is said: what the interpreter does at its end, as waiting for
+threads of libraries, is given some seconds.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 # SIGHUP comes when a terminal or a connection closes; under `nohup` it is ignored, and stays so.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_END_SECONDS = 10.0  # for handlers of the interpreter's end, which end servers and remove temporary folders
 _received: list[int] = []
 
 
@@ -38,6 +45,27 @@ def end_in_order() -> Iterator[None]:
 def exit_code(otherwise: int) -> int:
     """128 and the number of the signal that ended the command; `otherwise` where there was none."""
     return 128 + _received[0] if _received else otherwise
+
+
+@contextmanager
+def end_soon() -> Iterator[None]:
+    """Around all that the program does: after a signal the process ends within seconds of the block, with that signal's
+    code, whatever threads, libraries and the interpreter still do or say. Without one it changes nothing."""
+    atexit.register(_leave)  # handlers run in the reverse order, so those of libraries come before it
+    try:
+        yield
+    finally:
+        if _received:
+            threading.Thread(target=_leave, args=(_END_SECONDS,), name="end", daemon=True).start()
+
+
+def _leave(seconds: float = 0.0) -> None:
+    if _received:
+        time.sleep(seconds)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # closed, broken or none
+                stream.flush()
+        os._exit(128 + _received[0])
 
 
 def _take(number: int, frame: FrameType | None) -> None:

@@ -168,7 +168,7 @@ class StreamingRecorder(CallRecorder):
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """As a recorder's, each asked as soon as the engine takes it."""
-        return all_answers(self.submit, requests)
+        return all_answers(self, requests)
 
     def submit(self, request: Request) -> Future[Completion]:
         """Start to answer. Equal requests that are under way wait for one answer. The future raises what the engine's
@@ -192,6 +192,10 @@ class StreamingRecorder(CallRecorder):
             call.asked.add_done_callback(lambda asked: self._answered(key, asked))
         future.add_done_callback(lambda _: self._give_up(call))
         return future
+
+    def cancel_pending(self) -> None:
+        """Cancel all that the engine has under way; who waits for it is told."""
+        self._engine.cancel_pending()
 
     def _give_up(self, call: _Asked) -> None:
         """Cancel a call that nobody waits for any more."""

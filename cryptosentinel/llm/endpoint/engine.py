@@ -35,7 +35,7 @@ from cryptosentinel.llm.endpoint.adaptation import (
     is_final,
 )
 from cryptosentinel.llm.endpoint.answer import Answer, Dialect, Garbled, model_names
-from cryptosentinel.llm.endpoint.http import MAX_BODY_BYTES, BoundedClient, TooLarge
+from cryptosentinel.llm.endpoint.http import MAX_BODY_BYTES, BoundedClient, TooLarge, cancel_others, cancel_tasks
 from cryptosentinel.llm.endpoint.keys import is_secret, read_key
 from cryptosentinel.llm.endpoint.urls import check_url
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage, all_answers, failed_completion
@@ -171,7 +171,7 @@ class EndpointEngine(ABC):
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """All answers, in the order of the requests. Raises what `submit`'s futures raise."""
-        return all_answers(self.submit, requests)
+        return all_answers(self, requests)
 
     def submit(self, request: Request) -> Future[Completion]:
         """Start to answer. What fails for this request alone is its completion's `failure`.
@@ -181,6 +181,12 @@ class EndpointEngine(ABC):
         where it cannot be reached.
         """
         return self._start(self._complete(request))
+
+    def cancel_pending(self) -> None:
+        """Cancel all that is under way."""
+        loop = self._loop  # not under the lock: whoever was interrupted may hold it
+        if loop is not None:
+            cancel_tasks(loop)
 
     def check(self) -> None:
         """Ask for the list of models, and where that does not name the model, for a few tokens.
@@ -230,15 +236,13 @@ class EndpointEngine(ABC):
         """Run `work` on the engine's own thread, which lives as long as the program."""
         with self._starting:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_serve, args=(self._loop,), name=self.name, daemon=True).start()
+                loop = asyncio.new_event_loop()
+                threading.Thread(target=_serve, args=(loop,), name=self.name, daemon=True).start()
+                self._loop = loop  # not before its thread runs, or `close` would wait for it for ever
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _end(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await cancel_others()
         await self._close_sdk()
 
     async def _complete(self, request: Request) -> Completion:

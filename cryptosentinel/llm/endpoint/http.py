@@ -25,6 +25,24 @@ class TooLarge(Exception):
     """An answer of more than `MAX_BODY_BYTES`."""
 
 
+async def cancel_others() -> None:
+    """Cancel all other tasks of the running loop, and wait for their ends."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Have a loop of another thread cancel all that was handed to it until now; not waited for."""
+
+    def cancel() -> None:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+
+    loop.call_soon_threadsafe(cancel)
+
+
 class BoundedClient(httpx2.AsyncClient):
     """Sends each request at its time and reads its answer within bounds. Follows no redirect: a key is for one host.
 

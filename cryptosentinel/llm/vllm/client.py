@@ -19,6 +19,7 @@ from openai import (
     Timeout,
 )
 
+from cryptosentinel.llm.endpoint.http import cancel_others, cancel_tasks
 from cryptosentinel.llm.endpoint.urls import check_url
 from simulator.errors import RunFailed
 
@@ -87,6 +88,10 @@ class VllmClient:
     def start(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Run `work` on the client's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def cancel_pending(self) -> None:
+        """Cancel all that was started and has not ended."""
+        cancel_tasks(self._loop)
 
     def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run `work` on the client's loop and wait for its end."""
@@ -162,10 +167,7 @@ def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread, http: Asyn
     """Give up what is under way and end the thread; at the latest at the interpreter's end."""
 
     async def end() -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await cancel_others()
         await http.close()
 
     asyncio.run_coroutine_threadsafe(end(), loop).add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))

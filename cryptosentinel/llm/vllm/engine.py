@@ -137,9 +137,13 @@ class VllmEngine:
         future.add_done_callback(lambda _: self._ended(version))
         return future
 
+    def cancel_pending(self) -> None:
+        """Cancel all that is under way."""
+        self._client.cancel_pending()
+
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Continue every request; the answers come in the order of the requests. Raises as `submit` and its future."""
-        return all_answers(self.submit, requests)
+        return all_answers(self, requests)
 
     def close(self) -> None:
         """Give up what is under way, take our adapters off the server if it is there, and end the connection."""

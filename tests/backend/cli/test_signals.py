@@ -96,3 +96,32 @@ def test_a_signal_before_anything_was_begun_is_no_traceback(
     assert ended.value.code == 128 + number
     assert capsys.readouterr().err.strip() == "error: stopped"
     assert INTERRUPTED == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize("left", ["nothing", "a thread", "a handler"])
+def test_a_signalled_program_ends_with_its_code_whatever_is_left(left: str) -> None:
+    """Threads of libraries and handlers of the interpreter's end are not waited for without end. An interrupt in code
+    that was made of text, as dataclasses and numba do, would end it as Ctrl-C does, whatever the signal was."""
+    leaves = {
+        "nothing": "",
+        "a thread": "threading.Thread(target=time.sleep, args=(600,)).start()",
+        "a handler": "atexit.register(time.sleep, 600)",
+    }
+    code = (
+        "import atexit, sys, threading, time\nfrom backend.cli import main\nfrom backend.cli.parts import signals\nsignals._END_SECONDS = 0.3\n"
+        "def command():\n"
+        f"    {leaves[left] or 'pass'}\n"
+        "    print('working', flush=True)\n"
+        "    exec('time.sleep(60)')\n"
+        "main.app = command\nmain.follow_parent = lambda: None\nmain.program()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert line(process) == "working"
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert err == "error: stopped\n" and process.returncode == 128 + signal.SIGTERM

@@ -244,6 +244,9 @@ def test_many_threads_write_whole_lines(tmp_path: Path) -> None:
             def submit(self, request: Request) -> Future[Completion]:
                 return pool.submit(Oracle().say, request)
 
+            def cancel_pending(self) -> None:
+                raise NotImplementedError
+
         wanted = [request(number % 150, seed=number % 2) for number in range(600)]
         with recording(Pooled(), tmp_path / "c") as recorder:
             heard = recorder.generate(wanted)

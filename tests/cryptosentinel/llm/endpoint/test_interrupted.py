@@ -1,0 +1,116 @@
+"""Ctrl-C at any place between asking an engine and waiting for it: nothing that was asked stays under way."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures._base
+import dis
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import cryptosentinel
+from cryptosentinel.llm.cassette.engine import record
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.engine import Completion, Request, Sampling, StreamingEngine
+from cryptosentinel.llm.openai_api.engine import OpenAIEngine
+from cryptosentinel.scheduler import run_all
+from cryptosentinel.team import AgentTask
+
+OWN = (str(Path(cryptosentinel.__file__).parent), asyncio.tasks.__file__)
+# After these the interpreter looks for signals; between a lock's taking and the block that gives it back it does not.
+LOOKS = ("RESUME", "CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD")
+WAITING = concurrent.futures._base.__file__
+
+
+class Thinking(OpenAIEngine):
+    """Answers nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(make_byte_codec(), "http://127.0.0.1:9", "some-model")
+        self.asked = 0
+
+    def submit(self, request: Request) -> Future[Completion]:
+        self.asked += 1
+        return super().submit(request)
+
+    async def _complete(self, request: Request) -> Completion:
+        return await asyncio.Future()
+
+    def under_way(self) -> int:
+        """How many requests are under way or still to begin."""
+
+        async def others() -> int:
+            for _ in range(3):  # what is cancelled takes a round or two to end
+                await asyncio.sleep(0)
+            return len(asyncio.all_tasks()) - 1
+
+        return 0 if self._loop is None else asyncio.run_coroutine_threadsafe(others(), self._loop).result(10)
+
+
+def asking() -> AgentTask[None]:
+    yield [Request("manager", (1,), Sampling(), seed) for seed in range(2)]
+
+
+class Interrupt:
+    """Raises `KeyboardInterrupt` at the n-th place where the interpreter looks for signals, in the code of the product
+    and where asyncio takes a task from another thread; at the latest when an answer is waited for."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+        self._last: dict[FrameType, str] = {}
+        self.waits = False
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        code = frame.f_code
+        self.waits = code.co_filename == WAITING and code.co_name in ("wait", "result")
+        if not self.waits and not code.co_filename.startswith(OWN):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self._left -= self._last.get(frame, "") in LOOKS
+            self._last[frame] = dis.opname[code.co_code[frame.f_lasti]]
+        if self._left <= 0 or self.waits:
+            raise KeyboardInterrupt
+        return self
+
+
+def interrupted(ask: Callable[[], object], at: int) -> bool:
+    """Ask, with an interrupt at a place. Whether there is none so late: the answer was waited for before."""
+    tracer, former = Interrupt(at), sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ask()
+    finally:
+        sys.settrace(former)
+    return tracer.waits
+
+
+@pytest.mark.parametrize("how", ["streamed", "recorded", "at once"])
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_ctrl_c_at_any_place_leaves_no_request_under_way(how: str, tmp_path: Path) -> None:
+    thinking = Thinking()
+    engine: StreamingEngine = thinking
+    if how == "recorded":
+        recorder = record(thinking, tmp_path / "c", make_byte_codec(), ["manager"], {})
+        assert isinstance(recorder, StreamingEngine)
+        engine = recorder
+
+    def ask() -> object:
+        if how == "at once":
+            return engine.generate(next(asking()))
+        return run_all([asking()], engine)
+
+    at, waits = 1, False
+    while not waits:
+        waits = interrupted(ask, at)
+        assert thinking.under_way() == 0, f"after the interrupt at place {at}"
+        at += 1
+    assert at > 30 and thinking.asked > 20
+    thinking.close()
