@@ -174,19 +174,25 @@ def _run(request: dict[str, Any], writing: int) -> Never:
                 _strike(fault)
 
     sys.addaudithook(watch)
-    from backend.cli.main import main
+    from backend.cli.main import program
 
     sys.argv = ["cryptosentinel", *request["arguments"]]
     code: object = 0
+
+    def finish(given: int | None = None) -> Never:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(writing, f"\0{changes}".encode())
+        exit_now(given if given is not None else code if isinstance(code, int) else 0 if code is None else 1)
+
+    # A signalled program ends itself, before it comes back here.
+    exit_now, os._exit = os._exit, finish  # type: ignore[assignment]
     try:
-        main()
+        program()
     except SystemExit as ending:
         code = ending.code
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.write(writing, f"\0{changes}".encode())
-    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+    finish()
 
 
 def _strike(fault: Fault) -> None:

@@ -27,7 +27,7 @@ from backend.store.folder_swap import DATABASE_FOLDER
 from backend.store.gateway import address
 from backend.store.gateway.client import GatewayClient, SignInRefused
 from backend.store.gateway.credentials import PASSWORD_VARIABLE, USER_VARIABLE, environment_account
-from backend.store.gateway.engine import DATABASE, NAMESPACE, EngineStuck, Session, StoreEngine
+from backend.store.gateway.engine import DATABASE, NAMESPACE, NO_ANSWER, EngineStuck, Session, StoreEngine
 from backend.store.gateway.host import Listen
 from backend.store.gateway.rpc_messages import only_result, query
 from backend.store.holding import LOCKED, FolderHolding, hold
@@ -376,7 +376,7 @@ class Connection:
             _close(channel)
 
     def _failed(self, reason: str) -> StoreError:
-        if "IO error" in reason:
+        if "IO error" in reason or NO_ANSWER in reason:
             return StoreDiskError(f"store {self.name}: {reason}; {_DISK_ADVICE}")
         return StoreError(f"store {self.name}: {reason}")
 

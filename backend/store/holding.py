@@ -87,7 +87,8 @@ class FolderHolding:
                     address.withdraw(self._folder)
                     self.gateway.stop()
                 self.engine.close()
-                self._acknowledged.end()
+                if not self.engine.stuck:
+                    self._acknowledged.end()
             finally:
                 self._acknowledged.abandon()
                 self._lock.release()
@@ -132,7 +133,7 @@ def hold(
         except BaseException:
             if engine is not None:
                 engine.close()
-            if acknowledged is not None and engine is not None:
+            if acknowledged is not None and engine is not None and not engine.stuck:
                 acknowledged.end()
             elif acknowledged is not None:
                 acknowledged.abandon()

@@ -25,6 +25,7 @@ from types import FrameType
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _END_SECONDS = 10.0  # for handlers of the interpreter's end, which end servers and remove temporary folders
 _received: list[int] = []
+_whole_program: list[bool] = []
 
 
 @contextmanager
@@ -38,8 +39,10 @@ def end_in_order() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+        # A second signal may come during the interpreter's end, too.
+        if not (_received and _whole_program):
+            for number, handler in former.items():
+                signal.signal(number, handler)
 
 
 def exit_code(otherwise: int) -> int:
@@ -51,6 +54,7 @@ def exit_code(otherwise: int) -> int:
 def end_soon() -> Iterator[None]:
     """Around all that the program does: after a signal the process ends within seconds of the block, with that signal's
     code, whatever threads, libraries and the interpreter still do or say. Without one it changes nothing."""
+    _whole_program.append(True)
     atexit.register(_leave)  # handlers run in the reverse order, so those of libraries come before it
     try:
         yield

@@ -25,6 +25,9 @@ DATABASE = "main"
 _READER = "gateway_reader"
 # The longest seen: some 25 s, of 845 MB whose tables were merged meanwhile on a busy machine.
 ENGINE_OPENING_SECONDS = 300.0
+# Where the disk is full while a database is made, the engine has sometimes never answered one of its first requests.
+ENGINE_ANSWER_SECONDS = 60.0
+_FIRST_REQUESTS = 8
 
 # A forked child has none of the engine's threads. To drop an engine of its parent there would wait for them for ever,
 # and Python drops whatever it finds to be garbage: so all that the parent had stays.
@@ -58,11 +61,14 @@ class StoreEngine:
         self._place: tuple[str | None, str | None] = (None, None)
         self._variables: dict[str, bytes] = {}
         self._reader: UUID | None = None
+        self._asked = 0
+        self.stuck = False  # it owes an answer that no longer comes
 
     def close(self) -> None:
-        """Close the database, after what it is at; a second call does nothing."""
+        """Close the database, after what it is at; a second call does nothing, nor one when it is stuck."""
         with self._one_at_a_time:
-            self._database.close()
+            if not self.stuck:
+                self._database.close()
 
     def reopen(self) -> None:
         """Close a database in a folder and open it again, between two requests: what the engine keeps in memory of all
@@ -74,22 +80,35 @@ class StoreEngine:
             self._database = _opened(self._url)
 
     def execute(self, session: Session, message: bytes) -> bytes:
-        """The answer to one request. Raises RuntimeError or ValueError with the engine's own words."""
+        """The answer to one request. Raises RuntimeError or ValueError with the engine's words, and `EngineStuck`."""
         with self._one_at_a_time:
             place = (session.namespace, session.database)
             if place != self._place:
-                self._database.execute(request("use", [*place]))
+                self._answer(request("use", [*place]))
                 self._place = place
             if session.variables != self._variables:
                 for name in self._variables:
-                    self._database.execute(request("unset", [name]))
+                    self._answer(request("unset", [name]))
                 for let in session.variables.values():
-                    self._database.execute(let)
+                    self._answer(let)
                 self._variables = dict(session.variables)
-            answer = self._database.execute(message)
+            answer = self._answer(message)
             if self._on_answer is not None:
                 self._on_answer(message, answer)
             return answer
+
+    def _answer(self, message: bytes) -> bytes:
+        """The database's answer. A stuck one is asked nothing more, neither closed nor dropped: that would wait."""
+        if self._asked >= _FIRST_REQUESTS and not self.stuck:
+            return bytes(self._database.execute(message))
+        self._asked += 1
+        if not self.stuck:
+            try:
+                return bytes(_in_time(lambda: self._database.execute(message), ENGINE_ANSWER_SECONDS))
+            except TimeoutError:
+                self.stuck = True
+                _given_up.append(self._database)
+        raise EngineStuck(f"the database engine {NO_ANSWER} for {ENGINE_ANSWER_SECONDS:g} seconds")
 
     def read(self, text: str, parameters: dict[str, Any], identity: Any = "store") -> bytes:
         """The answer to statements that may only look at our database. The engine itself refuses all else to them, as
@@ -117,30 +136,52 @@ class StoreEngine:
             raise RuntimeError(f"the database offers no account that only reads ({method})")
 
 
+NO_ANSWER = "has not answered"
+_given_up: list[SyncEmbeddedDB] = []
+
+
 class EngineStuck(RuntimeError):
-    """The engine has not opened a database in time. It may still be at it: only the end of the process ends that."""
+    """The engine has not opened a database in time, or not answered. It may still be at it: only the end of the process
+    ends that."""
 
 
 def _opened(url: str) -> SyncEmbeddedDB:
     """A database of the engine, opened in a thread that is given up after `ENGINE_OPENING_SECONDS`: once, of thousands,
     an opening did not return (surrealdb-embedded 3.0.0b10; the cause is not known). Raises RuntimeError."""
-    database, ended = SyncEmbeddedDB(url), threading.Event()
+    database = SyncEmbeddedDB(url)
+    try:
+        _in_time(database.connect, ENGINE_OPENING_SECONDS)
+    except TimeoutError:
+        _given_up.append(database)
+        raise EngineStuck(f"the database engine has not opened it for {ENGINE_OPENING_SECONDS:g} seconds") from None
+    return database
+
+
+def _in_time(call: Callable[[], Any], seconds: float) -> Any:
+    """What `call` returns or raises, in a thread of its own. Raises TimeoutError where that takes longer."""
+    ended = threading.Event()
+    outcomes: list[Any] = []
     failures: list[Exception] = []
 
-    def connect() -> None:
+    def work() -> None:
         try:
-            database.connect()
+            outcomes.append(call())
         except (RuntimeError, ValueError, OSError) as error:
             failures.append(error)
         finally:
             ended.set()
 
-    threading.Thread(target=connect, name="opening the store", daemon=True).start()
-    if not ended.wait(ENGINE_OPENING_SECONDS):
-        raise EngineStuck(f"the database engine has not opened it for {ENGINE_OPENING_SECONDS:g} seconds")
+    threading.Thread(target=work, name="store engine", daemon=True).start()
+    try:
+        in_time = ended.wait(seconds)
+    except BaseException:  # Ctrl-C: one request at a time, also then
+        ended.wait(seconds)
+        raise
+    if not in_time:
+        raise TimeoutError
     if failures:
         raise failures[0]
-    return database
+    return outcomes[0]
 
 
 def _encoded(method: str, parameters: list[Any], session: UUID | None, identity: Any = "store") -> bytes:

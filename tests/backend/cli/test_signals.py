@@ -108,7 +108,8 @@ def test_a_signalled_program_ends_with_its_code_whatever_is_left(left: str) -> N
         "a handler": "atexit.register(time.sleep, 600)",
     }
     code = (
-        "import atexit, sys, threading, time\nfrom backend.cli import main\nfrom backend.cli.parts import signals\nsignals._END_SECONDS = 0.3\n"
+        "import atexit, sys, threading, time\nfrom backend.cli import main\n"
+        "from backend.cli.parts import signals\nsignals._END_SECONDS = 0.3\n"
         "def command():\n"
         f"    {leaves[left] or 'pass'}\n"
         "    print('working', flush=True)\n"

@@ -17,12 +17,14 @@ from pathlib import Path
 
 import pytest
 from surrealdb.data.cbor import decode, encode
+from surrealdb_embedded import SyncEmbeddedDB
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from backend.distributed.store_server import serve_store
 from backend.store import MetricRecord, RunRecord, Store, StoreError, connection
+from backend.store.errors import StoreDiskError
 from backend.store.gateway import engine
 from backend.store.gateway.address import FILE
 from backend.store.lock import FolderLock
@@ -515,3 +517,19 @@ def test_an_opening_that_does_not_return_is_given_up(tmp_path: Path, monkeypatch
     monkeypatch.undo()
     with Store.open(tmp_path) as store:
         assert [run.run for run in store.runs()] == ["r"]
+
+
+def test_a_first_request_without_an_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it was with a disk that was full when a store was made: the command waited for ever."""
+    release = threading.Event()
+
+    class Silent(SyncEmbeddedDB):
+        def execute(self, message: bytes) -> bytes:
+            release.wait(60)
+            return bytes(super().execute(message))
+
+    monkeypatch.setattr(engine, "SyncEmbeddedDB", Silent)
+    monkeypatch.setattr(engine, "ENGINE_ANSWER_SECONDS", 0.05)
+    with pytest.raises(StoreDiskError, match=r"has not answered for 0\.05 seconds; is the disk full\?"):
+        Store.open(tmp_path)
+    release.set()
