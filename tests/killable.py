@@ -186,7 +186,8 @@ def _run(request: dict[str, Any], writing: int) -> Never:
         exit_now(given if given is not None else code if isinstance(code, int) else 0 if code is None else 1)
 
     # A signalled program ends itself, before it comes back here.
-    exit_now, os._exit = os._exit, finish  # type: ignore[assignment]
+    exit_now = os._exit
+    vars(os)["_exit"] = finish
     try:
         program()
     except SystemExit as ending:
