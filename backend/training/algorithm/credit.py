@@ -152,7 +152,7 @@ def assign_credit(groups: Sequence[ScoredGroup], settings: CreditSettings) -> Ro
                 values, equal = group_advantages([call.reward for call in calls], among, settings.scale_rewards)
             advantage[receivers] = values[np.isin(members, receivers)]
             if settings.single_calls == "batch" and not group.main and is_single(weight):
-                [alone] = np.flatnonzero(weight)
+                alone = int(np.flatnonzero(weight)[0])
                 alike = [one for one in groups if one is not group and one.practice == group.practice]
                 others = [(_rewards(other), other.weights) for other in alike]
                 advantage[alone], equal = single_call_advantage(
