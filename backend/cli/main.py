@@ -40,6 +40,12 @@ COMMANDS = (
     Command(
         "runs", "backend.cli.runs:runs_app", "List the stored runs, show one (runs RUN), or a decision of it.", _BEGIN
     ),
+    Command(
+        "ui",
+        "backend.cli.serve:page",
+        "Show the page of runs and backtests in a browser. It reads the stores of the current folder.",
+        _BEGIN,
+    ),
     Command("data", "backend.cli.data:data_app", "Make, list, check and import market data.", _BEGIN),
     Command(
         "check",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -15,6 +18,7 @@ import typer
 
 from backend.cli.console import console, narrow_table
 from backend.runs.requests import STORE
+from simulator.errors import UserError
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +52,20 @@ serve_app = typer.Typer(
 @serve_app.callback()
 def serve_command() -> None:
     """The processes of a training apart: the store, the rollout workers, the trainers; and who is alive."""
+
+
+def page(
+    host: Annotated[str, typer.Option("--host", help="Address to answer at. The page has no sign-in.")] = "localhost",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port of the page.")] = 8501,
+) -> None:
+    """Show the page of runs and backtests in a browser. It reads the stores of the current folder."""
+    place = find_spec("ui")
+    if find_spec("streamlit") is None or place is None or place.origin is None:
+        raise UserError('the page needs Streamlit: pip install "cryptosentinel[ui]"')
+    app = Path(place.origin).parent / "app.py"
+    command = [sys.executable, "-m", "streamlit", "run", str(app), "--server.address", host, "--server.port", str(port)]
+    # In place of this process, so that signals reach the page.
+    os.execv(sys.executable, [*command, "--browser.gatherUsageStats", "false"])
 
 
 @serve_app.command("store")

@@ -26,7 +26,8 @@ from backend.config.schema import (
 from simulator.documents import MOST_DEPTH, depth_of, read_bytes
 
 _MOST_BYTES = 4 * 2**20  # of a file of settings
-PRESETS = Path(__file__).resolve().parents[2] / "configs"
+_SHIPPED = Path(__file__).resolve().parent / "presets"  # where a wheel installs them
+PRESETS = _SHIPPED if _SHIPPED.is_dir() else Path(__file__).resolve().parents[2] / "configs"
 
 
 @dataclass(frozen=True)

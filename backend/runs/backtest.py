@@ -32,7 +32,6 @@ from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import BacktestOutcome
 from backend.runs.requests import (
     RUNS,
-    SAMPLE,
     SILENT,
     STORE,
     BacktestRequest,
@@ -40,6 +39,7 @@ from backend.runs.requests import (
     RunStart,
     WindowRequest,
     check_subject,
+    sample_data,
 )
 from backend.runs.strategy_run import lookahead_verdict, play_strategy
 from backend.store.run_record import new_run_id, recorded_run, store_at
@@ -127,7 +127,7 @@ def market_settings(request: WindowRequest) -> Config:
     else:
         config = settings_for(request.config, request.overrides, request.data)
     if request.data is None and not config.market.data:
-        request = replace(request, data=SAMPLE)
+        request = replace(request, data=sample_data())
     return request.on_market(config)
 
 

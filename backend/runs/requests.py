@@ -26,7 +26,13 @@ if TYPE_CHECKING:  # they import torch and pandas, which take seconds
 
 STORE = "runs/store"  # where runs are recorded, and the folder of their files, if a caller names no other
 RUNS = Path("runs")
-SAMPLE = Path("data/synthetic")  # the bars of a backtest without data
+SAMPLE = Path("data/synthetic")  # the bars of a backtest without data, where the current folder has them
+_SHIPPED = Path(__file__).resolve().parent / "sample"  # where a wheel installs the same
+
+
+def sample_data() -> Path:
+    """The bars of a backtest without data: those in the current folder, or else those that were installed."""
+    return SAMPLE if SAMPLE.is_dir() or not _SHIPPED.is_dir() else _SHIPPED
 
 
 def check_subject(name: str) -> None:
@@ -119,7 +125,7 @@ class WindowRequest(MarketRequest):
     def check(self) -> None:
         """As for every request; also the dates, and the sample where no data is named."""
         config = self.settings() if self.config else self.on_market(load_config("demo", self.overrides))
-        data_folder(config.market.data or SAMPLE)
+        data_folder(config.market.data or sample_data())
         for text in (self.start, self.end):
             if text:
                 parse_time(text)

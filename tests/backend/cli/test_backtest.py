@@ -145,15 +145,17 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "runs import": ("FILE", "--store"),
     "runs upgrade": ("--store",),
     "runs show": ("RUN", "--decision", "--team", "--html", "--store"),
-    "paper": ("run", "resume", "status", "stop", "kill", "report"),
-    "paper run": (*MARKET, *WINDOW, *CONFIG, *KEPT, "--team"),
+    "paper": ("run", "start", "resume", "status", "stop", "kill", "report"),
+    "paper run": (*MARKET, *WINDOW, *CONFIG, *KEPT, "--team", "--broker", "--exchange", "--url"),
+    "paper start": (*MARKET, *WINDOW, *CONFIG, *KEPT, "--team", "--broker", "--exchange", "--url"),
     "paper resume": ("SESSION", "--release", *KEPT),
-    "paper status": ("SESSION", *KEPT),
+    "paper status": ("SESSION", "--check", *KEPT),
     "paper stop": ("SESSION", "--runs"),
     "paper kill": ("SESSION", "--flatten", "--freeze", "--runs"),
     "paper report": ("SESSION", "--parity", *KEPT),
     "config": CONFIG,
     "demo": (*CONFIG, *KEPT),
+    "ui": ("--host", "--port"),
 }
 
 
