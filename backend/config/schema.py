@@ -299,13 +299,6 @@ class PaperConfig(Section):
             )
         return broker
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.feed == RECORDED and (self.url or self.broker == SANDBOX):
-            named = "broker = 'sandbox'" if self.broker == SANDBOX else "url"
-            raise ValueError(f"{named} is of an exchange's data: set feed to one, as feed = 'binance'")
-        return self
-
 
 class Config(Section):
     """All sections."""

@@ -356,6 +356,9 @@ def session_settings(request: PaperRequest) -> Config:
     request = replace(request, overrides=(*request.overrides, *more))
     stated = RunRequest(config=request.config or _LIVE_PRESET, overrides=request.overrides).settings()
     if stated.paper.feed == RECORDED:
+        if stated.paper.url or stated.paper.broker == SANDBOX:
+            named = "paper.broker = 'sandbox'" if stated.paper.broker == SANDBOX else "paper.url"
+            raise UserError(f"{named} is of an exchange's data: name one with --exchange, or leave it out")
         return market_settings(request)
     document = request.on_market(stated).to_dict()
     # What a preset says of recorded data is not meant.
