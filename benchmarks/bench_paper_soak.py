@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from backend.builders.loaded_team import scripted_team
 from backend.builders.market import Account, limits_of
@@ -285,4 +286,4 @@ def _finished(child: int) -> None:
 
 if __name__ == "__main__":
     given = [float(one) for one in sys.argv[1:]]
-    print(table(run(given[0] if given else DAYS, int(given[1]) if len(given) > 1 else KILLS)))
+    Console().print(table(run(given[0] if given else DAYS, int(given[1]) if len(given) > 1 else KILLS)))
