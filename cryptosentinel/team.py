@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from cryptosentinel.agents.instructions import callable_tools, instructions, listed_tools, opening
+from cryptosentinel.agents.instructions import callable_tools, constrained_tools, instructions, listed_tools, opening
 from cryptosentinel.agents.joint import Consultation, Several, about_one, answers_of, asking_jointly, of_several
 from cryptosentinel.agents.manager import (
     AskAboutPosition,
@@ -262,6 +262,8 @@ class _DecisionSession:
         tools = role.schemas
         if full:  # a grammar needs the whole schema, and an endpoint is to read the short one
             tools = (callable_tools if team.settings.schemas_in_prompt else listed_tools)(role, coins)
+        elif team.settings.sampling.constrained:
+            tools = constrained_tools(role, coins)
         conversation = Conversation(
             team.codec,
             role.key,

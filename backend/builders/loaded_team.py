@@ -18,13 +18,14 @@ UNMASKED = ", unmasked"  # added to the name of a team that sees the real symbol
 @dataclass(frozen=True)
 class LoadedTeam:
     """A team that is ready to decide, and the budget of its model calls in a backtest. `replayed`: its answers are
-    those of a cassette."""
+    those of a cassette. `notes`: what was chosen for it, for the reader of its results."""
 
     name: str
     team: Team
     engine: Engine
     budget: Budget = field(default_factory=Budget)
     replayed: bool = False
+    notes: tuple[str, ...] = ()
 
     def renamed(self, name: str) -> LoadedTeam:
         """The same team under another name."""

@@ -23,6 +23,7 @@ from cryptosentinel.agents.registry import roles_of
 from cryptosentinel.conversation.budget import Price
 from cryptosentinel.llm.architecture import positions_of
 from cryptosentinel.llm.chat_format import ChatFormat
+from cryptosentinel.llm.grammar import why_no_grammar
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import is_nano
 from cryptosentinel.llm.vllm.engine import VllmEngine
@@ -71,10 +72,30 @@ def configured_team(name: str, config: Config, *, trained: bool = True) -> Loade
     if name == SCRIPTED:
         return scripted_team(config.team)
     loaded, model, price = _on_its_engine(name, config, trained)
-    settings = loaded.team.settings
-    settings = replace(settings, sampling=replace(settings.sampling, constrained=config.engine.constrained))
+    settings, notes = loaded.team.settings, list[str]()
+    constrained = config.engine.constrained
+    if constrained == "auto":
+        constrained = name == PROMPTED and settings.prompts == "full" and not config.engine.at_endpoint
+        if constrained:
+            trouble = why_no_grammar(loaded.team.codec)
+            constrained = trouble is None
+            notes.append(_on_constraints(loaded, trouble))
+    settings = replace(settings, sampling=replace(settings.sampling, constrained=constrained))
     team = Team(loaded.team.codec, loaded.team.version_of, settings)
-    return replace(loaded, team=team, budget=config.budget.budget(model, price))
+    return replace(loaded, team=team, budget=config.budget.budget(model, price), notes=tuple(notes))
+
+
+def _on_constraints(loaded: LoadedTeam, trouble: str | None) -> str:
+    """What was chosen for a model that was not trained here."""
+    settings = loaded.team.settings
+    room = f"full prompts, answers of up to {settings.sampling.max_tokens} tokens, conversations of up to "
+    chosen = f"{loaded.name}: {room}{settings.context_tokens:,}"
+    if trouble is not None:
+        return f"{chosen}; its calls are not constrained to its tools: {trouble}"
+    return (
+        f"{chosen}; it was not trained here, so it may only say calls that its tools allow (engine.constrained=false "
+        "leaves it free)"
+    )
 
 
 def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam, str, Price | None]:

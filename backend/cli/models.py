@@ -91,7 +91,7 @@ def try_(
     given = {"provider": provider, "url": url, "model": model}
     named = [f"engine.{name}={json.dumps(value)}" for name, value in given.items() if value]
     request = TryRequest(config=config, overrides=(*(set_ or ()), *named), data=data, seed=seed)
-    decision = try_model(request, _print_contact)
+    decision = try_model(request, _print_contact, print_notes)
     if decision is not None:
         _print_decision(decision)
     if decision is None or not decision.valid:

@@ -87,8 +87,10 @@ class EngineConfig(Section):
     gpu_share: float = Field(
         0.0, ge=0.0, le=0.95, description="vllm started here: share of a GPU that it reserves; 0: its default, 0.9"
     )
-    constrained: bool = Field(
-        False, description="let models sample only what their tools' schemas allow; not in training"
+    constrained: bool | Literal["auto"] = Field(
+        "auto",
+        description="local, vllm: let models sample only what their tools' schemas allow; auto: those that were not "
+        "trained here; never in training",
     )
     context_tokens: int = Field(
         0, ge=0, le=10_000_000, description="tokens of a conversation at most, the oldest results go; 0: as the model"
@@ -112,7 +114,7 @@ class EngineConfig(Section):
                 f"provider = {self.provider} is asked by kind = {PROVIDERS[self.provider].api}, not {self.kind}: leave "
                 "one of them out"
             )
-        if self.at_endpoint and self.constrained:
+        if self.at_endpoint and self.constrained is True:
             raise ValueError(
                 "constrained = true needs an engine that takes a grammar: set kind to local or vllm, or leave "
                 "constrained out"

@@ -110,7 +110,8 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
     subjects = with_unmasked(subjects) if request.unmasked else subjects
     if request.record is not None and sum(isinstance(subject, LoadedTeam) for subject in subjects) != 1:
         raise UserError("--record is for the calls of one team: name one, without --unmasked")
-    notes = [*notes_on(request.teams, config, market, window), *notes_on_headlines(subjects, market, window)]
+    chosen = [note for subject in subjects if isinstance(subject, LoadedTeam) for note in subject.notes]
+    notes = [*chosen, *notes_on(request.teams, config, market, window), *notes_on_headlines(subjects, market, window)]
     account = account_of(config, market)
     return BacktestPlan(
         config, market, account, window, subjects, request.seed, tuple(notes), request.record, request.check_lookahead

@@ -7,7 +7,7 @@ at all, how its server writes a call, and what it refuses. Then the team takes o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import Field
@@ -95,17 +95,21 @@ class TrialDecision:
 
 
 def try_model(
-    request: TryRequest, on_contact: Callable[[Config, Contact], None] = lambda config, contact: None
+    request: TryRequest,
+    on_contact: Callable[[Config, Contact], None] = lambda config, contact: None,
+    on_notes: Callable[[Sequence[str]], None] = lambda notes: None,
 ) -> TrialDecision | None:
     """Ask the model for one call, then let the team take one decision with it. Nothing is stored.
 
-    `on_contact` hears of the first answer before the decision begins. Where there was no answer at all, there is no
-    decision, and None is returned. Raises `UserError` for a model that cannot be asked.
+    `on_notes` hears what was chosen for the model, `on_contact` of the first answer before the decision begins. Where
+    there was no answer at all, there is no decision, and None is returned. Raises `UserError` for a model that
+    cannot be asked.
     """
     config = market_settings(request)
     market = load_market(config.market, config.costs)
     window = requested_window(market, request)
     loaded = configured_team(PROMPTED, config)
+    on_notes(loaded.notes)
     try:
         contact = _contact(loaded, request.seed)
         on_contact(config, contact)

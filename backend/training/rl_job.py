@@ -149,7 +149,7 @@ def check_trainable(config: Config) -> None:
             "engine.kind = openai_api gives no log-probs of what its model sampled, so it cannot be trained: use "
             "local or vllm"
         )
-    if config.engine.constrained:
+    if config.engine.constrained is True:
         raise ConfigError(
             "engine.constrained = true samples from another distribution than the policy's, so it cannot be trained "
             "on: leave it out (stage 1 teaches the format)"

@@ -85,6 +85,13 @@ def callable_tools(role: Role, coins: tuple[str, ...]) -> tuple[Schema, ...]:
 
 
 @lru_cache(maxsize=256)
+def constrained_tools(role: Role, coins: tuple[str, ...]) -> tuple[Schema, ...]:
+    """JSON schemas of all that the role may call with short prompts, for a grammar: with these coins as the only
+    ones."""
+    return tuple(with_each_coin(with_coins(one, coins), coins) for one in role.schemas)
+
+
+@lru_cache(maxsize=256)
 def listed_tools(role: Role, coins: tuple[str, ...]) -> tuple[Schema, ...]:
     """`callable_tools`, as short as a prompt has them."""
     return tuple(map(slim, _of_coins(role, coins)))

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from cryptosentinel.agents.manager import AskAboutPosition
 from cryptosentinel.agents.role import SubAgent, Tool
-from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
+from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, in_kinds
 from cryptosentinel.tools import portfolio, risk
 from cryptosentinel.tools.context import ToolContext
 
@@ -18,6 +18,9 @@ LOSS_LEVEL = 0.95
 class Verdict(Arguments):
     """`loss` is the stated 95 % quantile of the loss at the horizon, in percent of the position's notional."""
 
+    model_config = in_kinds(
+        {"verdict": {"enum": ["approve", "veto"]}, "to": None}, {"verdict": {"enum": ["reduce"]}, "to": {}}
+    )
     verdict: Literal["approve", "reduce", "veto"]
     to: float | None = Field(default=None, ge=0, le=1, description="the exposure allowed; with reduce only")
     loss: float = Field(ge=0, le=100, description="95 % quantile of the loss, in percent of the position")

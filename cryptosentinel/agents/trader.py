@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from cryptosentinel.agents.manager import AskAboutPosition
 from cryptosentinel.agents.role import SubAgent, Tool
-from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
+from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, in_kinds
 from cryptosentinel.tools import execution
 from cryptosentinel.tools.context import ToolContext
 from simulator.exchange.orders import Order
@@ -21,6 +21,9 @@ class Execution(Arguments):
     """Orders in `slices` equal parts on consecutive bars, the first after `wait` bars: at the market, or limits that
     are `offset` percent better than the price now and rest for `rest` bars, or until the next decision."""
 
+    model_config = in_kinds(
+        {"type": {"enum": ["market"]}, "offset": None, "rest": None}, {"type": {"enum": ["limit"]}, "offset": {}}
+    )
     type: Literal["market", "limit"]
     wait: int = Field(ge=0, le=4, description="bars before the first slice")
     slices: int = Field(ge=1, le=3, description="equal parts, one a bar")

@@ -9,8 +9,9 @@ guidance backend too. Special tokens stand in it by id, so that no text can be t
 
 What it holds a turn to: the tool's name; which arguments there are and must be, in the schema's order; their types,
 choices and lengths, and the bounds of numbers (an integer has no fraction, a bounded number no exponent, 0 no minus);
-text in which no tag of the chat format can be spelled. What a JSON schema cannot say is still for `tool_calls.parse` to
-refuse: rules over several arguments, the validators of a field, a number without bounds that no float can hold, and an
+text in which no tag of the chat format can be spelled; lists that name no coin twice; arguments that
+go with some values of others alone (`tool_schemas.KINDS`). What neither says is still for `tool_calls.parse` to refuse:
+other rules over several arguments, the validators of a field, a number without bounds that no float can hold, and an
 answer of more than `tool_calls.MAX_ANSWER_CHARS`. Letters beyond ASCII are written as they are, not as JSON's escapes.
 """
 
@@ -27,6 +28,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.protocol.calls.syntax import ChoiceOf, GrammarPart, TextPart
+from cryptosentinel.protocol.tool_schemas import IN_TURN, KINDS, kinds_of
 from simulator.errors import UserError
 
 # '<' only where no tag can begin with it: a tag in a string would end or begin a call, as `tool_calls.parse` reads it.
@@ -34,6 +36,7 @@ _NO_TAG = "^([^<]|<+[^<a-zA-Z/])*$"
 _SPACING = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 _MOST_GRAMMARS = 64  # a team has one a role, or two where it thinks
 _LEADS = ("<|start|>",)  # special tokens that may stand between a thought and a call
+_NAMED = ("properties", "patternProperties", "$defs")  # keys of a schema that hold schemas by name
 _WORD = 32  # bits in a word of a bitmask
 
 
@@ -46,13 +49,23 @@ def grammar(tools: Sequence[Mapping[str, Any]], codec: ChatFormat, lead: str = "
     """
     if not tools:
         raise ValueError("a grammar needs at least one tool")
-    calls = [_call(tool["function"], codec) for tool in tools]
+    calls = [_call(number, tool["function"], codec) for number, tool in enumerate(tools)]
     begin, end = (_literal(text, codec) for text in codec.syntax.frame)
     turn = " ".join(filter(None, (_literal(lead, codec), begin, "call", end, f"<[{codec.end_of_turn}]>")))
     opened = f" | {' '.join(f'<[{one}]>' for one in opening)}" if opening else ""
     return f"start: {turn}{opened}\ncall: {' | '.join(f'call_{number}' for number in range(len(calls)))}\n" + "".join(
-        f"call_{number}: {call}\n" for number, call in enumerate(calls)
+        calls
     )
+
+
+def why_no_grammar(codec: ChatFormat) -> str | None:
+    """Why the turns of this chat format cannot be constrained; None where they can."""
+    probe = {"function": {"name": "probe", "parameters": {"type": "object", "properties": {}}}}
+    try:
+        Grammars(codec, codec.vocab_size).begin((probe,))
+    except UserError as error:
+        return str(error)
+    return None
 
 
 class Grammars:
@@ -116,28 +129,61 @@ def restrict(logits: torch.Tensor, matchers: Sequence[LLMatcher | None]) -> torc
     return logits.masked_fill(torch.from_numpy(allowed).to(logits.device) == 0, float("-inf"))
 
 
-def _call(function: Mapping[str, Any], codec: ChatFormat) -> str:
-    """The call of one tool: its name, and arguments by its schema."""
-    rule = " ".join(filter(None, (_part(part, codec) for part in codec.syntax.grammar(function))))
+def _call(number: int, function: Mapping[str, Any], codec: ChatFormat) -> str:
+    """The rules of a call of one tool: its name, and arguments by its schema."""
+    name, items = f"call_{number}", list[str]()
+    rule = " ".join(filter(None, (_part(part, codec, name, items) for part in codec.syntax.grammar(function))))
+    rules = "".join(f"{name}_{item}: {body}\n" for item, body in enumerate(items))
     # Special tokens have their ids in one tokenizer alone; the check knows none.
-    trouble = LLMatcher.validate_grammar(f"start: {re.sub(r'<.[0-9]+.>', '', rule)}")
+    trouble = LLMatcher.validate_grammar(f"start: {re.sub(r'<.[0-9]+.>', '', rule)}\n{rules}")
     if trouble:
         raise UserError(
             f"the arguments of the tool {function['name']} cannot be held to by constrained decoding "
-            f"({_first_line(trouble)}): simplify them, or turn constrained decoding off"
+            f"({_first_line(trouble)}): simplify them, or turn constrained decoding off (engine.constrained=false)"
         )
-    return rule
+    return f"{name}: {rule}\n{rules}"
 
 
-def _part(part: GrammarPart, codec: ChatFormat) -> str:
+def _part(part: GrammarPart, codec: ChatFormat, name: str, items: list[str]) -> str:
+    """One part of the rule `name`. What it names by itself are the rules `name`_0, `name`_1, …, whose bodies are added
+    to `items`."""
     if isinstance(part, str):
         return _literal(part, codec)
     if isinstance(part, TextPart):
         return r"/[^<\n\r]*/"
     if isinstance(part, ChoiceOf):
-        options = [" ".join(_part(inner, codec) for inner in option) for option in part.options]
+        options = [" ".join(_part(inner, codec, name, items) for inner in option) for option in part.options]
         return f"({' | '.join(filter(None, options))}){'' if all(options) else '?'}"
-    return "%json " + json.dumps({**_without_tags(part.schema), "x-guidance": _SPACING})
+    return _json(part.schema, name, items)
+
+
+def _json(schema: Mapping[str, Any], name: str, items: list[str]) -> str:
+    """A value of JSON by its schema. Lists with items in turn, alone or as an argument, are written out as rules."""
+    if IN_TURN in schema:
+        return _in_turn(schema, name, items)
+    properties = schema.get("properties", {})
+    if not any(IN_TURN in inner for inner in properties.values()):
+        return "%json " + json.dumps({**_without_tags(schema), "x-guidance": _SPACING})
+    if not set(properties) <= set(schema.get("required", ())):
+        raise ValueError(f"{', '.join(properties)}: beside a list with items in turn nothing can be left out")
+    shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+    written = [
+        f"{json.dumps(f'{json.dumps(key)}: ')} {_json({**inner, **shared}, name, items)}"
+        for key, inner in properties.items()
+    ]
+    return '"{" ' + ' ", " '.join(written) + ' "}"'
+
+
+def _in_turn(schema: Mapping[str, Any], name: str, items: list[str]) -> str:
+    """A list of some of the items in their order, of which none comes twice: after the first come those behind it."""
+    shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+    rules = []
+    for item in schema[IN_TURN]:
+        body = _json({**item, **shared}, name, items)
+        rules.append(f"{name}_{len(items)}")
+        items.append(body)
+    some = [" ".join((rule, *(f'(", " {after})?' for after in rules[place + 1 :]))) for place, rule in enumerate(rules)]
+    return f'"[" ({" | ".join(some)}){"" if schema.get("minItems") else "?"} "]"'
 
 
 def _literal(text: str, codec: ChatFormat) -> str:
@@ -154,10 +200,13 @@ def _without_tags(schema: Any) -> Any:
         return [_without_tags(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
+    if KINDS in schema:
+        shared = {"$defs": _without_tags(schema["$defs"])} if "$defs" in schema else {}
+        return {**shared, "anyOf": _without_tags(kinds_of(schema))}
     # Of what is named by the schema's author, "type" or "enum" may be a name; so go by the keys that hold schemas.
     inner = {
         key: {name: _without_tags(part) for name, part in value.items()}
-        if key in ("properties", "patternProperties", "$defs")
+        if key in _NAMED
         else _without_tags(value)
         if key in ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf")
         else value

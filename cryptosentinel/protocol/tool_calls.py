@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cryptosentinel.protocol.tool_schemas import KINDS
 
 MAX_ANSWER_CHARS = 4_000  # longer answers are refused before any parsing
 MAX_DEPTH = 6
@@ -48,6 +51,13 @@ class Arguments(BaseModel):
     """Base of every tool's arguments: unknown keys and values of another type are refused, nothing is coerced."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+def in_kinds(*kinds: Mapping[str, Mapping[str, Any] | None]) -> ConfigDict:
+    """The `model_config` of arguments of which not every value goes with every other: what they may be together, for a
+    grammar, see `tool_schemas.kinds_of`. A validator has to refuse the rest."""
+    said: list[Any] = [dict(kind) for kind in kinds]
+    return ConfigDict(json_schema_extra={KINDS: said})
 
 
 class NoArguments(Arguments):

@@ -13,8 +13,12 @@ Schema = dict[str, Any]
 COIN, COINS = "symbol", "symbols"  # the arguments that name a coin and several, in every tool
 EACH_ANSWER = "answers"  # the argument with an answer about each coin
 _ONE_A_COIN = ("positions", EACH_ANSWER, COINS)  # lists that name no coin twice
+_ONCE = (*_ONE_A_COIN, "ask")  # lists that name nothing twice
+# Of a schema, for a grammar. A list: schemas of which each is used at most once, in this order. An object: the kinds of
+# it, where not every value of one argument goes with every value of another; see `kinds_of`.
+IN_TURN, KINDS = "x-in-turn", "x-kinds"
 _NOISE = (
-    "title", "default", "additionalProperties", "discriminator", "$defs", "maxLength", "minItems", "maxItems",
+    "title", "default", "additionalProperties", "discriminator", "$defs", "maxLength", "minItems", "maxItems", KINDS,
 )  # fmt: skip
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
@@ -27,18 +31,64 @@ def with_coins(tool: Mapping[str, Any], coins: Sequence[str]) -> Schema:
 
 
 def with_each_coin(tool: Mapping[str, Any], coins: Sequence[str]) -> Schema:
-    """The same tool with exactly one answer about each of `coins`, in their order, if it has a list of such answers:
-    for a grammar, which cannot see whether a coin is named twice."""
+    """The same tool as a grammar needs it, which cannot see whether something is named twice: a list of answers has
+    exactly one about each of `coins`, in their order; a list of positions, coins or roles has each of them at most
+    once, in their order too (`IN_TURN`), and a flat one is without an exposure."""
     function = tool["function"]
     parameters = function["parameters"]
-    if EACH_ANSWER not in parameters["properties"]:
-        return dict(tool)
-    items = parameters["properties"][EACH_ANSWER]["items"]
-    one = parameters["$defs"][items["$ref"].rpartition("/")[2]] if "$ref" in items else items
-    of_coins = [{**one, "properties": {**one["properties"], COIN: {"const": coin}}} for coin in coins]
-    answers = {"type": "array", "prefixItems": of_coins, "items": False, "minItems": len(coins), "maxItems": len(coins)}
-    properties = {**parameters["properties"], EACH_ANSWER: answers}
+    properties = {
+        name: _once(name, value, parameters.get("$defs", {}), coins) if name in _ONCE else value
+        for name, value in parameters["properties"].items()
+    }
     return {**tool, "function": {**function, "parameters": {**parameters, "properties": properties}}}
+
+
+def kinds_of(schema: Mapping[str, Any]) -> list[Schema]:
+    """An object by its kinds (`KINDS`), each without that key; one that has none is its only kind.
+
+    A kind says of some arguments what they are: a schema in the place of theirs; `{}` for their own, without null and
+    required; None where they are left out.
+    """
+    rest = {key: value for key, value in schema.items() if key != KINDS}
+    found = []
+    for kind in schema.get(KINDS, ({},)):
+        properties: Schema = {}
+        for name, own in rest.get("properties", {}).items():
+            if name not in kind:
+                properties[name] = own
+            elif kind[name] is not None:
+                properties[name] = kind[name] or _not_null(own)
+        required = [name for name in properties if name in rest.get("required", ()) or kind.get(name) == {}]
+        found.append({**rest, "properties": properties, "required": required} if kind else rest)
+    return found
+
+
+def _once(name: str, several: Mapping[str, Any], definitions: Mapping[str, Any], coins: Sequence[str]) -> Schema:
+    items, least = several["items"], several.get("minItems", 0)
+    if "properties" not in items and "$ref" not in items:  # names
+        names = coins if name == COINS else items.get("enum", [items.get("const")])
+        return {"type": "array", IN_TURN: [{"const": one} for one in names], "minItems": least}
+    one = definitions[items["$ref"].rpartition("/")[2]] if "$ref" in items else items
+    of_coins = [{**_flat(one), "properties": {**one["properties"], COIN: {"const": coin}}} for coin in coins]
+    if name == EACH_ANSWER:
+        count = len(coins)
+        return {"type": "array", "prefixItems": of_coins, "items": False, "minItems": count, "maxItems": count}
+    return {"type": "array", IN_TURN: of_coins, "minItems": least}
+
+
+def _flat(position: Mapping[str, Any]) -> Schema:
+    """A position in two kinds, where it has a side that may be flat: with an exposure, and flat without one."""
+    sides = position["properties"].get("side", {}).get("enum", ())
+    if "flat" not in sides or "exposure" in position.get("required", ()):
+        return dict(position)
+    held = [side for side in sides if side != "flat"]
+    return {**position, KINDS: [{"side": {"enum": held}}, {"side": {"enum": ["flat"]}, "exposure": None}]}
+
+
+def _not_null(schema: Mapping[str, Any]) -> Schema:
+    if "anyOf" not in schema:
+        return dict(schema)
+    return {**schema, "anyOf": [one for one in schema["anyOf"] if one.get("type") != "null"]}
 
 
 def slim(tool: Mapping[str, Any]) -> Schema:

@@ -24,6 +24,7 @@ from cryptosentinel.protocol.calls.syntax import (
     kinds,
 )
 from cryptosentinel.protocol.tool_calls import MalformedCall
+from cryptosentinel.protocol.tool_schemas import kinds_of
 
 _NAME = r"[^\s<>\[\]{}\"|=]{1,100}"
 
@@ -65,14 +66,18 @@ class TaggedCalls(CallSyntax):
         return Said(text[: heads[0].start()], heads[0]["name"], arguments)
 
     def grammar(self, function: Mapping[str, Any]) -> Sequence[GrammarPart]:
-        schema = function["parameters"]
+        kinds = tuple(self._arguments(kind) for kind in kinds_of(function["parameters"]))
+        inner: Sequence[GrammarPart] = (ChoiceOf(kinds),) if len(kinds) > 1 else kinds[0]
+        return [self.head.replace("{name}", str(function["name"])), *inner, self.tail]
+
+    def _arguments(self, schema: Mapping[str, Any]) -> tuple[GrammarPart, ...]:
         required = schema.get("required", ())
-        parts: list[GrammarPart] = [self.head.replace("{name}", str(function["name"]))]
+        parts: list[GrammarPart] = []
         for key, inner in schema.get("properties", {}).items():
             before, after = self.argument.replace("{key}", key).split("{value}")
             whole: tuple[GrammarPart, ...] = (before, _value(inner, schema), after)
             parts += whole if key in required else (ChoiceOf((whole, ())),)
-        return [*parts, self.tail]
+        return tuple(parts)
 
 
 def _value(schema: Mapping[str, Any], root: Mapping[str, Any]) -> GrammarPart:

@@ -105,6 +105,18 @@ def test_a_trained_team_does_not_run_at_an_endpoint(tmp_path: Path) -> None:
     assert configured_team("scripted", config).name == "scripted"  # rules need no engine
 
 
+def test_a_model_that_was_not_taught_is_constrained_by_itself_and_that_is_said(nano: Path) -> None:
+    def chosen(*overrides: str) -> tuple[bool, str]:
+        loaded = configured_team("model", load_config("demo", [f"engine.model={nano}", *overrides]))
+        return loaded.team.settings.sampling.constrained, " ".join(loaded.notes)
+
+    constrained, said = chosen("team.prompts=full")
+    assert constrained and "calls that its tools allow (engine.constrained=false leaves it free)" in said
+    assert chosen("team.prompts=full", "engine.constrained=false") == (False, "")
+    assert chosen() == (False, "")  # nano learnt its tools in the warm start
+    assert chosen("engine.constrained=true") == (True, "")
+
+
 def test_a_limit_on_money_needs_a_price() -> None:
     limited = BudgetConfig.model_validate({"run": {"money": 5.0}, "prices": {"a": (1.0, 0.5, 2.0)}})
     assert limited.budget("a", None) == Budget(run=SpendingLimits(money=5.0), price=Price(1.0, 0.5, 2.0))
