@@ -68,11 +68,11 @@ class Journal:
     def write_snapshot(self, slot: int, time: int, document: dict[str, Any]) -> None:
         """Write where the session stands after the newest entry, in place of what is in `slot`."""
         with self._one_at_a_time:
-            beside = {"after": self._next - 1, "entry": digest_of(self._last)}
+            beside = {"after": self._next - 1, "entry": entry_digest(self._last)}
             self._store.add_journal(JournalRecord(self._run, slot, "snapshot", time, {**document, **beside}))
 
 
-def digest_of(document: Mapping[str, Any]) -> str:
+def entry_digest(document: Mapping[str, Any]) -> str:
     """SHA-256 of what an entry says."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 

@@ -23,10 +23,9 @@ from backend.paper.feeds import MakeFeed, account_again, new_start, rules_to_jso
 from backend.paper.journal import Journal, entries_in_portions, entries_of, history_from_json, history_to_json
 from backend.paper.monitor import Monitor, most_silence
 from backend.paper.parity import Parity, check_parity
-from backend.paper.replay import JournalReplay
 from backend.paper.sandbox import SANDBOX_ENTRY, SandboxMirror, sandbox_differences, sandbox_of
 from backend.paper.session import PaperSession
-from backend.paper.snapshots import Snapshot, newest_snapshot, shortening, shortening_of
+from backend.paper.snapshots import JournalReplay, Snapshot, newest_snapshot, shortening, shortening_of
 from backend.paper.switch import Switch, read_order, release
 from backend.paper.thinking import Thinker
 from backend.runs.backtest import market_settings, subject_of
@@ -357,8 +356,8 @@ def session_settings(request: PaperRequest) -> Config:
     stated = RunRequest(config=request.config or _LIVE_PRESET, overrides=request.overrides).settings()
     if stated.paper.feed == RECORDED:
         if stated.paper.url or stated.paper.broker == SANDBOX:
-            named = "paper.broker = 'sandbox'" if stated.paper.broker == SANDBOX else "paper.url"
-            raise UserError(f"{named} is of an exchange's data: name one with --exchange, or leave it out")
+            setting = "paper.broker = 'sandbox'" if stated.paper.broker == SANDBOX else "paper.url"
+            raise UserError(f"{setting} is of an exchange's data: name one with --exchange, or leave it out")
         return market_settings(request)
     document = request.on_market(stated).to_dict()
     # What a preset says of recorded data is not meant.

@@ -2,7 +2,8 @@
 
 They are entries of the journal beside its order, in two places (`SLOTS`) that take turns: whatever happens while one
 is written, the other is whole. A snapshot saves time and decides nothing: one that is missing, damaged, or not of this
-journal is left out, and the journal is taken from its beginning.
+journal is left out, and the journal is taken from its beginning. What a session forgot of its past is in the journal
+too: `JournalReplay` makes the result of the whole session of it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backend.paper.journal import SLOTS, Journal, digest_of, history_from_json, history_to_json
+from backend.builders.market import Account
+from backend.paper.journal import (
+    SLOTS,
+    Journal,
+    bar_from_json,
+    entries_in_portions,
+    entry_digest,
+    history_from_json,
+    history_to_json,
+    requests_from_json,
+)
 from backend.store.store import Store
+from simulator.backtest.run import BacktestResult
 from simulator.errors import DataError
 from simulator.exchange.carry import DELISTED_AFTER_MS
 from simulator.exchange.tape import IMPACT_BARS
+from simulator.live.broker import SimulatedBroker
 from simulator.market.market import Market
 from simulator.market.timeframes import interval_of
 
@@ -78,12 +91,36 @@ def newest_snapshot(store: Store, run: str) -> Snapshot | None:
             document = entry.document
             after, state = int(document["after"]), document["state"]
             [last] = store.journal_between(run, after, after + 1)
-            same = document["digest"] == _digest(state) and document["entry"] == digest_of(last.document)
+            same = document["digest"] == _digest(state) and document["entry"] == entry_digest(last.document)
             if same and last.kind == "bar":
                 found.append(Snapshot(after, state, history_from_json(state["history"])))
         except (DataError, KeyError, TypeError, ValueError):
             continue
     return max(found, key=lambda one: one.after, default=None)
+
+
+class JournalReplay:
+    """The account of the session `run`, as far as its journal was read; `result` reads on."""
+
+    def __init__(self, store: Store, run: str, start: Mapping[str, Any], account: Account) -> None:
+        self._store, self._run, self._decide_every = store, run, int(start["decide_every"])
+        self._broker = SimulatedBroker(
+            history_from_json(start["history"]), account.cash, account.costs, account.max_leverage, account.venue
+        )
+        self._next = 1
+
+    def result(self) -> BacktestResult:
+        """The result of all that is in the journal by now."""
+        for entry in entries_in_portions(self._store, self._run, self._next):
+            data = entry.document
+            if entry.kind == "bar":
+                self._broker.extend(bar_from_json(data["bar"]))
+            if data.get("requests") and not data.get("dropped"):
+                self._broker.submit(*requests_from_json(data["requests"]))
+            if entry.kind == "end":
+                self._broker.finish()
+            self._next = entry.ordinal + 1
+        return self._broker.result(self._decide_every)
 
 
 def _digest(state: Mapping[str, Any]) -> str:

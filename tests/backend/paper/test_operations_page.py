@@ -6,7 +6,7 @@ import configparser
 import re
 from pathlib import Path
 
-import yaml  # type: ignore[import-untyped]
+import yaml  # type: ignore[import-untyped]  # it ships no types
 from typer.main import get_command
 
 from backend.cli.paper.commands import paper_app
@@ -22,14 +22,14 @@ def blocks(language: str) -> str:
 
 def has_command(words: list[str]) -> bool:
     """Whether `cryptosentinel WORDS...` is a command with these options."""
-    command = get_command(paper_app).commands[words[1]]  # type: ignore[attr-defined]
+    command = get_command(paper_app).commands[words[1]]  # type: ignore[attr-defined]  # a group, which typer does not state
     options = {name for parameter in command.params for name in parameter.opts}
     return words[0] == "paper" and {word for word in words[2:] if word.startswith("--")} <= options
 
 
 def test_the_unit_goes_on_with_a_session_and_leaves_a_refusal_alone() -> None:
     unit = configparser.ConfigParser(interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.optionxform = str  # type: ignore[assignment,method-assign]  # as configparser documents it
     unit.read_string(blocks("ini"))
     service = unit["Service"]
     assert has_command(service["ExecStart"].split()[1:])
