@@ -56,7 +56,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "seed", "train_thoughts", "experimental",
     ),
     "evaluation": ("windows", "decisions_per_window", "bootstrap_samples", "seed", "baselines"),
-    "paper": ("broker", "speed", "history_bars", "snapshot_bars", "grace_seconds", "on_kill"),
+    "paper": ("speed", "history_bars", "snapshot_bars", "grace_seconds", "on_kill"),
     "sft": (
         "states", "rollouts", "random_share", "min_score", "min_margin", "validation_share", "steps", "batch_tokens",
         "learning_rate", "score_on", "score_states", "score_samples", "seed",
@@ -91,6 +91,7 @@ USER_ONLY: Mapping[str, Effect] = {
     "budget": "spends",
     "paper.feed": "contacts",
     "paper.url": "contacts",
+    "paper.broker": "contacts",
     "paper.sandbox_url": "contacts",
     "paper.decision_timeout": "spends",
     "paper.metrics_port": "runs",

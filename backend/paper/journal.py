@@ -84,15 +84,15 @@ def entries_of(store: Store, run: str) -> list[JournalRecord]:
 
 def entries_in_portions(store: Store, run: str, first: int = 0) -> Iterator[JournalRecord]:
     """The journal from its entry `first` on, of which only a part is in memory. Raises `StoreError` as `entries_of`."""
+    begun = first
+    # The last portion, which is empty, shows that nothing stands behind a gap. A session that runs may write meanwhile.
     while portion := store.journal_between(run, first, first + _PORTION):
         whole = [one.ordinal for one in portion] == [*range(first, first + len(portion))]
         if not whole or (first == 0 and portion[0].kind != "start"):
             raise _broken(run)
         yield from portion
         first += len(portion)
-        if len(portion) < _PORTION:
-            break
-    if first == 0 or store.journal_between(run, first, first + _PORTION):
+    if first == begun == 0:
         raise _broken(run)
 
 

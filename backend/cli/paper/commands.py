@@ -25,6 +25,7 @@ from simulator.errors import UserError
 from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # the database takes its time
+    from backend.paper.parity import Parity
     from backend.paper.sessions import PaperOutcome
 
 paper_app = typer.Typer(
@@ -181,9 +182,29 @@ def report_session(
     record, outcome = paper_status(session, store, runs)
     console.print(f"session {session}: {record.status}{f' ({record.message})' if record.message else ''}")
     _print(outcome)
-    if not parity:
-        return
-    found = paper_parity(session, store)
+    if parity:
+        _print_parity(paper_parity(session, store))
+
+
+@paper_app.command("demo")
+def run_demo(store: StoreOption = STORE, runs: RunsOption = RUNS) -> None:
+    """Trade a week in two minutes: the sample on a mock exchange with a bad network, killed and resumed on the way,
+    with its report and parity. It needs no network."""
+    from backend.paper.demo import paper_demo
+
+    with bars() as shown:
+        shown.message(
+            "the sample's last week on a mock exchange that drops, delays and doubles messages, on perpetuals"
+        )
+        made = paper_demo(store, runs, shown)
+    did = ", ".join(f"{count} {name}" for name, count in made.faults.items())
+    console.print(f"in {made.seconds:.0f} s the session was killed once and the exchange did: {did}")
+    _print(made.outcome)
+    _print_parity(made.parity)
+
+
+def _print_parity(found: Parity) -> None:
+    """Print a comparison with the backtest; a difference ends the command with exit code 1."""
     console.print(
         f"parity: {found.bars} bars, {found.decisions} decisions and {found.fills} fills compared with the backtest of "
         f"the recorded inputs: {len(found.differences)} differences"

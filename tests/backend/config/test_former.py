@@ -21,6 +21,7 @@ FORMER = [
     "team.prompts=short",
     "team.max_tokens=64",
     "engine.key_variable=OPENAI_API_KEY",
+    "engine.constrained=false",
 ]
 
 

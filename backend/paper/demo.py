@@ -1,0 +1,195 @@
+"""A week of paper trading in two minutes: a mock exchange with a bad network, and a session that is killed once.
+
+The exchange plays the last week of the sample in this process, much faster than real time. The session runs in a
+process of its own, as a user's would, reads the exchange through ccxt, and is ended by SIGKILL in the middle. What is
+said of it meanwhile is read from its journal.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from backend.builders.market import load_market
+from backend.config.load import load_config
+from backend.paper.background import process_of
+from backend.paper.parity import Parity
+from backend.paper.sessions import PaperOutcome, PaperRequest, paper_parity, paper_status, resume_paper, run_paper
+from backend.runs.requests import RUNS, SILENT, STORE, MarketRequest, Observer, sample_data
+from backend.store.run_record import new_run_id
+from simulator.errors import Interrupted, RunFailed, UserError
+from simulator.live.clock import SimulatedClock
+from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
+from simulator.live.exchange_feed.settings import FeedSettings
+from simulator.live.mock_exchange.answers import base_and_quote
+from simulator.live.mock_exchange.faults import Faults
+from simulator.live.mock_exchange.host import serving_exchange
+from simulator.market.growing import part_of
+from simulator.market.market import Market
+from simulator.market.timeframes import DAY_MS, SECOND_MS, format_time
+
+WEEK_MS = 7 * DAY_MS
+SPEED = 6000.0  # times real time: a week in 100 seconds
+HISTORY_BARS = 400
+_LOOK_SECONDS = 1.0
+_BEGINS_IN = 120.0  # seconds of real time until the session's process must have begun
+_ENDS_IN = 120.0  # and beyond the week, until it must have ended
+# A bad network, as often as a week of 100 seconds lets one see it.
+FAULTS = Faults(
+    dropped=0.01, duplicated=0.01, delayed=0.01, reordered=0.01, delay=600.0, disconnects=0.25, bursts=1.0,
+    burst=1800.0, failed=0.01, seed=1,
+)  # fmt: skip
+# A second of real time is a hundred minutes here: nobody's thinking is measured by that.
+_OVERRIDES = (f"paper.history_bars={HISTORY_BARS}", "paper.grace_seconds=600", "costs.thinking_time=20")
+
+
+@dataclass(frozen=True)
+class PaperDemo:
+    """What the demonstration came to. `bars` are those of the week; `faults` counts by name what the exchange did."""
+
+    outcome: PaperOutcome
+    parity: Parity
+    bars: int
+    kills: int
+    faults: Mapping[str, int]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What the session's process is told. The clock shows `moment` (ms) when this machine's shows `read_at` (s)."""
+
+    request: PaperRequest
+    store: str
+    runs: Path
+    moment: int
+    read_at: float
+    speed: float
+    resumes: bool
+
+
+def paper_demo(
+    store: str | Path = STORE, runs: Path = RUNS, observer: Observer = SILENT, *, speed: float = SPEED, kills: int = 1
+) -> PaperDemo:
+    """Trade the last week of the sample on a mock exchange, killed `kills` times on the way.
+
+    Raises:
+        UserError: a store in memory, which no second process can read. RunFailed: the session ended before the week.
+    """
+    if str(store).startswith("mem:"):
+        raise UserError(f"--store {store} is of one process, and the demonstration has two: name a folder")
+    if not 0.0 < speed < math.inf:
+        raise UserError(f"the speed is {speed}: give how much faster than real time the week passes, above 0")
+    begun = time.monotonic()
+    week, first = _week()
+    run, total = new_run_id("paper"), len(week) - first - 1
+    clock = SimulatedClock(int(week.open_time[first]) + SECOND_MS, speed)
+    with serving_exchange(week, clock, speed=speed, faults=FAULTS) as exchange:
+        request = PaperRequest(
+            exchange="binance", url=exchange.url, symbols=tuple(_perpetual(symbol) for symbol in week.symbols),
+            timeframe=week.timeframe, decide_every=1, session=run, overrides=_OVERRIDES,
+            end=format_time(int(week.open_time[-1]) + week.interval).replace(" ", "T"),
+        )  # fmt: skip
+        left = kills
+        while True:
+            job = _Job(request, str(store), runs, clock.now(), time.monotonic(), speed, left < kills)
+            struck = _watch(job, total, observer, total * (kills - left + 1) // (kills + 1) if left else None)
+            if not struck:
+                break
+            left -= 1
+            observer.message(f"the session's process was ended by SIGKILL; going on from its journal ({run})")
+        faults = dict(exchange.draws.injected)
+    _, outcome = paper_status(run, store, runs)
+    return PaperDemo(outcome, paper_parity(run, store), total, kills, faults, time.monotonic() - begun)
+
+
+def _week() -> tuple[Market, int]:
+    """The sample's last week with the history before it, and the number of its first bar, which is under way."""
+    config = MarketRequest(config="demo", data=sample_data()).on_market(load_config("demo"))
+    market = load_market(config.market, config.costs)
+    bars = WEEK_MS // market.interval
+    first = len(market) - bars - HISTORY_BARS - 1
+    return part_of(market, first, len(market), market.kinds), HISTORY_BARS
+
+
+def _perpetual(symbol: str) -> str:
+    base, quote = base_and_quote(symbol)
+    return f"{base}/{quote}:{quote}"
+
+
+def _watch(job: _Job, total: int, observer: Observer, kill_at: int | None) -> bool:
+    """Run the session in a process and tell of it; whether it was killed, after bar `kill_at`."""
+    context = multiprocessing.get_context("spawn")
+    words, said = context.Pipe(duplex=False)
+    child = context.Process(target=_play, args=(job, said), daemon=True)
+    child.start()
+    said.close()
+    folder = job.runs / job.request.session
+    latest = time.monotonic() + _BEGINS_IN + WEEK_MS / SECOND_MS / job.speed + _ENDS_IN
+    try:
+        while child.is_alive():
+            if time.monotonic() > latest:
+                raise RunFailed(
+                    f"the session did not end with the week; look at {folder}, and for what else is running"
+                )
+            # Before it has the store, this process would take it.
+            if process_of(folder) == child.pid and _told(job, total, observer, kill_at):
+                child.kill()
+                child.join()
+                return True
+            child.join(_LOOK_SECONDS)
+    finally:
+        _end(child)
+    reason = _last_words(words)
+    if reason or child.exitcode:
+        raise RunFailed(reason or f"the session's process ended with code {child.exitcode}")
+    return False
+
+
+def _told(job: _Job, total: int, observer: Observer, kill_at: int | None) -> bool:
+    """Tell how far the session is; whether that is bar `kill_at`."""
+    _, outcome = paper_status(job.request.session, job.store, job.runs)
+    observer.progress("bars of the week", outcome.bars, total)
+    return kill_at is not None and outcome.bars >= kill_at
+
+
+def _last_words(words: Connection) -> str:
+    """What a process that ended wrote; nothing where it wrote nothing."""
+    try:
+        return str(words.recv())
+    except EOFError:
+        return ""
+
+
+def _end(child: BaseProcess) -> None:
+    if child.is_alive():
+        child.terminate()
+        child.join(10.0)
+        child.kill()
+        child.join()
+
+
+def _play(job: _Job, words: Connection) -> None:
+    """The session, in its own process; what ended it early goes to `words`."""
+    clock = SimulatedClock(job.moment + int((time.monotonic() - job.read_at) * SECOND_MS * job.speed), job.speed)
+
+    def feed(settings: FeedSettings) -> ExchangeFeed:
+        return ExchangeFeed(settings, clock, job.speed)
+
+    with suppress(Interrupted):
+        try:
+            if job.resumes:
+                resume_paper(job.request.session, job.store, job.runs, make_feed=feed)
+            else:
+                run_paper(job.request, job.store, job.runs, make_feed=feed)
+        except (UserError, RunFailed) as error:
+            if isinstance(error, Interrupted):
+                raise
+            words.send(str(error))
