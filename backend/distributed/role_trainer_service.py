@@ -17,7 +17,7 @@ from backend.policies.hardware import hardware_of
 from backend.policies.tensor_files import write_tensors
 from backend.store.records import PublishedRecord
 from backend.store.store import Store
-from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
+from backend.training.checkpoints import TrainingState, load_newest, save_checkpoint
 from backend.training.curriculum.curriculum import curriculum_of
 from backend.training.learning.learner import Learner
 from backend.training.learning.role_trainer import GradientPool
@@ -69,9 +69,7 @@ class RoleTrainerService:
 
     def run(self) -> None:
         """Learn step after step, until the run is over (`RunOver`). Raises `RunFailed` where the role cannot go on."""
-        existing = checkpoints(self._checkpoints())
-        if existing:
-            self.state = load_checkpoint(existing[-1], self.policies, {self.role: self.learner})
+        self.state = load_newest(self._checkpoints(), self.policies, {self.role: self.learner}) or self.state
         if not self.store.published(self.run_id, self.state.step, self.role):
             self._publish(self._saved_metrics())
         while True:

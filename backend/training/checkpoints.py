@@ -67,10 +67,17 @@ def save_checkpoint(
         (partial / _STATE).write_text(json.dumps(asdict(state)))
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
-    for old in checkpoints(folder)[:-KEPT]:
-        (old / _STATE).unlink()  # first: what is left of it when this is cut short must not be taken for a whole one
-        shutil.rmtree(old)
+    _drop_old(folder)
     return target
+
+
+def _drop_old(folder: Path) -> None:
+    """Remove all but the newest whole checkpoints, and what is left of others whose removal was cut short."""
+    kept = checkpoints(folder)[-KEPT:]
+    for old in sorted(folder.glob("step-*")) if kept else ():
+        if old not in kept:
+            (old / _STATE).unlink(missing_ok=True)  # first: what is left of it must not be taken for a whole one
+            shutil.rmtree(old)
 
 
 @contextmanager
@@ -94,6 +101,14 @@ def _room_for(partial: Path) -> Iterator[None]:
 def checkpoints(folder: Path) -> list[Path]:
     """The whole checkpoints in `folder`, oldest first."""
     return sorted(path for path in folder.glob("step-*") if path.suffix != ".tmp" and (path / _STATE).is_file())
+
+
+def load_newest(folder: Path, policies: RolePolicies, learners: Mapping[str, Learner]) -> TrainingState | None:
+    """Put policies and learners where the newest whole checkpoint in `folder` has them, and finish a removal that was
+    cut short; None where there is no checkpoint. Raises `UserError` as `load_checkpoint` does."""
+    _drop_old(folder)
+    existing = checkpoints(folder)
+    return load_checkpoint(existing[-1], policies, learners) if existing else None
 
 
 def load_checkpoint(path: Path, policies: RolePolicies, learners: Mapping[str, Learner]) -> TrainingState:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backend.policies.adapters import load_versions
 from backend.policies.role_policies import RolePolicies
-from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
+from backend.training.checkpoints import TrainingState, load_newest, save_checkpoint
 from backend.training.components import LearningStep, RolloutBatch, TrainingParts
 from backend.training.curriculum.curriculum import StepPlan
 from backend.training.curriculum.queries import Query
@@ -116,8 +116,7 @@ class CheckpointFolder:
 
     def load(self) -> TrainingState | None:
         """Go to the newest checkpoint; None if there is none. Raises `UserError` for one of another model."""
-        existing = checkpoints(self._folder)
-        return load_checkpoint(existing[-1], self._policies, self._learners) if existing else None
+        return load_newest(self._folder, self._policies, self._learners)
 
     def save(self, state: TrainingState) -> None:
         """Write a checkpoint. Raises `RunFailed` where the disk is full."""

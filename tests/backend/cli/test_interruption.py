@@ -241,13 +241,15 @@ def fill(stage: Stage, name: str, at: int, of: str = "") -> None:
     assert left_over(folder) == [], at
 
 
-def end_twice(stage: Stage, name: str, at: int) -> None:
-    """Two interrupts, the second at whatever the command does on its way out."""
+def end_twice(stage: Stage, name: str, at: int, *, apart: bool) -> None:
+    """Two interrupts, the second at whatever the command does on its way out. Only where they are `apart` is the second
+    sure to be noticed: the main thread may be waiting when a thread beside it makes the change."""
     _, outcome = stage.calm(name)
     folder, scene = stage.fresh(name, "twice")
     ended = stage.command(folder, scene, fault="twice", at=at)
     assert ended.code == 128 + signal.SIGINT and "Traceback" not in ended.said, (at, ended)
-    assert "ended at once; what was stored until now is kept" in ended.said, (at, ended.said)
+    noticed = "ended at once; what was stored until now is kept" in ended.said
+    assert noticed or (not apart and re.search("stopped|interrupted|go on", ended.said)), (at, ended.said)
     again = stage.repeated(folder, scene)
     assert again.code == 0 or "exists already" in again.said, (at, again.said)
     assert scene.outcome(folder) == outcome, at
@@ -277,7 +279,7 @@ def test_a_disk_that_is_full_for_a_report_loses_no_run(of: str, stage: Stage) ->
 
 @pytest.mark.parametrize("name", ["sample", "download"])
 def test_a_second_interrupt_ends_it_at_once_and_loses_nothing(name: str, stage: Stage) -> None:
-    end_twice(stage, name, at=stage.calm(name)[0] // 2)
+    end_twice(stage, name, at=stage.calm(name)[0] // 2, apart=True)
 
 
 @pytest.mark.slow
@@ -286,7 +288,7 @@ def test_a_second_interrupt_at_any_moment_loses_nothing(name: str, stage: Stage)
     rng = random.Random(name)
     changes, _ = stage.calm(name)
     for at in sorted(rng.sample(range(1, changes + 1), min(5, changes))):
-        end_twice(stage, name, at=at)
+        end_twice(stage, name, at=at, apart=False)
 
 
 @pytest.mark.slow

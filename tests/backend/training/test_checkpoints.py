@@ -18,7 +18,7 @@ from backend.config.training import TrainingConfig
 from backend.policies import tensor_files
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
-from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, save_checkpoint
+from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, load_newest, save_checkpoint
 from backend.training.learning.learner import Learner, LearnerState
 from simulator.errors import RunFailed, UserError
 from tests.small_world import tree
@@ -90,6 +90,16 @@ def test_a_missing_or_damaged_file_is_refused(name: str, policies: RolePolicies,
     (path / name).unlink()
     with pytest.raises(UserError, match="does not exist"):
         load_checkpoint(path, policies, learners_of(policies))
+
+
+def test_a_removal_that_was_cut_short_is_finished(policies: RolePolicies, tmp_path: Path) -> None:
+    learners = learners_of(policies)
+    saved = [save_checkpoint(tmp_path, TrainingState(step), policies, learners) for step in (2, 3)]
+    (tmp_path / "step-000001" / "policies").mkdir(parents=True)
+    state = load_newest(tmp_path, policies, learners)
+    assert state is not None and state.step == 3
+    assert sorted(tmp_path.iterdir()) == saved
+    assert load_newest(tmp_path / "none", policies, learners) is None
 
 
 def test_a_full_disk_fails_the_run_and_leaves_the_former_checkpoint(
