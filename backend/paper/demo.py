@@ -33,10 +33,9 @@ from simulator.live.mock_exchange.faults import Faults
 from simulator.live.mock_exchange.host import serving_exchange
 from simulator.market.growing import part_of
 from simulator.market.market import Market
-from simulator.market.timeframes import DAY_MS, SECOND_MS, format_time
+from simulator.market.timeframes import SECOND_MS, WEEK_MS, format_time
 
-WEEK_MS = 7 * DAY_MS
-SPEED = 6000.0  # times real time: a week in 100 seconds
+TIMES_REAL = 6000.0  # times real time: a week in 100 seconds
 HISTORY_BARS = 400
 _LOOK_SECONDS = 1.0
 _BEGINS_IN = 120.0  # seconds of real time until the session's process must have begun
@@ -76,7 +75,12 @@ class _Job:
 
 
 def paper_demo(
-    store: str | Path = STORE, runs: Path = RUNS, observer: Observer = SILENT, *, speed: float = SPEED, kills: int = 1
+    store: str | Path = STORE,
+    runs: Path = RUNS,
+    observer: Observer = SILENT,
+    *,
+    speed: float = TIMES_REAL,
+    kills: int = 1,
 ) -> PaperDemo:
     """Trade the last week of the sample on a mock exchange, killed `kills` times on the way.
 
