@@ -127,8 +127,8 @@ def show(found: Examination) -> None:
             console.print(table)
         if found.failures.get(role):
             ranked = sorted(found.failures[role].items(), key=lambda item: -item[1])
-            told = ", ".join(f"{reason[:60]} {count}" for reason, count in ranked[:5])
-            console.print(f"{role}: invalid because of {told}")
+            reasons = ", ".join(f"{reason[:60]} {count}" for reason, count in ranked[:5])
+            console.print(f"{role}: invalid because of {reasons}")
     console.print(_table(found, "team", TEAM_ROWS))
     console.print(found.verdict())
     for one in found.findings:

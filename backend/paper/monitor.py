@@ -57,8 +57,8 @@ class Monitor:
         """An entry of the journal was written."""
         with self._lock:
             self._latest = time.monotonic()
-            said = self._count(kind, document)
-        self._log(kind, time_ms, said)
+            fields = self._count(kind, document)
+        self._log(kind, time_ms, fields)
         self._alerts_of(kind, time_ms, document)
 
     def alert(self, what: AlertKind, time_ms: int, detail: str) -> None:
@@ -125,8 +125,8 @@ class Monitor:
             self._counts["cut_off_total", ""] += bool(document.get("cut_off"))
             late = max([document["begun"], *(one[1] for one in document["requests"])]) / 1000.0
             self._gauges["decision_late_seconds", ""] = late
-            said = {"bar": document["bar"], "decision": self._counts["decisions_total", ""], "late_seconds": late}
-            return {**said, "orders": len(document["requests"]), "cut_off": document.get("cut_off", "")}
+            fields = {"bar": document["bar"], "decision": self._counts["decisions_total", ""], "late_seconds": late}
+            return {**fields, "orders": len(document["requests"]), "cut_off": document.get("cut_off", "")}
         if kind == "notice":
             self._counts["notices_total", f'kind="{document["kind"]}"'] += 1
             return {"notice": document["kind"], "detail": document["detail"]}
@@ -150,9 +150,9 @@ class Monitor:
         if kind == "notice" and document["kind"] == "stale":
             self.alert("stale_data", time_ms, str(document["detail"]))
 
-    def _log(self, event: str, time_ms: int, said: Mapping[str, Any]) -> None:
+    def _log(self, event: str, time_ms: int, fields: Mapping[str, Any]) -> None:
         """Add a line; one that the disk does not take is left out, since the journal has it."""
-        line = {"event": event, "session": self._run, "time": time_ms, **said}
+        line = {"event": event, "session": self._run, "time": time_ms, **fields}
         written = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in line.items()}
         try:
             self._file.write(json.dumps(written) + "\n")

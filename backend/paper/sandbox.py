@@ -233,6 +233,6 @@ def sole_use(keys: SandboxKeys) -> Iterator[None]:
 
 def sandbox_differences(entries: Sequence[JournalRecord]) -> tuple[int, tuple[str, ...]]:
     """How many orders a session sent to the test network, and what that had otherwise at the last comparison."""
-    told = [entry.document for entry in entries if entry.kind == SANDBOX_ENTRY]
-    states = [one for one in told if one["what"] == "state"]
-    return sum(len(one.get("sends", ())) for one in told), tuple(states[-1]["differences"]) if states else ()
+    documents = [entry.document for entry in entries if entry.kind == SANDBOX_ENTRY]
+    states = [one for one in documents if one["what"] == "state"]
+    return sum(len(one.get("sends", ())) for one in documents), tuple(states[-1]["differences"]) if states else ()
