@@ -136,6 +136,9 @@ def is_a_key(name: str) -> bool:
 
 def problem_of(line: str) -> str | None:
     """What is wrong with a command line that a page shows, None if the program knows it."""
+    if " -- " in line:  # what follows is a command of its own, as of `jobs run`
+        outer, _, inner = line.partition(" -- ")
+        return problem_of(outer) or problem_of(f"cryptosentinel {inner}")
     words = re.sub(r"[…<>|\[\]]", " ", line).partition("cryptosentinel ")[2].split()
     path = "cryptosentinel"
     while words and f"{path} {words[0]}" in COMMANDS:

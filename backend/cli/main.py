@@ -46,6 +46,13 @@ COMMANDS = (
         "Show the page of runs and backtests in a browser. It reads the stores of the current folder.",
         _BEGIN,
     ),
+    Command(
+        "jobs",
+        "backend.cli.parts.jobs:jobs_app",
+        "Work that goes on without this terminal: hand a command to the queue, list jobs, see one, cancel it, resume "
+        "it.",
+        _BEGIN,
+    ),
     Command("data", "backend.cli.data:data_app", "Make, list, check and import market data.", _BEGIN),
     Command(
         "check",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from backend.errors import INTERRUPTED
+from backend.jobs.processes import start_detached
 from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.files import write_whole
 
@@ -49,11 +48,7 @@ def start_in_background(command: Sequence[str], folder: Path, patience: float = 
     folder.mkdir(parents=True)
     log = folder / LOG_FILE
     with log.open("wb") as out:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "backend.cli", *command],
-            stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            env=os.environ | {"NO_COLOR": "1", "COLUMNS": "200"},
-        )  # fmt: skip
+        child = start_detached("backend.cli", command, out)
     deadline = time.monotonic() + patience
     try:
         while child.poll() is None and process_of(folder) != child.pid:

@@ -257,6 +257,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
             if isinstance(subject, NamedStrategy):
                 played = play_strategy(subject, market, window, plan.account.terms)
                 result = played.result
+                observer.equity(subject.name, result.times.tolist(), result.equity.tolist())
                 advanced(bars)
                 lookahead = lookahead_verdict(
                     played,
@@ -268,7 +269,12 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
                     later.append(f"{subject.name}: {lookahead.sentence()}")
             else:
                 throughput = Throughput()
-                episode = _episode(subject, plan, throughput, advanced, store, run)
+
+                def decided(done: int, moment: int, equity: float, name: str = subject.name) -> None:
+                    observer.equity(name, [moment], [equity])
+                    advanced(done)
+
+                episode = _episode(subject, plan, throughput, decided, store, run)
                 result = episode.result
                 cost = inference_cost(episode.ledger, throughput, subject.replayed)
                 later += remarks(subject.name, episode, market)
@@ -292,11 +298,13 @@ def _episode(
     subject: LoadedTeam,
     plan: BacktestPlan,
     throughput: Throughput,
-    on_decision: Callable[[int], None],
+    on_decision: Callable[[int, int, float], None],
     store: Store,
     run: str,
 ) -> EpisodeResult:
-    """The team's episode with its decisions stored. If it ends early, its decisions so far are stored too."""
+    """The team's episode with its decisions stored. If it ends early, its decisions so far are stored too.
+
+    `on_decision` gets the bars that are done, the close (ms) at which the account stands, and its equity there."""
     game = BacktestRun(plan.market, plan.window, **plan.account.terms)
     team, recorder = subject, None
     if plan.cassette is not None:
@@ -304,9 +312,13 @@ def _episode(
 
         team, recorder = recording(subject, plan.cassette)
     decisions: list[tuple[int, TeamDecision]] = []
+
+    def advanced(done: int) -> None:
+        on_decision(done, int(plan.market.open_time[game.index]) + plan.market.interval, game.account().equity)
+
     task = play(
         team.team, game, limits_of(plan.config.guard), plan.seed,
-        on_decision=on_decision, budget=team.budget, decisions=decisions,
+        on_decision=advanced, budget=team.budget, decisions=decisions,
         thinking_time=thinking_time_of(plan.config),
     )  # fmt: skip
     try:

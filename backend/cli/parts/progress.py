@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from backend.cli.console import console
+from backend.jobs.progress import JobReport, job_report
 from backend.runs.requests import Observer, RunStart
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
@@ -101,6 +102,28 @@ class ProgressLines(ShownProgress):
         console.print(f"{minutes}:{seconds:02d}  {what} {done}/{total}  {note}".rstrip(), highlight=False)
 
 
+class JobLines(ProgressLines):
+    """The lines of a job's log, and beside them what others see of the job while it works."""
+
+    def __init__(self, on_start: Callable[[RunStart], None], report: JobReport) -> None:
+        super().__init__(on_start)
+        self._report = report
+
+    def started(self, start: RunStart) -> None:
+        """Show the run that begins, and name it to the job."""
+        self._report.started(start.run)
+        super().started(start)
+
+    def equity(self, name: str, times: Sequence[int], values: Sequence[float]) -> None:
+        """Report an account as it grows."""
+        self._report.equity(name, times, values)
+
+    def show(self, what: str, done: int, total: int, note: str) -> None:
+        """Report it, and print a line where it is time for one."""
+        self._report.moved(what, done, total, note)
+        super().show(what, done, total, note)
+
+
 def _nothing(start: RunStart) -> None:
     """Shows nothing of a run's start."""
 
@@ -108,6 +131,10 @@ def _nothing(start: RunStart) -> None:
 @contextmanager
 def bars(on_start: Callable[[RunStart], None] = _nothing) -> Iterator[ShownProgress]:
     """The progress of a run, for the time of a block; it observes the run."""
+    report = job_report()
+    if report is not None:
+        yield JobLines(on_start, report)
+        return
     if not console.is_terminal:
         yield ProgressLines(on_start)
         return

@@ -1,0 +1,1 @@
+"""Jobs: commands of the program that run in processes of their own, one after the other, whoever asked for them."""

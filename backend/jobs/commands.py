@@ -1,0 +1,82 @@
+"""Which commands a job may be, a backtest as a command, and how a job goes on where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backend.jobs.files import Job
+from backend.runs.requests import BacktestRequest
+from simulator.errors import UserError
+
+# Those that work for a while and end by themselves. A paper session has a background of its own, `paper start`.
+JOB_COMMANDS = ("backtest", "train", "sft", "evaluate", "demo", "check", "data", "models")
+_GOES_ON = ("sft", "demo")  # the same command goes on where it was stopped
+_KEPT = ("--store", "--runs", "--launch", "--workers", "--ray-address")  # of a training that is resumed
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Raise `UserError` for what is no command that can be a job."""
+    if not command:
+        raise UserError("no command is given: for example `cryptosentinel jobs run -- backtest --team ema_cross`")
+    if command[0] not in JOB_COMMANDS:
+        raise UserError(f"'{command[0][:50]}' cannot be a job: one of these can: {', '.join(JOB_COMMANDS)}")
+    for argument in command:
+        if "\0" in argument:
+            raise UserError("an argument holds a character of code 0: type it anew")
+
+
+def backtest_command(request: BacktestRequest, store: str, runs: str) -> tuple[str, ...]:
+    """The command line of a backtest whose configuration is a preset or a file. What is as the command has it anyway
+    is left out."""
+    assert isinstance(request.config, str)
+    given: list[tuple[str, object]] = [
+        ("--config", request.config),
+        ("--data", request.data),
+        ("--symbols", ",".join(request.symbols)),
+        ("--timeframe", request.timeframe),
+        ("--resample", request.resample),
+        ("--funding", request.funding),
+        ("--news", request.news),
+        *(("--team", team) for team in request.teams),
+        ("--start", request.start),
+        ("--end", request.end),
+        ("--decide-every", request.decide_every or None),
+        ("--finer", request.finer),
+        ("--rules", request.rules),
+        ("--record", request.record),
+        ("--seed", request.seed if request.seed != BacktestRequest.seed else None),
+        ("--store", store),
+        ("--runs", runs),
+        *(("--set", override) for override in request.overrides),
+    ]
+    if request.baselines is not None:
+        given.append(("--baselines", ",".join(request.baselines) or "none"))
+    # With "=", so that a value may begin with a dash.
+    command = [f"{option}={value}" for option, value in given if value is not None and value != ""]
+    command += ["--unmasked"] if request.unmasked else []
+    command += [] if request.check_lookahead else ["--no-check-lookahead"]
+    return ("backtest", *command)
+
+
+def resumed_command(job: Job) -> tuple[str, ...]:
+    """The command that goes on with a job that has stopped. Raises `UserError` where nothing can go on."""
+    command = job.request.command
+    if job.status == "done":
+        raise UserError(f"job {job.name} is done: there is nothing to go on with")
+    if command[0] == "train" and job.run:
+        return ("train", "--resume", job.run, *_kept(command))
+    if command[0] in (*_GOES_ON, "train") or any(one == "--record" or one.startswith("--record=") for one in command):
+        return command
+    raise UserError(
+        f"job {job.name} is a '{command[0]}', which keeps nothing to go on with: start it anew with `cryptosentinel "
+        f"jobs run -- {command[0]} ...`"
+    )
+
+
+def _kept(command: Sequence[str]) -> list[str]:
+    """The options of a training that its resume needs again, as they were typed."""
+    kept: list[str] = []
+    for place, one in enumerate(command):
+        if one.partition("=")[0] in _KEPT:
+            kept += [one] if "=" in one else list(command[place : place + 2])
+    return kept
