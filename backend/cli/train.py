@@ -101,6 +101,13 @@ def train(
     resume: Annotated[
         str, typer.Option("--resume", help="Id of a run to go on with; its own configuration is used.")
     ] = "",
+    from_paper: Annotated[
+        str,
+        typer.Option(
+            "--from-paper",
+            help="Id of a paper session that ended: its bars, costs and states are the data of this run.",
+        ),
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
     dry_run_step: Annotated[
         bool,
@@ -128,6 +135,8 @@ def train(
 ) -> None:
     """Train a team with M-GRPO. Ctrl-C is safe: go on with --resume."""
     request = TrainRequest(config=config, overrides=tuple(set_ or ()), resume=resume, **market.given())
+    if from_paper:
+        request = request_from_paper(from_paper, request, recorded)
     if dry_run:
         print_config(request.settings())
         return
@@ -164,6 +173,15 @@ def train(
     state, folder = outcome.state, outcome.folder
     console.print(f"done: {state.step} steps, best at step {state.best_step} (validation outcome {state.best_score})")
     console.print(f"the team is in {folder}; try: cryptosentinel evaluate {folder}")
+
+
+def request_from_paper(session: str, request: TrainRequest, recorded: RecordOptions) -> TrainRequest:
+    """`request` on the data of a session in the store. Raises `UserError` as `train_request_of` does."""
+    from backend.paper.review.training_data import train_request_of
+    from backend.store.run_record import store_at
+
+    with store_at(recorded.store) as store:
+        return train_request_of(session, request, store, recorded.runs)
 
 
 def ray_cluster(on_ray: bool, asked: str, store: str) -> str | None:

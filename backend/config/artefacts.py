@@ -98,6 +98,7 @@ USER_ONLY: Mapping[str, Effect] = {
     "store.keep": "removes",
     "training.base_model": "reads",
     "training.start_from": "reads",
+    "training.states": "reads",
     "training.data_parallel": "runs",
     "training.wandb_project": "contacts",
 }

@@ -48,6 +48,11 @@ class TrainingConfig(Section):
     start_from: str = Field(
         "", description="folder of a team of `sft` or `train` to continue from, its base included; empty: the base"
     )
+    states: str = Field(
+        "",
+        description="file of states that a paper session recorded, from which queries start in place of drawn ones; "
+        "`train --from-paper` writes and names it",
+    )
     stage1_steps: int = Field(20, ge=0, le=100_000, description="steps of stage 1: format and expert reward")
     stage1_max_steps: int = Field(60, ge=0, le=100_000, description="steps after which stage 1 gives its gate up")
     stage2_steps: int = Field(40, ge=0, le=100_000, description="steps of stage 2: the team's outcome")

@@ -14,6 +14,7 @@ from typing import Any
 
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account, limits_of, thinking_time_of
+from backend.config.base import suggestion
 from backend.config.load import config_from_dict
 from backend.config.ownership import signed
 from backend.config.schema import RECORDED, SANDBOX, Config
@@ -200,7 +201,7 @@ def newest_entries(store: Store, run: str) -> tuple[Snapshot | None, list[Journa
 def paper_status(run: str, store: Store | str | Path = STORE, runs: Path = RUNS) -> tuple[RunRecord, PaperOutcome]:
     """How a session stands, by its journal: also one that runs in another process."""
     with store_at(store) as opened:
-        record = _record(opened, run)
+        record = session_record(opened, run)
         cash = float(_start_of(opened, run)["cash"])
         snapshot, entries = newest_entries(opened, run)
         before: Mapping[str, Any] = snapshot.state if snapshot else {}
@@ -391,7 +392,13 @@ def _write_sandbox(journal: Journal, feed: Feed, document: dict[str, Any]) -> No
     journal.write(SANDBOX_ENTRY, feed.clock.now(), document)
 
 
-def _record(store: Store, run: str) -> RunRecord:
+def session_record(store: Store, run: str) -> RunRecord:
+    """The record of the session `run`. Raises `UserError` for a run that is no session, and for an unknown one."""
+    known = store.runs()
+    if run not in {record.run for record in known}:
+        sessions = [record.run for record in known if record.kind == PAPER]
+        near = suggestion(run, sessions)
+        raise UserError(f"there is no session '{run}'{near}; the newest are: {', '.join(sessions[:5]) or 'none yet'}")
     record = store.run(run)
     if record.kind != PAPER:
         raise UserError(f"run {run} is a {record.kind}, no paper session")
@@ -400,7 +407,7 @@ def _record(store: Store, run: str) -> RunRecord:
 
 def _stored(store: Store, run: str) -> tuple[RunRecord, Config, LoadedTeam, dict[str, Any]]:
     """A stored session, with what it needs: its configuration, its team, and the first entry of its journal."""
-    record = _record(store, run)
+    record = session_record(store, run)
     config, withheld = stored_config(record, to_continue=True)
     if withheld:
         raise UserError(

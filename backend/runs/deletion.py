@@ -28,7 +28,7 @@ _START = f"{_ADAPTERS}/start"
 # is the user's, and stays.
 RUN_FILES = (
     _MANIFEST, "report.html", "report.json", "metrics.jsonl", "tensorboard", "wandb", "checkpoints", _ADAPTERS,
-    "served", "services", "nano", "demo.json",
+    "served", "services", "nano", "demo.json", "recorded",
 )  # fmt: skip
 _UNFINISHED = ".tmp"  # what an interrupt may leave beside them
 _AGE = re.compile(r"(\d+)([hdw])")
@@ -208,6 +208,8 @@ def _uses(other: RunRecord, run: str, folder: Path, runs: Path) -> tuple[list[st
         own = folder_of(other.run, runs)
         copied = own is not None and (own / _START).is_dir()
         (mentions if copied else needs).append("the beginning (training.start_from)")
+    if _inside(training.get("states"), run, folder):
+        needs.append("the recorded states and bars (training.states)")
     team = other.config.get("team")
     teams = other.config.get("teams")
     named = [team] if isinstance(team, str) else list(teams) if isinstance(teams, list) else []

@@ -5,8 +5,8 @@ A field of a request that is left out changes nothing: then the configuration de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,9 +168,11 @@ class BacktestRequest(WindowRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest(MarketRequest):
-    """A training with M-GRPO. `resume` is the id of a run to go on with; that run's configuration is used."""
+    """A training with M-GRPO. `resume` is the id of a run to go on with; that run's configuration is used. `origin` is
+    what the run's record says of where its data came from."""
 
     resume: str = ""
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,13 @@ def train_team(
                 "with the same files, or start a new run"
             )
         account, hardware, notes = account_of(config, market), describe_hardware(config.training), []
+        origin = dict(opened.run(run).config.get("origin", {}) if request.resume else request.origin)
         not_scored = unknown_to_training(account)
+        if origin:
+            notes.append(
+                f"the data is what session {origin['session']} recorded: {origin['states']} states from "
+                f"{origin['first']} to {origin['last']}"
+            )
         if not_scored:
             notes.append(f"training does not score {', '.join(not_scored)}; `evaluate` and `backtest` do")
         if market.truth is None:  # of a generated market all parts are alike
@@ -110,7 +116,7 @@ def train_team(
         folder.mkdir(parents=True, exist_ok=True)  # before the record, or a kill between leaves a run without a folder
         with recorded_run(
             opened, run, "train", config.training.seed, market.content_hash, config, process.resume_options,
-            hardware=hardware,
+            hardware=hardware, **({"origin": origin} if origin else {}),
         ):  # fmt: skip
             state = process.train(config, market, opened, run, folder, observer)
         summary = summarise(opened, run)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from backend.config.schema import Config
 from backend.config.training import TrainingConfig
 from backend.training.curriculum.hard_windows import Hard, cells_of
+from backend.training.curriculum.recorded_states import read_states
 from cryptosentinel.scripted_team import coin_size
 from cryptosentinel.team import derive_seed
 from cryptosentinel.tools.context import book_volatility, horizon_volatility
@@ -142,6 +144,8 @@ class QueryPool:
         E[outcome | what it sees] = E[ E[outcome | D] | what it sees ]
 
     is the same, and what is left out is noise to it: which regime it happened to be (Rao-Blackwell).
+
+    With `states`, exposures by bar and symbol, only these bars are drawn from, and what is held there is theirs.
     """
 
     def __init__(
@@ -153,9 +157,10 @@ class QueryPool:
         detrend: bool = False,
         beliefs: npt.NDArray[np.float64] | None = None,
         gross_limit: float | None = None,
+        states: Mapping[int, Mapping[str, float]] | None = None,
     ) -> None:
         """Raises `DataError` if no bar has enough history before it and a whole horizon after it."""
-        self.horizon = horizon
+        self.horizon, self._states = horizon, states
         self._market, self._gross_limit = market, gross_limit
         self._markets = [market.select((symbol,)) for symbol in market.symbols]
         first, last = max(start, WARM_UP_BARS), min(stop, len(market) - horizon)
@@ -165,6 +170,7 @@ class QueryPool:
                 f"{horizon} bars of horizon are needed; use more bars or a shorter horizon"
             )
         self._bars = np.arange(first, last)
+        self._among = np.array([states is None or bar in states for bar in range(first, last)])  # (bars,)
         self._clarity = np.stack([_clarity(one, self._bars, horizon) for one in self._markets])  # (S, bars)
         self._beliefs = beliefs
         self._drifts = [_drift(one, self._bars, horizon) if detrend else 0.0 for one in self._markets]
@@ -187,12 +193,12 @@ class QueryPool:
             if hard is not None:
                 raise ValueError("hard windows are those of one coin")
             return self._draw_portfolios(rng, seed, step, count, easy, self._gross_limit)
-        usable = ~np.isnan(self._clarity)
-        if easy:
-            usable &= self._clarity >= np.nanmedian(self._clarity)
+        usable = ~np.isnan(self._clarity) & self._among
+        if easy and usable.any():
+            usable &= self._clarity >= np.median(self._clarity[usable])
         states = np.argwhere(usable)
         if len(states) == 0:
-            raise DataError("no state to train on: every bar of the window lacks its history or its horizon")
+            raise self._nothing()
         if hard is None:
             chosen = states[rng.integers(len(states), size=count)]
         else:
@@ -202,6 +208,7 @@ class QueryPool:
         for number, ((column, row), exposure) in enumerate(zip(chosen, exposures, strict=True)):
             market, bar = self._markets[column], int(self._bars[row])
             symbol = market.symbols[0]
+            held = float(exposure) if self._states is None else self._states[bar][symbol]
             volatility = horizon_volatility(market.view(bar), symbol, self.horizon)
             assert volatility is not None  # _clarity is NaN where it is not known
             queries.append(
@@ -210,7 +217,7 @@ class QueryPool:
                     market=market,
                     symbol=symbol,
                     bar=bar,
-                    exposure=float(exposure),
+                    exposure=held,
                     volatility=volatility,
                     seed=derive_seed(seed, "futures", step, number),
                     drift=self._drifts[column],
@@ -227,17 +234,19 @@ class QueryPool:
         known = ~np.isnan(self._clarity)
         numbers = known.sum(axis=0)
         clarity = np.where(known, self._clarity, 0.0).sum(axis=0) / np.maximum(numbers, 1)
-        usable = numbers > 0
+        usable = (numbers > 0) & self._among
         if usable.any() and easy:
             usable &= clarity >= np.median(clarity[usable])
         rows = np.flatnonzero(usable)
         if len(rows) == 0:
-            raise DataError("no state to train on: every bar of the window lacks its history or its horizon")
+            raise self._nothing()
         queries: list[Query] = []
         for number, row in enumerate(rows[rng.integers(len(rows), size=count)]):
             bar, symbols = int(self._bars[row]), self._market.symbols
             view = self._market.view(bar)
             held = _book(rng, known[:, row], gross_limit)
+            if self._states is not None:
+                held = tuple(self._states[bar][symbol] for symbol in symbols)
             column = int(rng.choice(np.flatnonzero(known[:, row])))
             volatility = book_volatility(view, [symbols[one] for one in np.flatnonzero(known[:, row])], self.horizon)
             assert volatility is not None  # a usable coin has its returns
@@ -262,6 +271,14 @@ class QueryPool:
                 )
             )
         return queries
+
+    def _nothing(self) -> DataError:
+        if self._states is None:
+            return DataError("no state to train on: every bar of the window lacks its history or its horizon")
+        return DataError(
+            "no state to train on: none of those that the session recorded lies in this part of the history, with its "
+            "horizon; let the session run on"
+        )
 
 
 def _book(rng: np.random.Generator, known: npt.NDArray[np.bool_], gross_limit: float) -> tuple[float, ...]:
@@ -292,9 +309,10 @@ def pools_of(
     gross: float | None = None,
 ) -> list[QueryPool]:
     """The pools of some parts of a market, with scenarios as the training wants them. Recorded markets have but one.
-    `gross` is the `gross_limit` of queries on a portfolio."""
+    `gross` is the `gross_limit` of queries on a portfolio. Raises `DataError` for `training.states` of other bars."""
     beliefs = regime_beliefs(market) if training.scenario_source == "beliefs" and market.truth is not None else None
-    return [QueryPool(market, *part, horizon, training.experimental.detrend, beliefs, gross) for part in parts]
+    states = read_states(Path(training.states)).bars_in(market) if training.states else None
+    return [QueryPool(market, *part, horizon, training.experimental.detrend, beliefs, gross, states) for part in parts]
 
 
 def account_holding(view: MarketView, exposures: Mapping[str, float], cash: float = CASH) -> AccountView:

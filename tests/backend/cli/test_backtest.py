@@ -112,6 +112,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         *CONFIG,
         *KEPT,
         "--resume",
+        "--from-paper",
         "--dry-run",
         "--dry-run-step",
         "--launch",

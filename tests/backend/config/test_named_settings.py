@@ -15,6 +15,7 @@ EXPECTED = {  # a setting that no preset and no benchmark names: why there is on
     "adam_betas": "AdamW's own, as in torch",
     "alpha": "the paper's weights of the main agent's reward",
     "clip_low": "the lower bound of PPO's clip; presets name the upper one",
+    "states": "`train --from-paper` writes it",
     "data_parallel": "as many processes as the machine has GPUs",
     "device": "where to train, as in every tool that uses torch",
     "entropy": "the entropy bonus of PPO",
