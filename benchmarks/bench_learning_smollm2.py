@@ -32,10 +32,10 @@ from backend.builders.market import costs_of, limits_of, load_market
 from backend.builders.teams import configured_team, load_team
 from backend.config.load import load_config
 from backend.config.schema import PROMPTED, Config
-from backend.evaluation.bootstrap import mean_interval
 from backend.models.manifest import MANIFEST
 from backend.runs.requests import SftRequest, TrainRequest
 from backend.runs.train import fine_tune_roles, train_team
+from backend.statistics.mean_interval import mean_interval
 from backend.training.algorithm.rewards import main_reward
 from backend.training.curriculum.queries import Query, gross_limit, pools_of
 from backend.training.rollout.collect import RolloutSettings, collect

@@ -14,7 +14,7 @@ import numpy as np
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account
 from backend.builders.strategies import named_strategies
-from backend.evaluation.bootstrap import mean_interval
+from backend.statistics.mean_interval import mean_interval
 from cryptosentinel.episode import EpisodeResult, ThinkingTime, play
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.engine import RememberingEngine

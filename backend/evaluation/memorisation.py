@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from backend.evaluation.bootstrap import mean_interval
+from backend.statistics.mean_interval import mean_interval
 from cryptosentinel.conversation.headlines import masked_headline
 from cryptosentinel.conversation.masking import MAX_TEXT_CHARS, Headlines
 from cryptosentinel.protocol.untrusted import clean

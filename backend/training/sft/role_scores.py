@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.builders.loaded_team import LoadedTeam
-from backend.evaluation.bootstrap import mean_interval
+from backend.statistics.mean_interval import mean_interval
 from backend.training.curriculum.queries import Query
 from backend.training.rollout.collect import RolloutSettings, collect, practise
 from cryptosentinel.agents.registry import MANAGER, ROLES

@@ -16,9 +16,9 @@ from backend.builders.market import Account
 from backend.builders.strategies import named_strategies
 from backend.config.schema import BASELINES, EvaluationConfig, TeamConfig
 from backend.decisions.document import DecisionDocument, StoredDecision
-from backend.evaluation.bootstrap import mean_interval
 from backend.evaluation.compare import baselines, difference, mean_equity, play_windows, split_windows, table
 from backend.evaluation.evaluate import choose_example, verdict
+from backend.statistics.mean_interval import mean_interval
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.exchange.rules import SymbolRules
@@ -34,14 +34,15 @@ def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
     rng = np.random.default_rng(1)
     samples = rng.standard_t(5, (400, 24)) * 0.02 + 0.01
     inside = [low <= 0.01 <= high for low, high in (mean_interval(row, 400, 3) for row in samples)]
-    assert 0.90 <= np.mean(inside) <= 0.97
+    assert 0.93 <= np.mean(inside) <= 0.98
 
 
-@given(st.lists(st.floats(-1, 1), min_size=2, max_size=30), st.floats(-1, 1), st.integers(0, 5))
-def test_the_interval_holds_the_mean_and_moves_with_the_values(values: list[float], shift: float, seed: int) -> None:
+@given(st.lists(st.integers(-50, 50), min_size=2, max_size=30), st.floats(-1, 1), st.integers(0, 5))
+def test_the_interval_holds_the_mean_and_moves_with_the_values(numbers: list[int], shift: float, seed: int) -> None:
+    values = np.array(numbers) / 50
     low, high = mean_interval(values, 400, seed)
-    assert min(values) - 1e-12 <= low <= high <= max(values) + 1e-12
-    moved = mean_interval(np.array(values) + shift, 400, seed)
+    assert low <= values.mean() <= high
+    moved = mean_interval(values + shift, 400, seed)
     assert moved == pytest.approx((low + shift, high + shift), abs=1e-9)
     assert (low, high) == mean_interval(values, 400, seed)
 
