@@ -36,7 +36,7 @@ from backend.store.records import JournalRecord, RunRecord
 from backend.store.run_record import new_run_id, store_at, stored_config, versions
 from backend.store.store import Store
 from cryptosentinel.conversation.memory import Memory
-from cryptosentinel.episode import play
+from cryptosentinel.episode import ThinkingTime, play
 from cryptosentinel.guard.guard import Guard
 from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.live.bar_assembly import BarAssembler
@@ -160,7 +160,7 @@ def resume_paper(
     Raises `UserError` for a session that is over, that another program runs, or whose kill switch is set.
     """
     with store_at(store) as opened:
-        record, config, team, start = _stored(opened, run)
+        record, config, team, start = stored_session(opened, run)
         snapshot, entries = newest_entries(opened, run)
         folder = runs / run
         if entries and entries[-1].kind == "end":
@@ -242,7 +242,7 @@ def paper_sessions(store: Store | str | Path = STORE) -> list[RunRecord]:
 def paper_parity(run: str, store: Store | str | Path = STORE) -> Parity:
     """Play the session's recorded inputs through the backtest and compare. Raises `UserError`."""
     with store_at(store) as opened:
-        record, config, team, start = _stored(opened, run)
+        record, config, team, start = stored_session(opened, run)
         entries = entries_of(opened, run)
         account = account_again(config, history_from_json(start["history"]), start)
         return check_parity(entries, team.team, team.engine, account, limits_of(config.guard), record.seed)
@@ -316,9 +316,6 @@ def play_session(
         over = session.thinking_seconds() > settings.decision_timeout
         return f"no answer within {settings.decision_timeout:g} s" if over else None
 
-    # On live data a decision takes the time that it takes.
-    live = config.paper.feed != RECORDED and config.costs.thinking_time == "auto"
-    thinking_time = "measured" if live else thinking_time_of(config)
     thinker = Thinker(team.engine, why_not)
     session.thinks_with(thinker)
     monitor = Monitor(run, parts.folder, settings.metrics_port, most_silence(config, history.interval))
@@ -329,7 +326,8 @@ def play_session(
             thinker.run(
                 play(
                     team.team, session, limits, parts.record.seed, guard=guard, on_clamps=session.clamped,
-                    memory=memory, budget=team.budget, decisions=session.decisions, thinking_time=thinking_time,
+                    memory=memory, budget=team.budget, decisions=session.decisions,
+                    thinking_time=session_thinking_time(config),
                 )
             )  # fmt: skip
     finally:
@@ -347,6 +345,12 @@ def play_session(
         run, parts.folder, session.ended, session.bars, session.decided, len(result.fills), len(session.missed),
         held.equity, account.cash, held.positions,
     )  # fmt: skip
+
+
+def session_thinking_time(config: Config) -> ThinkingTime:
+    """Which time the decisions of a session take: on live data that which they take."""
+    live = config.paper.feed != RECORDED and config.costs.thinking_time == "auto"
+    return "measured" if live else thinking_time_of(config)
 
 
 def session_settings(request: PaperRequest) -> Config:
@@ -405,8 +409,9 @@ def session_record(store: Store, run: str) -> RunRecord:
     return record
 
 
-def _stored(store: Store, run: str) -> tuple[RunRecord, Config, LoadedTeam, dict[str, Any]]:
-    """A stored session, with what it needs: its configuration, its team, and the first entry of its journal."""
+def stored_session(store: Store, run: str) -> tuple[RunRecord, Config, LoadedTeam, dict[str, Any]]:
+    """A stored session, with what it needs: its configuration, its team, and the first entry of its journal. Raises
+    `UserError` for a session that is not this user's own."""
     record = session_record(store, run)
     config, withheld = stored_config(record, to_continue=True)
     if withheld:

@@ -26,6 +26,7 @@ from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # the database takes its time
     from backend.paper.parity import Parity
+    from backend.paper.review.drift import DriftReport
     from backend.paper.sessions import PaperOutcome
 
 paper_app = typer.Typer(
@@ -172,16 +173,22 @@ def report_session(
     parity: Annotated[
         bool, typer.Option("--parity/--no-parity", help="Play the recorded inputs through the backtest and compare.")
     ] = True,
+    drift: Annotated[
+        bool, typer.Option("--drift/--no-drift", help="Compare each week with a backtest of the bars before it.")
+    ] = True,
     store: StoreOption = STORE,
     runs: RunsOption = RUNS,
 ) -> None:
-    """Show what a session did, and whether a backtest of its recorded inputs does the same. A difference has exit
-    code 1."""
+    """Show what a session did, whether each week is what a backtest lets one expect, and whether a backtest of its
+    recorded inputs does the same. A difference from that has exit code 1."""
+    from backend.paper.review.reports import paper_drift
     from backend.paper.sessions import paper_parity, paper_status
 
     record, outcome = paper_status(session, store, runs)
     console.print(f"session {session}: {record.status}{f' ({record.message})' if record.message else ''}")
     _print(outcome)
+    if drift:
+        _print_drift(paper_drift(session, store))
     if parity:
         _print_parity(paper_parity(session, store))
 
@@ -201,6 +208,17 @@ def run_demo(store: StoreOption = STORE, runs: RunsOption = RUNS) -> None:
     console.print(f"in {made.seconds:.0f} s the session was killed once and the exchange did: {did}")
     _print(made.outcome)
     _print_parity(made.parity)
+
+
+def _print_drift(found: DriftReport) -> None:
+    """Print each week beside what was expected, or what is missing for that."""
+    if found.missing:
+        console.print(f"drift: {found.missing}", soft_wrap=True)
+    for week in found.weeks:
+        against = f"against {found.expected_from} decisions of the backtest before the session, 95 % intervals"
+        console.print(f"drift, {week}: {week.missing or against}", soft_wrap=True)
+        for row in week.rows:
+            console.print(f"  {row.sentence()}", soft_wrap=True)
 
 
 def _print_parity(found: Parity) -> None:

@@ -160,7 +160,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "paper status": ("SESSION", "--check", *KEPT),
     "paper stop": ("SESSION", "--runs"),
     "paper kill": ("SESSION", "--flatten", "--freeze", "--runs"),
-    "paper report": ("SESSION", "--parity", *KEPT),
+    "paper report": ("SESSION", "--parity", "--drift", *KEPT),
     "paper demo": KEPT,
     "config": CONFIG,
     "demo": (*CONFIG, *KEPT),
