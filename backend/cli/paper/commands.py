@@ -181,7 +181,7 @@ def report_session(
 ) -> None:
     """Show what a session did, whether each week is what a backtest lets one expect, and whether a backtest of its
     recorded inputs does the same. A difference from that has exit code 1."""
-    from backend.paper.review.reports import paper_drift
+    from backend.paper.review.drift import paper_drift
     from backend.paper.sessions import paper_parity, paper_status
 
     record, outcome = paper_status(session, store, runs)

@@ -15,14 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from backend.builders.loaded_team import LoadedTeam
-from backend.builders.market import Account
-from backend.paper.journal import history_from_json
+from backend.builders.market import Account, limits_of
+from backend.paper.feeds import account_again
+from backend.paper.journal import entries_of, history_from_json
 from backend.paper.review.decision_figures import DecisionFigures, figures_of_backtest, figures_of_session
+from backend.paper.sessions import session_thinking_time, stored_session
+from backend.runs.requests import STORE
 from backend.store.records import JournalRecord
+from backend.store.run_record import store_at
+from backend.store.store import Store
 from backend.training.curriculum.queries import WARM_UP_BARS
 from cryptosentinel.episode import ThinkingTime, play
 from cryptosentinel.guard.limits import GuardLimits
@@ -110,6 +116,15 @@ class DriftReport:
     expected_from: int
     weeks: tuple[DriftWeek, ...]
     missing: str = ""
+
+
+def paper_drift(run: str, store: Store | str | Path = STORE) -> DriftReport:
+    """Compare each week of the session `run` with a backtest of the bars before it. Raises `UserError`."""
+    with store_at(store) as opened:
+        record, config, team, start = stored_session(opened, run)
+        account = account_again(config, history_from_json(start["history"]), start)
+        entries = entries_of(opened, run)
+    return drift_report(entries, team, account, limits_of(config.guard), record.seed, session_thinking_time(config))
 
 
 def drift_report(

@@ -19,9 +19,9 @@ from backend.paper.review.drift import (
     compared_week,
     drift_report,
     expected_interval,
+    paper_drift,
     weeks_of,
 )
-from backend.paper.review.reports import paper_drift
 from backend.paper.sessions import PaperRequest, run_paper
 from backend.store.records import JournalRecord
 from backend.store.store import Store
