@@ -1,15 +1,17 @@
-"""How the pages reach the store, and how they say what went wrong."""
+"""How the pages reach the store and the jobs, and how they say what went wrong."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import streamlit as st
 
+from backend.jobs.queue import JobQueue
 from backend.reporting.run_page import RunPage
+from backend.runs.requests import RUNS
 from backend.store.errors import StoreError
 from backend.store.store import Store
 from cryptosentinel.protocol.untrusted import visible
@@ -23,9 +25,14 @@ def store_name() -> str:
     return os.environ.get(STORE_VARIABLE) or "runs/store"
 
 
-def open_store(reads_only: bool = True) -> Store:
-    """The store, for a block. Tabs and other programs may have it open as well. Raises `StoreError`."""
-    return Store.open(store_name(), reads_only=reads_only)
+def open_store() -> Store:
+    """The store, for a block that reads. Tabs and other programs may have it open as well. Raises `StoreError`."""
+    return Store.open(store_name(), reads_only=True)
+
+
+def job_queue() -> JobQueue:
+    """The jobs of the current folder, which the command line sees too."""
+    return JobQueue(RUNS)
 
 
 @contextmanager
@@ -42,6 +49,26 @@ def mistakes_explained() -> Iterator[None]:
 def escape_markdown(text: str) -> str:
     """`text` for a place that reads Markdown, so that it comes out as it is, with nothing in it that cannot be seen."""
     return re.sub(r"([\\`*_{}\[\]<>#$~|:])", r"\\\1", visible(text))
+
+
+def asked_for(name: str, known: Sequence[str], what: str) -> list[str]:
+    """What the page's address asks for as `?name=...`, of those that are known; of others it says that there are none
+    and takes them out of the address."""
+    asked = list(dict.fromkeys(st.query_params.get_all(name)))
+    strange = [one for one in asked if one not in known]
+    if strange:
+        words = ", ".join(one[:80] for one in strange[:3])
+        st.warning(escape_markdown(f"The address asks for {what} that is not here: {words}. Choose one below."))
+        set_address(name, [one for one in asked if one in known])
+    return [one for one in asked if one in known]
+
+
+def set_address(name: str, values: Sequence[str]) -> None:
+    """Let the page's address say `?name=...` for each of the values, so that it can be kept, reloaded and shared."""
+    if values:
+        st.query_params[name] = list(values)
+    elif name in st.query_params:
+        del st.query_params[name]
 
 
 def read_run(run_id: str) -> RunPage:

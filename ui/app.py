@@ -1,11 +1,12 @@
-"""The page: `streamlit run ui/app.py`. Each entry of the menu is a file in `ui/pages`."""
+"""The page: `streamlit run ui/app.py`. Each entry of the menu is a file in `ui/views`."""
 
 import streamlit as st
 
 st.set_page_config(page_title="CryptoSentinel", page_icon="🛰️", layout="wide")
 st.navigation(
     [
-        st.Page("pages/runs.py", title="Runs", icon=":material/history:", default=True),
-        st.Page("pages/new_backtest.py", title="New backtest", icon=":material/play_arrow:"),
+        st.Page("views/runs.py", title="Runs", icon=":material/history:", default=True),
+        st.Page("views/new_backtest.py", title="New backtest", icon=":material/play_arrow:"),
+        st.Page("views/jobs.py", title="Jobs", icon=":material/list_alt:"),
     ]
 ).run()

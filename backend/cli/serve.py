@@ -43,6 +43,13 @@ ApprovedOption = Annotated[
 ]
 
 
+# As in `.streamlit/config.toml`, which Streamlit reads in the repository only: nothing leaves this machine, and no
+# library's files are watched, which would import all of them.
+_PAGE_OPTIONS = (
+    "--browser.gatherUsageStats=false", "--server.fileWatcherType=none", "--server.enableXsrfProtection=true",
+    "--client.toolbarMode=viewer", "--theme.primaryColor=#0072b2",
+)  # fmt: skip
+
 serve_app = typer.Typer(
     help="The processes of a training apart: the store, the rollout workers, the trainers; and who is alive.",
     no_args_is_help=True,
@@ -65,7 +72,7 @@ def page(
     app = Path(place.origin).parent / "app.py"
     command = [sys.executable, "-m", "streamlit", "run", str(app), "--server.address", host, "--server.port", str(port)]
     # In place of this process, so that signals reach the page.
-    os.execv(sys.executable, [*command, "--browser.gatherUsageStats", "false"])
+    os.execv(sys.executable, [*command, *_PAGE_OPTIONS])
 
 
 @serve_app.command("store")

@@ -10,7 +10,7 @@ from simulator.errors import UserError
 
 # Those that work for a while and end by themselves. A paper session has a background of its own, `paper start`.
 JOB_COMMANDS = ("backtest", "train", "sft", "evaluate", "demo", "check", "data", "models")
-_GOES_ON = ("sft", "demo")  # the same command goes on where it was stopped
+_GOES_ON = ("train", "sft", "demo")  # they keep what they have done until they are stopped
 _KEPT = ("--store", "--runs", "--launch", "--workers", "--ray-address")  # of a training that is resumed
 
 
@@ -65,12 +65,19 @@ def resumed_command(job: Job) -> tuple[str, ...]:
         raise UserError(f"job {job.name} is done: there is nothing to go on with")
     if command[0] == "train" and job.run:
         return ("train", "--resume", job.run, *_kept(command))
-    if command[0] in (*_GOES_ON, "train") or any(one == "--record" or one.startswith("--record=") for one in command):
+    if can_go_on(job):
         return command
     raise UserError(
         f"job {job.name} is a '{command[0]}', which keeps nothing to go on with: start it anew with `cryptosentinel "
         f"jobs run -- {command[0]} ...`"
     )
+
+
+def can_go_on(job: Job) -> bool:
+    """Whether it has stopped and keeps what a second one begins with."""
+    command = job.request.command
+    recorded = any(one == "--record" or one.startswith("--record=") for one in command)
+    return not job.active and job.status != "done" and (recorded or command[0] in _GOES_ON)
 
 
 def _kept(command: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from cryptosentinel.protocol.untrusted import visible
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 SKY, PINK, GREY, INK = "#56b4e9", "#cc79a7", "#767676", "#1f2933"
+_PALE, _FAINT = "#e6e9ed", "#3a4149"  # on a dark ground: words, and grids
 ROLE_COLOURS = {"manager": BLUE, "market_analyst": ORANGE, "risk_analyst": VERMILION, "trader": GREEN}
 _ROLE_DASHES = {"manager": "solid", "market_analyst": "dash", "risk_analyst": "dot", "trader": "dashdot"}
 # Name of a team or baseline -> colour, dash, width. Others take the next of `_OTHERS`.
@@ -81,6 +82,37 @@ def equity_chart(
         figure.add_trace(curve(name, number, xs, ys, name == main, name in waiting))
     figure.add_hline(y=0.0, line={"color": "#c5cdd5", "width": 1})
     return figure
+
+
+def growing_equity_chart(curves: Mapping[str, tuple[Sequence[int], Sequence[float]]]) -> go.Figure:
+    """Return since the start, in percent, of accounts that are still being played: their times (ms) and values."""
+    figure = blank_figure("", "return so far", "%")
+    figure.update_layout(height=280, uirevision="kept")
+    for number, (name, (times, equity)) in enumerate(curves.items()):
+        if equity and equity[0]:
+            xs, ys = thin(moments(times), [100.0 * (value / equity[0] - 1.0) for value in equity])
+            figure.add_trace(curve(name, number, xs, ys, number == 0, False))
+    figure.add_hline(y=0.0, line={"color": "#c5cdd5", "width": 1})
+    return figure
+
+
+def in_dark(figure: go.Figure) -> go.Figure:
+    """The figure on a dark ground: what was dark is light, and grids stay faint."""
+    changed = go.Figure(figure)
+    changed.update_layout(paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": _PALE})
+    changed.update_xaxes(gridcolor=_FAINT, linecolor=GREY)
+    changed.update_yaxes(gridcolor=_FAINT, linecolor=GREY)
+    changed.update_layout(hoverlabel={"bgcolor": "#262b33", "font": {"color": _PALE}})
+    changed.for_each_trace(_lightened)
+    changed.update_annotations(font={"color": _PALE})
+    return changed
+
+
+def _lightened(trace: Any) -> None:
+    """Replace the ink of a trace's line or marks, which cannot be seen on a dark ground."""
+    for part in (getattr(trace, "line", None), getattr(trace, "marker", None)):
+        if part is not None and getattr(part, "color", None) == INK:
+            part.color = _PALE
 
 
 def drawdown_chart(

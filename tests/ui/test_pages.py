@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from backend.cli.main import app as program
 from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.decisions.document import Message, StoredDecision, write_decisions
-from backend.reporting.run_summary import summarise
-from backend.runs import backtest
-from backend.runs.outcomes import BacktestOutcome
-from backend.runs.requests import BacktestRequest, Observer
+from backend.jobs import queue as jobs_queue
+from backend.jobs.files import Job, JobOutcome, JobProcess, JobProgress, write_part
+from backend.jobs.processes import this_process
+from backend.jobs.queue import JobQueue
+from backend.jobs.supervisor import Supervisor
+from backend.runs.backtest import settings_for
+from backend.runs.requests import BacktestRequest
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market
@@ -38,9 +43,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def open_page(page: str = "pages/runs.py") -> AppTest:
+def open_page(page: str = "views/runs.py") -> AppTest:
     app = AppTest.from_file(str(APP), default_timeout=30).run()
-    return app if page == "pages/runs.py" else app.switch_page(page).run()
+    return app if page == "views/runs.py" else app.switch_page(page).run()
+
+
+def field(elements: Any, label: str) -> Any:
+    """The one element whose label holds these words."""
+    [found] = [one for one in elements if label in one.label.replace("\\", "")]
+    return found
+
+
+def address(app: AppTest, name: str) -> list[str]:
+    """What the page's address says; the test client gives one value as it was set."""
+    value = app.query_params.get(name, [])
+    return [value] if isinstance(value, str) else list(value)
 
 
 def words(app: AppTest) -> str:
@@ -146,54 +163,132 @@ def test_a_store_that_others_use_is_shown(here: Path) -> None:
         assert "backtest-9" in [str(one) for one in app.selectbox[0].options]
 
 
-def stored_run(store: Store) -> BacktestOutcome:
-    run = add_backtest_run(store, "backtest-9")
-    report = Path("runs", run, "report.html")
-    return BacktestOutcome(run, report.parent, report, load_config("demo"), summarise(store, run))
+@pytest.fixture
+def queue(here: Path, monkeypatch: pytest.MonkeyPatch) -> JobQueue:
+    """The jobs of the page; no process is started for them."""
+    monkeypatch.setattr(jobs_queue, "start_detached", lambda *given: None)
+    return JobQueue(here / "runs")
 
 
-def test_a_backtest_is_started_with_what_the_form_says(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[BacktestRequest] = []
+def asked_of(job: Job) -> BacktestRequest:
+    """What the command of a job asks for, as the command line reads it."""
+    read: list[BacktestRequest] = []
 
-    def job(request: BacktestRequest, store: Store, runs: Path, observer: Observer) -> BacktestOutcome:
-        asked.append(request)
-        observer.progress("backtest", 0, 0)
-        observer.progress("backtest", 30, 60)
-        return stored_run(store)
+    def stop(self: BacktestRequest) -> None:
+        read.append(self)
+        raise UserError("read")
 
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BacktestRequest, "check", stop)
+        with pytest.raises(UserError, match="read"):
+            program(list(job.request.command), standalone_mode=False)
+    return read[0]
+
+
+def finish(job: Job, here: Path) -> str:
+    """The job as it is when it has made a run."""
+    write_part(job.path / "process.json", JobProcess(1, "an earlier life", 5))
+    with Store.open(here / "store") as store:
+        run = add_backtest_run(store, "backtest-9")
+    write_part(job.path / "progress.json", JobProgress(run, "backtest", 60, 60))
+    write_part(job.path / "outcome.json", JobOutcome(0, 9))
+    return run
+
+
+def test_a_backtest_is_handed_over_as_the_form_says(here: Path, queue: JobQueue) -> None:
     (here / "runs" / "mine").mkdir(parents=True)
     (here / "runs" / "mine" / "team.json").write_text("{}")
-    monkeypatch.setattr(backtest, "backtest_teams", job)
-    app = open_page("pages/new_backtest.py")
+    app = open_page("views/new_backtest.py")
     app.multiselect[0].set_value(["BBBUSDT"])
-    app.selectbox[1].select("runs/mine")
-    app.number_input[0].set_value(5)
-    app.number_input[1].set_value(7.5)
-    app.multiselect[1].set_value(["hold", "ema_cross"])
-    [whole] = [one for one in app.toggle if "one decision" in one.label]
-    whole.set_value(True)
-    app.button[0].click().run()
+    app.multiselect[1].set_value(["runs/mine", "hold"])
+    field(app.number_input, "Seed").set_value(5)
+    field(app.number_input, "Taker fee").set_value(7.5)
+    field(app.multiselect, "Compare with").set_value(["hold", "ema_cross"])
+    field(app.toggle, "one decision").set_value(True)
+    field(app.button, "Run").click().run()
     assert not app.exception and not app.error
-    [request] = asked
+    [job] = queue.jobs()
+    request = asked_of(job)
     settings = load_config("demo", request.overrides)
     assert (settings.costs.taker_fee, settings.evaluation.baselines) == (0.00075, ("hold", "ema_cross"))
     assert settings.team.portfolio
     assert request == BacktestRequest(
-        data=Path("data/synthetic"), symbols=("BBBUSDT",), timeframe="4h", teams=("runs/mine",),
-        start="2020-01-01", end="2020-03-01", decide_every=6, seed=5, overrides=request.overrides,
+        data=Path("data/synthetic"), symbols=("BBBUSDT",), timeframe="4h", teams=("runs/mine", "hold"),
+        start="2020-01-22", end="2020-03-01", seed=5, overrides=request.overrides,
     )  # fmt: skip
-    assert "Stored as run backtest-9" in words(app).replace("\\", "")
-    assert "Scripted team made" in words(app)
+    assert len(request.overrides) == 3, "what is not touched is left to the preset"
+    assert f"--store={here / 'store'}" in job.request.command
+    assert address(app, "job") == [job.name] and "waits for its turn" in words(app)
+
+
+def test_a_backtest_is_found_again_from_anywhere_and_opens_its_result(here: Path, queue: JobQueue) -> None:
+    app = open_page("views/new_backtest.py")
+    field(app.button, "Run").click().run()
+    [job] = queue.jobs()
+    app.switch_page("views/runs.py").run()
+    app.switch_page("views/new_backtest.py").run()
+    assert "waits for its turn" in words(app), "who leaves the page and comes back finds it"
+    other_tab = open_page("views/new_backtest.py")
+    field(other_tab.button, job.name.replace("-", "-")).click().run()
+    assert "waits for its turn" in words(other_tab), "a second tab is told of it"
+    write_part(job.path / "process.json", JobProcess(**vars(this_process()), started_at=5))
+    write_part(job.path / "progress.json", JobProgress("", "backtest", 30, 60))
+    (job.path / "equity.jsonl").write_text('["scripted", 1577836800000, 100.0]\n["scripted", 1577923200000, 101.0]\n')
+    app.run()
+    assert "runs" in words(app) and len(app.get("plotly_chart")) == 1, "the account as it grows"
+    finish(job, here)
+    app.run()
+    assert not app.exception and not app.error
+    assert "Stored as run backtest-9" in words(app).replace("\\", "") and "Scripted team made" in words(app)
     app.toggle(key="active ").set_value(False).run()
     assert "Scripted team made" in words(app), "the result stays when something in it is clicked"
-    app.switch_page("pages/runs.py").run()
-    assert app.selectbox(key="open").value == "backtest-9"
+    field(app.button, "Close").click().run()
+    assert "Scripted team made" not in words(app) and "job" not in app.query_params
 
 
-def test_a_real_backtest_on_the_sample(here: Path) -> None:
-    app = open_page("pages/new_backtest.py")
+def test_two_people_pressing_the_same_button_are_told(here: Path, queue: JobQueue) -> None:
+    for number in range(2):
+        app = open_page("views/new_backtest.py")
+        field(app.button, "Run").click().run()
+        assert ("waits or runs already" in words(app)) == bool(number)
+    assert len(queue.jobs()) == 1
+
+
+def test_a_job_is_cancelled_and_one_that_failed_says_why(here: Path, queue: JobQueue) -> None:
+    app = open_page("views/new_backtest.py")
+    field(app.button, "Run").click().run()
+    field(app.button, "Cancel").click().run()
+    assert not app.exception and "was cancelled" in words(app)
+    failed = queue.submit(("backtest", "--team", EVIL)).job
+    (failed.path / "log").write_text(f"error: {EVIL}\n")
+    write_part(failed.path / "outcome.json", JobOutcome(2, 9))
+    app = open_page("views/jobs.py")
+    assert not app.exception
+    assert list(app.dataframe[0].value["state"]) == ["failed", "cancelled"]
+    assert "<script>" not in app.error[0].value.replace("\\<", "") and "alert" in app.error[0].value
+    assert any(EVIL in block.value for block in app.code), "the log is shown as text"
+
+
+@pytest.mark.parametrize("page", ["views/jobs.py", "views/new_backtest.py"])
+@pytest.mark.parametrize("name", ["nonsense", "../../etc", "<script>"])
+def test_nonsense_in_the_address_is_a_sentence_and_a_way_on(queue: JobQueue, page: str, name: str) -> None:
+    queue.submit(("data", "list"))
+    app = AppTest.from_file(str(APP), default_timeout=30).run()
+    app.query_params["job"] = name
+    app.switch_page(page).run()
+    app.query_params["job"] = name
+    app.run()
+    assert not app.exception and "asks for a job that is not here" in words(app)
+    assert address(app, "job") != [name]
+
+
+@pytest.mark.slow
+def test_a_real_backtest_on_the_sample(here: Path, queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page("views/new_backtest.py")
     assert app.text_input[0].value == "data/synthetic"
-    app.button[0].click().run(timeout=60)
+    field(app.button, "Run").click().run()
+    Supervisor(queue).serve()
+    app.run()
     assert not app.exception and not app.error
     assert "Scripted team made" in words(app)
     with Store.open(here / "store") as store:
@@ -202,34 +297,25 @@ def test_a_real_backtest_on_the_sample(here: Path) -> None:
         assert "hold" in {record.name for record in store.backtests(run.run)}
 
 
-def test_the_form_begins_with_what_the_data_deserves(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[BacktestRequest] = []
-
-    def job(request: BacktestRequest, store: Store, runs: Path, observer: Observer) -> BacktestOutcome:
-        asked.append(request)
-        return stored_run(store)
-
-    monkeypatch.setattr(backtest, "backtest_teams", job)
-
+def test_the_form_begins_with_what_the_data_deserves(here: Path, queue: JobQueue) -> None:
     def sent(app: AppTest) -> Config:
-        app.button[0].click().run()
+        field(app.button, "Run").click().run()
         assert not app.exception and not app.error
-        return load_config("demo", asked[-1].overrides)
+        return settings_for("", asked_of(queue.jobs()[0]).overrides, folder)
 
-    synthetic = sent(open_page("pages/new_backtest.py"))
+    folder = Path("data/synthetic")
+    synthetic = sent(open_page("views/new_backtest.py"))
     assert synthetic == load_config("demo"), "what is not touched is as the preset has it"
-    folder = here / "data" / "synthetic"
+    queue.cancel(queue.jobs()[0].name)
     (folder / "market.json").unlink()  # now it looks recorded
     (folder / "truth.parquet").unlink()
     write_rules(folder / "rules.json", {"AAAUSDT": SymbolRules(lot=0.1)})
-    recorded = sent(open_page("pages/new_backtest.py"))
+    recorded = sent(open_page("views/new_backtest.py"))
     assert (recorded.costs, recorded.venue) == (load_config("recorded").costs, synthetic.venue)
     assert recorded.costs != synthetic.costs
-    app = open_page("pages/new_backtest.py")
-    [rules] = [one for one in app.toggle if "rules" in one.label]
-    rules.set_value(False)
-    [impact] = [one for one in app.toggle if "move" in one.label]
-    impact.set_value(False)
+    app = open_page("views/new_backtest.py")
+    field(app.toggle, "rules").set_value(False)
+    field(app.toggle, "move").set_value(False)
     changed = sent(app)
     assert (changed.venue.rules, changed.costs.impact, changed.costs.participation) == ("none", 0.0, 0.0)
 
@@ -240,28 +326,19 @@ def test_the_form_begins_with_what_the_data_deserves(here: Path, monkeypatch: py
         (lambda app: app.text_input[0].set_value("nowhere"), "no such folder"),
         (lambda app: app.text_input[0].set_value("data"), "holds no bars"),
         (lambda app: app.multiselect[0].set_value([]), "no symbol is chosen"),
+        (lambda app: app.multiselect[1].set_value([]), "no team is chosen"),
+        (lambda app: app.multiselect[1].set_value(["ema_cros"]), "did you mean 'ema_cross'"),
         (lambda app: app.date_input[0].set_value(app.date_input[1].value), "is empty"),
     ],
 )
-def test_mistakes_are_explained(here: Path, change: Callable[[AppTest], object], message: str) -> None:
-    app = open_page("pages/new_backtest.py")
+def test_mistakes_are_explained(queue: JobQueue, change: Callable[[AppTest], object], message: str) -> None:
+    app = open_page("views/new_backtest.py")
     change(app)
     if app.button:
-        app.button[0].click()
+        field(app.button, "Run").click()
     app.run()
-    assert not app.exception
+    assert not app.exception and not queue.jobs()
     assert message in app.error[0].value.replace("\\", "")
-
-
-def test_a_failing_backtest_is_explained(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def job(*_: object) -> BacktestOutcome:
-        raise UserError("the window is too short: choose other dates")
-
-    monkeypatch.setattr(backtest, "backtest_teams", job)
-    app = open_page("pages/new_backtest.py")
-    app.button[0].click().run()
-    assert not app.exception
-    assert "the window is too short" in app.error[0].value.replace("\\", "")
 
 
 @pytest.mark.parametrize("kind", ["backtest", "demo"])

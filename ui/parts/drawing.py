@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from backend.reporting.blocks import Missing, Picture, ReportBlock, Table
-from backend.reporting.charts import CONFIG
+from backend.reporting.charts import CONFIG, in_dark
 from backend.reporting.labels import ABSENT, NumberKind
 from ui.access import escape_markdown
 
@@ -68,5 +68,10 @@ def _draw_table(table: Table) -> None:
     st.dataframe(frame, hide_index=True, column_config=config, placeholder="–")
 
 
+def in_theme(figure: go.Figure) -> go.Figure:
+    """The figure for the ground that the reader has chosen."""
+    return in_dark(figure) if st.context.theme.type == "dark" else figure
+
+
 def _draw_figure(figure: go.Figure, label: str) -> None:
-    st.plotly_chart(figure, theme=None, config=CONFIG, alt=label, key=label)
+    st.plotly_chart(in_theme(figure), theme=None, config=CONFIG, alt=label, key=label)

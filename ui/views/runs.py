@@ -7,8 +7,8 @@ import streamlit as st
 
 from backend.store.records import RunRecord
 from ui.access import escape_markdown, mistakes_explained, open_store, read_run, store_name
-from ui.pages.run import show_run
 from ui.parts.drawing import MOMENT
+from ui.views.run import show_run
 
 
 def _page() -> None:

@@ -1,0 +1,106 @@
+"""What a folder of bars offers for a backtest, and the choice that a form begins with: one that can be run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+from pyarrow import ArrowException
+from pyarrow.parquet import read_schema
+
+from backend.training.curriculum.queries import WARM_UP_BARS
+from simulator.data.catalog import Catalog, SeriesInfo
+from simulator.errors import UserError
+from simulator.market.timeframes import DAY_MS, TIMEFRAMES
+
+_SYMBOLS = 2  # of the first choice
+_DAYS, _MOST_BARS = 60, 2_000  # of its window, which is done in seconds
+
+
+@dataclass(frozen=True)
+class BacktestChoices:
+    """The files of bars in `folder` that are not empty."""
+
+    folder: Path
+    series: tuple[SeriesInfo, ...]
+
+    @classmethod
+    def of(cls, folder: Path) -> BacktestChoices:
+        """What is in `folder`. Raises `UserError` where it is none, or holds no bars that can be used."""
+        series = tuple(one for one in Catalog(folder).series() if one.first is not None and _has_bars(one.path))
+        if not series:
+            raise UserError(f"{folder}: its files hold no bars; choose another folder")
+        return cls(folder, series)
+
+    @property
+    def timeframes(self) -> tuple[str, ...]:
+        """The timeframes of which there are bars, or finer ones that they are made of."""
+        return tuple(name for name in TIMEFRAMES if self.symbols(name))
+
+    @property
+    def timeframe(self) -> str:
+        """The one of which most symbols have files, of equals the finest."""
+        counted = Counter(one.timeframe for one in self.series)
+        return max(reversed(self.timeframes), key=lambda name: counted[name])
+
+    def symbols(self, timeframe: str) -> tuple[str, ...]:
+        """The symbols that can be traded in these bars."""
+        return tuple(sorted({one.symbol for one in self.series if _serves(one, timeframe)}))
+
+    def suggested_symbols(self, timeframe: str) -> tuple[str, ...]:
+        """Those with the longest history."""
+        lengths = {symbol: -(self._used(symbol, timeframe)[1] - self._used(symbol, timeframe)[0]) // DAY_MS
+                   for symbol in self.symbols(timeframe)}  # fmt: skip
+        return tuple(sorted(sorted(lengths, key=lambda symbol: (lengths[symbol], symbol))[:_SYMBOLS]))
+
+    def days(self, symbols: Sequence[str], timeframe: str) -> tuple[date, date]:
+        """The first day on which a decision on all these symbols can be made, and the day after their last bar.
+
+        Before the first decision there must be history for the team's tools. Raises `UserError` where nothing is left.
+        """
+        spans = [self._used(symbol, timeframe) for symbol in symbols]
+        if not spans:
+            raise UserError("no symbol is chosen: choose at least one")
+        interval = TIMEFRAMES[timeframe]
+        first = max(start for start, _ in spans) + WARM_UP_BARS * interval
+        days = _day(first + DAY_MS - 1), _day(min(end for _, end in spans) + interval + DAY_MS - 1)
+        if days[0] >= days[1]:
+            raise UserError(
+                f"{', '.join(symbols)} have too few {timeframe} bars in common: {WARM_UP_BARS} must come before the "
+                "first decision; choose other symbols or finer bars"
+            )
+        return days
+
+    def suggested_days(self, symbols: Sequence[str], timeframe: str) -> tuple[date, date]:
+        """The window of the first choice: the last weeks of what `days` allows. Raises `UserError` as that does."""
+        first, last = self.days(symbols, timeframe)
+        length = min(_DAYS, max(1, _MOST_BARS * TIMEFRAMES[timeframe] // DAY_MS))
+        return max(first, last - timedelta(days=length)), last
+
+    def _used(self, symbol: str, timeframe: str) -> tuple[int, int]:
+        """First and last open time (ms) of the file that is read of a symbol: the coarsest that serves."""
+        served = [one for one in self.series if one.symbol == symbol and _serves(one, timeframe)]
+        if not served:
+            raise UserError(f"{self.folder} has no bars of {symbol} that {timeframe} bars can be made of")
+        used = max(served, key=lambda one: TIMEFRAMES[one.timeframe])
+        assert used.first is not None and used.last is not None
+        return used.first, used.last
+
+
+def _serves(one: SeriesInfo, timeframe: str) -> bool:
+    return TIMEFRAMES[timeframe] % TIMEFRAMES[one.timeframe] == 0
+
+
+def _has_bars(path: Path) -> bool:
+    """Whether a file has the columns of bars: a daily index may be named as if it were one."""
+    try:
+        return {"open", "high", "low", "close"} <= set(read_schema(path).names)
+    except (OSError, ArrowException):
+        return True  # whoever reads it says what is wrong
+
+
+def _day(moment: int) -> date:
+    return datetime.fromtimestamp(moment / 1000, tz=UTC).date()

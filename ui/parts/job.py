@@ -1,0 +1,122 @@
+"""A job on the page: what it is doing now, its account as it grows, its log, and how to end it or go on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import streamlit as st
+
+from backend.jobs.commands import can_go_on
+from backend.jobs.files import Job
+from backend.jobs.queue import Submission, command_words
+from backend.reporting.charts import CONFIG, growing_equity_chart
+from cryptosentinel.protocol.untrusted import visible
+from simulator.market.timeframes import format_time
+from ui.access import escape_markdown, job_queue, mistakes_explained, set_address
+from ui.parts.drawing import in_theme
+
+_LOOK_SECONDS = 1.0
+_LOG_BYTES = 20_000
+_SAID = {
+    "queued": "waits for its turn",
+    "running": "runs",
+    "done": "is done",
+    "failed": "failed",
+    "cancelled": "was cancelled",
+    "died": "ended without a word",
+}
+
+
+def show_job(job: Job) -> None:
+    """A job; while it waits or runs what is shown follows it, and the page is drawn anew when it has ended."""
+    if job.active:
+        _follow(job.name)
+    else:
+        _draw(job)
+    with st.expander("As a command, and its log", expanded=job.status in ("failed", "died")):
+        st.code(visible(command_words(job.request.command)), language=None, wrap_lines=True)
+        st.caption(escape_markdown(f"in {job.request.folder}"))
+        if job.active:
+            _follow_log(job.name)
+        else:
+            _draw_log(job)
+
+
+def open_job(submission: Submission) -> None:
+    """Show a job that was just handed in: the address names it."""
+    st.session_state["job"] = submission.job.name
+    if not submission.new:
+        st.session_state["told of job"] = "The same command waits or runs already: this is that job."
+    set_address("job", [submission.job.name])
+    st.rerun()
+
+
+def job_label(job: Job) -> str:
+    """A job in a line of a list."""
+    share = "" if job.share is None else f", {job.share:.0%}"
+    return f"{job.name}, {job.status}{share}"
+
+
+def newest_of(jobs: Sequence[Job], command: str) -> list[Job]:
+    """The jobs of one command that wait or run."""
+    return [job for job in jobs if job.active and job.request.command[:1] == (command,)]
+
+
+@st.fragment(run_every=_LOOK_SECONDS)
+def _follow(name: str) -> None:
+    with mistakes_explained():
+        job = job_queue().job(name)
+        if not job.active:
+            st.rerun(scope="app")
+        _draw(job)
+
+
+@st.fragment(run_every=_LOOK_SECONDS)
+def _follow_log(name: str) -> None:
+    with mistakes_explained():
+        _draw_log(job_queue().job(name))
+
+
+def _draw(job: Job) -> None:
+    words, button = st.columns([4, 1], vertical_alignment="center")
+    words.markdown(f"**{escape_markdown(job.name)}** {_SAID[job.status]}{_since(job)}")
+    if job.message:
+        (st.error if job.status in ("failed", "died") else st.info)(escape_markdown(job.message))
+    if job.active and job.cancelled_at is None:
+        if button.button("Cancel", key=f"cancel {job.name}", icon=":material/stop_circle:"):
+            _cancel(job)
+    elif can_go_on(job) and button.button("Go on", key=f"resume {job.name}", icon=":material/resume:"):
+        with mistakes_explained():
+            open_job(job_queue().resume(job.name))
+    if job.active:
+        progress = job.progress
+        counted = f"{progress.what} {progress.done} of {progress.total} {progress.note}" if progress.total else ""
+        st.progress(job.share or 0.0, text=escape_markdown(counted or "It has not begun to count yet"))
+        curves = job.equity()
+        if curves:
+            figure = in_theme(growing_equity_chart(curves))
+            st.plotly_chart(figure, theme=None, config=CONFIG, alt="Equity so far", key=f"equity of {job.name}")
+
+
+def _cancel(job: Job) -> None:
+    with mistakes_explained():
+        job_queue().cancel(job.name)
+        st.rerun()
+
+
+def _draw_log(job: Job) -> None:
+    said = job.log(_LOG_BYTES).rstrip()
+    if said:
+        st.code(visible(said), language=None, wrap_lines=True, height=240)
+    else:
+        st.caption("It has said nothing yet.")
+
+
+def _since(job: Job) -> str:
+    """For how long, or when."""
+    if job.finished_at is not None:
+        return f" since {format_time(job.finished_at)} UTC"
+    moment = job.started_at if job.started_at is not None else job.request.submitted_at
+    seconds = max(0, int(datetime.now(tz=UTC).timestamp() - moment / 1000))
+    return f" for {seconds // 60}:{seconds % 60:02d}"

@@ -1,0 +1,82 @@
+"""The page of jobs: what waits, runs and has ended, whoever asked for it, and one of them with its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import streamlit as st
+
+from backend.jobs.files import Job
+from backend.jobs.queue import MOST_AT_A_TIME, command_words
+from cryptosentinel.protocol.untrusted import visible
+from ui.access import asked_for, job_queue, mistakes_explained, read_run, set_address
+from ui.parts.drawing import MOMENT
+from ui.parts.job import job_label, show_job
+from ui.views.run import show_run
+
+
+def _page() -> None:
+    st.title("Jobs")
+    st.caption("Work that goes on without this page: here and in `cryptosentinel jobs` it is the same.")
+    queue = job_queue()
+    with mistakes_explained():
+        queue.wake()
+        jobs = queue.jobs()
+        if not jobs:
+            st.info("There are no jobs yet. Start a backtest on the next page, or hand a command to the queue:")
+            st.code("cryptosentinel jobs run -- train --config quick", language=None)
+            return
+        _limit()
+        st.dataframe(_table(jobs), hide_index=True, column_config={
+            "asked for (UTC)": MOMENT, "began (UTC)": MOMENT, "ended (UTC)": MOMENT,
+            "done": st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent"),
+        })  # fmt: skip
+        names = [job.name for job in jobs]
+        asked = asked_for("job", names, "a job")
+        labels = {job.name: job_label(job) for job in jobs}
+        if asked:
+            st.session_state["job chosen"] = asked[0]
+        elif st.session_state.get("job chosen") not in names:
+            st.session_state["job chosen"] = names[0]
+        chosen = st.selectbox(
+            "Open", names, key="job chosen", format_func=labels.__getitem__, on_change=_let_address_follow
+        )
+        set_address("job", [chosen])
+        job = queue.job(chosen)
+        show_job(job)
+        if job.run:
+            st.divider()
+            show_run(read_run(job.run))
+
+
+def _let_address_follow() -> None:
+    set_address("job", [st.session_state["job chosen"]])
+
+
+def _limit() -> None:
+    queue = job_queue()
+    number = st.number_input(
+        "Jobs at a time", min_value=1, max_value=MOST_AT_A_TIME, value=queue.limit, width=160,
+        help="Each takes a processor core or more. The others wait in order.",
+    )  # fmt: skip
+    if int(number) != queue.limit:
+        queue.set_limit(int(number))
+
+
+def _table(jobs: Sequence[Job]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "job": [job.name for job in jobs],
+            "state": [job.status for job in jobs],
+            "done": [job.share for job in jobs],
+            "run": [job.run for job in jobs],
+            "asked for (UTC)": pd.to_datetime([job.request.submitted_at for job in jobs], unit="ms"),
+            "began (UTC)": pd.to_datetime(pd.Series([job.started_at for job in jobs]), unit="ms"),
+            "ended (UTC)": pd.to_datetime(pd.Series([job.finished_at for job in jobs]), unit="ms"),
+            "command": [visible(command_words(job.request.command)) for job in jobs],
+        }
+    )
+
+
+_page()

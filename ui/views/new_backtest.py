@@ -1,0 +1,246 @@
+"""The page that hands a backtest to the queue, follows it and shows what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from backend.builders.market import is_historical
+from backend.builders.strategies import named_strategies
+from backend.config.schema import BASELINES, SCRIPTED, Config
+from backend.jobs.commands import backtest_command
+from backend.jobs.queue import Submission
+from backend.models.manifest import MANIFEST
+from backend.reporting.labels import title_of
+from backend.runs.backtest import settings_for
+from backend.runs.choices import BacktestChoices
+from backend.runs.requests import RUNS, BacktestRequest, sample_data
+from simulator.data.catalog import Catalog
+from simulator.data.venue import RULES_FILE, read_rules
+from simulator.errors import UserError
+from simulator.market.instruments import MARKET_KINDS
+from simulator.market.timeframes import TIMEFRAMES
+from ui.access import asked_for, escape_markdown, job_queue, mistakes_explained, read_run, set_address, store_name
+from ui.parts.job import job_label, newest_of, open_job, show_job
+from ui.views.run import show_run
+
+
+def _page() -> None:
+    """Ask what to run, or show the backtest that the address names: as it goes, and then what came of it."""
+    st.title("New backtest")
+    queue = job_queue()
+    queue.wake()
+    jobs = queue.jobs()
+    names = [job.name for job in jobs]
+    asked = asked_for("job", names, "a job")
+    # Coming back from another page, one finds the backtest that one left.
+    kept = st.session_state.get("job")
+    shown = asked[:1] or [name for name in names if name == kept]
+    if shown:
+        set_address("job", shown)
+        st.session_state["job"] = shown[0]
+        _show_backtest(shown[0])
+    others = [job for job in newest_of(jobs, "backtest") if job.name not in shown]
+    if others:
+        st.caption("Backtests that wait or run, also those of the command line:")
+        for job in others:
+            if st.button(escape_markdown(job_label(job)), key=f"open {job.name}", icon=":material/visibility:"):
+                open_job(Submission(job, True))
+    if shown:
+        with st.expander("Another backtest"):
+            _ask()
+    else:
+        st.caption("A team trades recorded or synthetic bars, with costs and without a look ahead, beside baselines.")
+        _ask()
+
+
+def _show_backtest(name: str) -> None:
+    told = st.session_state.pop("told of job", None)
+    if told:
+        st.info(told)
+    with mistakes_explained():
+        job = job_queue().job(name)
+        show_job(job)
+        if not job.active and st.button("Close and begin a new one", icon=":material/close:"):
+            st.session_state.pop("job", None)
+            set_address("job", [])
+            st.rerun()
+        if job.status == "done" and job.run:
+            report = Path(job.request.folder) / RUNS / job.run / "report.html"
+            st.success(escape_markdown(f"Stored as run {job.run}; its report is {report}"))
+            show_run(read_run(job.run))
+
+
+def _ask() -> None:
+    """The folder and the bars, on which the other fields depend, and the form."""
+    left, right = st.columns([3, 1])
+    folder = Path(left.text_input("Data folder", str(sample_data()),
+                                  help="A folder of files like BTCUSDT-1h.parquet.").strip())  # fmt: skip
+    with mistakes_explained():
+        choices = BacktestChoices.of(folder)
+        offered = choices.timeframes
+        timeframe = right.selectbox(
+            "Timeframe", offered, index=offered.index(choices.timeframe), key=f"timeframe {folder}",
+            help="Coarser bars are made of finer ones.",
+        )  # fmt: skip
+        _form(choices, timeframe)
+
+
+def _form(choices: BacktestChoices, timeframe: str) -> None:
+    """The form for these bars. Raises `UserError` where they cannot be traded."""
+    folder, here = choices.folder, f"{choices.folder} {timeframe}"
+    suggested = choices.suggested_symbols(timeframe)
+    first_day, day_after = choices.suggested_days(suggested, timeframe)
+    with st.form("backtest"):
+        symbols = st.multiselect("Symbols", choices.symbols(timeframe), default=suggested, key=f"symbols {here}")
+        teams = st.multiselect(
+            "Teams and strategies", [SCRIPTED, *_trained_teams(), *named_strategies()], default=[SCRIPTED],
+            format_func=title_of, accept_new_options=True,
+            help="Trained teams are those found under runs/. A strategy is tested in a team's place. Your own: "
+            "module:Class.",
+        )  # fmt: skip
+        columns = st.columns(4)
+        start = columns[0].date_input("From", first_day, key=f"from {here}")
+        end = columns[1].date_input("To (not included)", day_after, key=f"to {here}")
+        every = columns[2].number_input(
+            "Bars between decisions", min_value=0, max_value=10_000, value=0, step=1, help="0: once a day."
+        )
+        seed = columns[3].number_input(
+            "Seed", min_value=0, value=BacktestRequest.seed, step=1, help="Same seed, same result."
+        )
+        overrides = _settings(choices, timeframe)
+        submitted = st.form_submit_button("Run", type="primary", icon=":material/play_arrow:")
+    if not submitted:
+        return
+    choices.days(symbols, timeframe)
+    if start >= end:
+        raise UserError(f"the window from {start} to {end} is empty: 'From' must be before 'To'")
+    request = BacktestRequest(
+        data=folder,
+        symbols=tuple(symbols),
+        timeframe=timeframe,
+        teams=tuple(teams),
+        start=start.isoformat(),
+        end=end.isoformat(),
+        decide_every=int(every),
+        seed=int(seed),
+        overrides=tuple(overrides),
+    )
+    if not teams:
+        raise UserError("no team is chosen: choose at least one, such as the scripted team")
+    request.check()
+    open_job(job_queue().submit(backtest_command(request, store_name(), str(RUNS)), once=True))
+
+
+def _settings(choices: BacktestChoices, timeframe: str) -> list[str]:
+    """The fields about the team, costs, venue, limits and comparison, as overrides of the preset that the data gets."""
+    folder = choices.folder
+    preset = settings_for("", (), folder)
+    with st.expander("Team, costs, limits, venue and comparison"):
+        left, right = st.columns(2)
+        changed = [*_team_settings(left, preset), *_cost_settings(left, right, preset, folder)]
+        changed += _venue_settings(left, right, preset, choices, timeframe)
+        baselines = right.multiselect(
+            "Compare with", list(BASELINES), default=list(preset.evaluation.baselines), format_func=title_of,
+            help="The oracle takes part only where the truth of a synthetic market is known.",
+        )  # fmt: skip
+        changed.append(("evaluation.baselines", list(baselines), list(preset.evaluation.baselines)))
+    return [f"{key}={_value(value)}" for key, value, former in changed if value != former]
+
+
+_Change = tuple[str, Any, Any]  # a setting's key, what the form says, what the preset has
+
+
+def _team_settings(place: Any, preset: Config) -> list[_Change]:
+    whole = place.toggle(
+        "All coins in one decision", value=preset.team.portfolio,
+        help="Off: coin by coin, each with an equal share of the equity. A trained team keeps its own way.",
+    )  # fmt: skip
+    masked = place.toggle(
+        "Names and dates hidden", value=preset.team.mask_symbols,
+        help="So that a model cannot remember what happened. A trained team keeps its own way.",
+    )  # fmt: skip
+    return [("team.portfolio", whole, preset.team.portfolio), ("team.mask_symbols", masked, preset.team.mask_symbols)]
+
+
+def _cost_settings(left: Any, right: Any, preset: Config, folder: Path) -> list[_Change]:
+    costs, guard = preset.costs, preset.guard
+    fee = left.number_input(
+        "Taker fee, basis points", min_value=0.0, max_value=100.0, value=1e4 * costs.taker_fee, step=0.5,
+        help="Of every trade's value. The venue's own rules go before.",
+    )  # fmt: skip
+    spread = right.number_input(
+        "Half spread, basis points", min_value=0.0, max_value=200.0, value=costs.half_spread_bps, step=0.5,
+        help="Where the data has no spread of its own.",
+    )  # fmt: skip
+    impact = left.toggle(
+        "Orders move the price", value=costs.impact > 0.0, disabled=not is_historical(folder),
+        help="The square-root law, and at most a tenth of a bar's volume. For recorded bars with volume.",
+    )  # fmt: skip
+    latency = right.number_input(
+        "Latency, bars", min_value=0, max_value=100, value=costs.latency_bars, step=1,
+        help="How many bars later than the next open an order arrives.",
+    )  # fmt: skip
+    gross = right.number_input(
+        "Most exposure, times the equity", min_value=0.1, max_value=10.0, value=guard.max_gross_exposure, step=0.1,
+        help="The guard's limit on all positions together. No model can pass it.",
+    )  # fmt: skip
+    return [
+        ("costs.taker_fee", costs.taker_fee if fee == 1e4 * costs.taker_fee else fee / 1e4, costs.taker_fee),
+        ("costs.half_spread_bps", spread, costs.half_spread_bps),
+        ("costs.impact", (costs.impact or 1.0) if impact else 0.0, costs.impact),
+        ("costs.participation", (costs.participation or 0.1) if impact else 0.0, costs.participation),
+        ("costs.latency_bars", int(latency), costs.latency_bars),
+        ("guard.max_gross_exposure", gross, guard.max_gross_exposure),
+    ]
+
+
+def _venue_settings(left: Any, right: Any, preset: Config, choices: BacktestChoices, timeframe: str) -> list[_Change]:
+    folder = choices.folder
+    changed: list[_Change] = []
+    finer = left.selectbox(
+        "Finer bars inside a bar",
+        ["none", *(name for name in choices.timeframes if TIMEFRAMES[name] < TIMEFRAMES[timeframe])],
+        help="They tell whether stop or target came first. They must be finer than the timeframe.",
+    )  # fmt: skip
+    changed.append(("venue.finer", "" if finer == "none" else finer, preset.venue.finer))
+    beside = {"Folder of funding rates": ("market.funding_dir", preset.market.funding_dir),
+              "File or folder of news": ("market.news", preset.market.news)}  # fmt: skip
+    for label, (key, former) in beside.items():
+        where = right.text_input(label, former, help="Empty: what lies in the data folder.").strip()
+        if where and not Path(where).exists():
+            st.warning(escape_markdown(f"{label}: there is no {where}"))
+        changed.append((key, where, former))
+    unknown = [symbol for symbol, stated in Catalog(folder).kinds().items() if stated.kind is None]
+    if unknown and not preset.market.instrument:
+        chosen = left.selectbox(
+            "What the bars are of", ["not stated", *MARKET_KINDS],
+            help=f"Nothing states it for {', '.join(unknown)}. Not stated: shorts and borrowed cash pay "
+            "costs.borrow_rate, as on a spot market.",
+        )  # fmt: skip
+        changed.append(("market.instrument", "" if chosen == "not stated" else chosen, ""))
+    if (folder / RULES_FILE).exists():
+        ruled = ", ".join(read_rules(folder / RULES_FILE))
+        use_rules = left.toggle("The venue's rules", value=True, help=f"{RULES_FILE} has those of {ruled}.")
+        changed.append(("venue.rules", preset.venue.rules if use_rules else "none", preset.venue.rules))
+    elif is_historical(folder):
+        st.caption(f"No {RULES_FILE} beside the bars: any quantity at any price, and no margin tiers.")
+    return changed
+
+
+def _value(value: object) -> str:
+    """A setting as `--set` reads it: JSON of numbers, words and lists is TOML too."""
+    return json.dumps(value)
+
+
+def _trained_teams() -> Sequence[str]:
+    """Folders under `runs/` that hold a team, the newest first."""
+    found = sorted(RUNS.glob(f"**/{MANIFEST}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return [str(path.parent) for path in found]
+
+
+_page()
