@@ -572,7 +572,7 @@ def _expert_trader(messages: ChatMessages) -> str:
 
 def _plan(preview: dict[str, Any]) -> dict[str, Any]:
     """One market order, later where the spread is wide."""
-    return {"type": "market", "wait": 2 if preview.get("state") == "wide" else 0, "slices": 1}
+    return {"type": "market", "wait": 2 if preview.get("state") in ("wide", "very wide") else 0, "slices": 1}
 
 
 def _novice_trader(messages: ChatMessages, rng: random.Random) -> str:

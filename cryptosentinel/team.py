@@ -49,6 +49,8 @@ _T = TypeVar("_T")
 # Yields the requests that it waits for and is resumed with their completions.
 AgentTask = Generator[Sequence[Request], Sequence[Completion], _T]
 Prompts = Literal["short", "full"]
+_NO_QUESTIONS_LEFT = {"error": "no questions left"}
+_ANY_NUMBER = 1_000_000  # of questions: more than turns allow
 TOKENS_PER_COIN = 64  # more for an answer on each further coin of a portfolio
 
 
@@ -66,6 +68,8 @@ class TeamSettings:
             no earlier decisions, shows none.
         roles: the sub-agents that the manager may ask; none of them: a single agent.
         portfolio: whether it decides on all coins in one conversation, in fractions of the whole equity.
+        question_price_bps: what a question to a sub-agent costs in training's reward, in basis points of equity, and
+            `max_questions` how many there may be in a decision (0: any number); the manager's brief says both.
         retries: how often in a conversation a malformed turn is answered with what is wrong, instead of ending it;
             nothing of it is repaired, and it counts as a turn.
         context_tokens: how long a conversation may be with its next answer (0: any length); the oldest tool results are
@@ -83,6 +87,8 @@ class TeamSettings:
     retries: int
     context_tokens: int
     sampling: Sampling
+    question_price_bps: float
+    max_questions: int
 
     @property
     def joint_questions(self) -> bool:
@@ -233,6 +239,8 @@ class Team:
             share=share,
             symbol=symbols[0],
             portfolio=self.settings.portfolio,
+            question_price_bps=self.settings.question_price_bps,
+            max_questions=self.settings.max_questions,
         )
 
 
@@ -344,23 +352,29 @@ class _DecisionSession:
 
     def delegate(self, call: ToolCall) -> AgentTask[dict[str, Any]]:
         """Let the sub-agent behind `call` answer. A verdict of RiskAnalyst and a plan of Trader are binding."""
+        if self._questions_left() < 1:
+            return dict(_NO_QUESTIONS_LEFT)
         transcript = yield from self._ask(call)
         self.sub_transcripts.append(transcript)
-        return self._apply_answer(call, transcript)
+        return self._with_rest(self._apply_answer(call, transcript))
 
     def delegate_all(self, several: AskSeveral) -> AgentTask[dict[str, Any]]:
         """Let the sub-agents answer several questions side by side. The answers are applied in the order of the
         questions, whichever comes first."""
         calls = [ToolCall(f"consult_{question.ask}", question) for question in several.questions]
+        del calls[min(len(calls), self._questions_left()) :]
         transcripts = yield from side_by_side([self._ask(call) for call in calls])
         self.sub_transcripts += transcripts
         answers = [self._apply_answer(call, transcript) for call, transcript in zip(calls, transcripts, strict=True)]
+        answers += [dict(_NO_QUESTIONS_LEFT) for _ in several.questions[len(answers) :]]
         asked = [{"ask": question.ask, "symbol": question.symbol} for question in several.questions]
-        return {"answers": [question | answer for question, answer in zip(asked, answers, strict=True)]}
+        return self._with_rest(
+            {"answers": [question | answer for question, answer in zip(asked, answers, strict=True)]}
+        )
 
     def delegate_jointly(self, asked: Consultation) -> AgentTask[dict[str, Any]]:
         """Let each sub-agent that is asked answer about all the coins in one conversation, side by side."""
-        roles = [self.team.sub_agents[f"consult_{key}"] for key in asked.ask]
+        roles = [self.team.sub_agents[f"consult_{key}"] for key in asked.ask[: self._questions_left()]]
         transcripts = yield from side_by_side([self._ask_jointly(role, asked.questions()) for role in roles])
         self.sub_transcripts += transcripts
         replies: dict[str, Any] = {}
@@ -368,7 +382,18 @@ class _DecisionSession:
             self.bind(role, transcript)
             answers = answers_of(role, transcript.brief, transcript.answer)
             replies[role.key] = {question["name"]: _reply(role, answer) for question, answer in answers}
-        return replies
+        for key in asked.ask[len(roles) :]:
+            replies[key] = {question.symbol: dict(_NO_QUESTIONS_LEFT) for question in asked.questions()}
+        return self._with_rest(replies)
+
+    def _questions_left(self) -> int:
+        """How many more conversations with sub-agents the manager may open."""
+        most = self.team.settings.max_questions
+        return most - sum(self._calls.values()) if most else _ANY_NUMBER
+
+    def _with_rest(self, replies: dict[str, Any]) -> dict[str, Any]:
+        """Answers as the manager reads them, with the questions that are left where they are counted."""
+        return {**replies, "questions_left": self._questions_left()} if self.team.settings.max_questions else replies
 
     def _ask(self, call: ToolCall) -> AgentTask[Transcript]:
         """Hold the conversation that `call` opens."""

@@ -61,6 +61,8 @@ def team_settings(
         roles=config.roles,
         portfolio=config.portfolio,
         retries=config.retries,
+        question_price_bps=config.question_price,
+        max_questions=config.max_questions,
         context_tokens=context_tokens,
         sampling=Sampling(
             temperature=temperature, max_tokens=config.answer_tokens(full), thinking_tokens=config.thinking_tokens

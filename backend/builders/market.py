@@ -29,6 +29,7 @@ from simulator.exchange.venue import Venue
 from simulator.market.market import Market
 from simulator.market.timeframes import bar_start, format_time, interval_of, parse_time
 from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.defaults import DAILY_VOLATILITY, PRIVATE_VOLATILITY
 from simulator.synthetic.generator import generate
 
 _MARK_FOLDER = "mark"
@@ -81,6 +82,8 @@ def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
             symbols=symbols,
             timeframe=config.timeframe,
             start=bar_start(SyntheticConfig.start, interval_of(config.timeframe)),
+            kind=config.kind,
+            daily_volatility=PRIVATE_VOLATILITY if config.kind == "private" else DAILY_VOLATILITY,
             edge=config.edge,
             drift_ratio=config.drift_ratio,
             news_accuracy=config.news_accuracy,

@@ -23,8 +23,8 @@ Effect = Literal["runs", "contacts", "reads", "removes", "spends"]
 # By section, what an artefact may set. A name stands for all that is below it.
 MAY_SET: Mapping[str, tuple[str, ...]] = {
     "market": (
-        "symbols", "timeframe", "resample", "start", "end", "coins", "bars", "seed", "edge", "drift_ratio",
-        "news_accuracy", "train_share", "validation_share", "instrument",
+        "symbols", "timeframe", "resample", "start", "end", "coins", "bars", "seed", "kind", "edge",
+        "drift_ratio", "news_accuracy", "train_share", "validation_share", "instrument",
     ),
     "costs": (
         "taker_fee", "maker_fee", "fee_tiers", "fee_currency", "half_spread_bps", "spread_multiplier", "impact",
@@ -39,7 +39,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
     ),
     "team": (
         "horizon_bars", "decide_every", "mask_symbols", "headlines", "roles", "portfolio", "retries",
-        "knowledge_cutoff", "prompts", "max_tokens", "thinking_tokens", "memory",
+        "knowledge_cutoff", "prompts", "max_tokens", "thinking_tokens", "memory", "question_price", "max_questions",
     ),
     "engine": ("empty_think", "constrained", "context_tokens", "device", "precision"),
     "nano": (

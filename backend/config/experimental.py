@@ -120,6 +120,15 @@ class ExperimentalConfig(Section):
     outcome_scale: float = Field(
         1.0, gt=0.0, le=100.0, description="volatilities of net return at which the outcome saturates"
     )
+    tail_weight: Fraction = Field(
+        0.0, description="share of the outcome that large losses decide; 0: only the squashed return counts"
+    )
+    tail_loss: float = Field(
+        0.1,
+        gt=0.0,
+        le=0.5,
+        description="loss of equity over the horizon from which that share falls; it is 0 at twice the loss",
+    )
     staleness: int = Field(
         0, ge=0, le=64, description="train --launch: rollouts use the weights of so many steps before; 0: synchronous"
     )

@@ -14,7 +14,7 @@ from backend.config.base import Fraction, Names, Section
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs, FeeTier
 from simulator.market.timeframes import TIMEFRAMES
-from simulator.synthetic.defaults import DRIFT_RATIO, EDGE, NEWS_ACCURACY, TIMEFRAME
+from simulator.synthetic.defaults import DRIFT_RATIO, EDGE, KIND, NEWS_ACCURACY, TIMEFRAME, Knowledge
 
 _COSTS = Costs()  # its own defaults
 NONE = "none"  # in place of a path: not even what stands beside the bars
@@ -42,6 +42,11 @@ class MarketConfig(Section):
     coins: int = Field(4, ge=1, le=20, description="synthetic: number of coins")
     bars: int = Field(6000, ge=200, le=1_000_000, description="synthetic: number of bars")
     seed: int = Field(7, ge=0, le=2**31 - 1, description="synthetic: seed of the generator")
+    kind: Knowledge = Field(
+        KIND,
+        description="synthetic: what there is to know. trend: drift, which MarketAnalyst's tools show. private: also "
+        "spreads that stay wide and jumps, and each role's tools show what no other's do",
+    )
     edge: bool = Field(EDGE, description="synthetic: false gives the twin without any information about the drift")
     drift_ratio: float = Field(
         DRIFT_RATIO, ge=0.0, le=2.0, description="synthetic: drift a day in bull and bear, in daily volatilities"
@@ -60,6 +65,11 @@ class MarketConfig(Section):
     def _check(self) -> Self:
         if self.train_share + self.validation_share >= 1.0:
             raise ValueError("train_share + validation_share must be below 1, or nothing is held out")
+        if self.data and self.kind != KIND:
+            raise ValueError(
+                f"kind = '{self.kind}' is of a generated market: recorded bars show every role the same; "
+                "leave market.data empty, or the kind as it is"
+            )
         if self.resample and TIMEFRAMES[self.resample] % TIMEFRAMES[self.timeframe]:
             raise ValueError(f"resample = '{self.resample}' is not a multiple of timeframe = '{self.timeframe}'")
         return self

@@ -105,6 +105,15 @@ class TeamConfig(Section):
         description="decide on all coins in one conversation, in fractions of the whole equity; off: coin by coin, "
         "each with an equal share of it",
     )
+    question_price: float = Field(
+        0.0,
+        ge=0.0,
+        le=100.0,
+        description="basis points of equity that a question to a sub-agent costs in the reward; the manager is told",
+    )
+    max_questions: int = Field(
+        0, ge=0, le=100, description="questions that the manager may put to sub-agents in a decision; 0: any number"
+    )
     retries: int = Field(
         0,
         ge=0,

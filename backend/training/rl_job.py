@@ -28,6 +28,7 @@ from backend.training.learning.data_parallel import gradient_pool
 from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
 from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.collect import RolloutSettings
+from backend.training.rollout.scoring import tail_of
 from backend.training.start import NANO, begin, start_of
 from backend.training.trainer import Progress, Trainer
 from backend.training.wandb_logger import require_wandb
@@ -111,6 +112,8 @@ def training_parts(
         limits=limits_of(config.guard),
         outcome_scale=training.experimental.outcome_scale,
         train_thoughts=training.train_thoughts,
+        tail=tail_of(config.training),
+        question_cost=config.team.question_price / 1e4,
     )
     recorder = TrainingRecorder(store, run, metrics_folder, horizon, training.wandb_project, config.store.keep)
     return TrainingParts(

@@ -37,6 +37,7 @@ from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.store.run_record import versions
 from backend.training.curriculum.queries import QueryPool, gross_limit, pools_of
 from backend.training.rollout.collect import RolloutSettings
+from backend.training.rollout.scoring import tail_of
 from backend.training.sft.collection import ScoredConversation, collect_conversations, sources_of
 from backend.training.sft.conversations import encode
 from backend.training.sft.datasets import (
@@ -388,6 +389,8 @@ def _rollouts(config: Config) -> RolloutSettings:
         limits=limits_of(config.guard),
         outcome_scale=config.training.experimental.outcome_scale,
         train_thoughts=config.training.train_thoughts,
+        tail=tail_of(config.training),
+        question_cost=config.team.question_price / 1e4,
     )
 
 

@@ -102,7 +102,8 @@ _EXAMPLE = {"positions": [{"symbol": "C1", "reason": "analyst: up", "side": "lon
 
 def brief(context: ToolContext) -> str:
     """The account and one line a coin: what is held, the last day's move and the volatility, in percent. Of a portfolio
-    also its gross and net exposure, the cash that is left, and the guard's limits of exposure."""
+    also its gross and net exposure, the cash that is left, and the guard's limits of exposure. What questions to
+    sub-agents cost, and how many there are, where that is limited."""
     account = context.account
     lines = [f"equity {account.equity / account.initial_cash:.2f}, drawdown {100 * account.drawdown:.0f}"]
     date = context.mask.date(context.view.now)
@@ -110,10 +111,15 @@ def brief(context: ToolContext) -> str:
         lines[0] += f", {date} UTC"
     if context.portfolio:
         lines[0] += f", {_exposures(context)}"
+    if context.question_price_bps:
+        lines[0] += f", a question costs {context.question_price_bps:g} bps"
+    if context.max_questions:
+        lines[0] += f", {context.max_questions} questions"
     span, bars = last_day(context.view)
     for symbol in context.symbols:
         close = context.view.bars(symbol, bars + 1).close
         known = len(close) > bars and not np.isnan(close[[0, -1]]).any() and close[0] > 0
+        known = known and not context.view.private  # there, the price's direction is MarketAnalyst's to know
         move = f"{100 * float(close[-1] / close[0] - 1):.1f}" if known else "not available"
         sigma = horizon_volatility(context.view, symbol, bars)
         volatility = "not available" if sigma is None else f"{100 * sigma:.1f}"

@@ -100,7 +100,9 @@ def what_if_book(context: ToolContext, asked: WhatIfBook) -> dict[str, Any]:
     own = np.array([weights[symbol] for symbol in held])
     if np.isnan(returns[rows]).all(axis=1).any():
         return {**result, "volatility": MISSING}
-    moves = np.expm1(np.nan_to_num(returns[rows]))
+    moves = np.nan_to_num(returns[rows])
+    if not context.view.private:  # simple returns know which way the price went, log returns' variance does not
+        moves = np.expm1(moves)
     covariance = np.atleast_2d(np.cov(moves))
     variance = float(own @ covariance @ own)
     sigma = math.sqrt(max(variance, 0.0) * context.horizon_bars)

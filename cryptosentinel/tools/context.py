@@ -25,7 +25,8 @@ class ToolContext:
     symbol. `limits` are the guard's, by name; `budget` is what is left for inference. The team speaks of
     exposures as fractions of `share` of the equity: a coin that has a quarter of the account to itself is fully
     invested at 1. With `portfolio` the decision is on all coins at once, and `share` is 1. `about` are the contexts of
-    the coins that a sub-agent is asked about together.
+    the coins that a sub-agent is asked about together. `question_price_bps` and `max_questions` are those of
+    `TeamSettings`.
     """
 
     view: MarketView
@@ -40,6 +41,8 @@ class ToolContext:
     limits: Mapping[str, float] = field(default_factory=dict)
     budget: Mapping[str, float] = field(default_factory=dict)
     portfolio: bool = False
+    question_price_bps: float = 0.0
+    max_questions: int = 0
     about: tuple[ToolContext, ...] = ()
 
     def of(self, symbol: str) -> ToolContext:

@@ -84,6 +84,8 @@ def _beta(own: FloatArray, other: FloatArray) -> tuple[float, float]:
 def order_book(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """The newest order book: spread in basis points, imbalance of the best LEVELS levels (1: bids only, -1: asks only),
     and its age. Without one, the spread of the bar alone."""
+    if context.view.private:  # there, the spread is Trader's to know
+        return {"bar_spread_bps": MISSING, "usual_bps": MISSING, "book": MISSING}
     bars = context.view.bars(context.symbol, 120)
     spread = bars.half_spread[bars.present]
     result: dict[str, Any] = {

@@ -11,6 +11,8 @@ from cryptosentinel.tools.context import MISSING, ToolContext, bar_volatility, h
 from cryptosentinel.tools.portfolio import liquidation_distance
 from simulator.exchange.rules import SymbolRules, down_to
 
+WIDE_BPS, VERY_WIDE_BPS = 10.0, 50.0  # half spreads that last
+
 
 def preview(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """Half-spread now and its median over the last 120 bars (basis points of the price), with the volatility in
@@ -24,9 +26,16 @@ def preview(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     return {
         "spread": round(now, 1),
         "usual": round(usual, 1),
-        "state": "wide" if now > 2.5 * usual else "normal",
+        "state": _state(now, usual, context.view.private),
         "volatility": "not available" if sigma is None else round(100 * sigma, 1),
     }
+
+
+def _state(now: float, usual: float, lasts: bool) -> str:
+    """A spread in a word. Where wide spreads last, the usual one may be wide as well."""
+    if lasts:
+        return "very wide" if now > VERY_WIDE_BPS else "wide" if now > WIDE_BPS else "normal"
+    return "wide" if now > 2.5 * usual else "normal"
 
 
 def compare_orders(context: ToolContext, _: NoArguments) -> dict[str, Any]:
@@ -43,7 +52,8 @@ def compare_orders(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     if not len(spread) or sigma is None or state.equity <= 0.0:
         return {"orders": MISSING}
     result: dict[str, Any] = {"change": round(change / context.share, 3)}
-    volume = float(np.median(traded)) if len(traded) else None
+    # What is traded in money knows which way the price went.
+    volume = float(np.median(traded)) if len(traded) and not view.private else None
     result["of_a_bar"] = MISSING if volume is None else round(change * state.equity / volume, 4)
     half_spread = float(spread[-1])
     for slices in (1, 2, 3):

@@ -44,11 +44,12 @@ def _word(drift: float) -> str:
 
 def news(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """The tone of the last eight days (good headlines less bad ones) and the newest headlines with their age in
-    days."""
+    days; where it is known, whether the headlines of the time are confirmed or rumours."""
     items = context.view.news(context.symbol, NEWS_COUNT, NEWS_MAX_AGE)
     if not items:
         return {"tone": "not available"}
-    now = context.view.now
+    now, confirmed = context.view.now, context.view.confirmed(context.symbol)
+    press = {} if confirmed is None else {"press": "confirmed" if confirmed else "rumours"}
     newest = [
         {"age": (now - item.known_at) // DAY_MS, "text": (context.mask.headline(item.text) or WITHHELD)[:NEWS_CHARS]}
         for item in items[-NEWS_SHOWN:]
@@ -56,7 +57,7 @@ def news(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     balance = sum(tone(clean(item.text, TONE_CHARS)) for item in items)
     size = "very " if abs(balance) >= 3 else ""
     word = "mixed" if balance == 0 else f"{size}good" if balance > 0 else f"{size}bad"
-    return {"tone": word, "balance": balance, "news": newest}
+    return {"tone": word, **press, "balance": balance, "news": newest}
 
 
 def funding(context: ToolContext, _: NoArguments) -> dict[str, Any]:

@@ -72,7 +72,9 @@ def account(context: ToolContext, _: NoArguments) -> dict[str, Any]:
         if quantity != 0.0:
             entry = state.entry_price[symbol]
             profit = 0.0 if entry is None else 100.0 * quantity * (state.mark[symbol] - entry) / state.equity
-            row: dict[str, Any] = {"exposure": round(context.held(symbol), 3), "profit": round(profit, 2)}
+            row: dict[str, Any] = {"exposure": round(context.held(symbol), 3)}
+            if not context.view.private:  # there, the price's direction is MarketAnalyst's to know
+                row["profit"] = round(profit, 2)
             for name, levels in (("stop", state.stop), ("target", state.target)):
                 level = levels[symbol]
                 if level is not None:
@@ -85,7 +87,9 @@ def account(context: ToolContext, _: NoArguments) -> dict[str, Any]:
         "gross": round(sum(map(abs, values)), 3),
         "net": round(sum(values), 3),
         "drawdown": round(100.0 * state.drawdown, 2),
-        span: round(100.0 * float(np.sum(_returns(context, dict(state.exposure))[-bars:])), 2),
+        span: MISSING
+        if context.view.private
+        else round(100.0 * float(np.sum(_returns(context, dict(state.exposure))[-bars:])), 2),
         "orders_waiting": len(state.pending),
     }
 
@@ -96,7 +100,8 @@ def loss_quantiles(context: ToolContext, asked: WhatIf) -> dict[str, Any]:
     share of that risk."""
     exposure = _proposed(context) if asked.exposure is None else asked.exposure
     weights = _weights(context, exposure)
-    if len(log_returns(context.view, context.symbol, RISK_BARS)) < LEAST_RETURNS:
+    few = len(log_returns(context.view, context.symbol, RISK_BARS)) < LEAST_RETURNS
+    if few or context.view.private:  # there, losses of one side would tell which way the price went
         return {"var": MISSING}
     book = _returns(context, weights)
     horizon = context.horizon_bars
@@ -125,7 +130,7 @@ def stress(context: ToolContext, asked: WhatIf) -> dict[str, Any]:
     weights = _weights(context, exposure)
     net, own = sum(weights.values()), weights[context.symbol]
     spread = 0.0
-    for symbol, weight in weights.items():
+    for symbol, weight in weights.items() if not context.view.private else ():
         bars = context.view.bars(symbol, 120)
         known = bars.half_spread[bars.present]
         spread += abs(weight) * SPREAD_TIMES * (float(np.median(known)) if len(known) else 0.0)
@@ -135,7 +140,7 @@ def stress(context: ToolContext, asked: WhatIf) -> dict[str, Any]:
         "all_rise_20": round(100.0 * _GAP * net, 2),
         "coin_against_20": round(-100.0 * _GAP * abs(own), 2),
         "funding_spike": round(-100.0 * FUNDING_SPIKE * abs(net), 2),
-        "leave_at_3_spreads": round(-100.0 * spread, 2),
+        "leave_at_3_spreads": MISSING if context.view.private else round(-100.0 * spread, 2),
         "ruin": bool(_GAP * max(abs(net), abs(own)) >= 1.0),
     }
 
@@ -156,9 +161,11 @@ def what_if(context: ToolContext, asked: WhatIf) -> dict[str, Any]:
     bars = context.view.bars(context.symbol, 120)
     traded = (bars.volume * bars.close)[bars.present & (bars.volume > 0.0)]
     notional = abs(own) * state.equity
-    result["of_a_bar"] = round(notional / float(np.median(traded)), 4) if len(traded) else MISSING
+    known = len(traded) and not context.view.private  # what is traded in money knows which way the price went
+    result["of_a_bar"] = round(notional / float(np.median(traded)), 4) if known else MISSING
     events = context.view.funding(context.symbol, 9)
-    if events and context.view.now - events[-1].time <= 3 * DAY_MS and len(events) > 1:
+    recent = len(events) > 1 and context.view.now - events[-1].time <= 3 * DAY_MS
+    if recent and not context.view.private:
         a_day = DAY_MS * (len(events) - 1) / (events[-1].time - events[0].time)
         rate = float(np.mean([event.rate for event in events]))
         result["funding_a_day"] = round(-100.0 * own * rate * a_day, 4)

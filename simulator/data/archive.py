@@ -39,10 +39,12 @@ SAMPLE_MARKETS = {"synthetic": True, "no_edge": False}  # folder: has edge
 def write_market(market: Market, root: str | Path) -> None:
     """Write `market` into the folder `root`, in place of a market written there before.
 
-    Raises `DataError` when the folder holds Parquet files that this did not write or cannot be written to, or when a
-    symbol cannot name a file.
+    Raises `DataError` when the folder holds Parquet files that this did not write or cannot be written to, when a
+    symbol cannot name a file, or for a market of private knowledge, which is made from its recipe each time.
     """
     folder = Path(root)
+    if market.signs is not None:
+        raise DataError(f"{market.source}: a market of private knowledge has no files; its recipe makes it each time")
     for symbol in market.symbols:
         if not SYMBOL.fullmatch(symbol):
             raise DataError(f"{symbol!r} cannot name a file: use letters, digits, '_' and '-'")

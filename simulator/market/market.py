@@ -28,6 +28,7 @@ from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.instruments import MarketKind
 from simulator.market.resample import CoarseBars, resample_arrays
 from simulator.market.series import DataSeries, OrderBook, OrderBooks
+from simulator.market.signs import PrivateSigns
 from simulator.market.timeframes import BAR_COLUMNS, bar_start, interval_of
 
 Indicator = Callable[..., FloatArray]
@@ -66,6 +67,7 @@ class Market:
     series: dict[str, DataSeries] = field(default_factory=dict)  # by name, like onchain/BTC
     books: dict[str, OrderBooks] = field(default_factory=dict)  # by symbol
     kinds: dict[str, MarketKind] = field(default_factory=dict)  # spot or perpetual, of the symbols where it is known
+    signs: PrivateSigns | None = None  # of a market in which each role knows what no other does
 
     def __post_init__(self) -> None:
         shape = (len(self.open_time), len(self.symbols))
@@ -85,6 +87,8 @@ class Market:
                 raise DataError(f"{self.source}: the funding of {symbol} is not in order of time")
         if any(later.known_at < earlier.known_at for earlier, later in pairwise(self.news)):
             raise DataError(f"{self.source}: the news are not in order of known_at")
+        if self.signs is not None and not self.signs.crowded.shape == self.signs.confirmed.shape == shape:
+            raise DataError(f"{self.source}: private signs of shape {self.signs.crowded.shape}, expected {shape}")
         # Series and books check their own order.
         for name in self.series:
             if name.count("/") != 1:
@@ -122,6 +126,9 @@ class Market:
         for item in self.news:
             digest.update(f"{item.time}|{item.known_at}|{item.symbol}|{item.text}".encode())
         # A market without them keeps the hash that it had before there were any: recorded runs name it.
+        if self.signs is not None:
+            for part in self.signs.content():
+                digest.update(part)
         beside: list[tuple[str, DataSeries | OrderBooks]] = [
             (f"|series|{name}|", one) for name, one in self.series.items()
         ]
@@ -155,16 +162,20 @@ class Market:
             partial=None if self.partial is None else np.ascontiguousarray(self.partial[:, columns]),
             books={symbol: self.books[symbol] for symbol in symbols if symbol in self.books},
             kinds={symbol: self.kinds[symbol] for symbol in symbols if symbol in self.kinds},
+            signs=None if self.signs is None else self.signs.select(columns),
         )
 
     def resample(self, timeframe: str) -> Market:
         """The same history in coarser bars (see `simulator.market.resample`); all else keeps its times.
 
         A resampled market has no truth: the hidden state lives on the finer grid. Raises `DataError` when the bars of
-        `timeframe` are not made of whole bars of this market, or when not one of them is complete.
+        `timeframe` are not made of whole bars of this market, or when not one of them is complete, and for a market of
+        private knowledge, whose signs are those of its own bars.
         """
         if timeframe == self.timeframe:
             return self
+        if self.signs is not None:
+            raise DataError(f"{self.source} has signs at each bar and no coarser bars; generate it at {timeframe}")
         coarse = self.coarser(timeframe)
         if not len(coarse.open_time):
             raise DataError(f"{self.source}: {len(self)} bars of {self.timeframe} hold no complete bar of {timeframe}")
@@ -401,6 +412,23 @@ class MarketView:
             raise DataError(f"{market.source}: no series '{name}'; there are {there}") from None
         stop = int(np.searchsorted(one.known_at, self.now, side="right"))
         return one.rows(max(0, stop - count), stop)
+
+    @property
+    def private(self) -> bool:
+        """Whether each role knows what no other does, so that its tools may not show what is another's."""
+        return _history_of(self).signs is not None
+
+    def crowded(self, symbol: str) -> bool | None:
+        """Whether a coin's market is crowded now; None where nobody says so."""
+        market = _history_of(self)
+        column = market.column(symbol)
+        return None if market.signs is None else bool(market.signs.crowded[self.index, column])
+
+    def confirmed(self, symbol: str) -> bool | None:
+        """Whether the headlines about a coin are confirmed now, and not rumours; None where nobody says so."""
+        market = _history_of(self)
+        column = market.column(symbol)
+        return None if market.signs is None else bool(market.signs.confirmed[self.index, column])
 
     def book(self, symbol: str) -> OrderBook | None:
         """The newest order book of `symbol` that is known by now; None where there is none yet, or none at all."""

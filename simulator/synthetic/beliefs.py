@@ -17,6 +17,7 @@ from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.market.market import Market
 from simulator.synthetic.headlines import NEGATIVE, POSITIVE
+from simulator.synthetic.private import headline_accuracy
 from simulator.synthetic.truth import truth_of
 
 REGIMES = (-1, 0, 1)
@@ -41,6 +42,10 @@ def regime_beliefs(market: Market) -> FloatArray:
     onward = _transition(states, weights, law.redraw_market, law.redraw_own)
     headlines, settlements = _observations(market)
     returns = np.diff(np.log(market.close), axis=0)
+    accuracy = np.full(market.close.shape, config.news_accuracy)
+    if truth.private is not None:
+        returns -= np.log(truth.private.jump[1:])  # a jump is seen as one, and says nothing of the drift
+        accuracy = headline_accuracy(truth.private, config.news_accuracy)
     shocks = np.linalg.inv(np.full((coins, coins), law.correlation) + np.eye(coins) * (1.0 - law.correlation))
     kick = law.funding_noise * np.sqrt(1.0 - law.funding_memory**2)
     belief = np.array([prod(weights[state + 1]) for state in states])
@@ -53,7 +58,8 @@ def regime_beliefs(market: Market) -> FloatArray:
             distance = np.einsum("js,st,jt->j", z, shocks, z) / (config.tail_freedom - 2.0)
             likely -= (config.tail_freedom + coins) / 2 * np.log1p(distance)
         for column, tone in headlines[bar]:
-            agrees = np.where(states[:, column] == tone, config.news_accuracy, 1.0 - config.news_accuracy)
+            right = accuracy[bar, column]
+            agrees = np.where(states[:, column] == tone, right, 1.0 - right)
             likely += np.log(np.where(states[:, column] == 0, 0.5, agrees))
         for column, change in settlements[bar]:
             likely -= ((change - (1.0 - law.funding_memory) * states[:, column]) / kick) ** 2 / 2

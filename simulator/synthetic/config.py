@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
 from simulator.errors import DataError
 from simulator.market.timeframes import DAY_MS, bar_start, interval_of
-from simulator.synthetic.defaults import DRIFT_RATIO, EDGE, NEWS_ACCURACY, TIMEFRAME
+from simulator.synthetic.defaults import DAILY_VOLATILITY, DRIFT_RATIO, EDGE, KIND, NEWS_ACCURACY, TIMEFRAME, Knowledge
 from simulator.synthetic.dynamics import Parameters
 
 
@@ -26,6 +27,7 @@ class SyntheticConfig:
     edge: bool = EDGE
     start: int = 1_577_836_800_000  # open time of the first bar, ms; 2020-01-01
     start_price: float = 100.0
+    kind: Knowledge = KIND  # "private": each role's tools show what no other's do (`simulator.synthetic.private`)
     steps: int = 8  # sub-steps of a bar, whose extremes are high and low
 
     regime_days: float = 15.0  # mean length of a bull or bear regime
@@ -33,7 +35,7 @@ class SyntheticConfig:
     market_share: float = 0.5  # share of the regime draws that hit all coins at once
     drift_ratio: float = DRIFT_RATIO  # |drift| a day in bull and bear, in daily volatilities
 
-    daily_volatility: float = 0.025
+    daily_volatility: float = DAILY_VOLATILITY
     volatility_range: float = 0.2  # coins' volatilities spread evenly over 1 -+ this, times the above
     correlation: float = 0.5  # of the shocks of two coins
     tail_freedom: float = 5.0  # degrees of freedom of the Student t shocks
@@ -76,6 +78,7 @@ class SyntheticConfig:
         self._require(
             bar_start(self.start, interval) == self.start, "start", f"the open of a bar of {self.timeframe}, in ms"
         )
+        self._require(self.kind in get_args(Knowledge), "kind", f"one of {', '.join(get_args(Knowledge))}")
         self._require(self.tail_freedom > 2, "tail_freedom", "above 2, for the variance to exist")
         self._require(self.storm_share < 1 and self.storm_share * self.storm_variance <= 1, "storm_variance",
                       "at most 1 / storm_share, for the calm to make up for it")  # fmt: skip
@@ -133,7 +136,10 @@ class SyntheticConfig:
             spread_memory=self.spread_memory,
             spread_noise=self.spread_noise,
             # A cycle is (1 - p) / p free bars and a spike of mean length m; p makes spikes this share of it.
-            spike_onset=self.spike_share / (self.spike_share + spike_bars * (1 - self.spike_share)),
+            # With private knowledge, wide spreads last (`simulator.synthetic.private`) and there are no short ones.
+            spike_onset=0.0
+            if self.kind == "private"
+            else self.spike_share / (self.spike_share + spike_bars * (1 - self.spike_share)),
             spike_shortest=self.spike_bars[0],
             spike_longest=self.spike_bars[1],
             spike_low=self.spike_height[0],

@@ -3,19 +3,23 @@
 `generate` makes the history and its `Truth`. With `edge=True` hidden drift regimes persist for days, and prices,
 funding and headlines carry information about them. With `edge=False`, the no-edge twin, prices have the same
 volatility, shocks and spreads and no drift, while funding and headlines depend on a regime without influence: no
-observable predicts a return. The law is in `simulator.synthetic.dynamics`.
+observable predicts a return. The law is in `simulator.synthetic.dynamics`, and what `kind = "private"` adds to it in
+`simulator.synthetic.private`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from simulator.arrays import FloatArray
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
+from simulator.market.signs import PrivateSigns
 from simulator.market.timeframes import interval_of
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.dynamics import STREAMS, PathState, draw, evolve, settlements_of
 from simulator.synthetic.headlines import write_news
+from simulator.synthetic.private import PrivateHistory, evolve_private, headline_accuracy, jumped
 from simulator.synthetic.truth import Truth
 
 
@@ -23,11 +27,11 @@ def generate(config: SyntheticConfig) -> Market:
     """The market of `config`, with its `Truth`. About a second for 4 coins over 12,000 bars of 4h."""
     interval, count = interval_of(config.timeframe), len(config.symbols)
     law = config.parameters(config.symbols)
-    streams = [np.random.default_rng(child) for child in np.random.SeedSequence(config.seed).spawn(STREAMS + 3)]
+    streams = [np.random.default_rng(child) for child in np.random.SeedSequence(config.seed).spawn(STREAMS + 4)]
     open_time = config.start + interval * np.arange(config.bars, dtype=np.int64)
     settlements = settlements_of(open_time, interval)
 
-    start, volume_stream, news_stream = streams[STREAMS:]
+    start, volume_stream, news_stream, private_stream = streams[STREAMS:]
     weights = config.regime_weights()
     regime, decoy = start.choice(np.array([-1, 0, 1], np.int8), (2, 1, count), p=weights)
     signal = regime if config.edge else decoy
@@ -50,6 +54,14 @@ def generate(config: SyntheticConfig) -> Market:
         config.scale_cap,
     )
     course = evolve(state, np.full((1, count), config.start_price), draws, law, settlements >= 0)
+    private, bars_of, half_spread = None, (course.open, course.high, course.low, course.close), course.half_spread[0]
+    accuracy: float | FloatArray = config.news_accuracy
+    if config.kind == "private":
+        own = evolve_private(private_stream, (1, config.bars, count), config.edge)
+        private = PrivateHistory(*(array[0] for array in own))
+        bars_of = jumped(*bars_of, own.jump)
+        half_spread = np.where(private.wide > 0.0, private.wide, half_spread)
+        accuracy = headline_accuracy(private, config.news_accuracy)
 
     funding = {
         symbol: tuple(
@@ -68,12 +80,12 @@ def generate(config: SyntheticConfig) -> Market:
         symbols=config.symbols,
         timeframe=config.timeframe,
         open_time=open_time,
-        open=course.open[0],
-        high=course.high[0],
-        low=course.low[0],
-        close=course.close[0],
+        open=bars_of[0][0],
+        high=bars_of[1][0],
+        low=bars_of[2][0],
+        close=bars_of[3][0],
         volume=volume,
-        half_spread=course.half_spread[0],
+        half_spread=half_spread,
         funding=funding,
         kinds=dict.fromkeys(config.symbols, "perpetual"),
         news=write_news(
@@ -83,7 +95,7 @@ def generate(config: SyntheticConfig) -> Market:
             governing,
             arrival=1 - np.exp(-1 / (config.news_days * config.bars_per_day)),
             neutral=config.news_neutral,
-            accuracy=config.news_accuracy,
+            accuracy=accuracy,
             stream=news_stream,
         ),
         truth=Truth(
@@ -98,6 +110,9 @@ def generate(config: SyntheticConfig) -> Market:
             spread=course.spread[0],
             spike_left=course.spike_left[0],
             spike_height=course.spike_height[0],
+            private=private,
         ),
-        source=f"synthetic market (seed {config.seed}, {'edge' if config.edge else 'no edge'})",
+        signs=None if private is None else PrivateSigns(private.shown, private.confirmed),
+        source=f"synthetic market ({'private knowledge, ' if private else ''}seed {config.seed}, "
+        f"{'edge' if config.edge else 'no edge'})",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from simulator.arrays import FloatArray
 from simulator.market.events import NewsItem
 
 MINUTE = 60_000
@@ -50,20 +51,21 @@ def write_news(
     *,
     arrival: float,
     neutral: float,
-    accuracy: float,
+    accuracy: float | FloatArray,
     stream: np.random.Generator,
 ) -> tuple[NewsItem, ...]:
     """Headlines known by the end of the last bar, sorted by `known_at`: at most one a coin and bar, with probability
     `arrival`.
 
     `signal` is `(T, S)`, the regime in force in each bar: a headline is without tone with probability `neutral`; else
-    its tone agrees with the sign of `signal` with probability `accuracy`, and is a coin's toss where that is 0. Which
-    headlines come, and when, does not depend on `signal`.
+    its tone agrees with the sign of `signal` with probability `accuracy` (one, or one for each bar and coin), and is a
+    coin's toss where that is 0. Which headlines come, and when, does not depend on `signal`.
     """
     arrives, moment, tone, agrees, choice, delay = np.moveaxis(stream.random((*signal.shape, 6)), -1, 0)
     items: list[tuple[int, int, NewsItem]] = []
     shortest, longest = DELAY_MINUTES
     end = int(open_time[-1]) + interval
+    right = np.broadcast_to(np.asarray(accuracy, np.float64), signal.shape)
     for bar, column in np.argwhere(arrives < arrival):
         sign = int(signal[bar, column])
         if tone[bar, column] < neutral:
@@ -71,7 +73,7 @@ def write_news(
         elif sign == 0:
             phrases = POSITIVE if agrees[bar, column] < 0.5 else NEGATIVE
         else:
-            phrases = POSITIVE if (agrees[bar, column] < accuracy) == (sign > 0) else NEGATIVE
+            phrases = POSITIVE if (agrees[bar, column] < right[bar, column]) == (sign > 0) else NEGATIVE
         time = int(open_time[bar]) + int(moment[bar, column] * interval) // MINUTE * MINUTE
         known_at = time + (shortest + int(delay[bar, column] * (longest - shortest + 1))) * MINUTE
         text = phrases[int(choice[bar, column] * len(phrases))]

@@ -5,9 +5,10 @@ It maximises the long-run mean of expected log growth a decision,
     growth(r, e) - |e - e0| (fee + m half_spread),   growth = sum over the bars of  e (drift - funding) - e^2 vol^2 / 2,
 
 by relative value iteration (Puterman 1994, section 8.5) over (regime r, bars left of a spread spike, position). The
-values use the mean volatility and the mean spread of a spike; the decision itself uses the present ones. It is the best
-response to the model, up to these two averages. It is no upper bound on realised returns: in a single window noise can
-favour another policy.
+values use the mean volatility and the mean spread of a spike; the decision itself uses the present ones, and in a
+market of private knowledge also the present spread and the jumps that the crowding lets expect. It is the best response
+to the model, up to these averages. It is no upper bound on realised returns: in a single window noise can favour
+another policy.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.market.timeframes import interval_of
 from simulator.synthetic.dynamics import FUNDING_INTERVAL, Parameters
+from simulator.synthetic.private import jump_variance
 from simulator.synthetic.truth import Truth
 
 _TOLERANCE = 1e-10  # of the values, in log growth
@@ -68,6 +70,9 @@ class OraclePolicy:
         kept = np.interp(current_exposure, self.levels, ahead)
         spread = _next_spread(law, float(truth.spike_height[index, column]) if left else None)
         variance = float(truth.vol[index, column]) ** 2 * self.decide_every
+        if truth.private is not None:  # liquidity and crowding as they are, which the values ahead do not know
+            spread = float(truth.private.wide[index, column]) or spread
+            variance += jump_variance(bool(truth.private.crowded[index, column]), self.decide_every)
         cost = np.abs(choices - current_exposure) * (self.taker_fee + self.spread_multiplier * spread)
         value = np.append(ahead, kept) - choices**2 * variance / 2 - cost
         best = int(np.argmax(value[:-1]))

@@ -21,6 +21,7 @@ from simulator.market.price_paths import PricePaths
 from simulator.market.timeframes import interval_of
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.dynamics import STREAMS, Int8Array, Parameters, PathState, draw, evolve, settlements_of
+from simulator.synthetic.private import PrivateHistory, evolve_private, jumped
 
 STATE_COLUMNS = ("regime", "signal", "variance", "funding", "spread", "spike_left", "spike_height")  # the (T, S) arrays
 
@@ -47,6 +48,7 @@ class Truth:
     spread: FloatArray
     spike_left: Int8Array
     spike_height: FloatArray
+    private: PrivateHistory | None = None  # of a market of that kind
 
     @cached_property
     def law(self) -> Parameters:
@@ -73,7 +75,8 @@ class Truth:
             raise DataError(f"truth: no symbol '{unknown[0]}'; there are {', '.join(self.symbols)}")
         columns = [self.symbols.index(symbol) for symbol in symbols]
         arrays = {name: np.ascontiguousarray(getattr(self, name)[:, columns]) for name in STATE_COLUMNS}
-        return Truth(self.config, tuple(symbols), self.open_time, storm=self.storm, **arrays)
+        private = None if self.private is None else self.private.select(columns)
+        return Truth(self.config, tuple(symbols), self.open_time, storm=self.storm, private=private, **arrays)
 
     def scenarios(
         self,
@@ -83,17 +86,19 @@ class Truth:
         bars: int,
         seed: int,
         belief: npt.ArrayLike | None = None,
+        crowded: bool | None = None,
     ) -> PricePaths:
         """`paths` independent continuations of `market` over the `bars` bars after bar `index`.
 
         They start from the hidden state and the close of bar `index`; the same arguments give the same paths. `market`
         may hold some of the symbols only. Settlements inside one bar are added up in its funding rate. With `belief`,
         (S, 3) probabilities of bear, range and bull in the order of `market`, the paths' first regimes are spread by
-        it (systematic resampling, Kitagawa 1996), each coin's alone, in place of the one that was there.
+        it (systematic resampling, Kitagawa 1996), each coin's alone, in place of the one that was there. With
+        `crowded`, of a market of private knowledge, all its coins begin crowded, or none of them does.
         Raises `DataError` when `market` is not the one that this truth is about.
         """
         if market.symbols != self.symbols:
-            return self.select(market.symbols).scenarios(market, index, paths, bars, seed, belief)
+            return self.select(market.symbols).scenarios(market, index, paths, bars, seed, belief, crowded)
         interval = interval_of(self.config.timeframe)
         inside = 0 <= index < min(len(market), len(self.open_time))
         if market.interval != interval or not inside or market.open_time[index] != self.open_time[index]:
@@ -124,12 +129,19 @@ class Truth:
             self.config.scale_cap,
         )
         course = evolve(state, _repeat(market.close[index], paths), draws, self.law, settles)
+        ohlc, half_spread = (course.open, course.high, course.low, course.close), course.half_spread
+        if self.private is not None:
+            begin = self.private.at(index, paths)
+            if crowded is not None:
+                begin = begin._replace(crowded=np.full_like(begin.crowded, crowded))
+            own = evolve_private(np.random.default_rng((seed, index, 2)), half_spread.shape, self.config.edge, begin)
+            ohlc, half_spread = jumped(*ohlc, own.jump), np.where(own.wide > 0.0, own.wide, half_spread)
         return PricePaths(
-            open=course.open,
-            high=course.high,
-            low=course.low,
-            close=course.close,
-            half_spread=course.half_spread,
+            open=ohlc[0],
+            high=ohlc[1],
+            low=ohlc[2],
+            close=ohlc[3],
+            half_spread=half_spread,
             funding_rate=course.funding_rate.sum(axis=3),
             interval=interval,
         )

@@ -94,15 +94,38 @@ def squash(x: float) -> float:
     return 0.5 * (1.0 + math.tanh(x))
 
 
-def outcome_score(net_returns: npt.ArrayLike, volatility: float) -> float:
-    """Mean of squash(net return / volatility) over n >= 1 scenarios of the same state, in [0, 1]; no trade gives 0.5.
+@dataclass(frozen=True)
+class Tail:
+    """How much large losses count in the outcome: `weight` in [0, 1], of losses beyond `loss`, a fraction of equity."""
+
+    weight: float = 0.0
+    loss: float = 0.1
+
+
+NO_TAIL = Tail()
+
+
+def outcome_score(net_returns: npt.ArrayLike, volatility: float, tail: Tail = NO_TAIL) -> float:
+    """Mean over n >= 1 scenarios of the same state, in [0, 1], of
+
+        (1 - w) squash(net return / volatility) + w (1 - min(1, max(0, loss - l) / l)),   w = tail.weight, l = tail.loss
+
+    The squashed return saturates, so that a loss of a fifth of the account hardly counts more than a usual one. The
+    second term, an expected shortfall beyond a fixed loss, falls from 1 to 0 while the loss grows from l to 2 l: with
+    it ruin is worse than a bad day. No trade gives 0.5 without a tail, and (1 + w) / 2 with it.
 
     net_returns (n,) fractions of equity over the horizon, net of all costs; `volatility` the market's expected
     standard deviation over the same horizon, known at decision time. The mean is taken after squashing, so that one
     recorded future (n = 1) estimates the same quantity as many simulated ones.
     """
     _positive("volatility", volatility)
-    return float(np.mean(0.5 * (1.0 + np.tanh(_row("net_returns", net_returns) / volatility))))
+    net = _row("net_returns", net_returns)
+    score = float(np.mean(0.5 * (1.0 + np.tanh(net / volatility))))
+    if tail.weight == 0.0:
+        return score
+    _positive("tail.loss", tail.loss)
+    beyond = float(np.mean(np.clip((-net - tail.loss) / tail.loss, 0.0, 1.0)))
+    return (1.0 - tail.weight) * score + tail.weight * (1.0 - beyond)
 
 
 def brier_score(probabilities: npt.ArrayLike, outcome_frequencies: npt.ArrayLike) -> float:

@@ -50,6 +50,7 @@ from backend.training.planning.memory_estimate import (
     require,
 )
 from backend.training.rollout.collect import RolloutSettings, collect, practise
+from backend.training.rollout.scoring import tail_of
 from cryptosentinel.agents.registry import MANAGER, roles_of
 from cryptosentinel.llm.architecture import random_model, text_config
 from cryptosentinel.llm.chat_codec import make_byte_codec
@@ -278,6 +279,8 @@ def _query(config: Config) -> tuple[list[Query], RolloutSettings]:
         limits=limits_of(config.guard),
         outcome_scale=config.training.experimental.outcome_scale,
         train_thoughts=config.training.train_thoughts,
+        tail=tail_of(config.training),
+        question_cost=config.team.question_price / 1e4,
     )
     return queries, settings
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from backend.training.algorithm.rewards import Outcome
+from backend.training.algorithm.rewards import NO_TAIL, Outcome, Tail
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.queries import Query
 from backend.training.rollout.scoring import RolloutScorer
@@ -56,8 +56,9 @@ class Practice:
 
 @dataclass(frozen=True)
 class RolloutSettings:
-    """Named as in the configuration: K, the simulated scenarios of a query, their length in bars, `outcome_scale` of
-    `RolloutScorer`. `limits` are the guard's. Without `train_thoughts` no token of a thought is one that is learnt."""
+    """Named as in the configuration: K, the simulated scenarios of a query, their length in bars. `outcome_scale`,
+    `tail` and `question_cost` are those of `RolloutScorer`, `limits` the guard's. Without `train_thoughts` no token of
+    a thought is one that is learnt."""
 
     rollouts_per_query: int
     scenario_paths: int
@@ -67,11 +68,20 @@ class RolloutSettings:
     limits: GuardLimits
     outcome_scale: float
     train_thoughts: bool
+    tail: Tail = NO_TAIL
+    question_cost: float = 0.0
 
     def scorer(self, query: Query) -> RolloutScorer:
         """Who scores what is said and done about a query."""
         return RolloutScorer(
-            query, self.scenario_paths, self.horizon_bars, self.costs, self.max_leverage, self.outcome_scale
+            query,
+            self.scenario_paths,
+            self.horizon_bars,
+            self.costs,
+            self.max_leverage,
+            self.outcome_scale,
+            self.tail,
+            self.question_cost,
         )
 
 
@@ -179,7 +189,7 @@ def _scored(
         number=number,
         seed=seed,
         decision=decision,
-        outcome=scorer.outcome([*decision.orders, *later]),
+        outcome=scorer.outcome([*decision.orders, *later], len(decision.transcripts) - 1),
         main=_trajectory(query, number, decision.manager, None, settings),
         subs=tuple(
             _trajectory(query, number, transcript, scorer.expert_score(transcript), settings)

@@ -75,7 +75,8 @@ def _value(team: Team, scorer: RolloutScorer, rollout: Rollout, settings: Rollou
         if coalition not in known:
             guard = Guard(settings.limits)
             orders = replay(team, rollout.decision, query.view(), query.account(), guard, coalition)
-            known[coalition] = scorer.outcome([*orders, *sent_later(query, guard, orders)]).score
+            asked = len(rollout.decision.transcripts) - 1  # all were asked, whoever's effect counts
+            known[coalition] = scorer.outcome([*orders, *sent_later(query, guard, orders)], asked).score
         return known[coalition]
 
     return value

@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from backend.config.training import TrainingConfig
 from backend.training.algorithm.rewards import (
+    NO_TAIL,
     Outcome,
+    Tail,
     brier_score,
     intervention_value,
     outcome_score,
@@ -40,6 +43,11 @@ SHORTFALL_SCALE = 0.003  # an execution 30 basis points worse than the arrival p
 QUANTILE_WEIGHT = 0.7
 
 
+def tail_of(config: TrainingConfig) -> Tail:
+    """How much large losses count, as a configuration has it."""
+    return Tail(config.experimental.tail_weight, config.experimental.tail_loss)
+
+
 class RolloutScorer:
     """Scores everything that was said and done about one query. Holds the query's scenarios; equal orders are simulated
     once.
@@ -50,13 +58,26 @@ class RolloutScorer:
     larger scale, which is nearer to the return itself, is nearer to what the account earns. Of a decision on the whole
     portfolio the volatility is that of a book of equal parts, see `PortfolioQuery`.
 
+    With a `tail` large losses count besides (`rewards.outcome_score`). Each question that the manager puts to a
+    sub-agent costs `question_cost`, a fraction of equity, which is taken off the net return.
+
     A sub-agent's answer is scored on the coin of its call, or as the mean over its coins.
     """
 
     def __init__(
-        self, query: Query, paths: int, horizon: int, costs: Costs, max_leverage: float, outcome_scale: float
+        self,
+        query: Query,
+        paths: int,
+        horizon: int,
+        costs: Costs,
+        max_leverage: float,
+        outcome_scale: float,
+        tail: Tail = NO_TAIL,
+        question_cost: float = 0.0,
     ) -> None:
         self.query = query
+        self._tail = tail
+        self._question_cost = question_cost
         self._outcome_scale = outcome_scale
         self._scenarios = query.scenarios(paths, horizon, costs)
         self._costs = costs
@@ -67,12 +88,14 @@ class RolloutScorer:
         marks = np.array([self._view.last_close(symbol) for symbol in query.symbols])
         self._moves = self._scenarios.close[:, -1] / marks - 1.0  # (paths, S) simple returns
 
-    def outcome(self, orders: list[Order]) -> Outcome:
-        """What the orders earn over the horizon, marked at its end, net of all costs."""
+    def outcome(self, orders: list[Order], questions: int = 0) -> Outcome:
+        """What the orders earn over the horizon, marked at its end, net of all costs and of the price of so many
+        questions."""
         result = self._simulate(orders, self._account)
+        net = result.net_return - questions * self._question_cost
         return Outcome(
-            score=outcome_score(result.net_return, self._outcome_scale * self.query.volatility),
-            net_return=float(np.mean(result.net_return)),
+            score=outcome_score(net, self._outcome_scale * self.query.volatility, self._tail),
+            net_return=float(np.mean(net)),
             fees=float(np.mean(result.fees)),
             spread=float(np.mean(result.spread)),
             funding=float(np.mean(result.funding)),
@@ -133,7 +156,13 @@ class RolloutScorer:
         quantile = pinball_score(verdict.loss / 100, -gains, LOSS_LEVEL, PINBALL_SCALE * volatility)
         held = 0.0 if side == "flat" else 1.0
         cap = verdict.cap(proposed)
-        value = intervention_value(held * cap * gains, held * proposed * gains, volatility)
+        free, capped = held * proposed * gains, held * cap * gains
+        if self._tail.weight:  # what a cap is for does not show in a mean
+            scale = self._outcome_scale * volatility
+            saved = outcome_score(capped, scale, self._tail) - outcome_score(free, scale, self._tail)
+            value = 0.5 * (1.0 + saved)
+        else:
+            value = intervention_value(capped, free, volatility)
         return QUANTILE_WEIGHT * quantile + (1.0 - QUANTILE_WEIGHT) * value
 
     def _execution(self, execution: Execution, asked: Mapping[str, Any]) -> float | None:
