@@ -27,9 +27,9 @@ from backend.store.folder_swap import DATABASE_FOLDER
 from backend.store.gateway import address
 from backend.store.gateway.client import GatewayClient, SignInRefused
 from backend.store.gateway.credentials import PASSWORD_VARIABLE, USER_VARIABLE, environment_account
-from backend.store.gateway.engine import DATABASE, NAMESPACE, NO_ANSWER, EngineStuck, Session, StoreEngine
+from backend.store.gateway.engine import DATABASE, NAMESPACE, Session, StoreEngine
 from backend.store.gateway.host import Listen
-from backend.store.gateway.rpc_messages import only_result, query
+from backend.store.gateway.rpc_messages import DISK_TROUBLE, only_result, query
 from backend.store.holding import LOCKED, FolderHolding, hold
 from backend.store.lock import FolderHeld
 
@@ -376,19 +376,17 @@ class Connection:
             _close(channel)
 
     def _failed(self, reason: str) -> StoreError:
-        if "IO error" in reason or NO_ANSWER in reason:
+        if DISK_TROUBLE in reason:
             return StoreDiskError(f"store {self.name}: {reason}; {_DISK_ADVICE}")
         return StoreError(f"store {self.name}: {reason}")
 
     def _cannot_open(self, error: Exception) -> StoreError:
-        if isinstance(error, EngineStuck):
-            advice = "nothing is lost: end this program, and start it again"
-        elif self.remote:
+        if self.remote:
             advice = (
                 f"is the server running, and are {USER_VARIABLE} and {PASSWORD_VARIABLE} right? A store that a program "
                 "of this machine has in a folder is reached by the name of that folder, without either"
             )
-        elif "IO error" in str(error):
+        elif DISK_TROUBLE in str(error):
             return StoreDiskError(f"store {self.name} cannot be opened: {error}; {_DISK_ADVICE}")
         else:
             advice = "if it was damaged, put back a backup, or move it away and give an empty folder"

@@ -15,8 +15,9 @@ from backend.store.errors import StoreError
 from backend.store.folder_swap import finish_swap, refuse_former_engine
 from backend.store.gateway import address
 from backend.store.gateway.credentials import random_account
-from backend.store.gateway.engine import EngineStuck, StoreEngine
+from backend.store.gateway.engine import StoreEngine
 from backend.store.gateway.host import HostedGateway, Listen
+from backend.store.gateway.rpc_messages import DISK_TROUBLE
 from backend.store.integrity.acknowledged import Acknowledged
 from backend.store.lock import FolderLock
 
@@ -87,8 +88,7 @@ class FolderHolding:
                     address.withdraw(self._folder)
                     self.gateway.stop()
                 self.engine.close()
-                if not self.engine.stuck:
-                    self._acknowledged.end()
+                self._acknowledged.end()
             finally:
                 self._acknowledged.abandon()
                 self._lock.release()
@@ -133,7 +133,7 @@ def hold(
         except BaseException:
             if engine is not None:
                 engine.close()
-            if acknowledged is not None and engine is not None and not engine.stuck:
+            if acknowledged is not None and engine is not None:
                 acknowledged.end()
             elif acknowledged is not None:
                 acknowledged.abandon()
@@ -153,10 +153,8 @@ def _settle(url: str, acknowledged: Acknowledged) -> None:
     """
     try:
         engine = StoreEngine(url)
-    except EngineStuck:
-        raise
     except RuntimeError as error:  # some ends it refuses; without a note nobody knows where the end begins
-        if not acknowledged.noted or LOCKED in str(error):
+        if not acknowledged.noted or LOCKED in str(error) or DISK_TROUBLE in str(error):
             raise
         acknowledged.cut_tails()
         engine = StoreEngine(url)

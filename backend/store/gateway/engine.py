@@ -1,7 +1,9 @@
 """The embedded engine of one database, shared by all of a process: its own stores and the clients of its gateway.
 
 The engine knows a single session and one request runs at a time, so each request is preceded by what makes the session
-that of its sender. While the engine works, other threads of the process go on: it does not hold the interpreter's lock.
+that of its sender. It holds the interpreter's lock while it works (surrealdb-embedded 3.0.0b10, tried): meanwhile no
+other thread of the process goes on, and no time limit and no Ctrl-C is noticed. So no request may take long, and none
+may be made that the engine never answers.
 """
 
 from __future__ import annotations
@@ -9,25 +11,25 @@ from __future__ import annotations
 import gc
 import os
 import secrets
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 from surrealdb.data.cbor import decode, encode
 from surrealdb_embedded import SyncEmbeddedDB
 
-from backend.store.gateway.rpc_messages import request
+from backend.store.gateway.rpc_messages import DISK_TROUBLE, request
 
 NAMESPACE = "cryptosentinel"
 DATABASE = "main"
 _READER = "gateway_reader"
-# The longest seen: some 25 s, of 845 MB whose tables were merged meanwhile on a busy machine.
-ENGINE_OPENING_SECONDS = 300.0
-# Where the disk is full while a database is made, the engine has sometimes never answered one of its first requests.
-ENGINE_ANSWER_SECONDS = 60.0
-_FIRST_REQUESTS = 8
+_FOLDER = "surrealkv://"
+_ROOM = 200_000  # bytes; all that a new store defines takes 40 kB
+_DEFINITIONS = (b"DEFINE ", b"REMOVE ")
 
 # A forked child has none of the engine's threads. To drop an engine of its parent there would wait for them for ever,
 # and Python drops whatever it finds to be garbage: so all that the parent had stays.
@@ -55,20 +57,18 @@ class StoreEngine:
     def __init__(self, url: str, on_answer: OnAnswer | None = None) -> None:
         """Open the database at `url`, as `surrealkv:///folder`. Raises RuntimeError in the engine's words."""
         self._url = url
+        self._folder = Path(url.removeprefix(_FOLDER)) if url.startswith(_FOLDER) else None
         self._database = _opened(url)
         self._on_answer = on_answer
         self._one_at_a_time = threading.Lock()
         self._place: tuple[str | None, str | None] = (None, None)
         self._variables: dict[str, bytes] = {}
         self._reader: UUID | None = None
-        self._asked = 0
-        self.stuck = False  # it owes an answer that no longer comes
 
     def close(self) -> None:
-        """Close the database, after what it is at; a second call does nothing, nor one when it is stuck."""
+        """Close the database, after what it is at; a second call does nothing."""
         with self._one_at_a_time:
-            if not self.stuck:
-                self._database.close()
+            self._database.close()
 
     def reopen(self) -> None:
         """Close a database in a folder and open it again, between two requests: what the engine keeps in memory of all
@@ -80,10 +80,11 @@ class StoreEngine:
             self._database = _opened(self._url)
 
     def execute(self, session: Session, message: bytes) -> bytes:
-        """The answer to one request. Raises RuntimeError or ValueError with the engine's words, and `EngineStuck`."""
+        """The answer to one request. Raises RuntimeError or ValueError with the engine's words."""
         with self._one_at_a_time:
             place = (session.namespace, session.database)
             if place != self._place:
+                self._require_room()  # the engine makes a database where there is none yet
                 self._answer(request("use", [*place]))
                 self._place = place
             if session.variables != self._variables:
@@ -98,17 +99,20 @@ class StoreEngine:
             return answer
 
     def _answer(self, message: bytes) -> bytes:
-        """The database's answer. A stuck one is asked nothing more, neither closed nor dropped: that would wait."""
-        if self._asked >= _FIRST_REQUESTS and not self.stuck:
-            return bytes(self._database.execute(message))
-        self._asked += 1
-        if not self.stuck:
-            try:
-                return bytes(_in_time(lambda: self._database.execute(message), ENGINE_ANSWER_SECONDS))
-            except TimeoutError:
-                self.stuck = True
-                _given_up.append(self._database)
-        raise EngineStuck(f"the database engine {NO_ANSWER} for {ENGINE_ANSWER_SECONDS:g} seconds")
+        if any(word in message for word in _DEFINITIONS):
+            self._require_room()
+        return bytes(self._database.execute(message))
+
+    def _require_room(self) -> None:
+        """Raises RuntimeError where the disk is full. The engine says so of records that it cannot write, but never
+        answers a request that makes or changes a definition then (surrealdb-embedded 3.0.0b10, tried)."""
+        if self._folder is None:
+            return
+        try:
+            with tempfile.TemporaryFile(dir=self._folder.parent) as file:
+                os.posix_fallocate(file.fileno(), 0, _ROOM)
+        except OSError as error:
+            raise RuntimeError(f"{DISK_TROUBLE}: {error.strerror}") from error
 
     def read(self, text: str, parameters: dict[str, Any], identity: Any = "store") -> bytes:
         """The answer to statements that may only look at our database. The engine itself refuses all else to them, as
@@ -130,58 +134,20 @@ class StoreEngine:
         return session
 
     def _require(self, method: str, parameters: list[Any], session: UUID | None = None) -> None:
-        answer = decode(self._database.execute(_encoded(method, parameters, session)))
-        failed = answer.get("error") or (method == "query" and answer["result"][0]["status"] != "OK")
-        if failed:
-            raise RuntimeError(f"the database offers no account that only reads ({method})")
-
-
-NO_ANSWER = "has not answered"
-_given_up: list[SyncEmbeddedDB] = []
-
-
-class EngineStuck(RuntimeError):
-    """The engine has not opened a database in time, or not answered. It may still be at it: only the end of the process
-    ends that."""
+        answer = decode(self._answer(_encoded(method, parameters, session)))
+        error = answer.get("error")
+        if error is None and method == "query" and answer["result"][0]["status"] != "OK":
+            error = answer["result"][0]["result"]
+        if error is not None:
+            reason = error.get("message", error) if isinstance(error, dict) else error
+            raise RuntimeError(f"the database offers no account that only reads ({method}: {reason})")
 
 
 def _opened(url: str) -> SyncEmbeddedDB:
-    """A database of the engine, opened in a thread that is given up after `ENGINE_OPENING_SECONDS`: once, of thousands,
-    an opening did not return (surrealdb-embedded 3.0.0b10; the cause is not known). Raises RuntimeError."""
+    """A database of the engine. Raises RuntimeError."""
     database = SyncEmbeddedDB(url)
-    try:
-        _in_time(database.connect, ENGINE_OPENING_SECONDS)
-    except TimeoutError:
-        _given_up.append(database)
-        raise EngineStuck(f"the database engine has not opened it for {ENGINE_OPENING_SECONDS:g} seconds") from None
+    database.connect()
     return database
-
-
-def _in_time(call: Callable[[], Any], seconds: float) -> Any:
-    """What `call` returns or raises, in a thread of its own. Raises TimeoutError where that takes longer."""
-    ended = threading.Event()
-    outcomes: list[Any] = []
-    failures: list[Exception] = []
-
-    def work() -> None:
-        try:
-            outcomes.append(call())
-        except (RuntimeError, ValueError, OSError) as error:
-            failures.append(error)
-        finally:
-            ended.set()
-
-    threading.Thread(target=work, name="store engine", daemon=True).start()
-    try:
-        in_time = ended.wait(seconds)
-    except BaseException:  # Ctrl-C: one request at a time, also then
-        ended.wait(seconds)
-        raise
-    if not in_time:
-        raise TimeoutError
-    if failures:
-        raise failures[0]
-    return outcomes[0]
 
 
 def _encoded(method: str, parameters: list[Any], session: UUID | None, identity: Any = "store") -> bytes:

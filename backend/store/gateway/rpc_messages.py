@@ -20,7 +20,7 @@ _NULL = b"\xf6"
 # The engine's maps are in the order of their keys, so what it says of a statement encloses the result.
 _RESULT, _STATUS = b"\x66result\x81\xa4\x66result", b"\x66status"
 _LONGEST_HEAD, _LONGEST_TAIL = 400, 100
-_DISK_TROUBLE = b"IO error"
+DISK_TROUBLE = "IO error"  # in the engine's words
 # What decoding raises for bytes that are not CBOR, or hold values that the SDK cannot make.
 _UNREADABLE = (
     CBORError, ValueError, TypeError, LookupError, AttributeError, EOFError, ArithmeticError, RecursionError,
@@ -97,7 +97,7 @@ def failure(message: bytes | None, reason: str) -> bytes:
 
 def engine_failed(answer: bytes) -> str | None:
     """The engine's words if the disk failed it, after which an open database cannot be written any more."""
-    if _DISK_TROUBLE not in answer:  # nearly always, and cheap
+    if DISK_TROUBLE.encode() not in answer:  # nearly always, and cheap
         return None
     statements = decode(answer).get("result")
     if isinstance(statements, list):
@@ -105,7 +105,7 @@ def engine_failed(answer: bytes) -> str | None:
             # A record may speak of such errors too; only a failed statement had one.
             if isinstance(statement, dict) and statement.get("status") == "ERR":
                 reason = str(statement.get("result"))
-                if _DISK_TROUBLE.decode() in reason:
+                if DISK_TROUBLE in reason:
                     return reason
     return None
 

@@ -30,6 +30,7 @@ from surrealdb.data.cbor import decode
 
 from backend.store.errors import StoreError
 from backend.store.folder_swap import DATABASE_FOLDER
+from backend.store.gateway.rpc_messages import DISK_TROUBLE
 from backend.store.integrity.copies import keep_copy, kept_copies
 from backend.store.integrity.open_logs import NO_BYTES, Extent, OpenLogs, logs_of
 
@@ -42,7 +43,6 @@ _FIRST_LOG = slice(10, 18)  # in the manifest: number of the first log that is s
 _READ_AT_ONCE = 1 << 20
 _READ_AT_OPENING = 64 << 20  # bytes of finished files that are read again at each opening
 _OTHERS_EVERY = 0.1  # seconds after which a line says of more than the logs: that changes a few times a minute at most
-_IO_ERROR = b"IO error"  # the engine's words
 _LONGEST = 1 << 20  # bytes of the file before it is begun anew
 
 _log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ class Acknowledged:
         try:
             if not (grown := self._open_logs.grown(self._state.logs)):
                 return
-            if grown == self._partial or (_IO_ERROR in answer and _failed(answer)):
+            if grown == self._partial or (DISK_TROUBLE.encode() in answer and _failed(answer)):
                 self._partial = grown
                 return
             now = time.monotonic()
@@ -202,7 +202,7 @@ class Acknowledged:
                 self._others_due = now + _OTHERS_EVERY
         except OSError as error:
             # Not acknowledged, then. In the words by which the engine tells of the same.
-            raise RuntimeError(f"IO error: {self._path}: {error.strerror}") from error
+            raise RuntimeError(f"{DISK_TROUBLE}: {self._path}: {error.strerror}") from error
         if self._length > _LONGEST:
             try:
                 self._renew()

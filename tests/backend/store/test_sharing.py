@@ -17,15 +17,12 @@ from pathlib import Path
 
 import pytest
 from surrealdb.data.cbor import decode, encode
-from surrealdb_embedded import SyncEmbeddedDB
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from backend.distributed.store_server import serve_store
 from backend.store import MetricRecord, RunRecord, Store, StoreError, connection
-from backend.store.errors import StoreDiskError
-from backend.store.gateway import engine
 from backend.store.gateway.address import FILE
 from backend.store.lock import FolderLock
 from tests.backend.store.gateways import CREDENTIALS, GatewayProcess, environment, free_port
@@ -496,46 +493,35 @@ def test_a_writer_and_two_readers_are_killed_again_and_again(tmp_path: Path, kil
         assert len(stored) <= len(acknowledged) + 1
 
 
-def test_an_opening_that_does_not_return_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing was changed, and the folder is free for the program that is started next."""
-    with Store.open(tmp_path) as store:
-        store.add_run(replace(RUN, status="finished"))
-    release = threading.Event()
+# Prints whether the engine says that the disk is full: of four requests on a full disk, and of one after it.
+ON_A_FULL_DISK = """
+import resource, sys
+from backend.store.gateway.engine import Session, StoreEngine
+from backend.store.gateway.rpc_messages import query
+engine = StoreEngine("surrealkv://" + sys.argv[1])
+ours = Session("cryptosentinel", "main")
+def ask(call, room=0):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    try:
+        said = call()
+    except RuntimeError as error:
+        said = error
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print("IO error" in str(said), flush=True)
+ask(lambda: engine.execute(ours, query("RETURN 1", {})))  # makes the database
+engine.execute(ours, query("DEFINE TABLE t", {}))
+ask(lambda: engine.execute(ours, query("DEFINE TABLE u", {})))
+ask(lambda: engine.execute(ours, query("CREATE t:1", {})))
+ask(lambda: engine.read("RETURN 1", {}))  # makes a user
+ask(lambda: engine.execute(ours, query("DEFINE TABLE u; CREATE t:1, u:1", {})), resource.RLIM_INFINITY)
+"""
 
-    class Stuck:
-        def __init__(self, url: str) -> None:
-            pass
 
-        def connect(self) -> None:
-            release.wait(60)
-
-    monkeypatch.setattr(engine, "SyncEmbeddedDB", Stuck)
-    monkeypatch.setattr(engine, "ENGINE_OPENING_SECONDS", 0.05)
-    with pytest.raises(StoreError, match=r"has not opened it for 0\.05 seconds; nothing is lost: end this program"):
-        Store.open(tmp_path)
-    release.set()
-    monkeypatch.undo()
-    with Store.open(tmp_path) as store:
-        assert [run.run for run in store.runs()] == ["r"]
-
-
-def test_a_first_request_without_an_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it was with a disk that was full when a store was made: the command waited for ever."""
-    release = threading.Event()
-
-    class Silent:
-        def __init__(self, url: str) -> None:
-            self._database = SyncEmbeddedDB(url)
-
-        def connect(self) -> None:
-            self._database.connect()
-
-        def execute(self, message: bytes) -> bytes:
-            release.wait(60)
-            return b""
-
-    monkeypatch.setattr(engine, "SyncEmbeddedDB", Silent)
-    monkeypatch.setattr(engine, "ENGINE_ANSWER_SECONDS", 0.05)
-    with pytest.raises(StoreDiskError, match=r"has not answered for 0\.05 seconds; is the disk full\?"):
-        Store.open(tmp_path)
-    release.set()
+def test_a_full_disk_is_an_error_whatever_is_asked(tmp_path: Path) -> None:
+    """The engine never answers a definition then, and holds the interpreter's lock: Ctrl-C did not end the program."""
+    process = start(ON_A_FULL_DISK, tmp_path / "db")
+    try:
+        said, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (said.split(), error) == (["True"] * 4 + ["False"], "")
