@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -16,6 +17,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from backend.jobs.queue import JobQueue
 from backend.reporting.report import write_report
 from backend.store.store import Store
 from simulator.data.archive import write_market
@@ -46,22 +48,30 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with Store.open(folder / "store") as store:
         add_demo_run(store, "demo-1")
         add_backtest_run(store, "backtest-1")
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "ui" / "app.py"), f"--server.port={port}",
-               "--server.headless=true", "--server.address=localhost"]  # fmt: skip
-    environment = {**os.environ, "CRYPTOSENTINEL_STORE": str(folder / "store"), "PYTHONPATH": str(ROOT)}
-    log = (folder / "log").open("w")
-    server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
-    url = f"http://localhost:{port}"
-    try:
-        _wait_for(f"{url}/_stcore/health", server)
+    with served(folder) as url:
         yield url
-    finally:
-        server.terminate()
-        server.wait(timeout=10)
-        log.close()
+
+
+@contextmanager
+def served(folder: Path, port: int = 0) -> Iterator[str]:
+    """The page of the store in `folder`, whose current folder that is, for a block."""
+    if not port:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+    command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "ui" / "app.py"), f"--server.port={port}",
+               "--server.headless=true", "--server.address=localhost", "--browser.gatherUsageStats=false",
+               "--server.fileWatcherType=none"]  # fmt: skip
+    environment = {**os.environ, "CRYPTOSENTINEL_STORE": str(folder / "store"), "PYTHONPATH": str(ROOT)}
+    url = f"http://localhost:{port}"
+    with (folder / "log").open("a") as log:
+        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            _wait_for(f"{url}/_stcore/health", server)
+            yield url
+        finally:
+            server.terminate()
+            server.wait(timeout=10)
 
 
 def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
@@ -80,8 +90,15 @@ def watched(browser: Browser, width: int, home: str) -> tuple[Page, list[str]]:
     page = browser.new_page(viewport={"width": width, "height": 900})
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("console", lambda said: faults.append(said.text) if said.type == "error" and _is_fault(said.text) else None)
     page.on("request", lambda request: None if _local(request.url, home) else faults.append(request.url))
     return page, faults
+
+
+def _is_fault(text: str) -> bool:
+    """Streamlit looks for its server below each page's own address first, and says that it is not there; a server
+    that is being restarted cannot be reached."""
+    return not any(known in text for known in ("404 (Not Found)", "ERR_CONNECTION_REFUSED", "WebSocket"))
 
 
 def _local(url: str, home: str) -> bool:
@@ -99,6 +116,46 @@ def test_runs_open_in_a_browser(browser: Browser, address: str) -> None:
     page.get_by_role("link", name="New backtest").click()
     expect(page.get_by_role("textbox", name="Data folder")).to_be_visible(timeout=PATIENCE)
     assert not faults
+
+
+def test_a_backtest_goes_on_whatever_becomes_of_the_page(browser: Browser, tmp_path: Path) -> None:
+    """One leaves, reloads, opens a second tab, starts a job in a terminal, and restarts the page's own server."""
+    write_market(small_market(), tmp_path / "data" / "synthetic")
+    with served(tmp_path) as url:
+        port = int(url.rpartition(":")[2])
+        page, faults = watched(browser, 1366, url)
+        page.set_viewport_size({"width": 1366, "height": 768})
+        page.goto(f"{url}/new_backtest")
+        between = page.get_by_role("spinbutton", name="Bars between decisions")
+        between.fill("1", timeout=PATIENCE)
+        between.press("Tab")
+        page.get_by_role("button", name="Run").click()
+        expect(page.get_by_text("runs for")).to_be_visible(timeout=PATIENCE)
+        expect(page.locator(".js-plotly-plot .scatterlayer .trace").first).to_be_in_viewport(timeout=PATIENCE)
+        [job] = JobQueue(tmp_path / "runs").jobs()
+        page.reload()
+        expect(page.get_by_text("runs for")).to_be_visible(timeout=PATIENCE)
+        page.get_by_role("link", name="Runs").click()
+        expect(page.get_by_role("heading", name="Runs")).to_be_visible(timeout=PATIENCE)
+        other, _ = watched(browser, 1366, url)
+        other.goto(f"{url}/new_backtest?job={job.name}")
+        expect(other.get_by_text(job.name).first).to_be_visible(timeout=PATIENCE)
+        command = [sys.executable, "-m", "backend.cli", "jobs", "run", "--", "backtest", "--team=hold",
+                   f"--store={tmp_path / 'store'}"]  # fmt: skip
+        subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+        assert not faults, "before the server went away"
+    assert JobQueue(tmp_path / "runs").job(job.name).status in ("running", "done"), "it does not end with the page"
+    with served(tmp_path, port) as url:
+        page, faults = watched(browser, 1366, url)
+        page.goto(f"{url}/new_backtest?job={job.name}")
+        expect(page.get_by_text("Scripted team made")).to_be_visible(timeout=2 * PATIENCE)
+        page.get_by_role("link", name="Jobs").click()
+        expect(page.get_by_role("heading", name="Jobs")).to_be_visible(timeout=PATIENCE)
+        assert not faults
+    deadline = time.monotonic() + 60
+    while JobQueue(tmp_path / "runs").active() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert [one.status for one in JobQueue(tmp_path / "runs").jobs()] == ["done", "done"]
 
 
 @pytest.mark.parametrize("width", [1200, 390])
