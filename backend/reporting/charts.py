@@ -84,9 +84,11 @@ def equity_chart(
     return figure
 
 
-def growing_equity_chart(curves: Mapping[str, tuple[Sequence[int], Sequence[float]]]) -> go.Figure:
-    """Return since the start, in percent, of accounts that are still being played: their times (ms) and values."""
-    figure = blank_figure("", "return so far", "%")
+def accounts_chart(
+    curves: Mapping[str, tuple[Sequence[int], Sequence[float]]], title: str = "return so far"
+) -> go.Figure:
+    """Return since the start, in percent, of accounts with times of their own: their times (ms) and values."""
+    figure = blank_figure("", title, "%")
     figure.update_layout(height=280, uirevision="kept")
     for number, (name, (times, equity)) in enumerate(curves.items()):
         if equity and equity[0]:

@@ -384,9 +384,9 @@ class Store:
         """Evaluations in order of name, then step."""
         return self._read(EvaluationRecord, run=run_id)
 
-    def backtests(self, run_id: str) -> list[BacktestRecord]:
-        """Backtests in order of name."""
-        return self._read(BacktestRecord, run=run_id)
+    def backtests(self, run_id: str, name: str | None = None) -> list[BacktestRecord]:
+        """Backtests in order of name; with `name` that one, if there is one."""
+        return self._read(BacktestRecord, run=run_id, name=name)
 
     def decisions(self, run_id: str, backtest: str | None = None) -> list[DecisionRecord]:
         """Decisions in order of backtest, then ordinal."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -28,7 +29,7 @@ from simulator.errors import UserError
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules
 from tests.hostile_runs import RUN, dangerous, hostile_store
-from tests.stored_runs import add_backtest_run, add_demo_run, episode, full_decision, small_market
+from tests.stored_runs import add_backtest_run, add_demo_run, comparison, episode, full_decision, small_market
 
 APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
 EVIL = "<script>alert(1)</script> ![x](https://evil.example/x) :red[no] $x$"
@@ -78,7 +79,7 @@ def test_a_backtest_is_listed_and_opened(here: Path) -> None:
     app = open_page()
     assert list(app.dataframe[0].value["run"]) == ["demo-1", "backtest-1"]
     assert list(app.dataframe[0].value["status"]) == ["finished", "finished"]
-    app.selectbox(key="open").select("backtest-1").run()
+    app.multiselect(key="open").set_value(["backtest-1"]).run()
     assert not app.exception and not app.error
     assert f"Scripted team made {100 * episode().result.metrics['total_return']:+.2f} %" in words(app)
     assert len(app.get("plotly_chart")) == 7  # equity, drawdown, Sharpe, exposure, costs, excursions, candles
@@ -87,6 +88,50 @@ def test_a_backtest_is_listed_and_opened(here: Path) -> None:
     assert numbers["Return"][0] == pytest.approx(100 * episode().result.metrics["total_return"])
     [trades] = [table.value for table in app.dataframe if "Closed by" in table.value]
     assert list(trades["Profit"]) == [trade.pnl for trade in episode().result.trades]
+
+
+def test_the_table_says_what_came_of_each_run(here: Path) -> None:
+    with Store.open(here / "store") as store:
+        add_backtest_run(store, "backtest-1")
+        add_demo_run(store, "demo-1")
+        store.add_run(RunRecord("broken", "backtest", 1, "hash", 1, {"teams": ["scripted"], "config": 5}))
+    app = open_page()
+    assert not app.exception and not app.error
+    table = app.dataframe[0].value.set_index("run")
+    made, demo = episode().result.metrics, comparison(0.02)
+    assert table["return"]["backtest-1"] == pytest.approx(100 * made["total_return"])
+    assert table["Sharpe"]["backtest-1"] == pytest.approx(made["sharpe"])
+    assert table["teams"]["backtest-1"] == "Scripted team"
+    assert table["return"]["demo-1"] == pytest.approx(100 * demo["rows"]["trained"]["total_return"])
+    low, high = demo["difference"]["ci95"]
+    assert table["95 % interval"]["demo-1"] == f"{100 * low:+.2f} to {100 * high:+.2f}"
+    assert "better" in table["verdict"]["demo-1"]
+    assert table["status"]["broken"] == "interrupted" and pd.isna(table["return"]["broken"])
+    app.text_input[0].set_value("scripted SYNTHETIC").run()
+    assert list(app.dataframe[0].value["run"]) == ["backtest-1"]
+    app.text_input[0].set_value("nobody").run()
+    assert "No run has these words" in words(app)
+
+
+def test_the_address_names_the_runs_and_several_are_compared(here: Path) -> None:
+    with Store.open(here / "store") as store:
+        for name in ("one", "two", "three"):
+            add_backtest_run(store, name)
+    app = AppTest.from_file(str(APP), default_timeout=30)
+    app.query_params["run"] = ["one", "two", "nothing"]
+    app.run()
+    assert not app.exception and "asks for a run that is not here: nothing" in words(app).replace("\\", "")
+    assert sorted(app.multiselect(key="open").value) == ["one", "two"]
+    [results] = [table.value for table in app.dataframe if "Run and team" in table.value]
+    assert list(results["Run and team"]) == ["one: Scripted team", "two: Scripted team"]
+    assert "they do not differ" in words(app) and len(app.get("plotly_chart")) == 1
+    app.multiselect(key="open").set_value(["three"]).run()
+    assert address(app, "run") == ["three"] and "Scripted team made" in words(app)
+    app.switch_page("views/jobs.py").run()
+    app.switch_page("views/runs.py").run()
+    assert app.multiselect(key="open").value == ["three"], "what was open when the page was left"
+    app.multiselect(key="open").set_value([]).run()
+    assert not app.exception and "Tick a run" in words(app)
 
 
 def test_a_decision_is_a_conversation(here: Path) -> None:
@@ -160,7 +205,7 @@ def test_a_store_that_others_use_is_shown(here: Path) -> None:
         add_backtest_run(store, "backtest-9")
         app = open_page()
         assert not app.error and not app.exception
-        assert "backtest-9" in [str(one) for one in app.selectbox[0].options]
+        assert "backtest-9" in [str(one) for one in app.multiselect(key="open").options]
 
 
 @pytest.fixture
@@ -345,7 +390,7 @@ def test_mistakes_are_explained(queue: JobQueue, change: Callable[[AppTest], obj
 def test_a_hostile_run_is_shown_as_text(here: Path, kind: str) -> None:
     hostile_store(here / "store", kind)
     app = open_page()
-    app.selectbox(key="open").select(RUN).run()
+    app.multiselect(key="open").set_value([RUN]).run()
     assert not app.exception, app.exception
     said = words(app)
     assert dangerous(said) == []

@@ -10,7 +10,7 @@ import streamlit as st
 from backend.jobs.commands import can_go_on
 from backend.jobs.files import Job
 from backend.jobs.queue import Submission, command_words
-from backend.reporting.charts import CONFIG, growing_equity_chart
+from backend.reporting.charts import CONFIG, accounts_chart
 from cryptosentinel.protocol.untrusted import visible
 from simulator.market.timeframes import format_time
 from ui.access import escape_markdown, job_queue, mistakes_explained, set_address
@@ -95,7 +95,7 @@ def _draw(job: Job) -> None:
         st.progress(job.share or 0.0, text=escape_markdown(counted or "It has not begun to count yet"))
         curves = job.equity()
         if curves:
-            figure = in_theme(growing_equity_chart(curves))
+            figure = in_theme(accounts_chart(curves))
             st.plotly_chart(figure, theme=None, config=CONFIG, alt="Equity so far", key=f"equity of {job.name}")
 
 

@@ -1,49 +1,138 @@
-"""The page of stored runs: a list, and one of them opened."""
+"""The page of stored runs: a table to look through, one of them opened, or several side by side."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pandas as pd
 import streamlit as st
 
+from backend.reporting.run_table import RunRow, compared, run_row
 from backend.store.records import RunRecord
-from ui.access import escape_markdown, mistakes_explained, open_store, read_run, store_name
-from ui.parts.drawing import MOMENT
+from backend.store.store import Store
+from ui.access import asked_for, escape_markdown, mistakes_explained, open_store, read_run, set_address, store_name
+from ui.parts.drawing import MOMENT, draw_blocks
 from ui.views.run import show_run
+
+_MOST_COMPARED = 8
+_COLUMNS = {
+    "started (UTC)": MOMENT,
+    "return": st.column_config.NumberColumn(format="%+.2f %%", help="Net of all costs; of an evaluation, the mean over "
+                                            "the held-out windows."),
+    "Sharpe": st.column_config.NumberColumn(format="%.2f", help="Return per unit of risk, for a year."),
+    "sure": st.column_config.NumberColumn(format="%.0f %%", help="Probability that the true Sharpe ratio is above 0."),
+    "drawdown": st.column_config.NumberColumn(format="%.1f %%", help="The largest loss from a peak."),
+    "costs": st.column_config.NumberColumn(format="%.2f %%", help="Paid for trading, of the money at the start."),
+    "gain": st.column_config.NumberColumn(format="%+.2f pp", help="Of a backtest: more than holding. Of an "
+                                          "evaluation: more than before training. Percentage points."),
+    "95 % interval": st.column_config.TextColumn(help="Of the gain, over the held-out windows. One that holds 0 "
+                                                 "says: not proven."),
+}  # fmt: skip
 
 
 def _page() -> None:
-    """List the runs of the store and show the chosen one."""
+    """List the runs of the store, and show the chosen ones."""
     st.title("Runs")
     st.caption(escape_markdown(f"Store: {store_name()}"))
     with mistakes_explained():
         with open_store() as store:
             runs = store.runs()
+            rows = [_row(store, run) for run in runs]
         if not runs:
             st.info("There are no runs yet. Start a backtest on the next page, or run `make demo`.")
             return
-        st.dataframe(_table(runs), hide_index=True, column_config={"started (UTC)": MOMENT})
         names = [run.run for run in runs]
-        # The choice is kept apart: Streamlit forgets a widget's value while another page is shown.
-        if st.session_state.get("open") not in names:
-            kept = st.session_state.get("run")
-            st.session_state["open"] = kept if kept in names else names[0]
-        chosen = st.selectbox("Open", names, key="open")
-        st.session_state["run"] = chosen
-        show_run(read_run(chosen))
+        _begin_with(names)
+        _choose_in_table(rows)
+        chosen = st.multiselect(
+            "Open one, or compare several", names, key="open", max_selections=_MOST_COMPARED, on_change=_keep_choice,
+            help="Or tick them in the table. The address of this page names them.",
+        )  # fmt: skip
+        if not chosen:
+            st.info("Tick a run in the table to open it, several to compare them.")
+        elif len(chosen) == 1:
+            show_run(read_run(chosen[0]))
+        else:
+            draw_blocks(compared([read_run(name).summary for name in chosen]), "compared")
 
 
-def _table(runs: list[RunRecord]) -> pd.DataFrame:
+def _begin_with(names: Sequence[str]) -> None:
+    """Open what the address names, else what was open when the page was left, else the newest run."""
+    asked = asked_for("run", names, "a run")[:_MOST_COMPARED]
+    # The choice is kept apart: Streamlit forgets a widget's value while another page is shown.
+    kept = [name for name in st.session_state.get("runs", []) if name in names]
+    chosen = st.session_state.get("open", asked or kept or list(names[:1]))
+    if asked and set(asked) != set(chosen) and st.session_state.get("runs") != asked:
+        chosen = asked  # the address was typed anew
+    st.session_state["open"] = [name for name in chosen if name in names]
+    _keep_choice()
+
+
+def _keep_choice() -> None:
+    st.session_state["runs"] = list(st.session_state["open"])
+    set_address("run", st.session_state["runs"])
+
+
+def _choose_in_table(rows: Sequence[RunRow]) -> None:
+    """The table, with what the reader looks for; ticked rows are opened."""
+    words, kinds = st.columns([3, 2])
+    sought = words.text_input("Find", placeholder="a team, a coin's folder, a date, a word of the verdict")
+    wanted = kinds.pills("Kind", sorted({row.kind for row in rows}), selection_mode="multi")
+    seen = [row for row in rows if row.mentions(sought) and (not wanted or row.kind in wanted)]
+    if not seen:
+        st.caption("No run has these words: take some away.")
+        return
+
+    def take() -> None:
+        ticked = st.session_state["table"]["selection"]["rows"]
+        st.session_state["open"] = [seen[number].run for number in ticked if number < len(seen)][:_MOST_COMPARED]
+        _keep_choice()
+
+    height = 38 + 35 * min(len(seen), 8)
+    st.dataframe(_table(seen), hide_index=True, column_config=_COLUMNS, on_select=take, key="table", height=height,
+                 selection_mode="multi-row", placeholder="–")  # fmt: skip
+
+
+def _row(store: Store, run: RunRecord) -> RunRow:
+    """The row of a run; that of one that has ended is made once."""
+    if run.status == "running":
+        return run_row(store, run)
+    return _ended_row(store_name(), run.run, run.status, run.finished_at, store, run)
+
+
+@st.cache_data(show_spinner=False, max_entries=10_000)
+def _ended_row(where: str, run_id: str, status: str, finished_at: int | None, _store: Store, _run: RunRecord) -> RunRow:
+    """The first four arguments are the key of the cache."""
+    return run_row(_store, _run)
+
+
+def _table(rows: Sequence[RunRow]) -> pd.DataFrame:
+    def scaled(values: Sequence[float | None]) -> list[float | None]:
+        return [None if value is None else 100.0 * value for value in values]
+
     return pd.DataFrame(
         {
-            "run": [run.run for run in runs],
-            "kind": [run.kind for run in runs],
-            "status": [run.status for run in runs],
-            "started (UTC)": pd.to_datetime([run.started_at for run in runs], unit="ms"),
-            "seed": [run.seed for run in runs],
-            "data": [run.data_hash[:12] for run in runs],
-            "note": [run.message or "" for run in runs],
+            "run": [row.run for row in rows],
+            "kind": [row.kind for row in rows],
+            "status": [row.status for row in rows],
+            "teams": [row.teams for row in rows],
+            "return": scaled([row.total_return for row in rows]),
+            "gain": scaled([row.difference for row in rows]),
+            "95 % interval": [_interval(row) for row in rows],
+            "Sharpe": [row.sharpe for row in rows],
+            "sure": scaled([row.certainty for row in rows]),
+            "drawdown": scaled([row.max_drawdown for row in rows]),
+            "costs": scaled([row.costs for row in rows]),
+            "data": [row.data for row in rows],
+            "started (UTC)": pd.to_datetime([row.started_at for row in rows], unit="ms"),
+            "seed": [row.seed for row in rows],
+            "verdict": [row.verdict for row in rows],
         }
     )
+
+
+def _interval(row: RunRow) -> str | None:
+    return None if row.interval is None else f"{100 * row.interval[0]:+.2f} to {100 * row.interval[1]:+.2f}"
 
 
 _page()
