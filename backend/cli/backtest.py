@@ -24,6 +24,8 @@ from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # the database takes its time
     from backend.decisions.backtest_document import StoredBacktest
+    from backend.reporting.run_summary import WindowResult
+    from backend.statistics.bootstrap import Interval
 
 
 @grouped
@@ -93,6 +95,7 @@ def backtest(
     with bars(announce) as shown:
         outcome = backtest_teams(request, recorded.store, recorded.runs, shown)
     console.print(_result_table(outcome.run, outcome.summary.backtests))
+    _print_evidence(outcome.summary.windows()[0])
     for stored in outcome.summary.backtests:
         line = inference_cost_line(stored.document)
         if line is not None:
@@ -104,6 +107,38 @@ def backtest(
         console.print(f"{name}: {verdict.text}")
     if not all(verdict.trusted for verdict in verdicts.values()):
         raise typer.Exit(1)
+
+
+def _print_evidence(window: WindowResult) -> None:
+    """How sure the results are, or why that cannot be told."""
+
+    def cell(interval: Interval | None, form: str, scale: int = 100) -> str:
+        return "-" if interval is None else f"{scale * interval.low:{form}} to {scale * interval.high:{form}}"
+
+    table = narrow_table("95 % intervals")
+    for heading in ("return%", "Sharpe", "loss%", "over hold%", "P(S>0)"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, sure in window.evidence.items():
+        found = sure.intervals
+        if found is not None:
+            table.add_row(
+                name,
+                cell(found.total_return, "+.0f"),
+                cell(found.sharpe, ".1f", 1),
+                cell(found.max_drawdown, ".0f"),
+                cell(found.against, "+.0f"),
+                f"{sure.deflated:.2f}",
+            )
+    if table.row_count:
+        console.print(table)
+        ways = "1 way of trading was" if window.trials == 1 else f"{window.trials} ways of trading were"
+        console.print(
+            f"P(S>0): probability that the true Sharpe ratio is above 0; {ways} tried on this data and window",
+            soft_wrap=True,
+        )
+    for name, sure in window.evidence.items():
+        if sure.intervals is None:
+            console.print(f"{name}: no interval, {sure.problem}", soft_wrap=True)
 
 
 def _announce(start: RunStart, why: str) -> None:

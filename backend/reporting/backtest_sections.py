@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from backend.evaluation.evidence import Evidence
 from backend.reporting import charts, trade_charts
 from backend.reporting.blocks import Missing, Picture, ReportSection, Table, TableRow, Tile
 from backend.reporting.json_facts import regimes_of, rolling_of
@@ -17,12 +18,14 @@ from backend.reporting.labels import (
     ABSENT,
     COLUMNS,
     COST_TITLES,
+    EVIDENCE_COLUMNS,
     MEANINGS,
     MONTHS,
     REGIME_COLUMNS,
     RISK_COLUMNS,
     Column,
     NumberKind,
+    interval_text,
     number_text,
     quote_of,
     title_of,
@@ -31,6 +34,7 @@ from backend.reporting.market_reload import MarketReload
 from backend.reporting.result_stats import FEWEST_RETURNS, cost_summary, monthly_returns, yearly_returns
 from backend.reporting.run_summary import WindowResult
 from backend.reporting.trade_sections import costs_section, loss_limits_block, trades_section, withheld_block
+from backend.statistics.bootstrap import Interval
 from simulator.backtest.regimes import UNKNOWN
 
 _REGIME_TITLES = {"trend": "Trend", "volatility": "Volatility", "truth": "Hidden regime"}
@@ -44,13 +48,20 @@ def tiles(window: WindowResult) -> list[Tile]:
     hold = window.hold
     held = hold.metrics if hold is not None else {}
     start, quote = own.equity[0], quote_of(own.symbols)
+    sure = window.evidence[window.main]
+    intervals = sure.intervals
+
+    def within(interval: Interval | None, kind: NumberKind) -> str:
+        return "" if interval is None else f". 95 % interval {interval_text(interval, kind)}"
+
     earned = money["net"] or 0.0
     verdict = "Yes" if earned > 0.0 else "No"
     of_trading = " of trading" if own.inference_money else ""
     made = Tile(
         "Did it make money?",
         _text(metrics, "total_return", "change"),
-        f"{verdict}: {earned:+,.0f} on {start:,.0f} {quote}, after all costs{of_trading}",
+        f"{verdict}: {earned:+,.0f} on {start:,.0f} {quote}, after all costs{of_trading}"
+        + within(intervals.total_return if intervals else None, "change"),
     )
     against = Tile("Against holding", ABSENT, "no baseline that holds is stored")
     if hold is not None:
@@ -59,18 +70,24 @@ def tiles(window: WindowResult) -> list[Tile]:
         best = _best_baseline(window)
         if best:
             note += f"; the best baseline was {title_of(best)}: {_text(window.rows[best], 'total_return', 'change')}"
+        if intervals is not None and intervals.against is not None:
+            note += f". Final wealth over that of holding {number_text(intervals.against.value, 'change')}"
+            note += within(intervals.against, "change").replace(". ", ", ")
         against = Tile("Against holding", f"{gap:+.2f} pp", note)
     risk = Tile(
         "Largest drawdown",
         _text(metrics, "max_drawdown", "share"),
         f"from a peak; holding {_text(held, 'max_drawdown', 'share')}. Longest time below a peak: "
-        f"{_text(metrics, 'longest_drawdown_days', 'days')}",
+        f"{_text(metrics, 'longest_drawdown_days', 'days')}"
+        + (f". 95 of 100 such windows: {interval_text(intervals.max_drawdown, 'share')}" if intervals else ""),
     )
     sharpe = Tile(
         "Sharpe ratio",
         _text(metrics, "sharpe", "ratio"),
-        f"for a year; holding {_text(held, 'sharpe', 'ratio')}. Probability that the true one is above 0: "
-        f"{_text(metrics, 'probabilistic_sharpe', 'share')}",
+        f"for a year; holding {_text(held, 'sharpe', 'ratio')}"
+        + within(intervals.sharpe if intervals else None, "ratio")
+        + f". Probability that the true one is above 0: {number_text(sure.probabilistic, 'share')}; after the number "
+        f"of trials so far ({sure.trials}): {number_text(sure.deflated, 'share')}",
     )
     kinds = [
         f"{title.lower()} {number_text(amount / start, 'small_share')}"
@@ -168,10 +185,48 @@ def numbers_section(window: WindowResult) -> ReportSection:
                 RISK_COLUMNS,
                 tuple(TableRow(row.label, row.values, main=row.main) for row in rows),
             ),
+            _evidence_block(window),
             _months_block(window),
             *_lookahead_block(window),
         ),
     )
+
+
+def _evidence_block(window: WindowResult) -> Table | Missing:
+    """Intervals of those that were tested, and of holding."""
+    title, own = "How sure is that?", window.evidence[window.main]
+    if own.intervals is None:
+        return Missing(title, own.problem)
+    ways = "one way of trading was" if own.trials == 1 else f"{own.trials} ways of trading were"
+    caption = (
+        f"Stationary block bootstrap of the {own.intervals.bars} bars, blocks of {own.intervals.block:.1f} bars on "
+        f"average: what other windows of this length from the same market might have given. {ways.capitalize()} tried "
+        "on this data and window so far: the best of many looks good by luck alone, and the deflated probability takes "
+        "that off. Good: intervals above 0 and above holding, and a probability near 100 % after all trials. A market "
+        "that changes is in no interval."
+    )
+    rows = tuple(
+        TableRow(title_of(name), _evidence_row(found), found.problem, name == window.main)
+        for name, found in window.evidence.items()
+    )
+    return Table(title, caption, EVIDENCE_COLUMNS, rows)
+
+
+def _evidence_row(sure: Evidence) -> dict[str, Any]:
+    """The values of `EVIDENCE_COLUMNS`."""
+    found, line = sure.intervals, sure.regression
+    return {
+        "return_interval": interval_text(found.total_return if found else None, "change"),
+        "sharpe_interval": interval_text(found.sharpe if found else None, "ratio"),
+        "drawdown_interval": interval_text(found.max_drawdown if found else None, "share"),
+        "against_interval": interval_text(found.against if found else None, "change"),
+        "probabilistic_sharpe": sure.probabilistic,
+        "deflated_sharpe": sure.deflated,
+        "days_needed": sure.days_needed,
+        "alpha_interval": interval_text(line.alpha_year if line else None, "change"),
+        "beta": line.beta.value if line else None,
+        "break_even_cost": sure.break_even,
+    }
 
 
 def _lookahead_block(window: WindowResult) -> list[Table]:

@@ -58,6 +58,7 @@ def backtest_facts(window: WindowResult, settings: Mapping[str, Any], reload: Ma
         "withheld": None if isinstance(withheld, str) else [asdict(one) for one in withheld],
         "withheld_problem": withheld if isinstance(withheld, str) else None,
         "by_name": by_name,
+        "evidence": {name: one.facts() for name, one in window.evidence.items()},
     }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from backend.statistics.bootstrap import Interval
 from simulator.market.timeframes import format_time
 
 ABSENT = "not available"
@@ -95,6 +96,18 @@ RISK_COLUMNS = (
     Column("max_exposure", "Most exposure", "share", "largest gross exposure, of the equity"),
     Column("annual_turnover", "Turnover a year", "ratio", "traded value over equity, for a year"),
     Column("probabilistic_sharpe", "Sharpe above 0", "share", "probability that the true Sharpe ratio is above 0"),
+)
+EVIDENCE_COLUMNS = (
+    Column("return_interval", "Return", "text", "95 % interval"),
+    Column("sharpe_interval", "Sharpe", "text", "95 % interval, for a year"),
+    Column("drawdown_interval", "Drawdown", "text", "where 95 of 100 such windows have it"),
+    Column("against_interval", "Over holding", "text", "final wealth over that of holding, 95 % interval"),
+    Column("probabilistic_sharpe", "Sharpe above 0", "share", "probability, for one trial"),
+    Column("deflated_sharpe", "After all trials", "share", "probability that it is no luck of the trials so far"),
+    Column("days_needed", "Days needed", "count", "until such a Sharpe ratio is above 0 with 95 %"),
+    Column("alpha_interval", "Alpha a year", "text", "beyond beta times holding, 95 % interval"),
+    Column("beta", "Beta", "ratio", "the part of holding's returns that was taken"),
+    Column("break_even_cost", "Break-even cost", "small_share", "of the traded value, at which nothing is left"),
 )
 COST_TITLES = {
     "fees": "Fees",
@@ -186,6 +199,14 @@ def number_text(value: Any, kind: NumberKind) -> str:
     text = f"{shown:{form}}"
     # What rounds to 0 has no sign of its own.
     return (text.replace("-", "+" if "+" in form else "") if not float(text.replace(",", "")) else text) + unit
+
+
+def interval_text(interval: Interval | None, kind: NumberKind) -> str:
+    """The ends of an interval, as `-1.23 to +4.56 %`; a dash where there is none."""
+    if interval is None:
+        return "–"
+    low, high = number_text(interval.low, kind), number_text(interval.high, kind)
+    return f"{low.removesuffix(' %')} to {high}"
 
 
 _LARGEST = sys.float_info.max

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from backend.config.schema import BASELINES
 from backend.decisions.backtest_document import BacktestDocument, StoredBacktest, read_backtests
 from backend.decisions.checked_documents import check_document
 from backend.decisions.document import EXAMPLE_DECISION, ExampleDecision, StoredDecision, read_decisions
+from backend.evaluation.evidence import Evidence, evidence_of
 from backend.reporting.charts import Event
 from backend.reporting.labels import ABSENT, listed, number_text, title_of
 from backend.store.records import EvaluationRecord, MetricRecord, RunRecord
@@ -42,7 +44,8 @@ class WindowResult:
     """What teams and baselines made of one window. `results` has that of `main` first.
 
     `name` is empty for a backtest run, else that of the evaluation that the window belongs to. `subjects` are those
-    that were tested, `main` the first of them; the other results are baselines. `decisions` are by team.
+    that were tested, `main` the first of them; the other results are baselines. `decisions` are by team. `trials` are
+    all ways of trading that had been tried on this data and window when this was measured.
     """
 
     name: str
@@ -50,6 +53,7 @@ class WindowResult:
     subjects: tuple[str, ...]
     results: dict[str, BacktestDocument]
     decisions: dict[str, list[StoredDecision]]
+    trials: int = 1
 
     @property
     def main_result(self) -> BacktestDocument:
@@ -60,6 +64,14 @@ class WindowResult:
     def hold(self) -> BacktestDocument | None:
         """The result of holding, where there is one that is not the main result itself."""
         return self.results.get("hold") if self.main != "hold" else None
+
+    @cached_property
+    def evidence(self) -> dict[str, Evidence]:
+        """How sure the numbers of those that were tested are, and of holding, which is one trial."""
+        found = {name: evidence_of(self.results[name], self.hold, self.trials) for name in self.subjects}
+        if self.hold is not None:
+            found.setdefault("hold", evidence_of(self.hold, None, 1))
+        return found
 
     @property
     def sentence(self) -> str:
@@ -228,7 +240,10 @@ class RunSummary:
         listed = [name for name in self.run.config.get("teams", []) if name in results]
         tested = [*listed, *decisions, *(name for name in results if name not in BASELINES)] or list(results)[:1]
         ordered = {name: results[name] for name in [*tested, *results]}
-        return WindowResult(window, tested[0], tuple(dict.fromkeys(tested)), ordered, decisions)
+        subjects = tuple(dict.fromkeys(tested))
+        counted = self.run.config.get("trials")
+        trials = max(len(listed), counted if isinstance(counted, int) else 1)
+        return WindowResult(window, tested[0], subjects, ordered, decisions, trials)
 
 
 def summarise(store: Store, run_id: str) -> RunSummary:

@@ -82,6 +82,8 @@ def window_intervals(
     curves = [returns] if against is None else [returns, against]
     if len({len(one) for one in curves}) > 1:
         raise ValueError(f"the curves have {[len(one) for one in curves]} returns; they must be of the same bars")
+    if not all(np.isfinite(one).all() for one in curves):
+        raise DataError("an interval needs an account whose value is always known")
     if any(float(one.min()) <= -1.0 for one in curves):
         raise DataError("an interval needs an account that was not ruined")
     spread = float(returns.std())
@@ -93,14 +95,14 @@ def window_intervals(
     drawn = _drawn(returns, logs, gains, block, samples, seed)
 
     def wealth(interval: Interval) -> Interval:
-        return Interval(*(math.expm1(min(count * end, 700.0)) for end in interval))
+        return Interval(*(math.expm1(min(count * end, 700.0)) for end in interval))  # beyond it no float
 
     scale = math.sqrt(per_year * (count - 1) / count)  # `metrics.sharpe` has the sample's deviation
     ratio = float(returns.mean() / returns.std())
     error = stationary_error(_sharpe_influence(returns), block)
     tails = [(1.0 - level) / 2.0, (1.0 + level) / 2.0]
     shallow, deep = (-math.expm1(-depth) for depth in np.quantile(drawn[:, DEPTH], tails).tolist())
-    return WindowIntervals(
+    found = WindowIntervals(
         bars=count,
         block=block,
         level=level,
@@ -109,6 +111,10 @@ def window_intervals(
         max_drawdown=Interval(metrics.max_drawdown(returns), shallow, deep),
         against=None if against is None else wealth(_mean_pivotal(gains, block, drawn[:, AHEAD], level)),
     )
+    ends = [*found.total_return, *found.sharpe, *found.max_drawdown, *(found.against or ())]
+    if not all(map(math.isfinite, ends)):
+        raise DataError("an interval needs returns that vary, and of a size that can be multiplied up")
+    return found
 
 
 def require_returns(count: int, needed: int, what: str) -> None:
@@ -170,8 +176,6 @@ def bootstrap_difference(ours: FloatArray, theirs: FloatArray, *, samples: int, 
     """
     gains = ours - theirs
     require_returns(len(gains), FEWEST_RETURNS_FOR_INTERVAL, "a paired difference")
-    if float(np.ptp(gains)) == 0.0:
-        return Interval(float(gains[0]), float(gains[0]), float(gains[0]))
     block = optimal_block(gains)
     drawn = _drawn(gains, gains, gains, block, samples, seed)
     return _mean_pivotal(gains, block, drawn[:, AHEAD], level)
@@ -196,11 +200,15 @@ def _sharpe_influence(returns: FloatArray) -> FloatArray:
 
 
 def _mean_pivotal(values: FloatArray, block: float, pivots: FloatArray, level: float) -> Interval:
+    if float(np.ptp(values)) == 0.0:  # as of a curve and itself
+        return Interval(float(values[0]), float(values[0]), float(values[0]))
     return _pivotal(float(values.mean()), stationary_error(values, block), pivots, level)
 
 
 def _pivotal(value: float, error: float, pivots: FloatArray, level: float) -> Interval:
     """The interval of an estimate from the distances of its resamples in standard errors: the ends change sides."""
     known = pivots[np.isfinite(pivots)]  # a resample without any spread says nothing
+    if 2 * len(known) < len(pivots):
+        return Interval(value, math.nan, math.nan)
     low, high = np.quantile(known, [(1.0 - level) / 2.0, (1.0 + level) / 2.0]).tolist()
     return Interval(value, value - high * error, value - low * error)

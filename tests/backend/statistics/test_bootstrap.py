@@ -67,6 +67,7 @@ def test_the_estimates_are_those_of_the_metrics_and_equal_seeds_give_equal_inter
     for one in (found.total_return, found.sharpe, found.against):
         assert one.low < one.value < one.high
     assert found == window_intervals(returns, 365.0, held, samples=500, seed=7)
+    assert window_intervals(returns, 365.0, returns, samples=500).against == (0.0, 0.0, 0.0)
     assert found != window_intervals(returns, 365.0, held, samples=500, seed=8)
     wider = window_intervals(returns, 365.0, held, samples=500, seed=7, level=0.99)
     assert wider.sharpe.low < found.sharpe.low and found.sharpe.high < wider.sharpe.high

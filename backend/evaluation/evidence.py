@@ -1,0 +1,89 @@
+"""How sure the numbers of a backtest are: intervals, what the number of trials leaves of the Sharpe ratio, alpha and
+beta, and how dear trading may become."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from backend.decisions.backtest_document import BacktestDocument
+from backend.statistics.attribution import HoldRegression, break_even_cost, hold_regression
+from backend.statistics.bootstrap import WindowIntervals, window_intervals
+from backend.statistics.sharpe_tests import minimum_track_record
+from simulator.arrays import FloatArray
+from simulator.backtest import metrics
+from simulator.errors import DataError
+from simulator.market.timeframes import YEAR_MS
+
+_LEVEL = 0.95
+_SAMPLES = 2_000
+_FEWEST_SAMPLES, _MOST_BARS = 200, 20_000_000  # of all resamples together: what a reader waits for
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How sure the numbers of one result are. What is None could not be had; `problem` says why there is no interval.
+
+    Attributes:
+        trials: ways of trading that were tried on this data and window when it was measured, itself included.
+        probabilistic, deflated: probability that the true Sharpe ratio is above 0, of one trial and after all.
+        days_needed: `minimum_track_record`; None where the ratio is not above 0.
+        break_even: `break_even_cost`.
+    """
+
+    trials: int
+    intervals: WindowIntervals | None
+    problem: str
+    probabilistic: float
+    deflated: float
+    days_needed: float | None
+    regression: HoldRegression | None
+    break_even: float | None
+
+    def facts(self) -> dict[str, Any]:
+        """All of it for programs."""
+        return asdict(self)
+
+
+def evidence_of(result: BacktestDocument, hold: BacktestDocument | None, trials: int) -> Evidence:
+    """How sure the numbers of `result` are, beside those of holding on the same bars."""
+    interval = result.times[1] - result.times[0] if len(result.times) > 1 else YEAR_MS
+    per_year, returns = YEAR_MS / interval, _returns(result)
+    held = _returns(hold) if hold is not None and hold.times == result.times else None
+    intervals, problem = None, ""
+    try:
+        samples = min(_SAMPLES, max(_FEWEST_SAMPLES, _MOST_BARS // max(len(returns), 1)))
+        ruined = held is not None and held.min(initial=0.0) <= -1.0
+        intervals = window_intervals(returns, per_year, None if ruined else held, samples=samples, level=_LEVEL)
+    except DataError as error:
+        problem = str(error)
+    regression = None
+    if held is not None:
+        try:
+            regression = hold_regression(returns, held, per_year, _LEVEL)
+        except DataError as error:
+            problem = problem or str(error)
+    needed = minimum_track_record(
+        metrics.sharpe(returns, 1.0), metrics.skew(returns), metrics.kurtosis(returns) + 3.0, confidence=_LEVEL
+    )
+    return Evidence(
+        trials=trials,
+        intervals=intervals,
+        problem=problem,
+        probabilistic=metrics.probabilistic_sharpe(returns),
+        deflated=metrics.deflated_sharpe(returns, trials),
+        days_needed=needed * interval / metrics.DAY_MS if math.isfinite(needed) else None,
+        regression=regression,
+        break_even=break_even_cost(
+            result.equity[-1] - result.equity[0],
+            math.fsum(result.costs.values()),
+            math.fsum(abs(fill.quantity) * fill.price for fill in result.fills),
+        ),
+    )
+
+
+def _returns(result: BacktestDocument) -> FloatArray:
+    return metrics.returns_of(np.asarray(result.equity, np.float64))
