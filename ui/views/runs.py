@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from backend.reporting.run_table import RunRow, compared, run_row
+from backend.reporting.comparison.run_table import RunRow, run_row
+from backend.reporting.comparison.side_by_side import compared
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from ui.access import asked_for, escape_markdown, mistakes_explained, open_store, read_run, set_address, store_name

@@ -1,0 +1,1 @@
+"""Several runs: as rows of a table, and side by side."""
