@@ -24,14 +24,14 @@ demo: $(USER_STAMP) ## train a small team and show what that changed (ten minute
 test: $(STAMP) ## lint, types, layers, fast tests
 	@$(RUN)ruff check .
 	@$(RUN)ruff format --check .
-	@$(RUN)mypy
+	@$(RUN)mypy -n 2
 	@$(RUN)lint-imports
 	@$(RUN)pytest -n 2 -m "not slow"
 
 test-all: $(STAMP) .venv-vllm ## the same with the slow tests
 	@$(RUN)ruff check .
 	@$(RUN)ruff format --check .
-	@$(RUN)mypy
+	@$(RUN)mypy -n 2
 	@$(RUN)lint-imports
 	@$(RUN)pytest -n 2
 

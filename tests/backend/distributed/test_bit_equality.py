@@ -171,6 +171,7 @@ FULL_FOR = (
 )  # fmt: skip
 
 
+@pytest.mark.slow  # one process: tests/backend/training/test_trainer.py
 def test_a_full_disk_ends_the_run_and_it_goes_on_when_there_is_room(
     joint: tuple[Path, Trainer, list[Any]], nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,7 +97,7 @@ def assert_equal(joint: Joint, folder: Path, store: Store) -> None:
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs), f"{role} has become another"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_best_version_replaces_a_collapse_as_in_one_process(
     workers: int, joint: Joint, nano: Path, tmp_path: Path, store: Store
 ) -> None:
@@ -128,7 +128,9 @@ class DiesReplacing:
         return add
 
 
-@pytest.mark.parametrize("replaced", [[0, 2], [1, 3], [4, 0]])  # in its first lives, of four roles in two collapses
+@pytest.mark.parametrize(  # in its first lives, of four roles in two collapses
+    "replaced", [pytest.param([0, 2], marks=pytest.mark.slow), [1, 3], pytest.param([4, 0], marks=pytest.mark.slow)]
+)
 def test_a_coordinator_that_dies_while_it_replaces_weights_does_it_again(
     replaced: list[int], joint: Joint, nano: Path, tmp_path: Path, store: Store
 ) -> None:

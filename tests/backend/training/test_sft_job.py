@@ -79,7 +79,15 @@ def test_a_finished_run_is_read_and_not_done_again(whole: tuple[Config, SftResul
     assert (again.scores, again.manifest, reports) == (result.scores, result.manifest, [])
 
 
-@pytest.mark.parametrize("stop", [("collection", 32), ("sft market_analyst", 3), ("sft trader", 4), ("score after", 4)])
+@pytest.mark.parametrize(
+    "stop",
+    [
+        pytest.param(("collection", 32), marks=pytest.mark.slow),
+        ("sft market_analyst", 3),
+        pytest.param(("sft trader", 4), marks=pytest.mark.slow),
+        pytest.param(("score after", 4), marks=pytest.mark.slow),
+    ],
+)
 def test_interrupted_anywhere_it_comes_to_the_same(
     whole: tuple[Config, SftResult], tmp_path: Path, stop: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,7 +52,12 @@ def run(config: Config, folder: Path, store: Store, stop_after: int | None = Non
 
 @pytest.mark.parametrize(
     ("roles", "training"),
-    [((), {}), (("trader", "market_analyst"), {}), (STANDARD, {"models": "shared"}), ((), {"models": "shared"})],
+    [
+        ((), {}),
+        pytest.param(("trader", "market_analyst"), {}, marks=pytest.mark.slow),
+        (STANDARD, {"models": "shared"}),
+        pytest.param((), {"models": "shared"}, marks=pytest.mark.slow),
+    ],
     ids=["single agent", "two sub-agents", "one model", "one model for one agent"],
 )
 def test_a_training_of_the_team_resumes_and_works(

@@ -164,6 +164,7 @@ def test_a_run_that_kept_nothing_is_the_team_it_began_with(team: Path, tmp_path:
     assert versions(tmp_path / "third" / "adapters" / "start") == versions(team), "the copy is a team as well"
 
 
+@pytest.mark.slow
 def test_apart_it_is_the_same_training(team: Path, tmp_path: Path, store: Store) -> None:
     options: dict[str, Any] = {"stage1_max_steps": 1, "stage2_steps": 2, "start_from": str(team), "kl": KL}
     config = small_config(**options)

@@ -78,7 +78,7 @@ def test_a_run_learns_and_leaves_its_steps(undisturbed: tuple[dict[str, bytes], 
     assert len(records) > 4 * 8
 
 
-@pytest.mark.parametrize("stop_after", [1, 2])
+@pytest.mark.parametrize("stop_after", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_interrupted_between_steps_and_resumed_is_bit_equal(
     stop_after: int, undisturbed: tuple[dict[str, bytes], list[Any]], nano: Path, tmp_path: Path, store: Store
 ) -> None:
@@ -93,7 +93,11 @@ def test_interrupted_between_steps_and_resumed_is_bit_equal(
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(KeyboardInterrupt(), "interrupted"), (OSError(errno.ENOSPC, "No space left"), "failed")]
+    ("error", "status"),
+    [
+        pytest.param(KeyboardInterrupt(), "interrupted", marks=pytest.mark.slow),
+        (OSError(errno.ENOSPC, "No space left"), "failed"),
+    ],
 )
 def test_an_interrupt_or_a_full_disk_inside_a_step_leaves_the_former_checkpoint(
     error: BaseException,
