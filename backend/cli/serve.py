@@ -47,7 +47,7 @@ ApprovedOption = Annotated[
 # library's files are watched, which would import all of them.
 _PAGE_OPTIONS = (
     "--browser.gatherUsageStats=false", "--server.fileWatcherType=none", "--server.enableXsrfProtection=true",
-    "--client.toolbarMode=viewer", "--theme.light.primaryColor=#0072b2",
+    "--client.toolbarMode=viewer", "--client.showErrorLinks=false", "--theme.light.primaryColor=#0072b2",
     "--theme.dark.primaryColor=#56b4e9",
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from backend.reporting.comparison.run_table import RunRow, run_row
-from backend.reporting.comparison.side_by_side import side_by_side
+from backend.reporting.comparison.side_by_side import comparison_blocks
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from ui.access import asked_for, escape_markdown, mistakes_explained, open_store, read_run, set_address, store_name
@@ -54,7 +54,7 @@ def _page() -> None:
         elif len(chosen) == 1:
             show_run(read_run(chosen[0]))
         else:
-            draw_blocks(side_by_side([read_run(name).summary for name in chosen]), "compared")
+            draw_blocks(comparison_blocks([read_run(name).summary for name in chosen]), "compared")
 
 
 def _begin_with(names: Sequence[str]) -> None:

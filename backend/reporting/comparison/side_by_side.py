@@ -13,7 +13,7 @@ from backend.reporting.run_summary import RunSummary, WindowResult
 _MOST_SETTINGS = 60  # that differ, in a comparison
 
 
-def side_by_side(runs: Sequence[RunSummary]) -> list[ReportBlock]:
+def comparison_blocks(runs: Sequence[RunSummary]) -> list[ReportBlock]:
     """Several runs side by side: the results of those whose windows are stored, their accounts, and the settings in
     which they differ."""
     windows = {one.run.run: one.windows()[0] for one in runs if one.backtests}
