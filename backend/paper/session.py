@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from typing import Any, Protocol
 
 from backend.decisions.recording import decision_document
+from backend.paper.bar_source import BarSource
 from backend.paper.journal import (
     Journal,
     bar_from_json,
@@ -43,14 +40,10 @@ from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, Watch, Window
 from simulator.exchange.exchange_records import AccountView, Fill
 from simulator.exchange.orders import Cancel, Order, OrderRequest
-from simulator.live.bar_assembly import BarAssembler, LiveBar
+from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import Happened, SimulatedBroker
-from simulator.live.events import Candle, FeedEvent, FeedHeartbeat, Funding, Notice
-from simulator.live.feed import Feed
 from simulator.market.market import MarketView
 from simulator.market.timeframes import format_time
-
-_WAIT_SECONDS = 0.1  # of real time at a time, for the feed
 
 
 class Thoughts(Protocol):
@@ -90,28 +83,26 @@ class PaperSession:
     def __init__(
         self,
         broker: SimulatedBroker,
-        assembler: BarAssembler,
-        feed: Feed,
+        bars: BarSource,
         journal: Journal,
         switch: Switch,
         guard: Guard,
         codec: ChatFormat,
         *,
         decide_every: int,
-        grace: int,
-        last: int | None = None,
         memory: Memory | None = None,
         follower: Follower | None = None,
+        shares: Callable[[LiveBar], None] | None = None,
         on_bar: Callable[[int], None] | None = None,
         keeps: Shortening | None = None,
         whole_result: Callable[[], BacktestResult] | None = None,
     ) -> None:
-        """`last` is the open time (ms) of the last bar to take; without it the session goes on as long as the feed.
+        """`shares` gets each bar once it is written, for others who trade on the same.
         `keeps`: what is kept in memory, None for everything. `whole_result` gives what came of all of the session once
         some of it was forgotten."""
-        self._broker, self._assembler, self._feed, self._journal = broker, assembler, feed, journal
+        self._broker, self._bars, self._journal = broker, bars, journal
         self._switch, self._guard, self._codec, self._memory = switch, guard, codec, memory
-        self._grace, self._last, self._follower, self._on_bar = grace, last, follower, on_bar
+        self._follower, self._shares, self._on_bar = follower, shares, on_bar
         self._keeps, self._whole_result = keeps, whole_result
         self.window = Window(broker.start, sys.maxsize, decide_every)
         self.decisions: list[tuple[int, TeamDecision]] = []
@@ -123,12 +114,10 @@ class PaperSession:
         self._watch: Watch | None = None
         self._thoughts: Thoughts = _Untold()
         self._clamps: list[Clamp] = []
-        self._held: FeedEvent | None = None
         self._ready: tuple[Sequence[OrderRequest], list[int]] = ((), [])  # written, and to be sent
-        self._killed, self._feed_over = False, False
-        self._met = Counter[str]()  # what went wrong with the data so far; of the feed now, its own counts come to it
-        self._begun, self._begun_at = time.monotonic(), feed.clock.now()
-        self._opened_at = self._begun_at  # bars that closed earlier have the same grace from here on
+        self._killed = False
+        self._met = Counter[str]()  # what went wrong with the data before this source was opened
+        self._begun, self._begun_at = time.monotonic(), bars.now()
 
     # -- what a team plays ------------------------------------------------------------------------------------------
 
@@ -154,7 +143,7 @@ class PaperSession:
         """Take the guard's look at each close, and go on to the first decision."""
         self._watch = watch
         if self._due and not self.done:
-            late = max(self._now, self._feed.clock.now()) - self._broker.close
+            late = max(self._now, self._bars.now()) - self._broker.close
             if late >= self.view().interval:
                 self._now = self._broker.close + late
                 self._journal.write("missed", self._now, self._look("nobody was there when it was due"))
@@ -167,7 +156,7 @@ class PaperSession:
 
     def late_ms(self, thought_ms: int) -> int:
         """What has passed since the close: until the decision was begun and `thought_ms`, or more by the clock."""
-        passed = self._feed.clock.now() - self._begun_at
+        passed = self._bars.now() - self._begun_at
         return self._now - self._broker.close + max(thought_ms, passed)
 
     def apply(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
@@ -278,17 +267,18 @@ class PaperSession:
         self._broker.finish()
 
     def _think(self) -> None:
-        self._begun, self._begun_at = time.monotonic(), self._feed.clock.now()
+        self._begun, self._begun_at = time.monotonic(), self._bars.now()
         self._thoughts.begin()
 
     def _advance(self) -> None:
         """Take bars until a decision is due or the session is over."""
         while not self.done:
             self._obey()
-            bar = None if self.done else self._next_bar()
+            bar = None if self.done else self._bars.next_bar(self._is_asked)
             if bar is None:
-                if self._feed_over and not self.done:
-                    self.ended = "flatten" if self._killed else "finished"
+                if self._bars.ended and not self.done:
+                    over = "finished" if self._bars.ended == "over" else "stopped"
+                    self.ended = "flatten" if self._killed else over
                 continue
             happened = self._extend(bar)
             self._now = max(self._now, bar.known_at)
@@ -310,6 +300,8 @@ class PaperSession:
                 self._shorten()
                 write_snapshot(self._journal, number, self._now, self._state(), self._broker.market)
             self._follow(account)
+            if self._shares is not None:
+                self._shares(bar)
             if self._on_bar is not None:
                 self._on_bar(self.bars)
             if account.liquidated:
@@ -368,7 +360,7 @@ class PaperSession:
             requests = closing_orders(account)
         elif order == "freeze":
             requests = [Cancel(waiting.id) for waiting in account.pending if not waiting.reduce_only]
-        self._now = max(self._now, self._feed.clock.now())
+        self._now = max(self._now, self._bars.now())
         late = [self._now - self._broker.close] * len(requests)
         self._journal.write(
             "control",
@@ -417,73 +409,20 @@ class PaperSession:
         }
 
     def _met_in_all(self) -> Counter[str]:
-        return Counter({name: round(count) for name, count in self._feed.counters().items()}) + self._met
+        return Counter({name: round(count) for name, count in self._bars.counters().items()}) + self._met
+
+    def _is_asked(self) -> bool:
+        """Whether the switch asks for something that was not done yet."""
+        return self._switch.order() is not None and not self._killed
 
     def _take(self, bar: LiveBar, expected: dict[str, Any], ordinal: int) -> None:
         happened = happened_to_json(self._extend(bar))
-        self._assembler.skip()
+        self._bars.skip()
         if happened != expected:
             raise StoreError(
                 f"entry {ordinal} of the journal: the bar of {format_time(bar.open_time)} brings something else than "
                 "it did then. The journal was changed, or another version of the program wrote it: resume with that one"
             )
-
-    def _next_bar(self) -> LiveBar | None:
-        """The next bar once it is over; None where the feed has ended or something is asked of the session."""
-        while True:
-            if self._last is not None and self._assembler.open_time > self._last:
-                self._feed_over = True
-            if self._feed_over or (self._switch.order() is not None and not self._killed):
-                return None
-            event, self._held = self._held or self._feed.next(_WAIT_SECONDS), None
-            moment = self._feed.clock.now() if event is None else event.known_at
-            deadline = max(self._assembler.close, self._opened_at) + self._grace
-            if moment > deadline:
-                self._held = event
-                # A clock that jumps from event to event would have stood at the deadline, too.
-                known_at = deadline if self._feed.clock.jumps else moment
-                if self._assembler.missing() and not self._ask_again(known_at - self._grace):
-                    continue
-                return self._assembler.finish(known_at)
-            if isinstance(event, Notice):
-                self._journal.write("notice", moment, {"kind": event.kind, "detail": event.detail})
-                if event.kind == "end":
-                    self._feed_over = True
-                    return None
-            elif event is not None and not isinstance(event, FeedHeartbeat):
-                refused = self._assembler.take(event)
-                if refused is not None:
-                    what = f"{refused.what} of {refused.symbol} at {format_time(refused.at)}"
-                    self._journal.write("notice", moment, {"kind": refused.reason, "detail": what})
-                    self._met[refused.reason] += 1
-            if self._assembler.is_over(moment):
-                return self._assembler.finish(moment)
-
-    def _ask_again(self, until: int) -> bool:
-        """Ask the feed once more for the bars up to `until` (ms); False where the switch was set meanwhile."""
-        since, until = self._assembler.open_time, max(until, self._assembler.close)
-        if self._feed.clock.jumps:
-            events = self._feed.backfill(since, until)
-        else:
-            answer: Future[Sequence[Candle | Funding]] = Future()
-            ask = partial(_answer, answer, partial(self._feed.backfill, since, until))
-            threading.Thread(target=ask, name="backfill", daemon=True).start()
-            while not answer.done():
-                with suppress(TimeoutError):
-                    answer.result(_WAIT_SECONDS)
-                if self._switch.order() is not None and not self._killed:
-                    return False
-            events = answer.result()
-        for event in events:
-            self._assembler.take(event)
-        return True
-
-
-def _answer(answer: Future[Sequence[Candle | Funding]], ask: Callable[[], Sequence[Candle | Funding]]) -> None:
-    try:
-        answer.set_result(ask())
-    except BaseException as error:  # noqa: BLE001  # it is raised in the thread that waits
-        answer.set_exception(error)
 
 
 def _writable(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +16,26 @@ from typing import Any
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account, limits_of, thinking_time_of
 from backend.config.base import suggestion
-from backend.config.load import config_from_dict
+from backend.config.load import config_from_dict, override
 from backend.config.ownership import signed
 from backend.config.schema import RECORDED, SANDBOX, Config
 from backend.decisions.backtest_document import write_backtest
 from backend.paper.background import running
+from backend.paper.bar_source import BarSource, FeedBars
 from backend.paper.feeds import MakeFeed, account_again, new_start, rules_to_json, start_again
-from backend.paper.journal import Journal, entries_in_portions, entries_of, history_from_json, history_to_json
+from backend.paper.journal import (
+    Journal,
+    bar_from_json,
+    entries_in_portions,
+    entries_of,
+    history_from_json,
+    history_to_json,
+)
 from backend.paper.monitor import Monitor, most_silence
 from backend.paper.parity import Parity, check_parity
 from backend.paper.sandbox import SANDBOX_ENTRY, SandboxMirror, sandbox_differences, sandbox_of
 from backend.paper.session import PaperSession
+from backend.paper.shadow.shadow_run import ShadowRun, SharedBars
 from backend.paper.snapshots import JournalReplay, Snapshot, newest_snapshot, shortening, shortening_of
 from backend.paper.switch import Switch, read_order, release
 from backend.paper.thinking import Thinker
@@ -50,6 +60,9 @@ PAPER = "paper"
 LEAST_SPACE = 100_000_000  # bytes: a journal of minutes grows by about 5 million a day
 _LIVE_PRESET = "recorded"  # the costs of recorded data are those of a live market
 _NEAR = 100  # entries
+_SHADOW_ENDS_IN = 10.0  # seconds after its last decision
+_SHADOW_SETTINGS = ("paper.broker=simulated", "paper.metrics_port=0")
+_SESSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 # Of what a session met those counts that tell of trouble.
 FEED_TROUBLE = (
     "filled", "duplicates", "corrections", "early", "gaps", "disconnects", "hung", "malformed", "timeouts",
@@ -64,9 +77,11 @@ _PAUSES = frozenset({"stopped", "freeze", "flatten"})
 class PaperRequest(WindowRequest):
     """A paper session of one team. Without `exchange` and a setting `paper.feed` the data is recorded. `exchange` is an
     id of ccxt, `url` a server to ask in its place; `broker` is as in the settings.
-    `session` is the id of the session, made where it is empty."""
+    `session` is the id of the session, made where it is empty. `shadow` is a second team, which decides on the same
+    bars with an account of its own and trades nowhere."""
 
     team: str = "scripted"
+    shadow: str = ""
     exchange: str = ""
     url: str = ""
     broker: str = ""
@@ -109,6 +124,13 @@ def run_paper(
     """
     config = session_settings(request)
     team = _team(request.team, config)
+    if request.shadow:
+        _team(request.shadow, config)  # refused before anything begins
+    if request.session and not _SESSION_NAME.fullmatch(request.session):
+        raise UserError(
+            f"'{request.session}' cannot name a session: use up to 64 letters, digits, '_' and '-', a letter or digit "
+            "first"
+        )
     check_space(runs)
     begin = new_start(config, request, make_feed)
     run, history, account = request.session or new_run_id(PAPER), begin.history, begin.account
@@ -131,6 +153,7 @@ def run_paper(
                 "team": request.team,
                 "data": begin.source.source,
                 "symbols": list(history.symbols),
+                **({"shadow": request.shadow} if request.shadow else {}),
             }
             now = int(time.time() * 1000)
             data_hash = begin.source.content_hash
@@ -161,6 +184,9 @@ def resume_paper(
     """
     with store_at(store) as opened:
         record, config, team, start = stored_session(opened, run)
+        if "shadow_of" in record.config:
+            of = record.config["shadow_of"]
+            raise UserError(f"{run} is the shadow of session {of} and goes on with it: resume {of}")
         snapshot, entries = newest_entries(opened, run)
         folder = runs / run
         if entries and entries[-1].kind == "end":
@@ -270,10 +296,12 @@ def play_session(
     start: dict[str, Any],
     released: bool = False,
     snapshot: Snapshot | None = None,
+    shared: SharedBars | None = None,
 ) -> PaperOutcome:
     """Take up what the journal says after its first entry, `start`, or after `snapshot`, and let the session run to its
     end or pause.
-    `released`: the kill switch was taken back. Raises `StoreError` as `PaperSession.restore` does."""
+    `released`: the kill switch was taken back. `shared`: this is the shadow of a session, which gives it these bars,
+    and whose kill switch and stop it obeys. Raises `StoreError` as `PaperSession.restore` does."""
     config, team, account, feed = parts.config, parts.team, parts.account, parts.feed
     run, settings = parts.record.run, config.paper
     history = history_from_json(start["history"]) if snapshot is None else snapshot.history
@@ -296,9 +324,12 @@ def play_session(
     if parts.sandbox is not None:
         write = partial(_write_sandbox, parts.journal, feed)
         mirror = SandboxMirror(parts.sandbox, run, write, sandbox_entries(parts.store, parts.record))
+    bars: BarSource = shared or FeedBars(feed, assembler, parts.journal, grace, last)
+    shadow = _shadow_of(parts, start, released) if shared is None and parts.record.config.get("shadow") else None
+    switch = Switch(parts.folder if shared is None else parts.folder.parent, settings.on_kill)
     session = PaperSession(
-        broker, assembler, feed, parts.journal, Switch(parts.folder, settings.on_kill), guard, team.team.codec,
-        decide_every=int(start["decide_every"]), grace=grace, last=last, memory=memory, follower=mirror,
+        broker, bars, parts.journal, switch, guard, team.team.codec, decide_every=int(start["decide_every"]),
+        memory=memory, follower=mirror, shares=None if shadow is None else shadow.take,
         on_bar=lambda bars: parts.observer.progress("paper", bars, expected),
         keeps=shortening_of(start), whole_result=JournalReplay(parts.store, run, start, account).result,
     )  # fmt: skip
@@ -313,6 +344,8 @@ def play_session(
         asked = session.asked()
         if asked in ("flatten", "freeze"):
             return f"kill switch: {asked}"
+        if bars.ended == "paused":
+            return "the session that it is the shadow of has stopped"
         over = session.thinking_seconds() > settings.decision_timeout
         return f"no answer within {settings.decision_timeout:g} s" if over else None
 
@@ -321,7 +354,10 @@ def play_session(
     monitor = Monitor(run, parts.folder, settings.metrics_port, most_silence(config, history.interval))
     parts.journal.tell(monitor.entry)
     try:
-        feed.open(broker.close)
+        if shared is None:
+            feed.open(broker.close)
+        if shadow is not None:
+            shadow.start()
         with running(parts.folder):
             thinker.run(
                 play(
@@ -331,7 +367,11 @@ def play_session(
                 )
             )  # fmt: skip
     finally:
-        feed.close()
+        if shared is None:
+            feed.close()
+        if shadow is not None:
+            over = session.ended and session.ended not in _PAUSES
+            shadow.close("over" if over else "paused", settings.decision_timeout + _SHADOW_ENDS_IN)
         if mirror is not None:
             mirror.close()
         monitor.close()
@@ -345,6 +385,52 @@ def play_session(
         run, parts.folder, session.ended, session.bars, session.decided, len(result.fills), len(session.missed),
         held.equity, account.cash, held.positions,
     )  # fmt: skip
+
+
+def shadow_name(run: str) -> str:
+    """The id of the shadow of the session `run`."""
+    return f"{run}-shadow"
+
+
+def _shadow_of(parts: SessionParts, start: dict[str, Any], released: bool) -> ShadowRun | None:
+    """The shadow of a session, begun or to be resumed; None where it is over."""
+    store, main, run = parts.store, parts.record, shadow_name(parts.record.run)
+    known = {one.run for one in store.runs()}
+    document = {key: value for key, value in main.config.items() if key not in ("shadow", "signature")}
+    document |= {"team": main.config["shadow"], "shadow_of": main.run}
+    record = store.run(run) if run in known else replace(main, run=run, config=signed(run, document))
+    team = _team(str(main.config["shadow"]), parts.config)
+    if not store.journal_between(run, 0, 1):
+        Journal(store, run).write("start", parts.feed.clock.now(), start)
+    snapshot, entries = newest_entries(store, run)
+    if entries and entries[-1].kind == "end":
+        return None
+    store.add_run(replace(record, status="running", finished_at=None, message=None))
+    newest = [int(entry.document["bar"]["open_time"]) for entry in entries if entry.kind == "bar"]
+    history = history_from_json(start["history"]) if snapshot is None else snapshot.history
+    latest = newest[-1] if newest else int(history.open_time[-1])
+    past = [
+        bar_from_json(entry.document["bar"])
+        for entry in entries_in_portions(store, main.run)
+        if entry.kind == "bar" and int(entry.document["bar"]["open_time"]) > latest
+    ]
+    bars = SharedBars(lambda: parts.feed.clock, past)
+    written = entries[-1].ordinal + 1 if entries else snapshot.after + 1 if snapshot else 1
+    folder = parts.folder / "shadow"
+    folder.mkdir(parents=True, exist_ok=True)
+    own = SessionParts(
+        store, record, folder, override(parts.config, _SHADOW_SETTINGS, "the shadow"), team, parts.account, parts.feed,
+        Journal(store, run, written), SILENT,
+    )  # fmt: skip
+
+    def play_shadow() -> None:
+        outcome = play_session(own, entries, start, released, snapshot, bars)
+        store.finish_run(run, "interrupted" if outcome.why in _PAUSES else "finished", outcome.why)
+
+    def failed(error: BaseException) -> None:
+        store.finish_run(run, "failed", f"{type(error).__name__}: {error}"[:500])
+
+    return ShadowRun(bars, play_shadow, failed)
 
 
 def session_thinking_time(config: Config) -> ThinkingTime:

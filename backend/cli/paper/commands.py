@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # the database takes its time
     from backend.paper.parity import Parity
     from backend.paper.review.drift import DriftReport
     from backend.paper.sessions import PaperOutcome
+    from backend.store.records import RunRecord
 
 paper_app = typer.Typer(
     help="Paper trading: a team on data that goes on, with the simulator's exchange as the broker. No real money.",
@@ -43,6 +44,10 @@ class SessionOptions:
     team: Annotated[
         str, typer.Option("--team", help="Who trades: 'scripted', 'model' (see engine.model), or a training's folder.")
     ] = "scripted"
+    shadow: Annotated[
+        str,
+        typer.Option("--shadow", help="A second team, named as --team: it decides on the same bars but never trades."),
+    ] = ""
     exchange: Annotated[
         str,
         typer.Option("--exchange", help="Exchange whose live data is traded on, by its name in ccxt: binance, kraken."),
@@ -127,6 +132,7 @@ def show_status(
         where = f", process {process}" if process else ""
         console.print(f"session {session}: {record.status}{where}{f' ({record.message})' if record.message else ''}")
         _print(outcome)
+        _print_shadow(record, store, runs)
         problem = paper_problem(record, runs / session, time.time()) if check else ""
         if problem:
             console.print(f"not well: {problem}")
@@ -181,12 +187,16 @@ def report_session(
 ) -> None:
     """Show what a session did, whether each week is what a backtest lets one expect, and whether a backtest of its
     recorded inputs does the same. A difference from that has exit code 1."""
+    from backend.paper.review.comparison import paper_comparison
     from backend.paper.review.drift import paper_drift
     from backend.paper.sessions import paper_parity, paper_status
 
     record, outcome = paper_status(session, store, runs)
     console.print(f"session {session}: {record.status}{f' ({record.message})' if record.message else ''}")
     _print(outcome)
+    _print_shadow(record, store, runs)
+    if record.config.get("shadow"):
+        console.print(paper_comparison(session, store).sentence(), soft_wrap=True)
     if drift:
         _print_drift(paper_drift(session, store))
     if parity:
@@ -208,6 +218,17 @@ def run_demo(store: StoreOption = STORE, runs: RunsOption = RUNS) -> None:
     console.print(f"in {made.seconds:.0f} s the session was killed once and the exchange did: {did}")
     _print(made.outcome)
     _print_parity(made.parity)
+
+
+def _print_shadow(record: RunRecord, store: str, runs: Path) -> None:
+    """Print how the shadow of a session stands, if it has one."""
+    from backend.paper.sessions import paper_status, shadow_name
+
+    if record.config.get("shadow"):
+        its, outcome = paper_status(shadow_name(record.run), store, runs)
+        why = f" ({its.message})" if its.status == "failed" and its.message else ""
+        console.print(f"shadow {its.run}, {its.config['team']}: {its.status}{why}", soft_wrap=True)
+        _print(replace(outcome, why=""))
 
 
 def _print_drift(found: DriftReport) -> None:

@@ -223,6 +223,11 @@ def expected_interval(
     return float(low), float(high)
 
 
+def block_means(values: FloatArray, length: int, generator: np.random.Generator) -> FloatArray:
+    """(SAMPLES,) means of `length` of the `values` (n,), drawn in blocks that wrap around."""
+    return _drawn_ratios(np.stack([values, np.ones(len(values))], axis=1), length, generator)
+
+
 def _drawn_ratios(history: FloatArray, length: int, generator: np.random.Generator) -> FloatArray:
     """(SAMPLES,) ratios of `length` rows, drawn in blocks that wrap around; NaN where the denominators are 0."""
     n = len(history)

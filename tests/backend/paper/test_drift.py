@@ -124,7 +124,8 @@ def test_the_report_of_a_session(tmp_path: Path) -> None:
     with Store.open("mem://") as store:
         request = PaperRequest(
             session="paper-days", data=ROOT / "data" / "synthetic", timeframe="4h", start="2021-06-10",
-            end="2021-06-20T08:00", decide_every=2, overrides=("paper.history_bars=180",),
+            end="2021-06-20T08:00", decide_every=2, symbols=("AAAUSDT",),
+            overrides=("paper.history_bars=180", "costs.thinking_time=20"),
         )  # fmt: skip
         run_paper(request, store, tmp_path)
         found = paper_drift("paper-days", store)
