@@ -41,6 +41,12 @@ class RunPage:
         """Read a run. Raises `StoreError` where there is none or a document of it cannot be read."""
         return cls(summarise(store, run_id))
 
+    @classmethod
+    def read_training(cls, store: Store, run_id: str) -> RunPage:
+        """What a training has recorded so far, without its decisions. Raises `StoreError` where there is none."""
+        run = store.run(run_id)
+        return cls(RunSummary(run, {}, store.metrics(run_id), [], [], store.calls_per_rollout(run_id)))
+
     @property
     def run(self) -> RunRecord:
         return self.summary.run
@@ -103,6 +109,20 @@ class RunPage:
             curves.append(Picture("Whom the manager asked", "", charts.calls_chart(self.summary.calls)))
         blocks = tuple(curves) or (Missing("Curves", "the run stored no metrics"),)
         return ReportSection("How it learned", blocks)
+
+    def optimizer(self) -> ReportSection:
+        """The curves of what the optimizer saw."""
+        events = self.summary.events
+        curves = tuple(
+            Picture(curve.title, curve.caption, charts.step_chart(curve.series, events))
+            for curve in self.summary.optimizer_curves()
+        )
+        return ReportSection("What the optimizer saw", curves or (Missing("Curves", "the run stored none of them"),))
+
+    @property
+    def steps(self) -> dict[int, dict[str, float]]:
+        """The metrics of training by step."""
+        return {record.step: dict(record.values) for record in self.summary.metrics}
 
     def example(self) -> list[Line]:
         """The decision that the run chose to be shown; empty where there is none."""

@@ -29,6 +29,16 @@ _ROLE_METRICS = (
     ("calls", "Calls in a decision", "How often the manager asked this role. It is free to ask nobody."),
 )
 
+# The same of what the optimizer saw; the page alone draws them.
+_OPTIMIZER_METRICS = (
+    ("reward/std", "Spread of rewards", "Deviation over a role's conversations; without it nothing is learnt."),
+    ("degenerate_share", "Zero-spread groups", "Groups whose answers all earned the same: they teach nothing."),
+    ("entropy", "Entropy", "How undecided the model is at a token, in nats. Near 0 it says the same each time."),
+    ("kl", "Distance from the start", "Kullback-Leibler divergence from the model before training, in nats a token."),
+    ("clip_share", "Clipped tokens", "Share of tokens whose update was cut off. PPO's usual is 0.1 to 0.2."),
+    ("grad_norm", "Gradient", "Norm of the gradient before it is cut off. A sudden rise is a bad sign."),
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Curves:
@@ -185,6 +195,12 @@ class RunSummary:
             )
             curves.append(Curves("Validation", caption, series))
         return curves
+
+    def optimizer_curves(self) -> list[Curves]:
+        """The pictures of what the optimizer saw, by role, that the metrics allow."""
+        drawn = ((title, caption, self._series({f"{role}/{suffix}": role for role in ROLES}))
+                 for suffix, title, caption in _OPTIMIZER_METRICS)  # fmt: skip
+        return [Curves(title, caption, series) for title, caption, series in drawn if series]
 
     def _series(self, names: Mapping[str, str]) -> _Series:
         series: _Series = {}

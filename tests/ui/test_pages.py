@@ -165,6 +165,26 @@ def test_a_training_run_shows_its_curves_and_tables(here: Path) -> None:
     assert held_out["Return"][list(held_out["Who"]).index("Trained team")] == pytest.approx(2.1)
 
 
+def test_a_training_is_watched_while_it_runs(here: Path) -> None:
+    with Store.open(here / "store") as store:
+        store.add_run(RunRecord("train-1", "train", 1, "hash", 1_700_000_000_000, {"config": {}}))
+        app = open_page()
+        assert not app.exception and "its first step is under way" in words(app)
+        for step in range(1, 30):
+            store.add_metrics("train-1", step, {"manager/reward/mean": 0.5, "manager/valid": 0.2,
+                                                "manager/entropy": 1e-6, "manager/degenerate_share": 1.0})  # fmt: skip
+        app.run()
+        assert not app.exception and "Step 29 is done" in words(app)
+        said = words(app)
+        for title in ("Reward", "Format", "Entropy", "Zero-spread groups"):
+            assert f"**{title}**" in said
+        assert len(app.get("plotly_chart")) == 4
+        assert any("steps" in one.label or "step" in one.label for one in app.expander), "what the doctor finds"
+        store.finish_run("train-1", "finished")
+        app.run()
+        assert not app.exception and "Step 29 is done" not in words(app)
+
+
 def test_a_run_that_was_interrupted_can_be_opened(here: Path) -> None:
     with Store.open(here / "store") as store:
         store.add_run(RunRecord("r", "demo", 1, "hash", 1_700_000_000_000, {}))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
+from backend.reporting.blocks import ReportBlock
 from backend.reporting.labels import ABSENT
 from backend.reporting.market_reload import MarketReload, market_of
 from backend.reporting.run_page import RunPage, WindowPage
 from backend.store.records import RunRecord
+from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
 from simulator.market.market import Market
-from ui.access import escape_markdown, store_name
+from ui.access import escape_markdown, mistakes_explained, open_store, store_name
 from ui.parts.decision import choose_decision, draw_lines
 from ui.parts.drawing import draw_blocks
+
+_LOOK_SECONDS = 2.0
 
 
 def show_run(page: RunPage) -> None:
@@ -71,19 +77,70 @@ def _market(where: str, run_id: str, data_hash: str, _run: RunRecord) -> Market:
 
 
 def _training(page: RunPage) -> None:
+    if page.run.status == "running":
+        _follow_training(page.run.run)
+        return
     st.subheader(escape_markdown(page.summary.opening))
-    comparison, learning = page.comparison(), page.learning()
-    tabs = st.tabs([comparison.title, learning.title, "One decision"])
+    comparison, learning, optimizer = page.comparison(), page.learning(), page.optimizer()
+    tabs = st.tabs([comparison.title, learning.title, optimizer.title, "Findings", "One decision"])
     with tabs[0]:
         draw_blocks(comparison.blocks)
     with tabs[1]:
-        columns = st.columns(2)
-        for number, block in enumerate(learning.blocks):
-            with columns[number % 2]:
-                draw_blocks([block])
+        _in_pairs(learning.blocks)
     with tabs[2]:
+        _in_pairs(optimizer.blocks)
+    with tabs[3]:
+        _findings(page)
+    with tabs[4]:
         lines = page.example()
         if lines:
             draw_lines(lines, "example")
         else:
             st.caption(ABSENT)
+
+
+@st.fragment(run_every=_LOOK_SECONDS)
+def _follow_training(run_id: str) -> None:
+    """The curves of a training that goes on; the page is drawn anew when it has ended."""
+    with mistakes_explained():
+        with open_store() as store:
+            page = RunPage.read_training(store, run_id)
+        if page.run.status != "running":
+            st.rerun(scope="app")
+        if not page.steps:
+            st.info("The training has begun; its first step is under way.")
+            return
+        st.subheader(f"Step {max(page.steps)} is done")
+        learning, optimizer = page.learning(), page.optimizer()
+        tabs = st.tabs([learning.title, optimizer.title, "Findings"])
+        with tabs[0]:
+            _in_pairs(learning.blocks)
+        with tabs[1]:
+            _in_pairs(optimizer.blocks)
+        with tabs[2]:
+            _findings(page)
+
+
+def _in_pairs(blocks: Sequence[ReportBlock]) -> None:
+    columns = st.columns(2)
+    for number, block in enumerate(blocks):
+        with columns[number % 2]:
+            draw_blocks([block])
+
+
+def _findings(page: RunPage) -> None:
+    """What the doctor says by the metrics alone; the command also reads the conversations."""
+    if not any(step > 0 for step in page.steps):
+        st.caption(f"{ABSENT}: there is no step of training")
+        return
+    from backend.training.diagnostics.examine import examine  # it imports torch, which takes seconds
+
+    found = examine(page.run.run, page.steps, {})
+    st.markdown(f"**{escape_markdown(found.verdict())}**")
+    for finding in found.findings:
+        steps = f"steps {finding.step} to {finding.until}" if finding.until > finding.step else f"step {finding.step}"
+        who = f"{role_title(finding.role)}: " if finding.role else ""
+        with st.expander(escape_markdown(f"{finding.severity}: {who}{finding.rule}, {steps}")):
+            st.text(visible(f"{finding.condition}; at step {finding.step} it was {finding.value:.4g}"))
+            st.text(visible(f"What to try: {finding.advice}"))
+    st.caption(escape_markdown(f"By the metrics. The conversations too: cryptosentinel doctor {page.run.run}"))
