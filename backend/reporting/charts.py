@@ -21,7 +21,9 @@ from cryptosentinel.protocol.untrusted import visible
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 SKY, PINK, GREY, INK = "#56b4e9", "#cc79a7", "#767676", "#1f2933"
-_PALE, _FAINT = "#e6e9ed", "#3a4149"  # on a dark ground: words, and grids
+_PALE, _FAINT, _LABEL = "#e6e9ed", "#3a4149", "#262b33"  # on a dark ground: words, grids, the ground of labels
+# What `in_dark` does, for the script of the report.
+DARK = {"words": _PALE, "grid": _FAINT, "label": _LABEL, "line": GREY, "ink": INK}
 ROLE_COLOURS = {"manager": BLUE, "market_analyst": ORANGE, "risk_analyst": VERMILION, "trader": GREEN}
 _ROLE_DASHES = {"manager": "solid", "market_analyst": "dash", "risk_analyst": "dot", "trader": "dashdot"}
 # Name of a team or baseline -> colour, dash, width. Others take the next of `_OTHERS`.
@@ -104,7 +106,7 @@ def in_dark(figure: go.Figure) -> go.Figure:
     changed.update_layout(paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": _PALE})
     changed.update_xaxes(gridcolor=_FAINT, linecolor=GREY)
     changed.update_yaxes(gridcolor=_FAINT, linecolor=GREY)
-    changed.update_layout(hoverlabel={"bgcolor": "#262b33", "font": {"color": _PALE}})
+    changed.update_layout(hoverlabel={"bgcolor": _LABEL, "font": {"color": _PALE}})
     changed.for_each_trace(_lightened)
     changed.update_annotations(font={"color": _PALE})
     return changed

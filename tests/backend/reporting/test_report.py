@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -13,12 +16,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plotly.offline import get_plotlyjs
 
 from backend.decisions.document import EXAMPLE_DECISION
 from backend.reporting import charts
 from backend.reporting.labels import ABSENT
 from backend.reporting.market_reload import MarketReload
-from backend.reporting.report import render, write_report
+from backend.reporting.report import interval_meaning, render, write_report
 from backend.reporting.run_summary import RunSummary, run_facts, summarise
 from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.store import Store
@@ -118,7 +122,9 @@ def test_the_demo_page_shows_it_all(demo: RunSummary) -> None:
 def test_the_page_works_offline(store: Store, run: str) -> None:
     html = shown(summarise(store, run))
     page = Page(html)
-    assert html.count("plotly.js v") == 1
+    [packed] = re.findall(r'<script type="application/gzip" id="plotly">([A-Za-z0-9+/=]+)</script>', html)
+    assert gzip.decompress(base64.b64decode(packed)).decode() == get_plotlyjs()
+    assert html.index(packed) > html.index("</main>"), "the words come before the library"
     assert not [
         tag for tag, attributes in page.tags if attributes.keys() & {"src", "href"} or tag in ("link", "iframe")
     ]
@@ -128,6 +134,28 @@ def test_the_page_works_offline(store: Store, run: str) -> None:
     wanted = [attributes["data-plot"] for tag, attributes in page.tags if attributes.get("class") == "plot-data"]
     assert len(wanted) == len(page.figures) == len(places)
     assert set(wanted) == places
+
+
+def test_every_section_is_in_the_contents(demo: RunSummary, store: Store) -> None:
+    for summary in (demo, summarise(store, "backtest")):
+        page = Page(shown(summary))
+        names = [attributes.get("id") for tag, attributes in page.tags if tag == "section"]
+        assert len(names) > 3 and all(names) and len(names) == len(set(names))
+        assert any(tag == "nav" and attributes.get("id") == "contents" for tag, attributes in page.tags)
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ((0.01, 0.02), "wholly above 0"),
+        ((-0.02, -0.01), "wholly below 0"),
+        ((-0.01, 0.01), "holds 0"),
+        ((0.0, 0.01), "holds 0"),
+        ((0.0, 0.0), "nothing differed"),
+    ],
+)
+def test_an_interval_is_called_what_it_is(ends: tuple[float, float], words: str) -> None:
+    assert interval_meaning(*ends).startswith(words)
 
 
 def test_untrusted_text_stays_text() -> None:
