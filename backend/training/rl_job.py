@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend.builders.engines import served_engine
-from backend.builders.market import costs_of, limits_of, split
+from backend.builders.market import split
 from backend.builders.teams import model_team, team_over, with_prompts_for
 from backend.config.schema import Config, ConfigError
 from backend.evaluation.compare import ReportProgress
@@ -27,8 +27,7 @@ from backend.training.in_process import local_learners, local_trainer
 from backend.training.learning.data_parallel import gradient_pool
 from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
 from backend.training.recorder import TrainingRecorder
-from backend.training.rollout.collect import RolloutSettings
-from backend.training.rollout.scoring import tail_of
+from backend.training.rollout.collect import rollout_settings
 from backend.training.start import NANO, begin, start_of
 from backend.training.trainer import Progress, Trainer
 from backend.training.wandb_logger import require_wandb
@@ -103,18 +102,7 @@ def training_parts(
         loaded = team_over(run, served, working, training.temperature)
     else:
         loaded = model_team(run, policies, codec, working, training.temperature, config.engine)
-    settings = RolloutSettings(
-        rollouts_per_query=training.rollouts_per_query,
-        scenario_paths=training.scenario_paths,
-        horizon_bars=horizon,
-        costs=costs_of(config.costs),
-        max_leverage=config.costs.max_leverage,
-        limits=limits_of(config.guard),
-        outcome_scale=training.experimental.outcome_scale,
-        train_thoughts=training.train_thoughts,
-        tail=tail_of(config.training),
-        question_cost=config.team.question_price / 1e4,
-    )
+    settings = rollout_settings(config, training.rollouts_per_query)
     recorder = TrainingRecorder(store, run, metrics_folder, horizon, training.wandb_project, config.store.keep)
     return TrainingParts(
         training, settings, loaded.team, loaded.engine, policies, pool, validation_pool, recorder, folder

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from backend.builders.loaded_team import LoadedTeam, scripted_team
-from backend.builders.market import costs_of, limits_of, split
+from backend.builders.market import split
 from backend.builders.teams import model_team, with_prompts_for
 from backend.config.load import config_from_dict
 from backend.config.schema import LEAST_ANSWER, Config, ConfigError
@@ -36,8 +36,7 @@ from backend.policies.role_policies import RolePolicies
 from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.store.run_record import versions
 from backend.training.curriculum.queries import QueryPool, gross_limit, pools_of
-from backend.training.rollout.collect import RolloutSettings
-from backend.training.rollout.scoring import tail_of
+from backend.training.rollout.collect import rollout_settings
 from backend.training.sft.collection import ScoredConversation, collect_conversations, sources_of
 from backend.training.sft.conversations import encode
 from backend.training.sft.datasets import (
@@ -224,7 +223,11 @@ def _collect(
         if not path.is_file():
             chunk = queries[start : start + _CHUNK]
             heard = [
-                one for team in teams for one in collect_conversations(team, chunk, _rollouts(config), settings.seed)
+                one
+                for team in teams
+                for one in collect_conversations(
+                    team, chunk, rollout_settings(config, config.sft.rollouts), settings.seed
+                )
             ]
             _write(path, [asdict(one) for one in heard])
         said += _read_collected(path)
@@ -369,29 +372,13 @@ def _scores(
         "after": lambda: model_team("after", policies, codec, config.team, temperature, config.engine),
         "scripted": lambda: scripted_team(config.team),
     }
-    asked = replace(_rollouts(config), rollouts_per_query=settings.score_samples)
+    asked = replace(rollout_settings(config, config.sft.rollouts), rollouts_per_query=settings.score_samples)
     saved = {
         name: score_roles(make(), queries, asked, seed, partial(report, f"score {name}"))
         for name, make in teams.items()
     }
     samples = config.evaluation.bootstrap_samples
     return compare_roles(saved["before"], saved["after"], saved["scripted"], samples, settings.seed)
-
-
-def _rollouts(config: Config) -> RolloutSettings:
-    """How rollouts are judged; those who roll out say how many they want."""
-    return RolloutSettings(
-        rollouts_per_query=config.sft.rollouts,
-        scenario_paths=config.training.scenario_paths,
-        horizon_bars=config.team.horizon_bars,
-        costs=costs_of(config.costs),
-        max_leverage=config.costs.max_leverage,
-        limits=limits_of(config.guard),
-        outcome_scale=config.training.experimental.outcome_scale,
-        train_thoughts=config.training.train_thoughts,
-        tail=tail_of(config.training),
-        question_cost=config.team.question_price / 1e4,
-    )
 
 
 def _write(path: Path, document: object) -> None:

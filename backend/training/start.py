@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
-from backend.builders.loaded_team import team_settings
+from backend.builders.loaded_team import scripted_team, team_settings
 from backend.builders.market import split
 from backend.config.market import MarketConfig
 from backend.config.schema import Config, ConfigError
@@ -19,14 +20,18 @@ from backend.evaluation.compare import ReportProgress
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, write_manifest
 from backend.models.registry import START, base_of_team, resolve_base
 from backend.training.curriculum.queries import QueryPool, gross_limit
+from backend.training.rollout.collect import rollout_settings
+from backend.training.rollout.expected_value import check_within_evidence, evidence_values, expected_values
 from backend.training.sft.spoken_markets import spoken_markets
 from backend.training.sft.warm_start import make_nano
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
 from simulator.files import copy_folder, whole_folder
 from simulator.market.market import Market
+from simulator.synthetic.beliefs import regime_beliefs
 
 NANO = "nano"
+_TEACHER_STATES = 400  # in which a teacher is compared with the evidence
 
 
 def begin(config: Config, market: Market, folder: Path, report: ReportProgress) -> Path:
@@ -126,11 +131,24 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _make(config: Config, market: Market, base: Path, report: ReportProgress) -> None:
-    """Nano, warm-started on the training part of the market."""
+    """Nano, warm-started on the training part of the market. Raises `DataError` for a teacher that knows too much."""
     horizon = config.team.horizon_bars
     part = split(market, config.market, horizon).train
+    if config.market.kind == "private" and not config.team.portfolio:
+        _check_teacher(config, market, part)
     pools = [
         QueryPool(one, *part, horizon, gross_limit=gross_limit(config))
         for one in spoken_markets(market, config.nano.seed)
     ]
     make_nano(base, pools, team_settings(config.team, 1.0), config.nano, report)
+
+
+def _check_teacher(config: Config, market: Market, part: tuple[int, int]) -> None:
+    """Refuse a teacher that earns more than the evidence allows."""
+    horizon, teacher = config.team.horizon_bars, scripted_team(config.team, config.nano.teacher)
+    beliefs = regime_beliefs(market)
+    queries = QueryPool(market, *part, horizon, beliefs=beliefs).draw(config.nano.seed, 0, _TEACHER_STATES, easy=False)
+    settings = rollout_settings(config, 1)
+    hidden = [replace(query, belief=None) for query in queries]
+    values = expected_values(teacher.team, teacher.engine, hidden, settings, config.nano.seed)
+    check_within_evidence(f"nano.teacher = {config.nano.teacher}", values.scores, evidence_values(queries, settings))

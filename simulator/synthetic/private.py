@@ -131,10 +131,21 @@ def jumped(
     return open_ * before, np.maximum(high * before, moved), np.minimum(low * before, moved), moved
 
 
+def jump_probability(crowded: bool, bars: int) -> float:
+    """Probability of at least one jump in the next `bars` bars."""
+    draw, in_crowd, outside = 1.0 / CROWD_BARS, float(crowded), float(not crowded)  # and no jump so far
+    for _ in range(bars):
+        anew = draw * (outside + in_crowd * (1.0 - JUMP_CHANCE))
+        in_crowd, outside = (
+            (1.0 - draw) * in_crowd + CROWD_SHARE * anew,
+            (1.0 - draw) * outside + (1.0 - CROWD_SHARE) * anew,
+        )
+    return 1.0 - in_crowd - outside
+
+
 def jump_variance(crowded: bool, bars: int) -> float:
     """Variance of the return over `bars` bars that comes from jumps, up to a second jump."""
-    draw = 1.0 - (1.0 - 1.0 / CROWD_BARS) ** bars
-    return JUMP_CHANCE * JUMP_SIZE**2 * draw * (1.0 if crowded else 0.5 * draw * CROWD_SHARE)
+    return jump_probability(crowded, bars) * JUMP_SIZE**2
 
 
 def headline_accuracy(history: PrivateHistory, confirmed: float) -> FloatArray:

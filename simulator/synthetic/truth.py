@@ -86,19 +86,19 @@ class Truth:
         bars: int,
         seed: int,
         belief: npt.ArrayLike | None = None,
-        crowded: bool | None = None,
+        jumps: bool = True,
     ) -> PricePaths:
         """`paths` independent continuations of `market` over the `bars` bars after bar `index`.
 
         They start from the hidden state and the close of bar `index`; the same arguments give the same paths. `market`
         may hold some of the symbols only. Settlements inside one bar are added up in its funding rate. With `belief`,
         (S, 3) probabilities of bear, range and bull in the order of `market`, the paths' first regimes are spread by
-        it (systematic resampling, Kitagawa 1996), each coin's alone, in place of the one that was there. With
-        `crowded`, of a market of private knowledge, all its coins begin crowded, or none of them does.
+        it (systematic resampling, Kitagawa 1996), each coin's alone, in place of the one that was there. Without
+        `jumps`, those of a market of private knowledge are left out.
         Raises `DataError` when `market` is not the one that this truth is about.
         """
         if market.symbols != self.symbols:
-            return self.select(market.symbols).scenarios(market, index, paths, bars, seed, belief, crowded)
+            return self.select(market.symbols).scenarios(market, index, paths, bars, seed, belief, jumps)
         interval = interval_of(self.config.timeframe)
         inside = 0 <= index < min(len(market), len(self.open_time))
         if market.interval != interval or not inside or market.open_time[index] != self.open_time[index]:
@@ -131,11 +131,10 @@ class Truth:
         course = evolve(state, _repeat(market.close[index], paths), draws, self.law, settles)
         ohlc, half_spread = (course.open, course.high, course.low, course.close), course.half_spread
         if self.private is not None:
-            begin = self.private.at(index, paths)
-            if crowded is not None:
-                begin = begin._replace(crowded=np.full_like(begin.crowded, crowded))
-            own = evolve_private(np.random.default_rng((seed, index, 2)), half_spread.shape, self.config.edge, begin)
-            ohlc, half_spread = jumped(*ohlc, own.jump), np.where(own.wide > 0.0, own.wide, half_spread)
+            rng = np.random.default_rng((seed, index, 2))
+            own = evolve_private(rng, half_spread.shape, self.config.edge, self.private.at(index, paths))
+            half_spread = np.where(own.wide > 0.0, own.wide, half_spread)
+            ohlc = jumped(*ohlc, own.jump) if jumps else ohlc
         return PricePaths(
             open=ohlc[0],
             high=ohlc[1],

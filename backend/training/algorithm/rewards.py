@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simulator.arrays import FloatArray
+
 ALPHA = (0.1, 0.9)
 BETA = (0.1, 0.4, 0.5)
 
@@ -118,14 +120,18 @@ def outcome_score(net_returns: npt.ArrayLike, volatility: float, tail: Tail = NO
     standard deviation over the same horizon, known at decision time. The mean is taken after squashing, so that one
     recorded future (n = 1) estimates the same quantity as many simulated ones.
     """
+    return float(outcome_scores(_row("net_returns", net_returns)[None], volatility, tail)[0])
+
+
+def outcome_scores(net_returns: FloatArray, volatility: float, tail: Tail = NO_TAIL) -> FloatArray:
+    """`outcome_score` of each row of `net_returns` (K, n): (K,)."""
     _positive("volatility", volatility)
-    net = _row("net_returns", net_returns)
-    score = float(np.mean(0.5 * (1.0 + np.tanh(net / volatility))))
+    scores: FloatArray = np.mean(0.5 * (1.0 + np.tanh(net_returns / volatility)), axis=-1)
     if tail.weight == 0.0:
-        return score
+        return scores
     _positive("tail.loss", tail.loss)
-    beyond = float(np.mean(np.clip((-net - tail.loss) / tail.loss, 0.0, 1.0)))
-    return (1.0 - tail.weight) * score + tail.weight * (1.0 - beyond)
+    beyond: FloatArray = np.mean(np.clip((-net_returns - tail.loss) / tail.loss, 0.0, 1.0), axis=-1)
+    return (1.0 - tail.weight) * scores + tail.weight * (1.0 - beyond)
 
 
 def brier_score(probabilities: npt.ArrayLike, outcome_frequencies: npt.ArrayLike) -> float:

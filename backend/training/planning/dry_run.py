@@ -27,7 +27,6 @@ import torch
 from transformers import PreTrainedConfig
 
 from backend.builders.loaded_team import team_settings
-from backend.builders.market import costs_of, limits_of
 from backend.config.schema import Config
 from backend.models.architectures import architecture_of
 from backend.models.shape import Shape
@@ -49,8 +48,7 @@ from backend.training.planning.memory_estimate import (
     machine_memory,
     require,
 )
-from backend.training.rollout.collect import RolloutSettings, collect, practise
-from backend.training.rollout.scoring import tail_of
+from backend.training.rollout.collect import RolloutSettings, collect, practise, rollout_settings
 from cryptosentinel.agents.registry import MANAGER, roles_of
 from cryptosentinel.llm.architecture import random_model, text_config
 from cryptosentinel.llm.chat_codec import make_byte_codec
@@ -188,10 +186,10 @@ def dry_run(config: Config, *, sampled: int = SAMPLED, memory: int | None = None
         schemas_in_prompt=False,
     )
     team = Team(codec, engine.policy_version, settings)
-    queries, rollout_settings = _query(config)
+    queries, judged = _query(config)
     with watch.part("rollouts"):
-        groups = collect(team, engine, queries, rollout_settings, 1)
-        practice = practise(team, engine, queries, rollout_settings, 1)
+        groups = collect(team, engine, queries, judged, 1)
+        practice = practise(team, engine, queries, judged, 1)
     spoken = [call for group in groups for one in group for call in (one.main, *one.subs)]
     spoken += [call for alone in practice for one in alone for call in one.subs]
     with watch.part("credit"):
@@ -270,18 +268,7 @@ def _query(config: Config) -> tuple[list[Query], RolloutSettings]:
     market = generate(SyntheticConfig(bars=BARS + horizon, seed=1, symbols=_coins(config)))
     pool = QueryPool(market, 0, len(market), horizon, gross_limit=gross_limit(config))
     queries = pool.draw(config.training.seed, 0, 1, easy=False)
-    settings = RolloutSettings(
-        rollouts_per_query=ROLLOUTS,
-        scenario_paths=config.training.scenario_paths,
-        horizon_bars=horizon,
-        costs=costs_of(config.costs),
-        max_leverage=config.costs.max_leverage,
-        limits=limits_of(config.guard),
-        outcome_scale=config.training.experimental.outcome_scale,
-        train_thoughts=config.training.train_thoughts,
-        tail=tail_of(config.training),
-        question_cost=config.team.question_price / 1e4,
-    )
+    settings = rollout_settings(config, ROLLOUTS)
     return queries, settings
 
 

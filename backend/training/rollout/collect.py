@@ -8,10 +8,12 @@ from itertools import accumulate
 
 import numpy as np
 
+from backend.builders.market import costs_of, limits_of
+from backend.config.schema import Config
 from backend.training.algorithm.rewards import NO_TAIL, Outcome, Tail
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.queries import Query
-from backend.training.rollout.scoring import RolloutScorer
+from backend.training.rollout.scoring import RolloutScorer, tail_of
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Question, Side
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard
@@ -83,6 +85,22 @@ class RolloutSettings:
             self.tail,
             self.question_cost,
         )
+
+
+def rollout_settings(config: Config, rollouts: int) -> RolloutSettings:
+    """How rollouts are judged as a configuration has it, with so many of a query."""
+    return RolloutSettings(
+        rollouts_per_query=rollouts,
+        scenario_paths=config.training.scenario_paths,
+        horizon_bars=config.team.horizon_bars,
+        costs=costs_of(config.costs),
+        max_leverage=config.costs.max_leverage,
+        limits=limits_of(config.guard),
+        outcome_scale=config.training.experimental.outcome_scale,
+        train_thoughts=config.training.train_thoughts,
+        tail=tail_of(config.training),
+        question_cost=config.team.question_price / 1e4,
+    )
 
 
 def collect(

@@ -1,0 +1,87 @@
+"""What decisions are worth beside what the evidence allows: no honest team earns more, and one that does is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from backend.builders.loaded_team import scripted_team
+from backend.builders.market import load_market
+from backend.config.load import load_config
+from backend.config.schema import Config
+from backend.training.curriculum.queries import Query, QueryPool
+from backend.training.rollout.collect import RolloutSettings, rollout_settings
+from backend.training.rollout.expected_value import check_within_evidence, evidence_values, expected_values
+from simulator.arrays import FloatArray
+from simulator.backtest.run import orders_for_target
+from simulator.errors import DataError
+from simulator.synthetic.beliefs import regime_beliefs
+from simulator.synthetic.information import SOURCES, DecisionValues
+
+STATES = 80
+
+
+@cache
+def config() -> Config:
+    return load_config("private", ["market.bars=1500", "market.coins=2", "training.scenario_paths=64"])
+
+
+@cache
+def judged() -> RolloutSettings:
+    return rollout_settings(config(), 1)  # with enough scenarios to choose by
+
+
+@cache
+def states() -> list[Query]:
+    market = load_market(config().market, config().costs)
+    pool = QueryPool(market, 200, 1_490, judged().horizon_bars, beliefs=regime_beliefs(market))
+    return pool.draw(3, 0, STATES, easy=False)
+
+
+@cache
+def allowed() -> list[DecisionValues]:
+    return evidence_values(states(), judged())
+
+
+def scores_of(decided: str, belief: bool = False) -> FloatArray:
+    """Of decisions that are made given "all", "oracle", ..., as a venue fills them, where the regime was as it was."""
+    found = []
+    for query, values in zip(states(), allowed(), strict=True):
+        one = query if belief else replace(query, belief=None)
+        orders = orders_for_target(one.view(), one.account(), one.symbol, values.exposures[decided])
+        found.append(replace(judged(), scenario_paths=400).scorer(one).outcome(orders).score)
+    return np.array(found)
+
+
+def test_the_values_are_those_that_a_venue_gives() -> None:
+    """The best decisions, sent as orders and scored as rollouts are, earn what was said of them."""
+    said = np.array([one.all for one in allowed()])
+    assert scores_of("all", belief=True).mean() == pytest.approx(said.mean(), abs=0.004)
+    came = np.array([one.came for one in allowed()])
+    assert scores_of("all").mean() == pytest.approx(came.mean(), abs=0.004)
+
+
+def test_every_source_is_worth_something_and_no_teacher_earns_more_than_the_evidence() -> None:
+    for source in SOURCES:
+        assert np.mean([one.private(source) for one in allowed()]) > 0.0005, source
+    team = scripted_team(config().team)
+    hidden = [replace(query, belief=None) for query in states()]
+    values = expected_values(team.team, team.engine, hidden, judged(), 1)
+    assert len(values.scores) == STATES and values.calls("market_analyst").mean() == 1.0
+    assert values.scores.mean() < np.mean([one.came for one in allowed()])
+    check_within_evidence("the scripted team", values.scores, allowed())
+
+
+def test_a_team_that_earns_more_than_the_evidence_allows_is_refused() -> None:
+    """By some hundredths, it has read what is hidden; the best honest team is within the error of the measurement."""
+    check_within_evidence("the best", scores_of("all"), allowed())
+    with pytest.raises(DataError, match=r"the leak is 0\.\d+ of the outcome better than the evidence allows"):
+        check_within_evidence("the leak", scores_of("all") + 0.025, allowed())
+
+
+def test_states_that_cannot_be_valued_are_refused() -> None:
+    with pytest.raises(DataError, match=r"set training\.scenario_source=beliefs and team\.portfolio=false"):
+        evidence_values([replace(states()[0], belief=None)], judged())
