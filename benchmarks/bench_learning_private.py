@@ -5,7 +5,7 @@ No training: the values follow from the market's law (`simulator.synthetic.infor
 much the best decision loses without it, on held-out states of several markets, in thousandths of the outcome, and a row
 for the twin without edge that all of them lose nothing there. The rows of the teachers say how much of what the
 evidence allows, above leaving positions as they are, each of them reaches in expectation. Intervals are Student's over
-the means of the markets. `make bench ONLY=learning.private_trained` measures a trained team so.
+the means of the markets.
 """
 
 from __future__ import annotations
