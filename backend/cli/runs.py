@@ -157,6 +157,40 @@ def runs_adopt(
     console.print(f"run {run} is your own now; {len(withheld)} settings that only you may say are taken from it")
 
 
+@runs_app.command("trials")
+def runs_trials(
+    context: typer.Context,
+    export: Annotated[
+        Path | None, typer.Option("--export", help="Write the ledger to this file, with the identity of its store.")
+    ] = None,
+    import_: Annotated[
+        Path | None, typer.Option("--import", help="Add the trials in such a file; that of another store is refused.")
+    ] = None,
+    store: StoreOption = "",
+) -> None:
+    """Show the ledger: how many ways of trading were ever tested on each window. Deleting runs lowers nothing."""
+    from backend.evaluation.trials import count_trials, export_trials, import_trials
+    from backend.store.store import Store
+
+    if import_ is not None:
+        with Store.open(_where(context, store)) as opened:
+            console.print(f"{import_trials(opened, import_)} new trials from {import_}", soft_wrap=True)
+    with Store.open(_where(context, store), reads_only=True) as opened:
+        trials = opened.trials()
+        if export is not None:
+            console.print(f"wrote {export_trials(opened, export)} trials to {export}", soft_wrap=True)
+    table = narrow_table("trials")
+    for heading in ("from (UTC)", "to (UTC)"):
+        table.add_column(heading)
+    for heading in ("trials", "looks"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for data, start, stop in sorted({(one.data_hash, one.start, one.stop) for one in trials}):
+        count = count_trials(trials, data, start, stop)
+        row = (format_time(start), format_time(stop), str(count.trials), str(count.looks))
+        table.add_row(data[:12], *row)
+    console.print(table if table.row_count else "no trial yet: backtest and evaluate count them")
+
+
 @runs_app.command("delete")
 def runs_delete(
     context: typer.Context,

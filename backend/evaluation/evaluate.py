@@ -30,6 +30,7 @@ from backend.evaluation.compare import (
     split_windows,
     table,
 )
+from backend.evaluation.trials import record_trial
 from backend.store.records import EvaluationRecord
 from backend.store.store import Store
 from simulator.backtest.run import BacktestResult
@@ -83,10 +84,15 @@ def measure(
         "venue": venue_record(account, market),
         "unknown_to_training": unknown_to_training(account, thinking != 0.0),
     }
-    store.add_evaluation(EvaluationRecord(run, name, 0, document))
     for row, runs in results.items():
         write_backtest(store, run, f"{name}/{row}", runs[0])
     trained = next(one for one in teams if one.name == TRAINED)
+    trials = record_trial(
+        store, run, trained, config, market, windows[0].start, windows[-1].stop,
+        every=windows[0].decide_every, seed=evaluation.seed,
+    )  # fmt: skip
+    document |= {"trials": trials.trials, "looks": trials.looks}
+    store.add_evaluation(EvaluationRecord(run, name, 0, document))
     decisions: list[StoredDecision] = []
     for number, episode in enumerate(episodes[TRAINED]):
         decisions += episode_decisions(run, f"{name}/{TRAINED}/{number}", trained.team.codec, episode)
@@ -101,6 +107,9 @@ def verdict(held_out: dict[str, Any], no_edge: dict[str, Any] | None, other_cost
     beyond = held_out.get("unknown_to_training") or []
     if beyond:
         sentence += f" Measured with {', '.join(beyond)}, which training does not score."
+    looks = held_out.get("looks") or 1
+    if looks > 1:
+        sentence += f" These held-out windows were looked at by {looks} runs so far, with {held_out['trials']} teams."
     if other_costs:
         sentence += f" Measured with other costs than it was trained with: {', '.join(other_costs)}."
     return sentence

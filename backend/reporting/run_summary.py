@@ -106,6 +106,7 @@ class WindowResult:
         return {
             name: {
                 **result.metrics,
+                **({"deflated_sharpe": self.evidence[name].deflated} if name in self.subjects else {}),
                 "costs": sum(result.costs.values()) / result.equity[0],
                 "hold_rate": self._hold_rate(name),
             }

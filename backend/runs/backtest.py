@@ -26,6 +26,7 @@ from backend.decisions.document import write_decisions
 from backend.decisions.recording import episode_decisions, remarks
 from backend.evaluation.compare import baselines
 from backend.evaluation.memorisation import cutoff_note, headlines_note, masking_note
+from backend.evaluation.trials import record_trial
 from backend.models.manifest import MANIFEST, read_manifest, team_notice
 from backend.reporting.report import write_report
 from backend.reporting.run_summary import summarise
@@ -247,6 +248,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
     ):  # fmt: skip
         results: dict[str, BacktestResult] = {}
         later: list[str] = []  # notes that only the playing shows
+        trials = 1
         for number, subject in enumerate(subjects):
 
             def advanced(done: int, before: int = number * bars) -> None:
@@ -279,6 +281,10 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
                 cost = inference_cost(episode.ledger, throughput, subject.replayed)
                 later += remarks(subject.name, episode, market)
                 later += subject.engine.notes if isinstance(subject.engine, EndpointEngine) else ()
+            trials = record_trial(
+                store, run, subject, config, market, window.start, window.stop,
+                every=window.decide_every, seed=plan.seed,
+            ).trials  # fmt: skip
             results[subject.name] = result
             write_backtest(store, run, subject.name, result, cost, lookahead)
         names = [name for name in config.evaluation.baselines if name not in results]
@@ -288,9 +294,9 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
         for name in results:
             if name + UNMASKED in results:
                 later.append(masking_note(name, results[name], results[name + UNMASKED], plan.seed))
-        if later:
-            record = store.run(run)
-            store.add_run(replace(record, config={**record.config, "notes": [*plan.notes, *dict.fromkeys(later)]}))
+        record = store.run(run)
+        notes = [*plan.notes, *dict.fromkeys(later)]
+        store.add_run(replace(record, config={**record.config, "notes": notes, "trials": trials}))
     return write_report(store, run, folder)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.store.folder_swap import size_of
-from backend.store.maintenance.tables import COPIED
+from backend.store.maintenance.tables import OF_A_RUN
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.documents import read_document
@@ -131,7 +131,7 @@ def milliseconds(age: str) -> int:
 
 
 def _plan(store: Store, runs: Path, run: str, known: dict[str, RunRecord], chosen: Collection[str]) -> RunDeletion:
-    counted = {kind.table: store.count(kind, run) for kind in COPIED}
+    counted = {kind.table: store.count(kind, run) for kind in OF_A_RUN}
     folder = folder_of(run, runs)
     files, kept = _files_of(folder) if folder is not None else ((), ())
     needed: list[str] = []

@@ -13,7 +13,7 @@ from backend.decisions.backtest_document import StoredBacktest
 from backend.decisions.document import StoredDecision
 from backend.runs.deletion import folder_of
 from backend.store.errors import StoreError
-from backend.store.maintenance.tables import COPIED, OF_RUNS, Tables, stray_runs
+from backend.store.maintenance.tables import COPIED, OF_A_RUN, OF_RUNS, Tables, stray_runs
 from backend.store.records import (
     AdapterRecord,
     BacktestRecord,
@@ -79,9 +79,10 @@ def _runs(store: Store, check: StoreCheck) -> list[str]:
     for run in Tables(store).run_ids(RunRecord):
         runs.append(run)
     for run in (strays := stray_runs(store, runs)):
-        check.add(
-            run, "there are records of it and no run, as an import leaves them that was cut short: import it again"
-        )
+        if any(Tables(store).total(kind, run) for kind in OF_A_RUN):  # its trials outlive a run
+            check.add(
+                run, "there are records of it and no run, as an import leaves them that was cut short: import it again"
+            )
     return runs + strays
 
 

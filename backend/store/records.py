@@ -387,6 +387,24 @@ class ServiceRecord(Record):
     updated_at: int = 0
 
 
+@dataclass(frozen=True)
+class TrialRecord(Record):
+    """One way of trading that was tested on one window: a row of the ledger of trials.
+
+    It names the run that tested it and is no part of it: it stays when the run is deleted, and is in no export of it.
+    """
+
+    table = "trial"
+    identity = ("run", "name")
+
+    name: str  # of what was tested, within the run
+    data_hash: str  # `Market.content_hash`
+    start: int  # of the window, ms
+    stop: int
+    digest: str  # of all that decides what it does: configuration, prompts, seed, weights, source
+    tested_at: int
+
+
 # Every kind of record that belongs to a run, in an order in which they can be written: an edge after both its ends, and
 # last the run, which makes all else visible. They are deleted in the opposite order but for the run, which goes last.
 KINDS: tuple[type[Record], ...] = (

@@ -42,6 +42,7 @@ from backend.store.records import (
     ServiceRecord,
     ShardRecord,
     TrajectoryRecord,
+    TrialRecord,
 )
 
 # Bounds of one request: a server takes messages of limited size.
@@ -228,6 +229,10 @@ class Store:
         """Add the result of a backtest."""
         self._write([record])
 
+    def add_trial(self, record: TrialRecord) -> None:
+        """Add a row to the ledger of trials. Nothing deletes it."""
+        self._write([record])
+
     def add_decisions(self, records: Sequence[DecisionRecord]) -> None:
         """Add decisions of a backtest."""
         self._write(records)
@@ -387,6 +392,12 @@ class Store:
     def backtests(self, run_id: str, name: str | None = None) -> list[BacktestRecord]:
         """Backtests in order of name; with `name` that one, if there is one."""
         return self._read(BacktestRecord, run=run_id, name=name)
+
+    def trials(self, data_hash: str | None = None) -> list[TrialRecord]:
+        """The ledger of trials, or that of one market, in order of time."""
+        condition = "" if data_hash is None else " WHERE data_hash = $data"
+        rows = self._connection.query(f"SELECT * FROM trial{condition} ORDER BY tested_at, id", {"data": data_hash})
+        return [TrialRecord.from_row(row) for row in rows]
 
     def decisions(self, run_id: str, backtest: str | None = None) -> list[DecisionRecord]:
         """Decisions in order of backtest, then ordinal."""

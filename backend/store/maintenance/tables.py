@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from backend.store.records import KINDS, CallCountRecord, Delegation, MetricRecord, Record, RunRecord, ServiceRecord
+from backend.store.records import (
+    KINDS,
+    CallCountRecord,
+    Delegation,
+    MetricRecord,
+    Record,
+    RunRecord,
+    ServiceRecord,
+    TrialRecord,
+)
 from backend.store.store import Store, portions
 
-COPIED: tuple[type[Record], ...] = (*KINDS, ServiceRecord, CallCountRecord)
+OF_A_RUN: tuple[type[Record], ...] = (*KINDS, ServiceRecord, CallCountRecord)  # what goes when a run is deleted
+COPIED: tuple[type[Record], ...] = (*OF_A_RUN, TrialRecord)
 # The kinds whose records belong to one step each, which is the second part of their key; each after those it refers to.
 OF_STEPS = tuple(kind for kind in COPIED if kind.identity[1:2] == ("step",))
 OF_RUNS = tuple(kind for kind in COPIED if kind not in OF_STEPS and kind is not RunRecord)

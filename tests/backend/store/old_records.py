@@ -75,6 +75,9 @@ class OldDatabase:
                      "seed": -(2**63)})  # fmt: skip
             self.put("rollout", ["old", step, 0, 0], {**place, "rollout": 0, "seed": 2, "valid": True, "outcome": 1.0,
                      "calls": {"trader": 1, "analyst": 0}, "parts": {"fees": -0.1, "net": 1e-300}})  # fmt: skip
+            if self._version > 6:
+                self.put("call_count", ["old", step], {"run": "old", "step": step, "roles": ["analyst", "trader"],
+                         "calls": [0, 1], "rollouts": [1, 1]})  # fmt: skip
             self.put("reward", ["old", step, 0, 0, "trader", 0], {**place, "rollout": 0, "role": "trader", "ordinal": 0,
                      "total": 0.1 + 0.2, "parts": {"format": 1.0}, "advantage": -0.0})  # fmt: skip
             values = {"loss": math.nan, "steps": 3.0, "manager/reward/mean": 0.1}

@@ -1,0 +1,135 @@
+"""The ledger of trials: whatever was tested on which data and window, so that the best of many is known to be one of
+many.
+
+A trial is told from another by all that decides what it does: configuration, prompts, sampling, seed, weights, source.
+Nothing resets the count: it stays when a run is deleted, and a ledger of another store is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from backend.builders.loaded_team import LoadedTeam
+from backend.builders.strategies import NamedStrategy
+from backend.config.schema import Config
+from backend.store.errors import StoreError
+from backend.store.maintenance.tables import Tables
+from backend.store.records import TrialRecord
+from backend.store.store import Store
+from cryptosentinel.agents.registry import MANAGER
+from simulator.documents import parse_json
+from simulator.errors import UserError
+from simulator.files import write_whole
+from simulator.market.market import Market
+
+_FORMAT = "cryptosentinel-trials"
+_OF_STRATEGIES = ("costs", "venue")  # sections that change what a strategy earns
+_OF_TEAMS = (*_OF_STRATEGIES, "guard", "team", "engine")
+
+
+@dataclass(frozen=True)
+class TrialCount:
+    """How often a window was used. `trials`: different ways of trading. `looks`: runs that looked at its results."""
+
+    trials: int
+    looks: int
+
+
+def record_trial(
+    store: Store, run: str, subject: LoadedTeam | NamedStrategy, config: Config, market: Market, start: int, stop: int,
+    *, every: int, seed: int,
+) -> TrialCount:  # fmt: skip
+    """Add a way of trading, tested in the bars `start` to `stop` with a decision every `every` bars, to the ledger, and
+    return the count for its window, itself included."""
+    first, last = (int(market.open_time[bar]) + market.interval for bar in (start, stop))
+    digest = digest_of_trial(subject, config, every, seed)
+    data = market.content_hash
+    store.add_trial(TrialRecord(run, subject.name, data, first, last, digest, int(time.time() * 1000)))
+    return count_trials(store.trials(data), data, first, last)
+
+
+def count_trials(trials: Sequence[TrialRecord], data_hash: str, start: int, stop: int) -> TrialCount:
+    """What was tested on a market in any window that overlaps [start, stop) (ms): whoever knows a part of a window
+    knows something of it."""
+    found = [one for one in trials if one.data_hash == data_hash and one.start < stop and start < one.stop]
+    return TrialCount(len({one.digest for one in found}), len({one.run for one in found}))
+
+
+def digest_of_trial(subject: LoadedTeam | NamedStrategy, config: Config, every: int, seed: int) -> str:
+    """SHA-256 of all that decides what `subject` does."""
+    settings = config.to_dict()
+    parts: dict[str, Any] = {"name": subject.name, "every": every}
+    if isinstance(subject, LoadedTeam):
+        roles = subject.team.settings.roles
+        parts |= {
+            "seed": seed,
+            "settings": asdict(subject.team.settings),
+            "weights": {role: subject.team.version_of(role) for role in (MANAGER.key, *sorted(roles))},
+            "config": {name: settings[name] for name in _OF_TEAMS},
+        }
+    else:
+        parts |= {"config": {name: settings[name] for name in _OF_STRATEGIES}, "source": _source(subject)}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def export_trials(store: Store, path: Path) -> int:
+    """Write the ledger to a file with the identity of its store, and return how many trials it has."""
+    trials = store.trials()
+    document = {
+        "format": _FORMAT,
+        "store": Tables(store).identity,
+        "trials": [asdict(one) for one in trials],
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(document, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}): give another file") from error
+    return len(trials)
+
+
+def import_trials(store: Store, path: Path) -> int:
+    """Add the trials in a file that `export_trials` wrote, and return how many were new.
+
+    Raises `StoreError` for a file that is no ledger, and for that of another store: its trials were no trials here, and
+    a count of both would be the count of neither.
+    """
+    try:
+        document = parse_json(path.read_bytes())
+        known = document["format"] == _FORMAT
+        identity, rows = str(document["store"]), list(document["trials"])
+        records = [TrialRecord.from_row(row) for row in rows]
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}): give a file of `runs trials --export`") from error
+    except (ValueError, TypeError, KeyError, AttributeError, StoreError) as error:
+        raise StoreError(f"{path} is no ledger of trials: give a file of `runs trials --export`") from error
+    if not known:
+        raise StoreError(f"{path} is no ledger of trials: give a file of `runs trials --export`")
+    own = Tables(store).identity
+    if identity != own:
+        raise StoreError(
+            f"{path} is the ledger of another store ({identity[:8]}, this one is {own[:8]}): its trials are counted "
+            "there"
+        )
+    there = {(one.run, one.name) for one in store.trials()}
+    new = [one for one in records if (one.run, one.name) not in there]
+    store.put(new)
+    return len(new)
+
+
+def _source(subject: NamedStrategy) -> str:
+    """SHA-256 of the file that a user's strategy is in; the program's own are told apart by their names."""
+    if subject.load is None:
+        return ""
+    try:
+        file = inspect.getsourcefile(type(subject.make()))
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+    except (OSError, TypeError):
+        return ""

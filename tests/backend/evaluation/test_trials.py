@@ -1,0 +1,98 @@
+"""The ledger of trials: nothing resets it, and it tells ways of trading apart."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.builders.loaded_team import scripted_team
+from backend.builders.strategies import named_strategy
+from backend.config.load import override
+from backend.config.schema import Config
+from backend.evaluation.trials import count_trials, digest_of_trial, export_trials, import_trials, record_trial
+from backend.store.errors import StoreError
+from backend.store.maintenance.copying import copy_store
+from backend.store.records import RunRecord, TrialRecord
+from backend.store.store import Store
+from tests.small_world import small_market
+
+CONFIG = Config()
+MARKET = small_market()
+
+
+def record(store: Store, run: str, strategy: str = "ema_cross", start: int = 120, stop: int = 200) -> int:
+    store.add_run(RunRecord(run, "backtest", 1, MARKET.content_hash, 1, {}, "finished"))
+    found = record_trial(store, run, named_strategy(strategy), CONFIG, MARKET, start, stop, every=6, seed=1)
+    return found.trials
+
+
+def test_each_way_of_trading_counts_once_and_a_deleted_run_still_counts() -> None:
+    with Store.open("mem://") as store:
+        assert [record(store, "one"), record(store, "two"), record(store, "three", "macd_cross")] == [1, 1, 2]
+        assert record(store, "elsewhere", "rsi_reversion", 200, 260) == 1
+        for run in ("one", "two", "three"):
+            store.delete_run(run)
+        assert record(store, "four", "rsi_reversion", 150, 160) == 3  # an overlap is a look
+        trials = store.trials(MARKET.content_hash)
+        assert count_trials(trials, MARKET.content_hash, trials[0].start, trials[0].stop).looks == 4
+        assert store.trials("other data") == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20), st.sampled_from("abc")), max_size=12))
+def test_the_count_never_falls(rows: list[tuple[int, int, str]]) -> None:
+    trials = [
+        TrialRecord(f"r{number}", "team", "data", start, start + length, digest, number)
+        for number, (start, length, digest) in enumerate(rows)
+    ]
+    counts = [count_trials(trials[:end], "data", 10, 30).trials for end in range(len(trials) + 1)]
+    assert counts == sorted(counts)
+
+
+def test_what_changes_the_trading_is_another_trial() -> None:
+    team = scripted_team(CONFIG.team)
+    plain = digest_of_trial(team, CONFIG, 6, 1)
+    assert plain == digest_of_trial(scripted_team(CONFIG.team), override(CONFIG, ["evaluation.windows=7"]), 6, 1)
+    dearer = override(CONFIG, ["costs.taker_fee=0.002"])
+    asked = override(CONFIG, ["team.horizon_bars=12"])
+    others = [
+        digest_of_trial(team, CONFIG, 6, 2),
+        digest_of_trial(team, CONFIG, 12, 1),
+        digest_of_trial(team, dearer, 6, 1),
+        digest_of_trial(scripted_team(asked.team), asked, 6, 1),
+        digest_of_trial(replace(team, name="x"), CONFIG, 6, 1),
+    ]
+    assert len({plain, *others}) == 6
+    strategy = named_strategy("ema_cross")
+    assert digest_of_trial(strategy, CONFIG, 6, 1) == digest_of_trial(strategy, CONFIG, 6, 2)  # it draws nothing
+
+
+def test_an_edited_strategy_is_another_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "ledger_strategy.py"
+    text = "class Mine:\n    name = 'mine'\n    def decide(self, view, account):\n        return []\n"
+    file.write_text(text)
+    mine = named_strategy("ledger_strategy:Mine")
+    before = digest_of_trial(mine, CONFIG, 6, 1)
+    file.write_text(text + "# 2\n")
+    assert digest_of_trial(mine, CONFIG, 6, 1) != before
+
+
+def test_the_ledger_goes_with_a_copy_and_is_not_mixed_with_another(tmp_path: Path) -> None:
+    file = tmp_path / "trials.json"
+    with Store.open(tmp_path / "first") as store:
+        record(store, "one")
+        store.delete_run("one")
+        assert export_trials(store, file) == 1
+        assert import_trials(store, file) == 0
+        copy_store(store, tmp_path / "copy", lambda *_: None)
+    with Store.open(tmp_path / "copy") as copy:
+        assert [one.run for one in copy.trials()] == ["one"]
+    with Store.open(tmp_path / "other") as other, pytest.raises(StoreError, match="ledger of another store"):
+        import_trials(other, file)
+    for text in ("{", json.dumps({"format": "x", "store": "s", "trials": []}), json.dumps([1])):
+        file.write_text(text)
+        with Store.open("mem://") as store, pytest.raises(StoreError, match="no ledger of trials"):
+            import_trials(store, file)
