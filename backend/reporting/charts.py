@@ -108,7 +108,7 @@ def in_dark(figure: go.Figure) -> go.Figure:
     changed.update_yaxes(gridcolor=_FAINT, linecolor=GREY)
     changed.update_layout(hoverlabel={"bgcolor": _LABEL, "font": {"color": _PALE}})
     changed.for_each_trace(_lightened)
-    changed.update_annotations(font={"color": _PALE})
+    changed.update_annotations(font={"color": _PALE}, bgcolor="rgba(0,0,0,0)")
     return changed
 
 

@@ -56,7 +56,7 @@ class RunPage:
         """How it ended, if not well, and what a reader must know before the numbers."""
         run = self.run
         ending = f"This run is {run.status}" + (f": {run.message}" if run.message else ".")
-        return [*([ending] if run.status != "finished" else []), *self.summary.notes]
+        return [*([ending] if run.status not in ("finished", "running") else []), *self.summary.notes]
 
     @property
     def facts(self) -> list[tuple[str, str]]:

@@ -169,7 +169,7 @@ def test_a_training_is_watched_while_it_runs(here: Path) -> None:
     with Store.open(here / "store") as store:
         store.add_run(RunRecord("train-1", "train", 1, "hash", 1_700_000_000_000, {"config": {}}))
         app = open_page()
-        assert not app.exception and "its first step is under way" in words(app)
+        assert not app.exception and "no step of it is done yet" in words(app)
         for step in range(1, 30):
             store.add_metrics("train-1", step, {"manager/reward/mean": 0.5, "manager/valid": 0.2,
                                                 "manager/entropy": 1e-6, "manager/degenerate_share": 1.0})  # fmt: skip

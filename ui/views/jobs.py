@@ -28,7 +28,7 @@ def _page() -> None:
             st.code("cryptosentinel jobs run -- train --config quick", language=None)
             return
         _limit()
-        st.dataframe(_table(jobs), hide_index=True, column_config={
+        st.dataframe(_table(jobs), hide_index=True, placeholder="–", column_config={
             "asked for (UTC)": MOMENT, "began (UTC)": MOMENT, "ended (UTC)": MOMENT,
             "done": st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent"),
         })  # fmt: skip

@@ -108,7 +108,7 @@ def _follow_training(run_id: str) -> None:
         if page.run.status != "running":
             st.rerun(scope="app")
         if not page.steps:
-            st.info("The training has begun; its first step is under way.")
+            st.info("The training has begun; no step of it is done yet.")
             return
         st.subheader(f"Step {max(page.steps)} is done")
         learning, optimizer = page.learning(), page.optimizer()

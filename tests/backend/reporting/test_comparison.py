@@ -1,0 +1,75 @@
+"""Several runs: rows of a table, runs side by side, and figures on a dark ground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backend.reporting.blocks import Missing, Picture, Table
+from backend.reporting.charts import INK, accounts_chart, in_dark
+from backend.reporting.comparison.run_table import run_row
+from backend.reporting.comparison.side_by_side import comparison_blocks
+from backend.reporting.run_summary import RunSummary, summarise
+from backend.store.records import BacktestRecord, EvaluationRecord, RunRecord
+from backend.store.store import Store
+from tests.stored_runs import add_backtest_run, add_demo_run, episode
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunSummary]:
+    with Store.open(tmp_path_factory.mktemp("runs") / "store") as store:
+        add_backtest_run(store, "one")
+        add_backtest_run(store, "two", data="elsewhere")
+        add_demo_run(store, "d")
+        return {name: summarise(store, name) for name in ("one", "two", "d")}
+
+
+def test_a_row_has_what_the_run_came_to(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        add_backtest_run(store, "one")
+        row = run_row(store, store.run("one"))
+        metrics = episode().result.metrics
+        assert (row.total_return, row.sharpe) == (metrics["total_return"], metrics["sharpe"])
+        hold = next(one for one in store.backtests("one", "hold"))
+        assert row.difference == pytest.approx(row.total_return - hold.result["metrics"]["total_return"])
+        assert store.backtests("one", "nobody") == []
+        assert row.mentions("SCRIPTED one") and not row.mentions("scripted two")
+        store.finish_run("one", "failed", "the disk is full")
+        assert run_row(store, store.run("one")).verdict == "the disk is full"
+
+
+@pytest.mark.parametrize("damage", [{"metrics": {}}, {"equity": "none"}, {}])
+def test_a_run_whose_records_are_damaged_is_a_row_too(tmp_path: Path, damage: dict[str, object]) -> None:
+    with Store.open(tmp_path / "store") as store:
+        store.add_run(RunRecord("b", "backtest", 1, "hash", 1, {"teams": ["scripted"], "config": {"market": 7}}))
+        store.add_backtest(BacktestRecord("b", "scripted", {**episode().result.to_dict(), **damage} if damage else {}))
+        store.add_run(RunRecord("e", "evaluate", 1, "hash", 1, {}))
+        store.add_evaluation(EvaluationRecord("e", "held_out", 1, {"rows": 5, "difference": {"ci95": [None, 2]}}))
+        for name in ("b", "e"):
+            row = run_row(store, store.run(name))
+            assert row.total_return is None and row.run == name
+
+
+def test_runs_stand_side_by_side_with_the_settings_in_which_they_differ(runs: dict[str, RunSummary]) -> None:
+    results, equity, settings = comparison_blocks([runs["one"], runs["two"]])
+    assert isinstance(results, Table) and [row.label for row in results.rows] == [
+        "one: Scripted team", "two: Scripted team",
+    ]  # fmt: skip
+    assert "differ in time" not in results.caption
+    assert isinstance(equity, Picture) and len(equity.figure.data) == 2
+    assert isinstance(settings, Table)
+    assert [(row.label, row.values) for row in settings.rows] == [
+        ("market.data", {"one": "data/synthetic", "two": "elsewhere"})
+    ]
+    titles = [block.title for block in comparison_blocks([runs["one"], runs["d"]])]
+    assert titles[:3] == ["Results", "Equity", "d"]
+    assert [type(block) for block in comparison_blocks([runs["d"], runs["d"]])] == [Missing, Missing]
+
+
+def test_nothing_is_dark_on_a_dark_ground() -> None:
+    figure = accounts_chart({"team": ([0, 1], [1.0, 2.0]), "hold": ([0, 1], [1.0, 2.0]), "nothing": ([], [])})
+    assert figure.data[1].line.color == INK and len(figure.data) == 2
+    dark = in_dark(figure)
+    assert dark.data[1].line.color != INK and figure.data[1].line.color == INK, "the figure itself is as it was"
+    assert dark.layout.paper_bgcolor == "rgba(0,0,0,0)"
