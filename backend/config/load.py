@@ -7,6 +7,7 @@ sections are separate models, so that a part of the program depends on its own s
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from backend.config.schema import (
 from simulator.documents import MOST_DEPTH, depth_of, read_bytes
 
 _MOST_BYTES = 4 * 2**20  # of a file of settings
+# A key as a.b.c, of too many parts: the parser takes minutes for one of 50,000.
+_DEEP_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MOST_DEPTH}}}""")
 _SHIPPED = Path(__file__).resolve().parent / "presets"  # where a wheel installs them
 PRESETS = _SHIPPED if _SHIPPED.is_dir() else Path(__file__).resolve().parents[2] / "configs"
 
@@ -97,8 +100,10 @@ def override(config: Config, overrides: Sequence[str], source: str = "the run's 
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text. Raises `ValueError` for what is none, for one nested deeper than the stack, and for
+    """The tables of a TOML text. Raises `ValueError` for what is none, for one nested deeper than `MOST_DEPTH`, and for
     numbers of absurd length."""
+    if _DEEP_KEY.search(text):
+        raise ValueError(f"it is nested deeper than {MOST_DEPTH} levels")
     try:
         data = tomllib.loads(text)
     except RecursionError:

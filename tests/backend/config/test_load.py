@@ -1,5 +1,6 @@
 """Config: presets, overrides, and the message for each mistake."""
 
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.config.load import config_from_dict, describe, load_config, presets
+from backend.config.load import config_from_dict, describe, load_config, parse_toml, presets
 from backend.config.market import CostsConfig, VenueConfig
 from backend.config.schema import Config, ConfigError
+from simulator.documents import MOST_DEPTH
 from simulator.exchange.costs import Costs
 from simulator.exchange.venue import Venue
 
@@ -238,3 +240,15 @@ def test_settings_of_thoughts_that_cannot_be_are_refused(changes: dict[str, Any]
 def test_nobody_thinks_unless_told_and_thoughts_are_learnt() -> None:
     config = config_from_dict({})
     assert config.team.thinking_tokens == 0 and config.training.train_thoughts
+
+
+@pytest.mark.parametrize("text", ["a{} = 1", "[a{}]", "a = {{ a{} = 1 }}"])
+@pytest.mark.parametrize("part", [".a", '."a b"', " . 'a.b'"])
+def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(
+    text: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parser takes minutes for 50,000 of them."""
+    assert parse_toml(text.format(part * (MOST_DEPTH - 10)))
+    monkeypatch.setattr(tomllib, "loads", lambda text: pytest.fail("it was parsed"))
+    with pytest.raises(ValueError, match="nested deeper than 100 levels"):
+        parse_toml(text.format(part * 50_000))
