@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -75,8 +76,17 @@ def _leave(seconds: float = 0.0) -> None:
 def _take(number: int, frame: FrameType | None) -> None:
     _received.append(number)
     if len(_received) == 1:
+        if _whole_program:
+            _silence_leftovers()
         raise KeyboardInterrupt
     # Not through the interpreter, which may be anywhere: in a lock, in a destructor, in the engine.
     words = "\nended at once; what was stored until now is kept\n"
     os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, words.encode())
     os._exit(128 + number)
+
+
+def _silence_leftovers() -> None:
+    """What the interruption left half made is reported by Python when it is removed, as a coroutine that nobody awaited
+    or a loop of events without its socket. That is no trouble: the process ends, and one message says why."""
+    sys.unraisablehook = lambda unraisable: None
+    warnings.simplefilter("ignore", RuntimeWarning)

@@ -55,6 +55,7 @@ ROLE_ROWS = (
     ("reward/validity_share", "variance by validity"),
     ("expert/mean", "expert score"),
     ("valid", "valid answers"),
+    ("practice/valid", "valid in practice"),
     ("degenerate_share", "groups without spread"),
     ("unscored", "unscored calls"),
     ("calls", "calls a rollout"),

@@ -185,12 +185,13 @@ def terminal_collapse(history: History, role: str) -> list[Hit]:
 
 
 def mostly_invalid(history: History, role: str) -> list[Hit]:
-    """Most answers of the run's last third are invalid; one step is enough."""
-    points = history.series(f"{role}/valid")
-    last = points[-max(1, len(points) // 3) :]
-    if not last or fmean(share for _, share in last) >= MOSTLY_INVALID:
-        return []
-    return [Hit(step, share) for step, share in last if share < MOSTLY_INVALID]
+    """Most answers of the run's last third are invalid, in the team or in practice; one step is enough."""
+    for name in (f"{role}/valid", f"{role}/practice/valid"):
+        points = history.series(name)
+        last = points[-max(1, len(points) // 3) :]
+        if last and fmean(share for _, share in last) < MOSTLY_INVALID:
+            return [Hit(step, share) for step, share in last if share < MOSTLY_INVALID]
+    return []
 
 
 def zero_spread(history: History, role: str) -> list[Hit]:

@@ -31,7 +31,7 @@ from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import Stage, credit_settings, curriculum_of
 from backend.training.learning.role_trainer import Batch, GradientPool, RoleTrainer, RoleTrainerSettings
 from backend.training.learning.step_data import LearningResult, StepData
-from backend.training.learning.training_metrics import credit_metrics, spoken_metrics
+from backend.training.learning.training_metrics import credit_metrics, practice_metrics, spoken_metrics
 from backend.training.rollout.role_outcomes import role_outcome_metrics
 from cryptosentinel.agents.registry import MANAGER
 from cryptosentinel.team import derive_seed
@@ -150,7 +150,9 @@ class Learner:
         state.idle_steps = 0 if self.conversations(data) else state.idle_steps + 1
         metrics = {f"{self.role}/silent_steps": float(state.idle_steps)}
         rollouts = sum(len(group) for group in data.team)
-        metrics |= spoken_metrics(self.role, self._conversations(data.team, data), rollouts)
+        spoken = self._conversations(data.team, data)
+        metrics |= spoken_metrics(self.role, spoken, rollouts)
+        metrics |= practice_metrics(self.role, spoken, self.conversations(data))
         settings = credit_settings(self.config, stage)
         groups = self._scored_groups(step, data, stage, settings, metrics)
         return CreditInput(stage, settings, groups, rate, metrics)

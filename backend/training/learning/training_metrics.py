@@ -75,6 +75,16 @@ def spoken_metrics(role: str, spoken: Sequence[Trajectory], rollouts: int) -> di
     return {f"{role}/{name}": value for name, value in metrics.items()}
 
 
+def practice_metrics(role: str, spoken: Sequence[Trajectory], everything: Sequence[Trajectory]) -> dict[str, float]:
+    """practice/valid, the share that ended in a valid answer of those in `everything`, conversations of a role, that
+    are its practice and not `spoken` in rollouts of the team. Empty where there are none."""
+    number = len(everything) - len(spoken)
+    if not number:
+        return {}
+    valid = sum(one.valid for one in everything) - sum(one.valid for one in spoken)
+    return {f"{role}/practice/valid": valid / number}
+
+
 def credit_metrics(role: str, credit: RoleCredit, coefficients: Sequence[float]) -> dict[str, float]:
     """What a role was paid. All but `unscored` is absent where it has no scored trajectory.
 

@@ -66,6 +66,35 @@ def test_the_second_signal_ends_it_at_once_and_says_what_is_kept(second: signal.
     assert process.returncode == 128 + second
 
 
+LEFTOVERS = """
+import sys, time
+from backend.cli.parts.signals import end_in_order, end_soon, exit_code
+class HalfMade:
+    def __del__(self):
+        raise AttributeError("it was interrupted while it was made")
+async def never_awaited():
+    pass
+with end_soon(), end_in_order():
+    try:
+        print("working", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        HalfMade()
+        never_awaited()
+        sys.exit(exit_code(1))
+"""
+
+
+def test_what_an_interruption_left_half_made_says_nothing() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LEFTOVERS], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert line(process) == "working"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (out, err, process.returncode) == ("", "", 128 + signal.SIGINT)
+
+
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     """As under `nohup`: the end of the terminal does not end the training."""
     process = command(0.0, wrapper=("nohup",))

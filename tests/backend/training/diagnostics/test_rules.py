@@ -245,11 +245,12 @@ def test_a_rule_can_speak_on_the_points_that_it_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 30])
+@pytest.mark.parametrize("name", ["valid", "practice/valid"])
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_that_is_mostly_invalid_is_named_after_any_number_of_steps(role: str, steps: int) -> None:
-    found = diagnose(History([(step, {f"{role}/valid": 0.49}) for step in range(1, steps + 1)]), RULES)
+def test_a_role_that_is_mostly_invalid_is_named_after_any_number_of_steps(role: str, name: str, steps: int) -> None:
+    found = diagnose(History([(step, {f"{role}/{name}": 0.49}) for step in range(1, steps + 1)]), RULES)
     assert ("most answers invalid", role) in [(one.rule, one.role) for one in found]
-    recovered = [(step, {f"{role}/valid": 0.2 if step <= steps // 2 else 0.99}) for step in range(1, steps + 1)]
+    recovered = [(step, {f"{role}/{name}": 0.2 if step <= steps // 2 else 0.99}) for step in range(1, steps + 1)]
     assert diagnose(History(recovered), [BY_NAME["most answers invalid"]]) == []
 
 

@@ -14,7 +14,7 @@ from backend.training.algorithm.alignment import align
 from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.rewards import RewardParts, sub_reward
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
-from backend.training.learning.training_metrics import credit_metrics, spoken_metrics
+from backend.training.learning.training_metrics import credit_metrics, practice_metrics, spoken_metrics
 
 ROLE = "trader"
 BETA = (0.1, 0.4, 0.5)
@@ -53,6 +53,14 @@ def test_kinds_of_failure_and_validity_are_shares_of_all_conversations(
     assert found[f"{ROLE}/length"] == pytest.approx(np.mean([length for _, length, _ in spoken]))
     assert found[f"{ROLE}/calls/max"] == max(Counter(rollout for rollout, _, _ in spoken).values())
     assert found[f"{ROLE}/calls"] == len(spoken) / 4
+
+
+def test_practice_is_counted_apart_from_the_calls_of_the_team() -> None:
+    """Of a sub-agent that the manager never asks nothing else says whether its answers are valid."""
+    spoken, practice = [said(), said(reason="cut_off: no end")], [said(reason="bad_json: at 3")] * 3 + [said()]
+    assert practice_metrics(ROLE, spoken, [*practice, *spoken]) == {f"{ROLE}/practice/valid": 0.25}
+    assert practice_metrics(ROLE, [], practice) == {f"{ROLE}/practice/valid": 0.25}
+    assert practice_metrics(ROLE, spoken, spoken) == practice_metrics(ROLE, [], []) == {}
 
 
 @given(parts=st.lists(PARTS, min_size=1))
