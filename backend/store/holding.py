@@ -17,7 +17,6 @@ from backend.store.gateway import address
 from backend.store.gateway.credentials import random_account
 from backend.store.gateway.engine import StoreEngine
 from backend.store.gateway.host import HostedGateway, Listen
-from backend.store.gateway.rpc_messages import DISK_TROUBLE
 from backend.store.integrity.acknowledged import Acknowledged
 from backend.store.lock import FolderLock
 
@@ -154,7 +153,7 @@ def _settle(url: str, acknowledged: Acknowledged) -> None:
     try:
         engine = StoreEngine(url)
     except RuntimeError as error:  # some ends it refuses; without a note nobody knows where the end begins
-        if not acknowledged.noted or LOCKED in str(error) or DISK_TROUBLE in str(error):
+        if not acknowledged.noted or LOCKED in str(error):
             raise
         acknowledged.cut_tails()
         engine = StoreEngine(url)
