@@ -1,8 +1,9 @@
 """Runs the benchmarks, prints them as a table and writes `benchmarks/results/latest.json`.
 
 `python -m benchmarks.run [NAME]`. `bench_simulator_batch.py` holds the benchmark `simulator.batch`, `bench_engine.py`
-all of `engine`; its `run()` returns the results. NAME keeps one or a group; the other results stay in the file as they
-were. A module with `BY_NAME_ONLY = True` takes long and runs only when it is named.
+all of `engine`; its `run()` returns the results, which are written with the machine, the day and the commit. NAME keeps
+one or a group; the other results stay in the file as they were. A module with `BY_NAME_ONLY = True` takes long and runs
+only when it is named.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import importlib
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import TypedDict
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "latest.json"
@@ -57,35 +60,44 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
+def commit() -> str:
+    """The commit that is measured, with "+" behind it where files differ from it; empty outside a repository."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+    )
+    return described.stdout.strip()
+
+
 def write(results: Sequence[Result], path: Path = RESULTS) -> None:
     """Put results into the file in place of those with the same name."""
     before = json.loads(path.read_text()) if path.exists() else []
-    new = [{**result, "machine": machine()} for result in results]
+    where = {"machine": machine(), "date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit()}
+    new = [{**result, **where} for result in results]
     names = {result["name"] for result in new}
     kept = [result for result in before if result["name"] not in names]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(sorted(kept + new, key=lambda result: result["name"]), indent=2) + "\n")
 
 
-def table(results: Sequence[Result]) -> Table:
-    """The results for people."""
-    shown = Table(title=f"Benchmarks ({machine()})", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("benchmark", "value", "unit", "against", "ratio", "target", "met"):
-        justify: Literal["left", "right"] = "right" if heading in ("value", "ratio") else "left"
-        shown.add_column(heading, justify=justify, no_wrap=heading == "benchmark")
+def table(results: Sequence[Result]) -> Group:
+    """The results for people: a line of figures each, and below it their unit and what they are measured against."""
+    widest = max((len(result["name"]) for result in results), default=0)
+    lines: list[RenderableType] = [
+        Text(f"Benchmarks ({machine()})", style="bold"),
+        Text(f"{'':<{widest}} {'value':>9} {'ratio':>6}  {'target':<14} met", style="dim"),
+    ]
     for result in results:
         ratio = "" if result["ratio"] is None else f"{result['ratio']:.3g}"
-        met = "[green]yes[/]" if result["met"] else "[red]no[/]"
-        shown.add_row(
-            result["name"],
-            f"{result['value']:,.4g}",
-            result["unit"],
-            result["against"],
-            ratio,
-            str(result["target"]),
-            met,
-        )
-    return shown
+        figures = f"{result['name']:<{widest}} {result['value']:>9,.4g} {ratio:>6}  {result['target']!s:<14} "
+        met = ("yes", "green") if result["met"] else ("no", "red")
+        lines += [
+            Text.assemble(figures, met),
+            Padding(Text(f"{result['unit']}; {result['against']}", "dim"), (0, 0, 0, 4)),
+        ]
+    return Group(*lines)
 
 
 def main(arguments: Sequence[str]) -> int:

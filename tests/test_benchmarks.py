@@ -1,7 +1,10 @@
 """The runner of the benchmarks."""
 
 import importlib
+import io
 import json
+import re
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from benchmarks import run as runner
 from benchmarks.bench_learning_oracle_share import share_interval
@@ -34,7 +38,11 @@ def test_results_replace_their_namesakes_only(tmp_path: Path) -> None:
     runner.write([result("b", 2.0)], path)
     stored = json.loads(path.read_text())
     assert [(entry["name"], entry["value"], entry["met"]) for entry in stored] == [("a", 1.0, True), ("b", 2.0, False)]
-    assert all(entry["machine"] == runner.machine() for entry in stored)
+    for entry in stored:
+        assert entry["machine"] == runner.machine()
+        assert date.fromisoformat(entry["date"]) <= date.today() and re.fullmatch(
+            r"([0-9a-f]{7,}\+?)?", entry["commit"]
+        )
 
 
 def test_an_unknown_name_is_told_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,6 +65,20 @@ def test_what_takes_long_runs_only_when_it_is_named(
     assert "make bench ONLY=slow" in capsys.readouterr().out
     assert runner.main(["slow"]) == 0
     assert written == [["quick"], ["slow"]]
+
+
+def test_the_table_is_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "machine", lambda: "a processor with a long name, 128 cores, Python 3.11.7")
+    stored = json.loads(runner.RESULTS.read_text())
+    results: list[Result] = [{**result(one["name"], one["value"]), "against": one["against"]} for one in stored]
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(runner.table(results))
+    text = console.export_text()
+    shown = [" ".join(line.split()) for line in text.splitlines()]
+    for one in results:
+        [line] = [line for line in shown if line.startswith(f"{one['name']} ")]
+        assert f"{one['value']:,.4g}" in line and line.endswith(("yes", "no"))
+    assert "…" not in text and " ".join(results[0]["against"].split()) in " ".join(shown)
 
 
 @given(st.integers(2, 6), st.integers(2, 12), st.integers(0, 2**31), st.floats(-1.0, 1.0), st.floats(0.01, 0.2))
