@@ -12,14 +12,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from backend.config.schema import Config
 from backend.paper.alerts import AlertKind, Webhook, webhook
-from backend.store.records import RunRecord
+from backend.store.records import JournalRecord, RunRecord
 from backend.store.run_record import stored_config
 from simulator.errors import UserError
 from simulator.market.timeframes import SECOND_MS, interval_of
@@ -52,6 +52,26 @@ class Monitor:
             self._file.close()
             raise UserError(f"paper.metrics_port {port} cannot be used: {error.strerror}; choose another") from None
         self._webhook = Webhook(address, failed=self._undelivered) if address else None
+
+    def state(self) -> dict[str, Any]:
+        """What was counted so far, for a snapshot."""
+        with self._lock:
+            return {"counts": [[name, label, count] for (name, label), count in sorted(self._counts.items())]}
+
+    def go_on(self, state: Mapping[str, Any], entries: Iterable[JournalRecord]) -> None:
+        """Count on from a former process: from the `state` of a snapshot ({} without one), and the entries after it.
+        A snapshot of an earlier version has the session's own counts only."""
+        with self._lock:
+            noted = state.get("monitor", {}).get("counts")
+            if noted is None:
+                own = {"bars": "bars", "decisions": "decided", "fills": "fills"}
+                noted = [[f"{name}_total", "", int(state.get(key, 0))] for name, key in own.items()]
+                noted.append(["missed_decisions_total", "", len(state.get("missed", ()))])
+            self._counts.update({(str(name), str(label)): int(count) for name, label, count in noted})
+            for entry in entries:
+                self._count(entry.kind, entry.document)
+                guard = entry.document.get("guard")
+                self._flat = self._flat if guard is None else str(guard["flat_rule"])
 
     def entry(self, kind: str, time_ms: int, document: Mapping[str, Any]) -> None:
         """An entry of the journal was written."""
@@ -163,6 +183,15 @@ class Monitor:
     def _undelivered(self, why: str) -> None:
         self._counts["alerts_undelivered_total", ""] += 1
         self._log("alert_undelivered", int(time.time() * 1000), {"why": why})
+
+
+def tell_parity(run: str, folder: Path, differences: Sequence[str]) -> None:
+    """Alert that the backtest of the session `run`, whose files lie in `folder`, does something else than it did."""
+    if differences and folder.is_dir():
+        monitor = Monitor(run, folder, 0, math.inf)
+        more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
+        monitor.alert("parity", int(time.time() * 1000), f"{differences[0]:.300}{more}")
+        monitor.close()
 
 
 def paper_problem(record: RunRecord, folder: Path, now: float) -> str:

@@ -95,15 +95,16 @@ class PaperSession:
         shares: Callable[[LiveBar], None] | None = None,
         on_bar: Callable[[int], None] | None = None,
         keeps: Shortening | None = None,
+        notes: Callable[[], Mapping[str, Any]] = dict,
         whole_result: Callable[[], BacktestResult] | None = None,
     ) -> None:
-        """`shares` gets each bar once it is written, for others who trade on the same.
-        `keeps`: what is kept in memory, None for everything. `whole_result` gives what came of all of the session once
-        some of it was forgotten."""
+        """`shares` gets each bar once it is written, for others who trade on the same. `keeps`: what is kept in memory,
+        None for everything. `notes` gives what else a snapshot is to hold. `whole_result` gives what came of all of the
+        session once some of it was forgotten."""
         self._broker, self._bars, self._journal = broker, bars, journal
         self._switch, self._guard, self._codec, self._memory = switch, guard, codec, memory
         self._follower, self._shares, self._on_bar = follower, shares, on_bar
-        self._keeps, self._whole_result = keeps, whole_result
+        self._keeps, self._notes, self._whole_result = keeps, notes, whole_result
         self.window = Window(broker.start, sys.maxsize, decide_every)
         self.decisions: list[tuple[int, TeamDecision]] = []
         self.ended = ""
@@ -406,6 +407,7 @@ class PaperSession:
             "fills": self.fills,
             "missed": self.missed,
             "feed": dict(self._met_in_all()),
+            **self._notes(),
         }
 
     def _met_in_all(self) -> Counter[str]:

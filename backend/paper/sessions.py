@@ -331,7 +331,8 @@ def play_session(
         broker, bars, parts.journal, switch, guard, team.team.codec, decide_every=int(start["decide_every"]),
         memory=memory, follower=mirror, shares=None if shadow is None else shadow.take,
         on_bar=lambda bars: parts.observer.progress("paper", bars, expected),
-        keeps=shortening_of(start), whole_result=JournalReplay(parts.store, run, start, account).result,
+        keeps=shortening_of(start), notes=lambda: {"monitor": monitor.state()},
+        whole_result=JournalReplay(parts.store, run, start, account).result,
     )  # fmt: skip
     if snapshot is not None:
         session.go_on(snapshot)
@@ -352,6 +353,7 @@ def play_session(
     thinker = Thinker(team.engine, why_not)
     session.thinks_with(thinker)
     monitor = Monitor(run, parts.folder, settings.metrics_port, most_silence(config, history.interval))
+    monitor.go_on({} if snapshot is None else snapshot.state, entries)
     parts.journal.tell(monitor.entry)
     try:
         if shared is None:

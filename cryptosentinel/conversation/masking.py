@@ -43,7 +43,7 @@ class Mask:
         self._spoken: dict[str, str] = {}
         patterns: list[str] = []
         for symbol, alias in self._to_alias.items():
-            base = symbol.removesuffix("USDT").removesuffix("USD") or symbol
+            base = base_coin(symbol) if "/" in symbol else symbol.removesuffix("USDT").removesuffix("USD") or symbol
             self._spoken |= {symbol: alias, base: alias}
             patterns += [re.escape(symbol), re.escape(base)]
             if base in COINS:

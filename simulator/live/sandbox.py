@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,6 +24,7 @@ KEY_VARIABLE, SECRET_VARIABLE = "CRYPTOSENTINEL_SANDBOX_KEY", "CRYPTOSENTINEL_SA
 PASSPHRASE_VARIABLE = "CRYPTOSENTINEL_SANDBOX_PASSWORD"  # a name, for exchanges that want a passphrase
 _TIMEOUT = 10_000  # ms of one request
 _MOST_SKEW = 30_000  # ms
+CONNECT_WAITS = (0.5, 2.0)  # seconds before each further try to connect
 # ccxt logs every request with its headers, which hold the key, where a program logs at the level of debugging.
 _QUIET = logging.getLogger("cryptosentinel.sandbox.ccxt")
 _QUIET.setLevel(logging.WARNING)
@@ -114,35 +116,42 @@ class SandboxAccount:
         self._api.session.trust_env = not url
 
     def connect(self) -> dict[str, float]:
-        """Check the account and what is traded; the total balance of each currency.
+        """Check the account and what is traded; the total balance of each currency. What may pass, as an answer 500, is
+        asked again a few times.
 
         Raises:
             UserError: keys that are refused, a symbol that is not there, clocks that differ by more than 30 seconds.
             RunFailed: it cannot be reached.
         """
-        name = self._api.id
-        try:
-            if self._api.has.get("fetchTime") is True:
-                skew = int(self._ask("fetch_time")) - int(self._api.milliseconds())
-                if abs(skew) > _MOST_SKEW:
-                    raise UserError(
-                        f"this machine's clock is {abs(skew) / 1000:.0f} seconds from that of {name}'s test network; "
-                        "set it (for instance with NTP) and start again: signed requests would be refused"
-                    )
-            self._ask("load_markets")
-            lacking = [symbol for symbol in self.symbols if symbol not in self._api.markets]
-            if lacking:
-                raise UserError(f"{name}'s test network has no {', '.join(lacking)}: choose other symbols")
-            return self.balance()
-        except _RefusedError as error:
-            raise UserError(
-                f"{name}'s test network refuses the keys in {KEY_VARIABLE} and {SECRET_VARIABLE} ({error}): use keys "
-                "that were made there and may trade; those of the exchange itself do not work"
-            ) from None
-        except SandboxFailure as error:
-            raise RunFailed(
-                f"{name}'s test network cannot be reached: {error}; try later, or leave --broker out"
-            ) from None
+        name, failure = self._api.id, ""
+        for wait in (*CONNECT_WAITS, None):
+            try:
+                return self._checked(name)
+            except _RefusedError as error:
+                raise UserError(
+                    f"{name}'s test network refuses the keys in {KEY_VARIABLE} and {SECRET_VARIABLE} ({error}): use "
+                    "keys that were made there and may trade; those of the exchange itself do not work"
+                ) from None
+            except SandboxFailure as error:
+                failure = str(error)
+                if wait is not None:
+                    time.sleep(wait)
+        raise RunFailed(f"{name}'s test network cannot be reached: {failure}; try later, or leave --broker out")
+
+    def _checked(self, name: str) -> dict[str, float]:
+        """The balances, once the clock and the symbols are as they should be."""
+        if self._api.has.get("fetchTime") is True:
+            skew = int(self._ask("fetch_time")) - int(self._api.milliseconds())
+            if abs(skew) > _MOST_SKEW:
+                raise UserError(
+                    f"this machine's clock is {abs(skew) / 1000:.0f} seconds from that of {name}'s test network; "
+                    "set it (for instance with NTP) and start again: signed requests would be refused"
+                )
+        self._ask("load_markets")
+        lacking = [symbol for symbol in self.symbols if symbol not in self._api.markets]
+        if lacking:
+            raise UserError(f"{name}'s test network has no {', '.join(lacking)}: choose other symbols")
+        return self.balance()
 
     def balance(self) -> dict[str, float]:
         """The total of each currency that the account has or trades. Raises `SandboxFailure`."""

@@ -51,7 +51,9 @@ QUOTES = ("USDT", "USDC", "BUSD", "USD")
 
 
 def base_coin(symbol: str) -> str:
-    """The coin of a symbol: BTC of BTCUSDT."""
+    """The coin of a symbol: BTC of BTCUSDT, and of BTC/USDT and BTC/USDT:USDT as ccxt writes them."""
+    if "/" in symbol:
+        return symbol.partition("/")[0] or symbol
     for quote in QUOTES:
         if symbol.endswith(quote) and symbol != quote:
             return symbol.removesuffix(quote)

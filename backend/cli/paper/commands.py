@@ -187,6 +187,7 @@ def report_session(
 ) -> None:
     """Show what a session did, whether each week is what a backtest lets one expect, and whether a backtest of its
     recorded inputs does the same. A difference from that has exit code 1."""
+    from backend.paper.monitor import tell_parity
     from backend.paper.review.comparison import paper_comparison
     from backend.paper.review.drift import paper_drift
     from backend.paper.sessions import paper_parity, paper_status
@@ -200,7 +201,9 @@ def report_session(
     if drift:
         _print_drift(paper_drift(session, store))
     if parity:
-        _print_parity(paper_parity(session, store))
+        found = paper_parity(session, store)
+        tell_parity(session, outcome.folder, found.differences)
+        _print_parity(found)
 
 
 @paper_app.command("demo")

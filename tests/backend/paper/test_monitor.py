@@ -16,8 +16,12 @@ import pytest
 
 from backend.paper import alerts
 from backend.paper.alerts import WEBHOOK
-from backend.paper.monitor import LOG, Monitor, paper_problem
+from backend.paper.journal import entries_of
+from backend.paper.monitor import LOG, Monitor, paper_problem, tell_parity
+from backend.paper.sessions import newest_entries
+from backend.paper.snapshots import Shortening
 from backend.store import Store
+from backend.store.records import JournalRecord
 from simulator.errors import UserError
 from tests.backend.paper import paper_scenes as scene
 
@@ -103,6 +107,44 @@ def test_metrics_and_health_are_served_on_this_machine_only(tmp_path: Path) -> N
     silent = Monitor("paper-1", tmp_path, port, -1.0)
     assert get(port, "/health")[0] == 503
     silent.close()
+
+
+def counters(folder: Path, run: str, state: dict[str, Any], entries: list[JournalRecord]) -> list[str]:
+    """The lines of counters of a monitor that goes on from there."""
+    monitor = Monitor(run, folder, 0, 600.0)
+    monitor.go_on(state, entries)
+    text = monitor.metrics()
+    monitor.close()
+    return [line for line in text.splitlines() if "_total{" in line and "alerts" not in line]
+
+
+def test_counters_go_on_after_a_resume(tmp_path: Path) -> None:
+    """From a snapshot and the entries behind it, as from the whole journal; also a snapshot without these counts."""
+    with Store.open("mem://") as store:
+        outcome = scene.begin(store, tmp_path, Shortening(8, 60))
+        entries = entries_of(store, scene.RUN)
+        snapshot, after = newest_entries(store, scene.RUN)
+    assert snapshot is not None and 0 < len(after) < len(entries)
+    whole = counters(tmp_path, scene.RUN, {}, entries)
+    assert any(line.startswith("cryptosentinel_paper_notices_total") for line in whole)
+    assert f'cryptosentinel_paper_bars_total{{session="{scene.RUN}"}} {outcome.bars}' in whole
+    assert counters(tmp_path, scene.RUN, dict(snapshot.state), after) == whole
+    former = {name: value for name, value in snapshot.state.items() if name != "monitor"}
+    own = [line for line in whole if "notices" not in line and "cut_off" not in line]
+    assert set(own) <= set(counters(tmp_path, scene.RUN, former, after))
+
+
+def test_a_difference_in_the_parity_is_an_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver = Receiver()
+    monkeypatch.setenv(WEBHOOK, receiver.url)
+    tell_parity("paper-1", tmp_path, ())
+    assert not receiver.alerts and not (tmp_path / LOG).exists()
+    tell_parity("paper-1", tmp_path, ("fill 3 at bar 7: price was 1.0, the backtest has 2.0", "another", "a third"))
+    receiver.close()
+    [alert] = receiver.alerts
+    assert (alert["what"], alert["session"]) == ("parity", "paper-1")
+    assert alert["detail"] == "fill 3 at bar 7: price was 1.0, the backtest has 2.0, and 2 more"
+    assert [line["what"] for line in lines(tmp_path) if line["event"] == "alert"] == ["parity"]
 
 
 def test_alerts_reach_the_webhook_and_its_address_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

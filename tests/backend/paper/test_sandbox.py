@@ -18,6 +18,7 @@ from backend.paper.switch import set_stop
 from backend.store import Store
 from backend.store.records import JournalRecord
 from simulator.errors import RunFailed, UserError
+from simulator.live import sandbox
 from simulator.live.clock import SimulatedClock
 from simulator.live.mock_exchange.sandbox_network import SandboxNetwork, serving_network
 from simulator.live.sandbox import KEY_VARIABLE, SECRET_VARIABLE, SandboxAccount, SandboxKeys
@@ -51,7 +52,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    monkeypatch.setattr(sandbox, "CONNECT_WAITS", (0.01, 0.01))
     scene = Scene()
     with serving_network(scene.network) as scene.url:
         yield scene
@@ -136,6 +138,15 @@ def test_what_cannot_be_used_is_refused_before_the_first_order(scene: Scene) -> 
     with pytest.raises(UserError, match="clock is 60 seconds"):
         scene.account().connect()
     scene.url = "http://127.0.0.1:9"
+    with pytest.raises(RunFailed, match="cannot be reached"):
+        scene.account().connect()
+
+
+def test_a_failure_that_passes_does_not_end_the_connection(scene: Scene) -> None:
+    """Two answers 500 in a row are asked again; a third one is told."""
+    scene.network.failing = ["500", "500"]
+    assert scene.account().connect()["BTC"] == 1.0 and scene.network.failing == []
+    scene.network.failing = ["500"] * 3
     with pytest.raises(RunFailed, match="cannot be reached"):
         scene.account().connect()
 

@@ -79,3 +79,16 @@ def test_what_a_masked_team_reads_names_no_coin_and_no_date(masked: bool) -> Non
     assert any(coin in read or coin[:3] in read for coin in COINS) is not masked
     assert ("2020" in read) is not masked
     assert ("C2" in read) is masked
+
+
+LIVE = ("BTC/USDT", "ETH/USDT:USDT")
+
+
+def test_symbols_as_an_exchange_writes_them() -> None:
+    """Unmasked they are shown as they are, and a model may name them; masked, their coins are in no text."""
+    shown = Mask(LIVE, enabled=False)
+    assert [shown.alias(one) for one in LIVE] == list(LIVE) == [shown.symbol(one) for one in LIVE]
+    assert shown.text("BTC/USDT up") == "BTC/USDT up"
+    hidden = Mask(LIVE, enabled=True)
+    assert hidden.text("BTC/USDT and BTC, ETH/USDT:USDT and Ethereum") == "C1 and C1, C2 and C2"
+    assert hidden.headline("BTC rises, ETH falls") == "C1 rises, C2 falls"

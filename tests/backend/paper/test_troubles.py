@@ -1,0 +1,145 @@
+"""Troubles of the machine that a session runs on: a full disk, a network that hangs, a session in the background."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.builders.market import limits_of
+from backend.paper.background import process_of
+from backend.paper.bar_source import FeedBars
+from backend.paper.journal import Journal, entries_of
+from backend.paper.monitor import LOG
+from backend.paper.parity import check_parity
+from backend.paper.switch import Switch, set_kill
+from backend.store import Store, StoreError
+from simulator.live.bar_assembly import BarAssembler
+from simulator.live.clock import Clock, SimulatedClock
+from simulator.live.events import Candle, FeedEvent, Funding
+from simulator.market.instruments import MarketKind
+from simulator.market.timeframes import MINUTE_MS
+from tests.backend.paper import paper_scenes as scene
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("full_at", [9, 10])
+def test_a_disk_that_fills_stops_the_session_and_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: int
+) -> None:
+    """At a bar, at a decision: the command ends with the store's sentence, and with room again it goes on with
+    the books of the undisturbed session."""
+    with Store.open("mem://") as store, Store.open("mem://") as other:
+        scene.begin(other, tmp_path / "other")
+        written, write = [0], Store.add_journal
+
+        def full(self: Store, record: Any) -> None:
+            written[0] += 1
+            if written[0] > full_at:
+                raise StoreError("the store cannot be written: is the disk full? Free some space")
+            write(self, record)
+
+        monkeypatch.setattr(Store, "add_journal", full)
+        with pytest.raises(StoreError, match="is the disk full"):
+            scene.begin(store, tmp_path)
+        monkeypatch.undo()
+        assert len(entries_of(store, scene.RUN)) == full_at, "nothing took effect that is not written"
+        assert '"session_dead"' in (tmp_path / LOG).read_text()
+        assert scene.go_on(store, tmp_path).why == "finished"
+        assert scene.books(entries_of(store, scene.RUN)) == scene.books(entries_of(other, scene.RUN))
+        team = scene.named_team()
+        limits = limits_of(scene.settings().guard)
+        found = check_parity(entries_of(store, scene.RUN), team.team, team.engine, scene.ACCOUNT, limits, scene.SEED)
+        assert found.differences == ()
+
+
+class HangingFeed:
+    """A live feed that says nothing, and whose requests hang."""
+
+    def __init__(self) -> None:
+        self.name, self.timeframe = "hanging", "1m"
+        self.symbols: tuple[str, ...] = ("BTC/USDT",)
+        self.kinds: Mapping[str, MarketKind] = {"BTC/USDT": "spot"}
+        self.clock: Clock = SimulatedClock(100 * MINUTE_MS, 600.0)
+        self.asked, self.over = threading.Event(), threading.Event()
+
+    def next(self, timeout_s: float) -> FeedEvent | None:
+        """Nothing."""
+        time.sleep(min(timeout_s, 0.01))
+        return None
+
+    def backfill(self, since: int, until: int) -> Sequence[Candle | Funding]:
+        """Hangs."""
+        self.asked.set()
+        self.over.wait(30.0)
+        return ()
+
+    def open(self, since: int) -> None:
+        """Nothing."""
+
+    def counters(self) -> Mapping[str, int | float]:
+        """Nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_the_kill_switch_acts_while_a_backfill_hangs(tmp_path: Path) -> None:
+    feed = HangingFeed()
+    assembler = BarAssembler({"BTC/USDT": "spot"}, MINUTE_MS, 100 * MINUTE_MS, 1000, 1e-4)
+    switch = Switch(tmp_path, "freeze")
+    pulled = [0.0]
+
+    def pull() -> None:
+        feed.asked.wait(10.0)
+        pulled[0] = time.monotonic()
+        set_kill(tmp_path, "flatten")
+
+    threading.Thread(target=pull, daemon=True).start()
+    with Store.open("mem://") as store:
+        bars = FeedBars(feed, assembler, Journal(store, "paper-1"), 1000, None)
+        assert bars.next_bar(lambda: switch.order() is not None) is None
+        assert time.monotonic() - pulled[0] < 5.0, "it was not waited for"
+    assert not feed.over.is_set() and bars.ended == "", "the session is asked, not over"
+    feed.over.set()
+
+
+def cryptosentinel(folder: Path, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "backend.cli", *command], cwd=folder, capture_output=True, text=True, timeout=120,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_session_in_the_background_is_stopped_and_gone_on_with(tmp_path: Path) -> None:
+    """Recorded data at a hundred bars a second, so that it lasts until it is stopped."""
+    begun = cryptosentinel(
+        tmp_path, "paper", "start", "--data", str(ROOT / "data" / "synthetic"), "--timeframe", "4h", "--start",
+        "2021-05-01", "--end", "2021-06-01", "--decide-every", "3", "--set", "paper.speed=20000",
+    )  # fmt: skip
+    session = re.findall(r"session (\S+) runs in the background as process (\d+)", begun)[0]
+    folder = tmp_path / "runs" / session[0]
+    assert process_of(folder) == int(session[1])
+    assert f"process {session[1]}" in cryptosentinel(tmp_path, "paper", "status", session[0])
+    cryptosentinel(tmp_path, "paper", "stop", session[0])
+    for _ in range(600):
+        if process_of(folder) is None:
+            break
+        time.sleep(0.1)
+    assert process_of(folder) is None, "it did not stop"
+    assert "stopped" in cryptosentinel(tmp_path, "paper", "status", session[0])
+    assert "finished" in cryptosentinel(tmp_path, "paper", "resume", session[0])
+    assert "0 differences" in cryptosentinel(tmp_path, "paper", "report", session[0], "--no-drift")
