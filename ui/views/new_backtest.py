@@ -70,7 +70,8 @@ def _show_backtest(name: str) -> None:
             set_address("job", [])
             st.rerun()
         if job.status == "done" and job.run:
-            report = Path(job.request.folder) / RUNS / job.run / "report.html"
+            here = Path(job.request.folder) == Path.cwd()
+            report = (RUNS if here else Path(job.request.folder) / RUNS) / job.run / "report.html"
             st.success(escape_markdown(f"Stored as run {job.run}; its report is {report}"))
             show_run(read_run(job.run))
 
