@@ -157,6 +157,42 @@ def runs_adopt(
     console.print(f"run {run} is your own now; {len(withheld)} settings that only you may say are taken from it")
 
 
+@runs_app.command("compare")
+def runs_compare(
+    context: typer.Context,
+    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Backtests; each is compared with the first.")],
+    team: Annotated[
+        str, typer.Option("--team", help="Whose result, where a run tested several; default: the first of each run.")
+    ] = "",
+    store: StoreOption = "",
+) -> None:
+    """Compare backtests bar by bar, with intervals. Other data, windows or costs are refused with what differs."""
+    from backend.evaluation.paired_runs import compared_result, paired_differences
+    from backend.store.store import Store
+
+    with Store.open(_where(context, store), reads_only=True) as opened:
+        found = paired_differences([compared_result(opened, name, team) for name in names])
+    table = narrow_table(f"over {found[0].theirs}")
+    for heading in ("wealth%", "95 %", "Sharpe", "p", "p, Holm"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in found:
+        wealth = one.wealth
+        table.add_row(
+            one.ours.run.run,
+            f"{100 * wealth.value:+.1f}",
+            f"{100 * wealth.low:+.0f} to {100 * wealth.high:+.0f}",
+            f"{one.sharpe:+.2f}",
+            f"{one.p_value:.3f}",
+            f"{one.adjusted:.3f}",
+        )
+    console.print(table)
+    console.print(
+        "wealth%: final wealth over that of the first, less 1, with its interval. p: that the Sharpe ratios do not "
+        "differ (Ledoit and Wolf); Holm: corrected for all that were compared",
+        soft_wrap=True,
+    )
+
+
 @runs_app.command("trials")
 def runs_trials(
     context: typer.Context,

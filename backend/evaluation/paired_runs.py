@@ -1,0 +1,139 @@
+"""Backtests that are compared bar by bar: only what was traded on the same bars, in the same window, at the same costs.
+
+What the market did to both cancels in a paired difference. Of two windows, two data sets or two sets of costs nothing
+cancels, so they are refused, and the message says what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from backend.decisions.backtest_document import BacktestDocument, read_backtests
+from backend.statistics.bootstrap import Interval, window_intervals
+from backend.statistics.selection import holm
+from backend.statistics.sharpe_tests import sharpe_difference_test
+from backend.store.records import RunRecord
+from backend.store.store import Store
+from simulator.backtest import metrics
+from simulator.errors import UserError
+from simulator.market.timeframes import YEAR_MS, format_time
+
+_SECTIONS = ("costs", "venue")  # of the configuration, that both must have alike
+_SAMPLES = 2_000
+_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class ComparedResult:
+    """The team or strategy `name` of a run."""
+
+    run: RunRecord
+    name: str
+    result: BacktestDocument
+
+    def __str__(self) -> str:
+        return f"{self.run.run} ({self.name})"
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """What `ours` made beyond `theirs`.
+
+    Attributes:
+        wealth: its final wealth over the other's, less 1, with the 95 % interval.
+        sharpe: difference of the annual Sharpe ratios. p_value: two-sided, that there is none (Ledoit and Wolf 2008).
+        adjusted: the same after Holm's correction for all comparisons that were asked for at once.
+    """
+
+    ours: ComparedResult
+    theirs: ComparedResult
+    wealth: Interval
+    sharpe: float
+    p_value: float
+    adjusted: float
+
+
+def compared_result(store: Store, run_id: str, team: str = "") -> ComparedResult:
+    """What is compared of a run: `team`, or the first that it tested. Raises `UserError` for a run without a backtest,
+    or without this team."""
+    run = store.run(run_id)
+    results = {one.name: one.document for one in read_backtests(store, run_id)}
+    if run.kind != "backtest" or not results:
+        raise UserError(f"run {run_id} is no backtest with a result ({run.kind}, {run.status}): compare backtests")
+    stated = run.config.get("teams")
+    name = team or next((str(one) for one in stated or () if one in results), next(iter(results)))
+    if name not in results:
+        raise UserError(f"run {run_id} has no result of '{name}'; it has {', '.join(results)}")
+    return ComparedResult(run, name, results[name])
+
+
+def paired_differences(compared: Sequence[ComparedResult], seed: int = 0) -> list[PairedDifference]:
+    """Each result but the first against the first. Raises `UserError` for fewer than two, and for results that cannot
+    be paired; `DataError` for windows that are too short."""
+    if len(compared) < 2:
+        raise UserError("a comparison needs two runs or more")
+    first, *others = compared
+    for other in others:
+        found = differing(first, other)
+        if found:
+            raise UserError(f"{other} cannot be compared with {first}: {'; '.join(found)}")
+    per_year = YEAR_MS / (first.result.times[1] - first.result.times[0]) if len(first.result.times) > 1 else 1.0
+    base = metrics.returns_of(np.asarray(first.result.equity))
+    rows = []
+    for other in others:
+        returns = metrics.returns_of(np.asarray(other.result.equity))
+        wealth = window_intervals(returns, per_year, base, samples=_SAMPLES, seed=seed).against
+        assert wealth is not None
+        rows.append((other, wealth, sharpe_difference_test(returns, base, samples=_SAMPLES, seed=seed)))
+    adjusted = holm([test.p_value for _, _, test in rows]).tolist()
+    return [
+        PairedDifference(
+            other,
+            first,
+            wealth,
+            other.result.metrics.get("sharpe", 0.0) - first.result.metrics.get("sharpe", 0.0),
+            test.p_value,
+            strict,
+        )
+        for (other, wealth, test), strict in zip(rows, adjusted, strict=True)
+    ]  # fmt: skip
+
+
+def differing(first: ComparedResult, other: ComparedResult) -> list[str]:
+    """Why two results cannot be paired, a sentence each; empty where they can."""
+    found = []
+    if first.run.data_hash != other.run.data_hash:
+        found.append(f"the data differ ({first.run.data_hash[:12]} and {other.run.data_hash[:12]})")
+    if first.result.symbols != other.result.symbols:
+        found.append(f"the coins differ ({', '.join(first.result.symbols)} and {', '.join(other.result.symbols)})")
+    if first.result.times != other.result.times:
+        found.append(f"the windows differ ({_window(first)} and {_window(other)})")
+    if first.result.equity[0] != other.result.equity[0]:
+        found.append(f"the capital differs ({first.result.equity[0]:g} and {other.result.equity[0]:g})")
+    for section in _SECTIONS:
+        changed = _changed(_section(first, section), _section(other, section))
+        if changed:
+            shown = ", ".join(f"{section}.{key} {one} and {two}" for key, one, two in changed[:_MOST_SHOWN])
+            more = f" and {len(changed) - _MOST_SHOWN} more" if len(changed) > _MOST_SHOWN else ""
+            found.append(f"the {section} differ ({shown}{more})")
+    return found
+
+
+def _section(one: ComparedResult, name: str) -> Mapping[str, Any]:
+    settings = one.run.config.get("config")
+    section = settings.get(name) if isinstance(settings, dict) else None
+    return section if isinstance(section, dict) else {}
+
+
+def _changed(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """The keys whose values differ, with both. A key that an older program did not write is not compared."""
+    return [(key, first[key], other[key]) for key in first if key in other and first[key] != other[key]]
+
+
+def _window(one: ComparedResult) -> str:
+    times = one.result.times
+    return f"{format_time(times[0])} to {format_time(times[-1])} UTC, {len(times)} closes"
