@@ -31,7 +31,7 @@ from simulator.synthetic.information import SOURCES, DecisionValues, KnowledgeSo
 BY_NAME_ONLY = True  # it says something of the market and the rules, not of the code
 SEEDS = (11, 12, 13, 14, 15)
 STATES = 200  # of each market
-BARS = 6_000  # fewer than the preset's: the values do not depend on how long the training part is
+BARS = 4_000  # fewer than the preset's: the values do not depend on how long the training part is
 STUDENT = 2.776  # 97.5 % quantile of Student's t with four degrees of freedom
 KNOWN_BY: dict[KnowledgeSource, str] = {"drift": "MarketAnalyst", "crowding": "RiskAnalyst", "spread": "Trader"}
 Row = npt.NDArray[np.float64]
