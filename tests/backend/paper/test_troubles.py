@@ -125,10 +125,10 @@ def cryptosentinel(folder: Path, *command: str) -> str:
 
 @pytest.mark.slow
 def test_a_session_in_the_background_is_stopped_and_gone_on_with(tmp_path: Path) -> None:
-    """Recorded data at a hundred bars a second, so that it lasts until it is stopped."""
+    """Recorded data at four bars a second, so that it lasts until it is stopped."""
     begun = cryptosentinel(
         tmp_path, "paper", "start", "--data", str(ROOT / "data" / "synthetic"), "--timeframe", "4h", "--start",
-        "2021-05-01", "--end", "2021-06-01", "--decide-every", "3", "--set", "paper.speed=20000",
+        "2021-05-01", "--end", "2021-06-01", "--decide-every", "3", "--set", "paper.speed=60000",
     )  # fmt: skip
     session = re.findall(r"session (\S+) runs in the background as process (\d+)", begun)[0]
     folder = tmp_path / "runs" / session[0]
