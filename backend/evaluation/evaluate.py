@@ -89,7 +89,7 @@ def measure(
     trained = next(one for one in teams if one.name == TRAINED)
     trials = record_trial(
         store, run, trained, config, market, windows[0].start, windows[-1].stop,
-        every=windows[0].decide_every, seed=evaluation.seed,
+        every=windows[0].decide_every, seed=evaluation.seed, of=name,
     )  # fmt: skip
     document |= {"trials": trials.trials, "looks": trials.looks}
     store.add_evaluation(EvaluationRecord(run, name, 0, document))

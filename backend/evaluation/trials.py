@@ -44,14 +44,15 @@ class TrialCount:
 
 def record_trial(
     store: Store, run: str, subject: LoadedTeam | NamedStrategy, config: Config, market: Market, start: int, stop: int,
-    *, every: int, seed: int,
+    *, every: int, seed: int, of: str = "",
 ) -> TrialCount:  # fmt: skip
     """Add a way of trading, tested in the bars `start` to `stop` with a decision every `every` bars, to the ledger, and
-    return the count for its window, itself included."""
+    return the count for its window, itself included. `of` is the part of the run that it belongs to."""
     first, last = (int(market.open_time[bar]) + market.interval for bar in (start, stop))
     digest = digest_of_trial(subject, config, every, seed)
     data = market.content_hash
-    store.add_trial(TrialRecord(run, subject.name, data, first, last, digest, int(time.time() * 1000)))
+    name = f"{of}/{subject.name}" if of else subject.name
+    store.add_trial(TrialRecord(run, name, data, first, last, digest, int(time.time() * 1000)))
     return count_trials(store.trials(data), data, first, last)
 
 

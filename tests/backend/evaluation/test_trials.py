@@ -41,6 +41,15 @@ def test_each_way_of_trading_counts_once_and_a_deleted_run_still_counts() -> Non
         assert store.trials("other data") == []
 
 
+def test_two_parts_of_a_run_are_two_rows() -> None:
+    with Store.open("mem://") as store:
+        store.add_run(RunRecord("one", "evaluate", 1, MARKET.content_hash, 1, {}, "finished"))
+        for part in ("held_out", "no_edge"):
+            team = scripted_team(CONFIG.team)
+            record_trial(store, "one", team, CONFIG, MARKET, 120, 200, every=6, seed=1, of=part)
+        assert [trial.name for trial in store.trials()] == ["held_out/scripted", "no_edge/scripted"]
+
+
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20), st.sampled_from("abc")), max_size=12))
 def test_the_count_never_falls(rows: list[tuple[int, int, str]]) -> None:
     trials = [
