@@ -189,7 +189,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: not valid JSON ({error}); make the data anew") from error
     if not isinstance(manifest, dict) or not all(
-        isinstance(manifest.get(name), kind) for name, kind in _MANIFEST_KEYS.items()
+        name in manifest and isinstance(manifest[name], kind) for name, kind in _MANIFEST_KEYS.items()
     ):
         raise DataError(f"{path}: not the list of a written market; make the data anew")
     if not all(isinstance(name, str) for name in (*manifest["symbols"], *manifest["files"])):
