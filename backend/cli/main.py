@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import sys
+import threading
 import unicodedata
 from importlib.metadata import version
 from typing import Annotated
@@ -141,6 +142,7 @@ def options(
 
 def program() -> None:
     """Entry point: `main` in a process of its own."""
+    threading.excepthook = _thread_failed
     with end_soon():
         main()
 
@@ -168,6 +170,13 @@ def main() -> None:
             if ending.code != INTERRUPTED:
                 raise
             _fail("stopped", exit_code(INTERRUPTED))  # the library of the command line ends without a word
+
+
+def _thread_failed(failure: threading.ExceptHookArgs) -> None:
+    """A thread that writes a file (TensorBoard's) hands its error on to whoever writes next, who says it; a traceback
+    beside that would say it again. Of a fault of the program the traceback stays."""
+    if not isinstance(failure.exc_value, OSError):
+        threading.__excepthook__(failure)
 
 
 def _check_arguments(arguments: list[str]) -> None:

@@ -109,7 +109,8 @@ def verdict(held_out: dict[str, Any], no_edge: dict[str, Any] | None, other_cost
         sentence += f" Measured with {', '.join(beyond)}, which training does not score."
     looks = held_out.get("looks") or 1
     if looks > 1:
-        sentence += f" These held-out windows were looked at by {looks} runs so far, with {held_out['trials']} teams."
+        teams = "1 team" if held_out["trials"] == 1 else f"{held_out['trials']} teams"
+        sentence += f" These held-out windows were looked at by {looks} runs so far, with {teams}."
     if other_costs:
         sentence += f" Measured with other costs than it was trained with: {', '.join(other_costs)}."
     return sentence

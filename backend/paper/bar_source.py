@@ -93,7 +93,7 @@ class FeedBars:
                     what = f"{refused.what} of {refused.symbol} at {format_time(refused.at)}"
                     self._journal.write("notice", moment, {"kind": refused.reason, "detail": what})
                     self._refused[refused.reason] += 1
-            if self._assembler.is_over(moment):
+            if self._assembler.is_whole(moment):
                 return self._assembler.finish(moment)
 
     def _ask_again(self, until: int, asked: Callable[[], bool]) -> bool:

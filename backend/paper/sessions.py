@@ -309,9 +309,7 @@ def play_session(
     if snapshot is not None:
         broker.go_on(snapshot.state["broker"])
     grace = round(settings.grace_seconds * SECOND_MS)
-    assembler = BarAssembler(
-        dict(history.kinds), history.interval, broker.close, grace, config.costs.half_spread_bps / 1e4
-    )
+    assembler = BarAssembler(dict(history.kinds), history.interval, broker.close, config.costs.half_spread_bps / 1e4)
     limits = limits_of(config.guard)
     guard, memory = Guard(limits), Memory() if team.team.settings.memory else None
     if memory is not None:

@@ -1,7 +1,7 @@
 """From the events of a feed to complete bars of all symbols, one after the other.
 
-A bar is over when every symbol's candle is there, and with it the funding that a perpetual settles at its close; or
-when the grace time after its close has passed. What has not come by then is absent in it, for good: a decision may have
+A bar is whole when every symbol's candle is there, and with it the funding that a perpetual settles at its close. How
+long is waited for that, the session says. What has not come by then is absent in the bar, for good: a decision may have
 been taken on it. What comes late, twice or from elsewhere changes nothing and is said (`RefusedEvent`).
 """
 
@@ -53,16 +53,14 @@ class BarAssembler:
     """Takes events in the order in which they became known, and gives bars from `open_time` on.
 
     Args:
-        interval, grace: ms.
+        interval: ms.
         half_spread: of bars in which no order book was seen, a fraction of the price.
         kinds: of every symbol.
     """
 
-    def __init__(
-        self, kinds: dict[str, MarketKind], interval: int, open_time: int, grace: int, half_spread: float
-    ) -> None:
+    def __init__(self, kinds: dict[str, MarketKind], interval: int, open_time: int, half_spread: float) -> None:
         self.open_time = open_time  # of the bar that is next
-        self._kinds, self._interval, self._grace, self._half_spread = dict(kinds), interval, grace, half_spread
+        self._kinds, self._interval, self._half_spread = dict(kinds), interval, half_spread
         self._candles: dict[int, dict[str, tuple[float, float, float, float, float]]] = {}
         self._funding: dict[str, dict[int, float]] = {symbol: {} for symbol in kinds}
         self._spreads: dict[str, tuple[float, int]] = {}  # sum and number of the half spreads seen
@@ -97,9 +95,9 @@ class BarAssembler:
         """The next bar is known from elsewhere."""
         self.finish(self.close)
 
-    def is_over(self, now: int) -> bool:
-        """Whether the next bar can be taken at the time `now`."""
-        return now >= self.close and (not self.missing() or now >= self.close + self._grace)
+    def is_whole(self, now: int) -> bool:
+        """Whether the next bar is over at the time `now` and nothing of it is missing."""
+        return now >= self.close and not self.missing()
 
     def finish(self, now: int) -> LiveBar:
         """The next bar as it is known at `now`; what comes of it from here on is late."""

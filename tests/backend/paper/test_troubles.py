@@ -96,7 +96,7 @@ class HangingFeed:
 
 def test_the_kill_switch_acts_while_a_backfill_hangs(tmp_path: Path) -> None:
     feed = HangingFeed()
-    assembler = BarAssembler({"BTC/USDT": "spot"}, MINUTE_MS, 100 * MINUTE_MS, 1000, 1e-4)
+    assembler = BarAssembler({"BTC/USDT": "spot"}, MINUTE_MS, 100 * MINUTE_MS, 1e-4)
     switch = Switch(tmp_path, "freeze")
     pulled = [0.0]
 
@@ -112,6 +112,26 @@ def test_the_kill_switch_acts_while_a_backfill_hangs(tmp_path: Path) -> None:
         assert time.monotonic() - pulled[0] < 5.0, "it was not waited for"
     assert not feed.over.is_set() and bars.ended == "", "the session is asked, not over"
     feed.over.set()
+
+
+class LateFeed(HangingFeed):
+    """Its clock stands long after the bars that the session lacks; what it is asked for is there."""
+
+    def backfill(self, since: int, until: int) -> Sequence[Candle | Funding]:
+        """The candle of the first bar."""
+        self.asked.set()
+        opens = 100 * MINUTE_MS
+        return [Candle("BTC/USDT", opens, 1.0, 1.0, 1.0, 1.0, 5.0, opens + MINUTE_MS, self.clock.now())]
+
+
+def test_an_old_bar_that_lacks_a_candle_is_asked_for_after_a_resume_too() -> None:
+    feed = LateFeed()
+    feed.clock = SimulatedClock(200 * MINUTE_MS, 1.0)  # the first look is before the grace is over
+    assembler = BarAssembler({"BTC/USDT": "spot"}, MINUTE_MS, 100 * MINUTE_MS, 1e-4)
+    with Store.open("mem://") as store:
+        bar = FeedBars(feed, assembler, Journal(store, "paper-1"), 200, None).next_bar(lambda: False)
+    assert feed.asked.is_set()
+    assert bar is not None and bar.candles == {"BTC/USDT": (1.0, 1.0, 1.0, 1.0, 5.0)}
 
 
 def cryptosentinel(folder: Path, *command: str) -> str:
