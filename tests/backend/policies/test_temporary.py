@@ -61,7 +61,7 @@ def test_a_full_or_missing_place_is_one_message(full: bool, tmp_path: Path, monk
 
 def test_every_command_makes_its_temporary_files_here() -> None:
     """So a full place is the same message for all. `store convert` writes beside the store, where it needs room anyway;
-    Ray only asks where the place is, as its sockets need a short name."""
+    the store's engine asks there whether there is room; Ray only asks where the place is, as its sockets need a short name."""
     used = {
         str(path.relative_to(ROOT)): sorted(set(re.findall(r"\b(?:mk[ds]temp|mktemp|\w*Temporary\w*\()[^)]*", text)))
         for package in ("backend", "cryptosentinel", "simulator", "ui")
@@ -70,6 +70,7 @@ def test_every_command_makes_its_temporary_files_here() -> None:
     }
     assert used.pop("backend/policies/temporary.py")[0].startswith("mkdtemp(prefix=")
     assert used == {
+        "backend/store/gateway/engine.py": ["TemporaryFile(dir=self._folder.parent"],
         "backend/store/former_engine/conversion.py": ["TemporaryFile(dir=self._folder"],
         "backend/distributed/ray/cluster.py": [],
     }
