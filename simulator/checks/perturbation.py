@@ -17,12 +17,13 @@ from simulator.errors import DataError
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
 from simulator.market.series import BOOK_COLUMNS, DataSeries, OrderBooks
+from simulator.market.signs import PrivateSigns
 from simulator.market.timeframes import BAR_COLUMNS
 
 TREATED = frozenset(
     {
         "symbols", "timeframe", "source", "kinds",  # the same in every history
-        "open_time", *BAR_COLUMNS, "partial", "funding", "news", "series", "books", "truth",
+        "open_time", *BAR_COLUMNS, "partial", "funding", "news", "series", "books", "signs", "truth",
     }
 )  # fmt: skip
 
@@ -76,6 +77,7 @@ def perturbed(market: Market, index: int, rng: np.random.Generator) -> Market:
         news=(*(item for item in market.news if item.known_at <= now), *_other_news(market, now, rng)),
         series={name: _other_series(one, now, rng) for name, one in market.series.items()},
         books={symbol: _other_books(books, now, rng) for symbol, books in market.books.items()},
+        signs=None if market.signs is None else _other_signs(market.signs, index),
         truth=None,
     )
 
@@ -99,14 +101,16 @@ def with_room(market: Market) -> Market:
         open_time=np.append(market.open_time, market.open_time[-1] + market.interval),
         **bars,
         partial=None,
+        signs=None if market.signs is None else _with_a_row(market.signs),
         truth=None,
     )
 
 
 def _rows(market: Market, rows: slice) -> dict[str, Any]:
     """The fields that have a row a bar, with these rows only."""
-    arrays = {name: getattr(market, name)[rows].copy() for name in ("open_time", *BAR_COLUMNS)}
-    return {**arrays, "partial": None if market.partial is None else market.partial[rows].copy()}
+    arrays: dict[str, Any] = {name: getattr(market, name)[rows].copy() for name in ("open_time", *BAR_COLUMNS)}
+    arrays["partial"] = None if market.partial is None else market.partial[rows].copy()
+    return {**arrays, "signs": None if market.signs is None else market.signs.rows(rows)}
 
 
 def _close_of(market: Market, index: int) -> int:
@@ -144,6 +148,16 @@ def _other_bars(market: Market, index: int, rng: np.random.Generator) -> dict[st
         for name, made in values.items():
             other[name][later, column] = np.where(absent, np.nan, made)
     return other
+
+
+def _other_signs(signs: PrivateSigns, index: int) -> PrivateSigns:
+    """The signs with the opposite of each after `index`."""
+    there = np.arange(len(signs.crowded))[:, None] <= index
+    return PrivateSigns(*(np.where(there, shown, ~shown) for shown in (signs.crowded, signs.confirmed)))
+
+
+def _with_a_row(signs: PrivateSigns) -> PrivateSigns:
+    return PrivateSigns(*(np.pad(shown, ((0, 1), (0, 0))) for shown in (signs.crowded, signs.confirmed)))
 
 
 def _other_news(market: Market, now: int, rng: np.random.Generator) -> list[NewsItem]:

@@ -26,6 +26,10 @@ class PrivateSigns:
         kept = list(columns)
         return PrivateSigns(np.ascontiguousarray(self.crowded[:, kept]), np.ascontiguousarray(self.confirmed[:, kept]))
 
+    def rows(self, kept: slice) -> PrivateSigns:
+        """The signs at the closes of some of the bars."""
+        return PrivateSigns(self.crowded[kept].copy(), self.confirmed[kept].copy())
+
     def content(self) -> Iterator[bytes]:
         """What a hash of the market is made of."""
         yield self.crowded.tobytes()

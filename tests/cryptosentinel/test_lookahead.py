@@ -149,7 +149,8 @@ def prove_tools(market: Market, bars: Sequence[int], roles: Iterable[Role], seed
     for bar in bars:
         before, after = seen_at(market, bar, roles), seen_at(perturbed_market(market, bar, seed), bar, roles)
         for name in before:
-            assert before[name] == after[name], f"{name} tells at bar {bar} what was not known then"
+            same = before[name] == after[name]  # apart, since pytest would take minutes to lay long texts side by side
+            assert same, f"{name} tells at bar {bar} what was not known then"
 
 
 def decide_at(market: Market, bar: int, account: AccountView, seed: int, **team_settings: Any) -> TeamDecision:

@@ -21,11 +21,12 @@ from simulator.checks.lookahead import (
     drive_strategies,
     first_difference,
 )
-from simulator.checks.perturbation import TREATED, begun_at, perturbed, truncated
+from simulator.checks.perturbation import TREATED, begun_at, perturbed, truncated, with_room
 from simulator.errors import DataError, UserError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
 from simulator.market.market import Bars, Market, MarketView
+from simulator.market.signs import PrivateSigns
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.strategies import SmaCross
 from simulator.synthetic.truth import truth_of
@@ -87,6 +88,20 @@ def test_the_other_future_is_another_one_in_every_field(index: int) -> None:
     books, its_books = market.books["AAAUSDT"], other.books["AAAUSDT"]
     for name in ("bid_price", "bid_size", "ask_price", "ask_size"):
         assert ((getattr(books, name)[:, 0] == getattr(its_books, name)[:, 0]) == (books.time <= now)).all()
+
+
+@pytest.mark.parametrize("index", [0, 150, BARS - 1])
+def test_what_each_role_alone_knows_is_another_after_the_cut(index: int) -> None:
+    shown = np.random.default_rng(2).random((2, BARS, 2)) < 0.5
+    market = replace(rich_market(), signs=PrivateSigns(*shown))
+    other = perturbed(market, index, np.random.default_rng(1))
+    for name, mine in zip(("crowded", "confirmed"), shown, strict=True):
+        same = getattr(other.signs, name) == mine
+        assert same[: index + 1].all() and not same[index + 1 :].any()
+        assert (getattr(truncated(market, index).signs, name) == mine[: index + 1]).all()
+        assert (getattr(begun_at(market, index).signs, name) == mine[index:]).all()
+        assert (getattr(with_room(market).signs, name)[:-1] == mine).all()
+    assert truncated(other, index).content_hash == truncated(market, index).content_hash
 
 
 @settings(max_examples=15, deadline=None)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from backend.builders.loaded_team import scripted_team
+from backend.statistics.mean_interval import mean_interval
 from backend.training.curriculum.queries import QueryPool
 from backend.training.sft.collection import wavering_policies
 from backend.training.sft.role_scores import RoleScores, compare_roles, score_roles
@@ -33,7 +34,10 @@ def test_the_difference_is_taken_where_every_team_was_measured() -> None:
     assert found["reference"] == pytest.approx(0.75)
     assert found["difference"]["mean"] == pytest.approx(0.2)
     low, high = found["difference"]["ci95"]
-    assert 0.1 - 1e-9 <= low <= 0.2 <= high <= 0.3 + 1e-9
+    assert (low + high) / 2.0 == pytest.approx(0.2)
+    assert (low, high) == pytest.approx(mean_interval([0.3, 0.1], 200, 1)), (
+        "of the two states that all were measured in"
+    )
     assert found["among_valid"]["difference"]["mean"] == pytest.approx((0.3 + 0.1 + 0.3) / 3)
 
 
