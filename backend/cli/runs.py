@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 from typer.core import TyperGroup
 
 from backend.cli.console import comparison_table, console, difference_line, narrow_table, size_in_words
@@ -53,7 +54,7 @@ def runs_command(context: typer.Context, store: StoreOption = STORE) -> None:
         for heading in ("kind", "status", "started (UTC)", "seed", "data"):
             table.add_column(heading)
         for one in opened.runs():
-            table.add_row(one.run, one.kind, one.status, format_time(one.started_at), str(one.seed), one.data_hash[:12])
+            table.add_row(one.run, one.kind, one.status, format_time(one.started_at), str(one.seed), one.data_hash[:8])
         console.print(table)
 
 
@@ -68,16 +69,17 @@ def runs_show(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write the decision to this file, as one page, instead.")
     ] = None,
+    settings: Annotated[bool, typer.Option("--settings", help="Show all its settings, as JSON.")] = False,
     store: StoreOption = "",
 ) -> None:
-    """Show a run: its configuration and results, or with --decision N one decision with all that was said."""
+    """Show a run: what came of it and how it was run, or with --decision N one decision with all that was said."""
     from backend.store.store import Store
 
     if decision is None and (team or html):
         raise UserError("--team and --html are about a decision: name it with --decision N")
     with Store.open(_where(context, store), reads_only=True) as opened:
         if decision is None:
-            _show(opened, run)
+            _show(opened, run, settings)
             return
         from backend.decisions.tree import find_decision
 
@@ -323,17 +325,25 @@ def _confirmed(count: int) -> bool:
     return typer.confirm(f"delete {count} runs?")
 
 
-def _show(opened: Store, run: str) -> None:
+def _show(opened: Store, run: str, settings: bool) -> None:
     from backend.decisions.checked_documents import check_document
     from backend.decisions.document import read_decisions
     from backend.decisions.tree import describe_decisions
+    from backend.reporting.run_summary import how_it_was_run, summarise
     from backend.store.records import TrajectoryRecord
 
     record = opened.run(run)
     check_document(record)
-    message = f" ({record.message})" if record.message else ""
-    console.print(f"{record.run}: {record.kind}, {record.status}{message}")
-    console.print_json(data=record.config)
+    summary = summarise(opened, run)
+    console.print(Text(summary.opening, "bold"))
+    for note in summary.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+    for label, value in how_it_was_run(summary):
+        console.print(Text(f"{label}: {value}"), soft_wrap=True)
+    if settings:
+        console.print_json(data=record.config)
+    else:
+        console.print(f"its settings: cryptosentinel runs show {run} --settings", soft_wrap=True)
     if keep := record.config.get("config", {}).get("store", {}).get("keep", 0):
         steps = opened.steps(TrajectoryRecord, run)
         there = f"of steps {steps[0]} to {steps[-1]}" if steps else "of no step yet"

@@ -147,7 +147,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "runs export": ("RUN", "FILE", "--store"),
     "runs import": ("FILE", "--store"),
     "runs upgrade": ("--store",),
-    "runs show": ("RUN", "--decision", "--team", "--html", "--store"),
+    "runs show": ("RUN", "--decision", "--team", "--html", "--settings", "--store"),
     "jobs": ("run", "list", "show", "cancel", "resume", "limit"),
     "jobs run": ("COMMAND", "--runs"),
     "jobs list": ("--runs",),
