@@ -173,11 +173,11 @@ def runs_compare(
     from backend.store.store import Store
 
     with Store.open(_where(context, store), reads_only=True) as opened:
-        found = paired_differences([compared_result(opened, name, team) for name in names])
-    table = narrow_table(f"over {found[0].theirs}")
+        differences = paired_differences([compared_result(opened, name, team) for name in names])
+    table = narrow_table(f"over {differences[0].theirs}")
     for heading in ("wealth%", "95 %", "Sharpe", "p", "p, Holm"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for one in found:
+    for one in differences:
         wealth = one.wealth
         table.add_row(
             one.ours.run.run,

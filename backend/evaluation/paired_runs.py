@@ -78,9 +78,9 @@ def paired_differences(compared: Sequence[ComparedResult], seed: int = 0) -> lis
         raise UserError("a comparison needs two runs or more")
     first, *others = compared
     for other in others:
-        found = differing(first, other)
-        if found:
-            raise UserError(f"{other} cannot be compared with {first}: {'; '.join(found)}")
+        reasons = differing(first, other)
+        if reasons:
+            raise UserError(f"{other} cannot be compared with {first}: {'; '.join(reasons)}")
     per_year = YEAR_MS / (first.result.times[1] - first.result.times[0]) if len(first.result.times) > 1 else 1.0
     base = metrics.returns_of(np.asarray(first.result.equity))
     rows = []
@@ -105,22 +105,22 @@ def paired_differences(compared: Sequence[ComparedResult], seed: int = 0) -> lis
 
 def differing(first: ComparedResult, other: ComparedResult) -> list[str]:
     """Why two results cannot be paired, a sentence each; empty where they can."""
-    found = []
+    reasons = []
     if first.run.data_hash != other.run.data_hash:
-        found.append(f"the data differ ({first.run.data_hash[:12]} and {other.run.data_hash[:12]})")
+        reasons.append(f"the data differ ({first.run.data_hash[:12]} and {other.run.data_hash[:12]})")
     if first.result.symbols != other.result.symbols:
-        found.append(f"the coins differ ({', '.join(first.result.symbols)} and {', '.join(other.result.symbols)})")
+        reasons.append(f"the coins differ ({', '.join(first.result.symbols)} and {', '.join(other.result.symbols)})")
     if first.result.times != other.result.times:
-        found.append(f"the windows differ ({_window(first)} and {_window(other)})")
+        reasons.append(f"the windows differ ({_window(first)} and {_window(other)})")
     if first.result.equity[0] != other.result.equity[0]:
-        found.append(f"the capital differs ({first.result.equity[0]:g} and {other.result.equity[0]:g})")
+        reasons.append(f"the capital differs ({first.result.equity[0]:g} and {other.result.equity[0]:g})")
     for section in _SECTIONS:
         changed = _changed(_section(first, section), _section(other, section))
         if changed:
             shown = ", ".join(f"{section}.{key} {one} and {two}" for key, one, two in changed[:_MOST_SHOWN])
             more = f" and {len(changed) - _MOST_SHOWN} more" if len(changed) > _MOST_SHOWN else ""
-            found.append(f"the {section} differ ({shown}{more})")
-    return found
+            reasons.append(f"the {section} differ ({shown}{more})")
+    return reasons
 
 
 def _section(one: ComparedResult, name: str) -> Mapping[str, Any]:

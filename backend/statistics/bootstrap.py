@@ -169,18 +169,6 @@ def stationary_error(values: FloatArray, block: float) -> float:
     return math.sqrt(max(variance, 0.0) / count)
 
 
-def bootstrap_difference(ours: FloatArray, theirs: FloatArray, *, samples: int, seed: int, level: float) -> Interval:
-    """Studentised interval of the mean difference of two curves (n,) of the same bars, bar by bar.
-
-    Raises `DataError` for fewer than 30 bars.
-    """
-    gains = ours - theirs
-    require_returns(len(gains), FEWEST_RETURNS_FOR_INTERVAL, "a paired difference")
-    block = optimal_block(gains)
-    drawn = _drawn(gains, gains, gains, block, samples, seed)
-    return _mean_pivotal(gains, block, drawn[:, AHEAD], level)
-
-
 def _drawn(
     returns: FloatArray, logs: FloatArray, gains: FloatArray, block: float, samples: int, seed: int
 ) -> FloatArray:

@@ -201,9 +201,9 @@ def report_session(
     if drift:
         _print_drift(paper_drift(session, store))
     if parity:
-        found = paper_parity(session, store)
-        tell_parity(session, outcome.folder, found.differences)
-        _print_parity(found)
+        comparison = paper_parity(session, store)
+        tell_parity(session, outcome.folder, comparison.differences)
+        _print_parity(comparison)
 
 
 @paper_app.command("demo")

@@ -68,22 +68,22 @@ def jobs_show(
     runs: RunsOption = RUNS,
 ) -> None:
     """Show a job: its command, its state, and the end of its log."""
-    found = JobQueue(runs).job(job)
+    state = JobQueue(runs).job(job)
     if log:
-        console.print(found.log(_WHOLE_LOG), end="", soft_wrap=True, highlight=False)
+        console.print(state.log(_WHOLE_LOG), end="", soft_wrap=True, highlight=False)
         return
-    for label, value in _facts(found):
+    for label, value in _facts(state):
         console.print(f"{label}: {value}", soft_wrap=True, highlight=False)
-    said = found.log(_LOG_BYTES).rstrip()
-    if said:
-        console.print(f"\n{said}", soft_wrap=True, highlight=False)
+    end_of_log = state.log(_LOG_BYTES).rstrip()
+    if end_of_log:
+        console.print(f"\n{end_of_log}", soft_wrap=True, highlight=False)
 
 
 @jobs_app.command("cancel")
 def jobs_cancel(job: JobArgument, runs: RunsOption = RUNS) -> None:
     """Cancel a job. One that runs ends as by Ctrl-C, and by force where it has not within 30 seconds."""
-    found = JobQueue(runs).cancel(job)
-    waits = f"; it has {CANCEL_SECONDS:.0f} seconds to end in order" if found.status == "running" else ""
+    state = JobQueue(runs).cancel(job)
+    waits = f"; it has {CANCEL_SECONDS:.0f} seconds to end in order" if state.status == "running" else ""
     console.print(f"job {job} is cancelled{waits}")
 
 

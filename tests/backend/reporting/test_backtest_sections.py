@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,18 +36,6 @@ from tests.stored_runs import add_backtest_run, altered, episode, small_market
 
 HERE = MarketReload(small_market())
 GONE = MarketReload(None, "the data is gone")
-
-
-@pytest.fixture(scope="module")
-def summary() -> Iterator[RunSummary]:
-    with Store.open("mem://") as store:
-        add_backtest_run(store, "backtest")
-        yield summarise(store, "backtest")
-
-
-@pytest.fixture(scope="module")
-def window(summary: RunSummary) -> WindowResult:
-    return summary.windows()[0]
 
 
 def test_the_first_screen_answers(window: WindowResult) -> None:

@@ -1,7 +1,6 @@
 """A backtest of one window says how sure it is."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -14,24 +13,10 @@ from backend.reporting.blocks import Missing, Table
 from backend.reporting.json_facts import backtest_facts
 from backend.reporting.labels import EVIDENCE_COLUMNS, interval_text
 from backend.reporting.market_reload import MarketReload
-from backend.reporting.run_summary import RunSummary, WindowResult, summarise
+from backend.reporting.run_summary import RunSummary, WindowResult
 from backend.statistics.bootstrap import Interval, window_intervals
-from backend.store.store import Store
 from simulator.backtest import metrics
 from simulator.market.timeframes import YEAR_MS
-from tests.stored_runs import add_backtest_run
-
-
-@pytest.fixture(scope="module")
-def summary() -> Iterator[RunSummary]:
-    with Store.open("mem://") as store:
-        add_backtest_run(store, "backtest")
-        yield summarise(store, "backtest")
-
-
-@pytest.fixture(scope="module")
-def window(summary: RunSummary) -> WindowResult:
-    return summary.windows()[0]
 
 
 def evidence_table(window: WindowResult) -> Table | Missing:

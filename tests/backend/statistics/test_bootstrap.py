@@ -1,12 +1,9 @@
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.statistics.bootstrap import (
-    bootstrap_difference,
     optimal_block,
     stationary_error,
     window_intervals,
@@ -90,13 +87,3 @@ def test_what_has_no_interval_is_refused_with_the_reason() -> None:
         window_intervals(ruined, 365.0)
     with pytest.raises(ValueError, match="same bars"):
         window_intervals(np.linspace(-0.1, 0.1, 40), 365.0, np.zeros(41))
-
-
-def test_a_paired_difference_is_surer_than_its_parts() -> None:
-    market = 0.03 * wave(400, 0.0, 5)
-    ours, theirs = market + 0.001 + 0.001 * wave(400, 0.0, 6), market
-    gap = bootstrap_difference(ours, theirs, samples=500, seed=1, level=0.95)
-    alone = bootstrap_difference(ours, np.zeros(400), samples=500, seed=1, level=0.95)
-    assert gap.low > 0.0 and gap.high - gap.low < 0.1 * (alone.high - alone.low)
-    assert bootstrap_difference(ours, ours, samples=500, seed=1, level=0.95) == (0.0, 0.0, 0.0)
-    assert math.isfinite(gap.value)
