@@ -14,6 +14,7 @@ from pathlib import Path
 
 from backend.config.base import split_names
 from backend.config.schema import Config
+from backend.paper.review.training_data import train_request_of
 from backend.runs.backtest import backtest_teams
 from backend.runs.demo import run_demo
 from backend.runs.evaluation import evaluate_team
@@ -29,6 +30,7 @@ from backend.runs.requests import (
     TrainRequest,
 )
 from backend.runs.train import fine_tune_roles, train_team
+from backend.store.run_record import store_at
 from backend.store.store import Store
 
 NameList = str | Sequence[str]  # one name, several with commas, or a list of them
@@ -100,13 +102,15 @@ def train(
     news: str | Path | None = None,
     overrides: Sequence[str] = (),
     resume: str = "",
+    from_paper: str = "",
     store: Store | str | Path = STORE,
     runs: str | Path = RUNS,
     on_progress: OnProgress | None = None,
 ) -> TrainOutcome:
     """Train a team with M-GRPO in this process. The arguments are the options of the command `train`.
 
-    After an interruption, `resume` with the id of the run goes on.
+    After an interruption, `resume` with the id of the run goes on. `from_paper` is the id of a paper session that
+    ended: its bars, costs and states are the data.
     """
     request = TrainRequest(
         config=config,
@@ -119,6 +123,9 @@ def train(
         overrides=tuple(overrides),
         resume=resume,
     )
+    if from_paper:
+        with store_at(store) as opened:
+            request = train_request_of(from_paper, request, opened, Path(runs))
     return train_team(request, store, Path(runs), _Callback(on_progress))
 
 
@@ -132,13 +139,15 @@ def evaluate(
     funding: str | Path | None = None,
     news: str | Path | None = None,
     baselines: NameList | None = None,
+    gate: bool = False,
     config: Config | str = "",
     overrides: Sequence[str] = (),
     store: Store | str | Path = STORE,
     runs: str | Path = RUNS,
     on_progress: OnProgress | None = None,
 ) -> EvaluationOutcome:
-    """Measure the trained team in `folder` against its warm start on held-out windows, as the command `evaluate`."""
+    """Measure the trained team in `folder` against its warm start on held-out windows, as the command `evaluate`; with
+    `gate`, judge it by the rules of the settings `gate` and record that."""
     request = EvaluateRequest(
         folder=folder,
         data=data,
@@ -148,6 +157,7 @@ def evaluate(
         funding=funding,
         news=news,
         baselines=None if baselines is None else _names(baselines),
+        gate=gate,
         config=config,
         overrides=tuple(overrides),
     )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from backend.builders.loaded_team import team_settings
 from backend.builders.teams import model_team
 from backend.config.experimental import ExperimentalConfig
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, NanoConfig
+from backend.models.manifest import TeamManifest, write_manifest
+from backend.policies.adapters import save_versions
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.store.records import RunRecord
@@ -26,6 +31,7 @@ from backend.training.rl_job import training_parts
 from backend.training.rollout.collect import RolloutSettings
 from backend.training.sft.warm_start import make_nano
 from backend.training.trainer import Trainer
+from cryptosentinel.agents.registry import roles_of
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.local.engine import LocalEngine
 from simulator.exchange.costs import Costs
@@ -174,3 +180,22 @@ def tree(folder: Path) -> dict[str, bytes]:
     """Every file below `folder` by its path there, but TensorBoard's, whose events carry the time."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and "tensorboard" not in path.parts]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def disturb(policies: RolePolicies) -> RolePolicies:
+    """Other weights for every role, near the former ones; those of one model for all change but once."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in {id(one): one for role in policies.roles for one in policies.trainable(role)}.values():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return policies
+
+
+def team_in(folder: Path, nano: Path, **training: Any) -> Path:
+    """A team as `train` leaves it, over a nano of its own."""
+    shutil.copytree(nano, folder / "nano")
+    config = small_config(**training)
+    policies, _ = role_policies(folder / "nano", config.training, roles=roles_of(config.team.roles))
+    save_versions(disturb(policies), folder / "adapters" / "step-000007", folder.name, 7)
+    write_manifest(folder, TeamManifest(base="nano", adapters="adapters/step-000007", config=config))
+    return folder

@@ -43,6 +43,9 @@ def evaluate(
     ] = "",
     set_: SetOption = None,
     baselines: BaselinesOption = "",
+    gate: Annotated[
+        bool, typer.Option("--gate", help="Judge it by the rules of `gate` and record that: exit code 1 if not passed.")
+    ] = False,
 ) -> None:
     """Measure a trained team against its warm start and the baselines on held-out windows, with an interval."""
     request = EvaluateRequest(
@@ -50,6 +53,7 @@ def evaluate(
         config=config,
         overrides=tuple(set_ or ()),
         baselines=baseline_names(baselines),
+        gate=gate,
         **market.given(),
     )
 
@@ -66,6 +70,12 @@ def evaluate(
     console.print(difference_line(outcome.held_out))
     console.print(outcome.verdict)
     console.print(f"report: {outcome.report}")
+    if outcome.gate is not None:
+        for rule in outcome.gate.rules:
+            console.print(f"{'pass' if rule.passed else 'FAIL'}  {rule.name}: {rule.sentence}", soft_wrap=True)
+        console.print(outcome.gate.sentence())
+        if not outcome.gate.passed:
+            raise typer.Exit(1)
 
 
 @grouped

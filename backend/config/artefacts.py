@@ -1,8 +1,9 @@
 """What an artefact may say: the settings that are taken from a team's folder, a stored run or an export.
 
 An artefact is made by somebody, and may have been made to do harm. It may describe: what was traded, what trading
-cost, how the team decides and how it was trained. It may not say what is run, contacted or read outside itself, nor
-what is spent. Those settings come from the user: a preset or file named with --config, --set, or another option.
+cost, how the team decides and how it was trained. It may not say what is run, contacted or read outside itself, what
+is spent, nor what a team must show before it is trusted. Those settings come from the user: a preset or file named with
+--config, --set, or another option.
 
 Every setting has its place in one of the two tables below; a test compares them with the schema. A setting that is in
 neither is not taken.
@@ -18,7 +19,7 @@ from typing import Any, Literal
 from backend.config.base import Section
 from backend.config.schema import Config, ConfigError
 
-Effect = Literal["runs", "contacts", "reads", "removes", "spends"]
+Effect = Literal["runs", "contacts", "reads", "removes", "spends", "admits"]
 
 # By section, what an artefact may set. A name stands for all that is below it.
 MAY_SET: Mapping[str, tuple[str, ...]] = {
@@ -95,6 +96,7 @@ USER_ONLY: Mapping[str, Effect] = {
     "paper.sandbox_url": "contacts",
     "paper.decision_timeout": "spends",
     "paper.metrics_port": "runs",
+    "gate": "admits",
     "store.keep": "removes",
     "training.base_model": "reads",
     "training.start_from": "reads",

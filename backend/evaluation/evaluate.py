@@ -33,7 +33,7 @@ from backend.evaluation.compare import (
 from backend.evaluation.trials import record_trial
 from backend.store.records import EvaluationRecord
 from backend.store.store import Store
-from simulator.backtest.run import BacktestResult
+from simulator.backtest.run import BacktestResult, Window
 from simulator.market.market import Market
 
 TRAINED, WARM_STARTED = "trained", "warm_started"
@@ -62,10 +62,7 @@ def measure(
     """
     evaluation, account = config.evaluation, account_of(config, market)
     thinking = thinking_time_of(config)
-    held_out = split(market, config.market, config.team.horizon_bars).held_out
-    windows = split_windows(
-        *held_out, evaluation.windows, evaluation.decisions_per_window, config.team.decide_every or 1
-    )
+    windows = held_out_windows(config, market)
     episodes = {
         one.name: play_windows(
             one, market, windows, account, limits_of(config.guard), evaluation.seed, report, thinking
@@ -98,6 +95,12 @@ def measure(
         decisions += episode_decisions(run, f"{name}/{TRAINED}/{number}", trained.team.codec, episode)
     write_decisions(store, [decision for decision in decisions if decision.backtest.endswith("/0")])
     return Measurement(document, decisions)
+
+
+def held_out_windows(config: Config, market: Market) -> list[Window]:
+    """The windows that `measure` plays. Raises `DataError` where they do not fit."""
+    evaluation, held_out = config.evaluation, split(market, config.market, config.team.horizon_bars).held_out
+    return split_windows(*held_out, evaluation.windows, evaluation.decisions_per_window, config.team.decide_every or 1)
 
 
 def verdict(held_out: dict[str, Any], no_edge: dict[str, Any] | None, other_costs: Sequence[str] = ()) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from backend.builders.loaded_team import scripted_team
 from backend.builders.market import account_of, load_market, other_costs, venue_record
@@ -11,13 +12,26 @@ from backend.builders.teams import configured_team
 from backend.config.artefacts import notice
 from backend.config.load import override
 from backend.config.schema import Config, ConfigError
-from backend.evaluation.evaluate import TRAINED, WARM_STARTED, measure, summary_record, verdict
+from backend.evaluation.evaluate import (
+    TRAINED,
+    WARM_STARTED,
+    Measurement,
+    held_out_windows,
+    measure,
+    summary_record,
+    verdict,
+)
+from backend.evaluation.gate import GATE, GateRule, GateVerdict, judged
+from backend.evaluation.gate_data import held_out_rules
 from backend.models.manifest import MANIFEST, read_manifest, team_notice
+from backend.models.team_digest import team_digest
 from backend.reporting.report import write_report
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, EvaluateRequest, Observer, RunStart
+from backend.store.records import EvaluationRecord
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
+from simulator.market.market import Market
 
 
 def evaluate_team(
@@ -33,6 +47,7 @@ def evaluate_team(
     config, notes = _settings(request)
     market = load_market(config.market, config.costs)
     name = str(request.folder)
+    digest = team_digest(Path(request.folder), config.training.base_model) if request.gate else ""
     teams = [
         configured_team(name, config).renamed(TRAINED),
         configured_team(name, config, trained=False).renamed(WARM_STARTED),
@@ -47,7 +62,8 @@ def evaluate_team(
             opened, run, "evaluate", config.evaluation.seed, market.content_hash, config, team=name,
             venue=venue_record(account, market), notes=list(notes),
         ):  # fmt: skip
-            held_out = measure(config, market, teams, "held_out", opened, run, observer.progress).result
+            measured = measure(config, market, teams, "held_out", opened, run, observer.progress)
+            held_out = measured.result
             no_edge = None
             if market.truth is not None and config.market.edge and not config.market.data:
                 twin = load_market(config.market.model_copy(update={"edge": False}), config.costs)
@@ -55,9 +71,29 @@ def evaluate_team(
             has_manifest = (Path(request.folder) / MANIFEST).is_file()
             trained_on = read_manifest(Path(request.folder)).config if has_manifest else config
             sentence = verdict(held_out, no_edge, other_costs(trained_on.costs, config.costs))
+            gate = _gate(request, config, market, measured, no_edge, digest) if request.gate else None
+            if gate is not None:
+                opened.add_evaluation(EvaluationRecord(run, GATE, 0, gate.to_json()))
             opened.add_evaluation(summary_record(run, sentence, time.monotonic() - started))
         report = write_report(opened, run, folder)
-    return EvaluationOutcome(run, folder, report, config, sentence, held_out, no_edge)
+    return EvaluationOutcome(run, folder, report, config, sentence, held_out, no_edge, gate)
+
+
+def _gate(
+    request: EvaluateRequest,
+    config: Config,
+    market: Market,
+    measured: Measurement,
+    no_edge: dict[str, Any] | None,
+    digest: str,
+) -> GateVerdict:
+    """The verdict on the team whose files had the digest `digest` when it was measured."""
+    folder = Path(request.folder)
+    rules = judged(config.gate, config.evaluation, measured.result, no_edge, measured.decisions)
+    rules += held_out_rules(read_manifest(folder), config, market, held_out_windows(config, market))
+    if team_digest(folder, config.training.base_model) != digest:
+        rules.append(GateRule("files", False, f"the files in {folder} changed while the team was measured"))
+    return GateVerdict(str(folder), digest, market.content_hash, tuple(rules))
 
 
 def _settings(request: EvaluateRequest) -> tuple[Config, tuple[str, ...]]:

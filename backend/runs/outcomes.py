@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from backend.config.schema import Config
 from backend.decisions.backtest_document import VerdictDocument
+from backend.evaluation.gate import GateVerdict
 from backend.reporting import charts
 from backend.reporting.run_summary import RunSummary, WindowResult
 from simulator.errors import UserError
@@ -119,6 +120,7 @@ class TrainOutcome:
 class EvaluationOutcome:
     """A finished evaluation or demo: the verdict in words, and the documents behind it. The team is in `folder` after a
     demo. `no_edge` is the measurement on the twin market in which nothing can be known; None for historical bars.
+    `gate` is the verdict of the gate, where it was asked for.
     """
 
     run: str
@@ -128,6 +130,7 @@ class EvaluationOutcome:
     verdict: str
     held_out: dict[str, Any]
     no_edge: dict[str, Any] | None
+    gate: GateVerdict | None = None
 
     @property
     def metrics(self) -> pd.DataFrame:

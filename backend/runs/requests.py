@@ -177,11 +177,13 @@ class TrainRequest(MarketRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest(MarketRequest):
-    """The trained team in `folder` on held-out windows. An empty `config` is the configuration of its training."""
+    """The trained team in `folder` on held-out windows. An empty `config` is the configuration of its training. With
+    `gate`, the verdict on whether it may take the place of a team that trades is made and recorded."""
 
     folder: str | Path
     config: Config | str = ""
     baselines: tuple[str, ...] | None = None
+    gate: bool = False
 
     def check(self) -> None:
         """As for every request; also the team's folder. What its manifest says is checked later."""

@@ -120,7 +120,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--ray-address",
     ),
     "sft": (*MARKET, *CONFIG, "--from", "--out"),
-    "evaluate": ("FOLDER", *MARKET, *CONFIG, *KEPT, "--baselines"),
+    "evaluate": ("FOLDER", *MARKET, *CONFIG, *KEPT, "--baselines", "--gate"),
     "doctor": ("RUN", "--store", "--json"),
     "models": ("list", "check", "try", "pull", "export"),
     "models list": ("--models", "--runs"),

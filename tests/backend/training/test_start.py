@@ -20,9 +20,7 @@ from backend.models.architectures import architecture_of
 from backend.models.checks import check_path
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest
 from backend.models.shape import Shape
-from backend.policies.adapters import save_versions
 from backend.policies.build import role_policies
-from backend.policies.role_policies import RolePolicies
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.planning.memory_estimate import estimate, plan_of
@@ -30,31 +28,12 @@ from backend.training.rl_job import run_rl
 from backend.training.sft_job import run_sft
 from backend.training.start import begin, start_of
 from backend.training.trainer import Progress
-from cryptosentinel.agents.registry import ROLES, roles_of
+from cryptosentinel.agents.registry import ROLES
 from simulator.errors import Interrupted, UserError
 from tests.backend.distributed import process_threads
-from tests.small_world import RUN, one_process_trainer, small_config, small_market, tree
+from tests.small_world import RUN, disturb, one_process_trainer, small_config, small_market, team_in, tree
 
 KL = 0.5
-
-
-def disturb(policies: RolePolicies) -> RolePolicies:
-    """Other weights for every role, near the former ones; those of one model for all change but once."""
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for parameter in {id(one): one for role in policies.roles for one in policies.trainable(role)}.values():
-            parameter.add_(0.02 * torch.randn_like(parameter))
-    return policies
-
-
-def team_in(folder: Path, nano: Path, **training: Any) -> Path:
-    """A team as `train` leaves it, over a nano of its own."""
-    shutil.copytree(nano, folder / "nano")
-    config = small_config(**training)
-    policies, _ = role_policies(folder / "nano", config.training, roles=roles_of(config.team.roles))
-    save_versions(disturb(policies), folder / "adapters" / "step-000007", folder.name, 7)
-    write_manifest(folder, TeamManifest(base="nano", adapters="adapters/step-000007", config=config))
-    return folder
 
 
 @pytest.fixture

@@ -1,0 +1,123 @@
+"""The gate: whether what was measured of a team is enough for it to take the place of one that trades.
+
+A few rules, each with its figure, its limit, and a sentence. Intervals are for the number of ways of trading that were
+tried on the same windows (Bonferroni): whoever tries many teams, or one with many seeds, needs a larger lead. All
+rivals must be beaten, so that several of them need no further correction (Berger 1982, intersection-union test).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from backend.config.gate import WARM_START, GateConfig
+from backend.config.schema import EvaluationConfig
+from backend.decisions.document import StoredDecision
+from backend.evaluation.evaluate import TRAINED
+from backend.statistics.mean_interval import mean_interval
+
+GATE = "gate"  # name of the record
+LEVEL = 0.95
+# What the guard does only when a loss limit is passed, or when it fails itself.
+_ENDS_TRADING = frozenset({"max_drawdown", "daily_loss", "shutdown", "guard_error"})
+
+
+@dataclass(frozen=True)
+class GateRule:
+    """One rule: whether it is kept, and why, in a sentence."""
+
+    name: str
+    passed: bool
+    sentence: str
+
+
+@dataclass(frozen=True)
+class GateVerdict:
+    """All rules, on the team whose files have the SHA-256 `team_digest`."""
+
+    team: str
+    team_digest: str
+    data_hash: str
+    rules: tuple[GateRule, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every rule is kept."""
+        return all(rule.passed for rule in self.rules)
+
+    def sentence(self) -> str:
+        """In words."""
+        if self.passed:
+            return f"gate: passed, all {len(self.rules)} rules, for the team with the digest {self.team_digest[:12]}"
+        failed = ", ".join(rule.name for rule in self.rules if not rule.passed)
+        return f"gate: not passed ({failed})"
+
+    def to_json(self) -> dict[str, Any]:
+        """For the store."""
+        return {**asdict(self), "passed": self.passed}
+
+
+def judged(
+    gate: GateConfig,
+    evaluation: EvaluationConfig,
+    held_out: Mapping[str, Any],
+    no_edge: Mapping[str, Any] | None,
+    decisions: Sequence[StoredDecision],
+) -> list[GateRule]:
+    """The rules on what was measured: the documents of `backend.evaluation.evaluate.measure` on the held-out windows,
+    and on the twin without an edge, and all decisions of the trained team on the former."""
+    rules = [_enough_windows(gate, held_out)]
+    rules += [_beats(rival, evaluation, held_out) for rival in gate.better_than]
+    if no_edge is not None:
+        rules.append(_no_luck(no_edge))
+    rules.append(_guard_was_idle(decisions))
+    return rules
+
+
+def _enough_windows(gate: GateConfig, held_out: Mapping[str, Any]) -> GateRule:
+    count = int(held_out["windows"])
+    enough = count >= gate.windows
+    advice = "" if enough else f": evaluate with --set evaluation.windows={gate.windows} or more"
+    return GateRule("windows", enough, f"{count} held-out windows, at least {gate.windows} are asked for{advice}")
+
+
+def _beats(rival: str, evaluation: EvaluationConfig, held_out: Mapping[str, Any]) -> GateRule:
+    """The lead over `rival` is above 0 by its whole interval."""
+    rows, name = held_out["rows"], f"better than {rival}"
+    if rival not in rows:
+        return GateRule(name, False, f"{rival} was not measured: add it to evaluation.baselines")
+    gains = np.subtract(rows[TRAINED]["per_window"], rows[rival]["per_window"])
+    tried = max(1, int(held_out.get("trials") or 1))
+    level = 1.0 - (1.0 - LEVEL) / tried
+    low, high = mean_interval(gains, evaluation.bootstrap_samples, evaluation.seed, level)
+    size = f"{100 * gains.mean():+.2f} percentage points a window ({100 * low:+.2f} to {100 * high:+.2f}"
+    many = f", {100 * level:.4g} % because {tried} ways of trading were tried on these windows)" if tried > 1 else ")"
+    against = "its beginning" if rival == WARM_START else rival
+    said = "ahead of" if low > 0.0 else "not for certain ahead of"
+    return GateRule(name, low > 0.0, f"{said} {against}: {size}{many}")
+
+
+def _no_luck(no_edge: Mapping[str, Any]) -> GateRule:
+    """Where nothing can be known, the team is ahead by lower costs at most."""
+    lead = no_edge["difference"]
+    low, saved = float(lead["ci95"][0]), max(0.0, float(lead["costs_saved"]))
+    size = f"{100 * lead['mean']:+.2f} percentage points a window, of which {100 * lead['costs_saved']:+.2f} are costs"
+    lucky = low > saved
+    said = "ahead beyond its lower costs where nothing can be known" if lucky else "no skill shown where there is none"
+    return GateRule("twin without an edge", not lucky, f"{said}: {size}")
+
+
+def _guard_was_idle(decisions: Sequence[StoredDecision]) -> GateRule:
+    """The guard never had to end trading for a loss, and never failed."""
+    ended: dict[str, int] = {}
+    for decision in decisions:
+        for clamp in (*decision.document.clamps, *decision.document.later):
+            if clamp.rule in _ENDS_TRADING and not clamp.symbol:
+                ended[clamp.rule] = ended.get(clamp.rule, 0) + 1
+    if ended:
+        how = ", ".join(f"{count} times {rule}" for rule, count in sorted(ended.items()))
+        return GateRule("guard", False, f"on held-out windows the guard had to end trading: {how}")
+    return GateRule("guard", True, f"in {len(decisions)} held-out decisions the guard never had to end trading")

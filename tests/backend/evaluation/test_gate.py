@@ -1,0 +1,183 @@
+"""The gate: it passes only who is better for certain, on what nobody has learnt from, and says why not."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.builders.market import load_market
+from backend.config.artefacts import taken_from
+from backend.config.gate import GateConfig
+from backend.config.load import config_from_dict
+from backend.config.schema import Config, EvaluationConfig
+from backend.decisions.document import GuardClamp
+from backend.evaluation.evaluate import held_out_windows
+from backend.evaluation.gate import GATE, judged
+from backend.evaluation.gate_data import held_out_rules
+from backend.models.manifest import TeamManifest, read_manifest, write_manifest
+from backend.models.team_digest import team_digest
+from backend.runs.evaluation import evaluate_team
+from backend.runs.requests import EvaluateRequest
+from backend.store.store import Store
+from simulator.data.archive import write_market
+from simulator.errors import UserError
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
+from tests.small_world import team_in
+from tests.stored_runs import full_decision
+
+EVALUATION = EvaluationConfig(bootstrap_samples=100)
+
+
+def measured(lead: float, windows: int = 24, trials: int = 1, **rows: float) -> dict[str, Any]:
+    """A measurement in which the trained team is ahead of all others by `lead` a window, give or take 0.01."""
+    noise = np.random.default_rng(5).normal(0.0, 0.01, windows)
+    names = {"warm_started": 0.0, "flat": 0.0, **rows}
+    return {
+        "windows": windows,
+        "trials": trials,
+        "rows": {
+            "trained": {"per_window": (lead + noise - noise.mean()).tolist()},
+            **{name: {"per_window": [value] * windows} for name, value in names.items()},
+        },
+    }
+
+
+def failed(held_out: dict[str, Any], no_edge: dict[str, Any] | None = None, **gate: Any) -> list[str]:
+    """The names of the rules that are not kept."""
+    rules = judged(GateConfig(**gate), EVALUATION, held_out, no_edge, [])
+    assert all(rule.sentence for rule in rules)
+    return [rule.name for rule in rules if not rule.passed]
+
+
+def test_who_is_better_for_certain_passes() -> None:
+    assert failed(measured(0.02)) == []
+    assert failed(measured(0.0)) == ["better than warm_started", "better than flat"]
+    assert failed(measured(0.02, flat=0.05)) == ["better than flat"], "all rivals are to be beaten"
+    assert failed(measured(0.02, windows=6)) == ["windows"]
+    assert failed(measured(0.02), better_than=("hold",)) == ["better than hold"], "what was not measured is not beaten"
+
+
+@given(st.floats(-0.03, 0.03), st.integers(1, 500), st.integers(1, 500))
+def test_more_tries_on_the_same_windows_never_help(lead: float, some: int, more: int) -> None:
+    few, many = (failed(measured(lead, trials=count), better_than=("flat",)) for count in (some, some + more))
+    assert set(few) <= set(many)
+
+
+def test_a_lead_where_nothing_can_be_known_is_luck_unless_it_is_costs() -> None:
+    def twin(low: float, saved: float) -> dict[str, Any]:
+        return {"difference": {"mean": low + 0.01, "ci95": [low, low + 0.02], "costs_saved": saved}}
+
+    assert failed(measured(0.02), twin(-0.01, 0.0)) == []
+    assert failed(measured(0.02), twin(0.01, 0.02)) == []
+    assert failed(measured(0.02), twin(0.01, 0.0)) == ["twin without an edge"]
+    assert failed(measured(0.02), twin(0.001, -0.02)) == ["twin without an edge"]
+
+
+def test_a_guard_that_had_to_end_trading_is_a_failure() -> None:
+    made = full_decision()
+    daily = GuardClamp(rule="max_exposure", symbol="AAAUSDT", asked=2.0, allowed=1.0, detail="")
+    decision = replace(made, document=made.document.model_copy(update={"clamps": (daily,)}))
+    quiet = judged(GateConfig(), EVALUATION, measured(0.02), None, [decision])
+    assert all(rule.passed for rule in quiet), "a clamp of an order is the guard's daily work"
+    clamp = daily.model_copy(update={"rule": "max_drawdown", "symbol": ""})
+    shut = replace(decision, document=decision.document.model_copy(update={"clamps": (clamp,)}))
+    [rule] = [one for one in judged(GateConfig(), EVALUATION, measured(0.02), None, [shut, shut]) if not one.passed]
+    assert rule.name == "guard" and "2 times max_drawdown" in rule.sentence
+
+
+@pytest.mark.parametrize("names", [[], ["nobody"], ["trained"], ["oracle"]])
+def test_rivals_are_known(names: list[str]) -> None:
+    with pytest.raises(UserError, match=r"better_than"):
+        config_from_dict({"gate": {"better_than": names}}, "a test")
+
+
+def test_a_teams_folder_cannot_say_what_it_must_show() -> None:
+    lax = config_from_dict({"gate": {"better_than": ["hold"], "windows": 2, "decisions": 20}}, "a test")
+    taken, withheld = taken_from(lax)
+    assert taken.gate == Config().gate and len(withheld) == 3
+
+
+def generated(**market: Any) -> Config:
+    small = {"bars": 600, "coins": 1, "seed": 3, **market}
+    return config_from_dict(
+        {"market": small, "team": {"horizon_bars": 6}, "evaluation": {"windows": 3, "decisions_per_window": 2}}, "test"
+    )
+
+
+def apart(trained: Config, measured_with: Config) -> tuple[bool, str]:
+    """Whether the windows of a measurement lie apart from a team's training, and why."""
+    manifest = TeamManifest(base="nano", adapters=None, config=trained).signed()
+    market = load_market(measured_with.market, measured_with.costs)
+    rules = held_out_rules(manifest, measured_with, market, held_out_windows(measured_with, market))
+    return rules[0].passed, rules[0].sentence
+
+
+def test_the_windows_lie_apart_from_the_training() -> None:
+    assert apart(generated(), generated()) == (True, apart(generated(), generated())[1])
+    assert apart(generated(), generated(seed=4))[0], "another market"
+    passed, why = apart(generated(), generated(train_share=0.3, validation_share=0.1))
+    assert not passed and "measure it on later bars" in why
+    assert not apart(generated(), generated(bars=400))[0], "a shorter one is the beginning of a longer one"
+
+
+def test_recorded_bars_are_compared_by_time(tmp_path: Path) -> None:
+    market = generate(SyntheticConfig(bars=600, seed=3, symbols=("AAAUSDT",)))
+    write_market(market, tmp_path / "all")
+    trained = generated(data=str(tmp_path / "all"))
+    assert apart(trained, trained)[0]
+    assert not apart(trained, generated(data=str(tmp_path / "all"), train_share=0.2, validation_share=0.1))[0]
+    assert apart(trained, generated())[0], "recorded and generated have nothing in common"
+    (tmp_path / "all").rename(tmp_path / "elsewhere")
+    moved = generated(data=str(tmp_path / "elsewhere"))
+    passed, why = apart(trained, moved)
+    assert not passed and "cannot be read" in why
+    strange = TeamManifest(base="nano", adapters=None, config=trained)
+    [rule, *_] = held_out_rules(strange, moved, market, held_out_windows(moved, market))
+    assert not rule.passed and "stranger" in rule.sentence
+    dated = moved.model_copy(update={"team": moved.team.model_copy(update={"knowledge_cutoff": "2030-01-01"})})
+    rules = held_out_rules(strange, dated, market, held_out_windows(dated, market))
+    assert [rule.passed for rule in rules if rule.name == "memory"] == [False]
+
+
+def test_the_digest_is_of_every_byte_that_decides(nano: Path, tmp_path: Path) -> None:
+    folder = team_in(tmp_path / "team", nano)
+    first = team_digest(folder)
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / "report.html").write_text("a report is no part of the team")
+    assert team_digest(tmp_path / "copy") == first
+    write_manifest(tmp_path / "copy", read_manifest(folder).model_copy(update={"adapters": None}))
+    others = {first, team_digest(tmp_path / "copy")}
+    for file in ("nano", "adapters"):
+        path = next(one for one in sorted((folder / file).rglob("*.safetensors")))
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(bytes(content))
+        others.add(team_digest(folder))
+    assert len(others) == 4
+    with pytest.raises(UserError, match="no team"):
+        team_digest(tmp_path)
+
+
+def test_the_verdict_is_recorded_with_what_it_is_of(nano: Path, tmp_path: Path) -> None:
+    """A nano that knows next to nothing does not pass, and the store says so for exactly these files."""
+    folder = team_in(tmp_path / "team", nano)
+    small = ("market.bars=400", "market.coins=1", "market.seed=9", "market.edge=false", "evaluation.windows=2",
+             "evaluation.decisions_per_window=1", "evaluation.bootstrap_samples=100", "team.max_tokens=8")  # fmt: skip
+    with Store.open("mem://") as store:
+        outcome = evaluate_team(
+            EvaluateRequest(folder=folder, gate=True, overrides=small, baselines=("flat",)), store, tmp_path
+        )
+        assert outcome.gate is not None and not outcome.gate.passed and "windows" in outcome.gate.sentence()
+        [kept] = [one.result for one in store.evaluations(outcome.run) if one.name == GATE]
+        record = store.run(outcome.run)
+    assert kept["team_digest"] == team_digest(folder) and kept["data_hash"] == record.data_hash
+    assert not kept["passed"] and {rule["name"] for rule in kept["rules"]} >= {"windows", "guard", "held out"}
+    assert record.config["versions"]["cryptosentinel"] and record.config["config"]["gate"]["windows"] == 12
