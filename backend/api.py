@@ -1,6 +1,6 @@
 """The Python API: a command of the program as a function, for notebooks and scripts. `docs/python.md` shows it.
 
-    from backend import api as cs
+    import cryptosentinel as cs
     result = cs.backtest(teams=["scripted", "ema_cross"], data="data/synthetic", start="2021-06-01")
     result.metrics
 

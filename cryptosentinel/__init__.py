@@ -1,1 +1,38 @@
-"""The team: its roles, what they see (tools), say (protocol) and think with (LLM engines), and the hard guard."""
+"""The team: its roles, what they see (tools), say (protocol) and think with (LLM engines), and the hard guard.
+
+It is also the program's front door: `import cryptosentinel as cs` has the public names of all layers, such as
+`cs.backtest` and `cs.Market`. They are looked up when they are first used, so that nothing heavy is imported before;
+the layers themselves never use them. `__init__.pyi` has the same names for type checkers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+# Where each public name is. Strings, because most of these layers lie above this one.
+_PLACES = {
+    "backend.api": ("backtest", "demo", "evaluate", "sft", "train"),
+    "backend.config.load": ("load_config",),
+    "backend.config.schema": ("Config",),
+    "backend.runs.outcomes": ("BacktestOutcome", "EvaluationOutcome", "SftOutcome", "TrainOutcome"),
+    "simulator.backtest.run": ("Strategy", "Window", "orders_for_target"),
+    "simulator.errors": ("UserError",),
+    "simulator.exchange.exchange_records": ("AccountView",),
+    "simulator.exchange.orders": ("Cancel", "Order", "OrderRequest", "Replace", "Target"),
+    "simulator.market.market": ("Bars", "Market", "MarketView"),
+}
+_PUBLIC = {name: place for place, names in _PLACES.items() for name in names}
+__all__ = sorted(_PUBLIC)  # noqa: PLE0605 - the names are those of the table
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first used."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    globals()[name] = getattr(import_module(_PUBLIC[name]), name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return __all__

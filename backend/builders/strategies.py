@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from backend import TOP_PACKAGES
 from backend.config.base import suggestion
 from simulator import strategies
 from simulator.backtest.run import Strategy
 from simulator.errors import UserError
 
 Make = Callable[[], Strategy]
-
-_PRODUCT = ("backend", "cryptosentinel", "simulator", "ui")
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def _loaded_anew(text: str) -> Make:
 def _lies_in(module: ModuleType, folder: str) -> bool:
     """Whether a module is the user's: its file lies beside or below that of the strategy."""
     file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or module.__name__.partition(".")[0] in (*_PRODUCT, "__main__"):
+    if not isinstance(file, str) or module.__name__.partition(".")[0] in (*TOP_PACKAGES, "__main__"):
         return False
     return file.startswith(folder) and file.endswith(".py") and "site-packages" not in file
 

@@ -67,10 +67,10 @@ def page(
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port of the page.")] = 8501,
 ) -> None:
     """Show the page of runs and backtests in a browser. It reads the stores of the current folder."""
-    place = find_spec("ui")
+    place = find_spec("ui.app")
     if find_spec("streamlit") is None or place is None or place.origin is None:
         raise UserError('the page needs Streamlit: pip install "cryptosentinel[ui]"')
-    app = Path(place.origin).parent / "app.py"
+    app = Path(place.origin)
     command = [sys.executable, "-m", "streamlit", "run", str(app), "--server.address", host, "--server.port", str(port)]
     # In place of this process, so that signals reach the page.
     os.execv(sys.executable, [*command, *_PAGE_OPTIONS])

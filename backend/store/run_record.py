@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from backend import PROGRAM_FOLDER, TOP_PACKAGES
 from backend.config.artefacts import Withheld, notice, taken_from
 from backend.config.load import config_from_dict
 from backend.config.ownership import digest_of, is_own, signed
@@ -21,7 +22,6 @@ from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.errors import Interrupted
 
-_LAYERS = ("backend", "cryptosentinel", "simulator")
 PROGRAM = "cryptosentinel"
 PACKAGES = (PROGRAM, "torch", "transformers", "peft", "numpy", "numba", "surrealdb")
 
@@ -35,9 +35,10 @@ def versions() -> dict[str, str]:
 @cache
 def source_digest() -> str:
     """The first digits of a SHA-256 over the program's source: two states of one version are told apart by it."""
-    root, digest = Path(__file__).resolve().parents[2], hashlib.sha256()
-    for path in sorted(path for layer in _LAYERS for path in (root / layer).rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    digest = hashlib.sha256()
+    layers = [name for name in TOP_PACKAGES if name != "ui"]  # pages decide no result
+    for path in sorted(path for layer in layers for path in (PROGRAM_FOLDER / layer).rglob("*.py")):
+        digest.update(f"{path.relative_to(PROGRAM_FOLDER)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:8]
 
 

@@ -66,6 +66,6 @@ def _package_stamp() -> str:
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         source = path.read_bytes()
-        if b"from simulator.kernel.jit import" in source or path.name == "layout.py":
+        if b"simulator.kernel.jit import" in source or path.name == "layout.py":
             digest.update(source)
     return digest.hexdigest()
