@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.config.engine import EngineConfig
+from backend.config.engine import BudgetConfig, EngineConfig
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.budget import Price
@@ -20,8 +20,10 @@ from cryptosentinel.llm.anthropic_api.engine import AnthropicEngine
 from cryptosentinel.llm.architecture import positions_of, vocabulary_of
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
+from cryptosentinel.llm.endpoint.cost_limit import CostLimit
 from cryptosentinel.llm.endpoint.engine import EndpointSettings
 from cryptosentinel.llm.endpoint.keys import key_variable_for
+from cryptosentinel.llm.endpoint.providers import provider_at
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.local.families import why_not
@@ -55,9 +57,9 @@ class LoadedEngine:
     tools_apart: bool = False
 
 
-def load_engine(config: EngineConfig, *, think: bool = False) -> LoadedEngine:
+def load_engine(config: EngineConfig, budget: BudgetConfig, *, think: bool = False) -> LoadedEngine:
     """The engine for a model that was not trained here; all roles share it. With `think` its answers may begin with a
-    thought; an endpoint decides that itself.
+    thought; an endpoint decides that itself. `budget` limits what an endpoint's answers may cost.
 
     Raises `UserError` for a model that cannot be used, before the first call.
     """
@@ -67,7 +69,7 @@ def load_engine(config: EngineConfig, *, think: bool = False) -> LoadedEngine:
             "engine.provider=... or engine.kind=openai_api, what the endpoint calls it"
         )
     if config.at_endpoint:
-        return _at_an_endpoint(config)
+        return _at_an_endpoint(config, budget)
     if config.kind == "local":
         return _in_this_process(config, think)
     return served_engine(config, Path(config.model), think=think)
@@ -142,7 +144,7 @@ def _device(config: EngineConfig) -> str:
     return "cuda" if seen and config.device != "cpu" else "cpu"
 
 
-def _at_an_endpoint(config: EngineConfig) -> LoadedEngine:
+def _at_an_endpoint(config: EngineConfig, budget: BudgetConfig) -> LoadedEngine:
     codec, provider = make_byte_codec(), config.endpoint
     url = config.url or (provider.url if provider is not None else "")
     settings = EndpointSettings(
@@ -165,7 +167,9 @@ def _at_an_endpoint(config: EngineConfig) -> LoadedEngine:
         key_variable=key_variable_for(config.key_variable, () if provider is None else provider.key_variables),
         newer_limit=provider is not None and provider.newer_limit,
         settings=settings,
+        cost_limit=_cost_limit(budget.price(config.model, config.price(config.model)), budget),
     )
+    _refuse_an_unknown_price(config, budget)
     try:
         engine.check()
     except UserError as error:
@@ -173,3 +177,22 @@ def _at_an_endpoint(config: EngineConfig) -> LoadedEngine:
         raise UserError(f"{error}{hint}") from None
     context = _BYTES_PER_TOKEN * config.context_tokens
     return LoadedEngine(engine, codec, context, config.model, config.price(config.model), tools_apart=True)
+
+
+def _cost_limit(price: Price | None, budget: BudgetConfig) -> CostLimit | None:
+    """What requests at this price may cost; None where they cost nothing, what nobody knows, or may cost any amount."""
+    return CostLimit(budget.max_cost, price.of) if budget.max_cost and price is not None and price != Price() else None
+
+
+def _refuse_an_unknown_price(config: EngineConfig, budget: BudgetConfig) -> None:
+    """Raise `UserError` where a limit on costs is set and a provider's price is not known, at its own address."""
+    provider, name = config.endpoint, config.model
+    its_own = provider is not None and provider.paid and (not config.url or provider_at(config.url) is not None)
+    if provider is None or not its_own or not budget.max_cost:
+        return
+    if budget.price(name, config.price(name)) is None:
+        raise UserError(
+            f"the price of {name!r} at {provider.title} is not known, so budget.max_cost = {budget.max_cost:g} cannot "
+            f"be kept: say it with -s 'budget.prices.\"{name}\"=[read, cached, sampled]' (money per million tokens), "
+            "or allow any amount with -s budget.max_cost=0"
+        )

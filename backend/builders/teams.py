@@ -82,6 +82,9 @@ def configured_team(name: str, config: Config, *, trained: bool = True) -> Loade
             notes.append(_on_constraints(loaded, trouble))
     settings = replace(settings, sampling=replace(settings.sampling, constrained=constrained))
     team = Team(loaded.team.codec, loaded.team.version_of, settings)
+    known = config.budget.price(model, price)
+    if config.engine.at_endpoint and config.budget.max_cost and known is not None and known != Price():
+        notes.append(f"{loaded.name}: its requests may cost {config.budget.max_cost:g} in all (budget.max_cost)")
     return replace(loaded, team=team, budget=config.budget.budget(model, price), notes=tuple(notes))
 
 
@@ -101,7 +104,7 @@ def _on_constraints(loaded: LoadedTeam, trouble: str | None) -> str:
 def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam, str, Price | None]:
     """A team on the engine of the configuration, its model's name in the table of prices, and its shipped price."""
     if name == PROMPTED:
-        prompted = load_engine(config.engine, think=config.team.thinking_tokens > 0)
+        prompted = load_engine(config.engine, config.budget, think=config.team.thinking_tokens > 0)
         over = team_over(f"{PROMPTED} {prompted.model}", prompted, config.team, config.training.temperature)
         return over, prompted.model, prompted.price
     if config.engine.at_endpoint:

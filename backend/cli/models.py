@@ -188,6 +188,8 @@ def _print_decision(decision: TrialDecision) -> None:
         f"a backtest of the last 90 days with a decision a day takes about {count} of these: "
         f"{count * decision.spent.tokens:,} tokens in {count * decision.seconds / 60:,.0f} minutes {cost}"
     )
+    if money and 0 < decision.max_cost < count * money:
+        _say(f"that is more than budget.max_cost = {decision.max_cost:g}, where it would end: raise it before")
     if money:
         _say(f"prices: your own in budget.prices, or the table of {prices_date()}; check your provider's")
     _say("the team can trade with it" if decision.valid else "the team could not have traded on this decision")

@@ -191,14 +191,25 @@ class BudgetConfig(Section):
         description="by model: quote currency per million tokens read, read from the cache, and sampled; before the "
         "shipped table",
     )
+    max_cost: float = Field(
+        5.0,
+        ge=0,
+        le=1e9,
+        description="money, by these prices, that a program's requests to a provider may cost in all; the most that a "
+        "request can cost is held before it is sent, and none that could pass the limit is; 0: any amount",
+    )
+
+    def price(self, model: str, shipped: Price | None) -> Price | None:
+        """The user's own price of a model, or else the `shipped` one; None where neither is known."""
+        own = self.prices.get(model)
+        return shipped if own is None else Price(*own)
 
     def budget(self, model: str, shipped: Price | None) -> Budget:
         """The budget of a team that thinks with `model`, whose price is the user's or else the `shipped` one.
 
         Raises `UserError` for a limit on money without a price.
         """
-        own = self.prices.get(model)
-        price = shipped if own is None else Price(*own)
+        own, price = self.prices.get(model), self.price(model, shipped)
         spans = {"decision": self.decision, "day": self.day, "run": self.run}
         limited = [name for name, span in spans.items() if span.money]
         # What runs on one's own machines has the price 0, under which the limit would never be reached.

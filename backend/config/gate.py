@@ -31,5 +31,7 @@ class GateConfig(Section):
         for name in self.better_than:
             if name not in _RIVALS:
                 near = suggestion(name, _RIVALS)
-                raise ValueError(f"gate.better_than: nobody called '{name}' can be beaten{near}; there are {', '.join(_RIVALS)}")
+                raise ValueError(
+                    f"gate.better_than: nobody called '{name}' can be beaten{near}; there are {', '.join(_RIVALS)}"
+                )
         return self

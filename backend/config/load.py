@@ -29,6 +29,8 @@ from simulator.documents import MOST_DEPTH, depth_of, read_bytes
 _MOST_BYTES = 4 * 2**20  # of a file of settings
 # A key as a.b.c, of too many parts: the parser takes minutes for one of 50,000.
 _DEEP_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MOST_DEPTH}}}""")
+# A part of a key as TOML writes it: in quotes where it holds a dot, such as a model's name.
+_PART = re.compile(r"""\s*+("[^"]++"|'[^']++'|[^."'=]++)(\.|\Z)""")
 _SHIPPED = Path(__file__).resolve().parent / "presets"  # where a wheel installs them
 PRESETS = _SHIPPED if _SHIPPED.is_dir() else Path(__file__).resolve().parents[2] / "configs"
 
@@ -132,8 +134,8 @@ def _find(source: str | Path) -> Path:
 def _apply(data: dict[str, Any], override: str) -> str:
     """Set one `section.key=value` in `data`; returns the key."""
     key, equals, text = override.partition("=")
-    key, parts = key.strip(), key.strip().split(".")
-    if not equals or len(parts) < 2 or not all(parts):
+    key, parts = key.strip(), _parts(key.strip())
+    if not equals or len(parts) < 2:
         raise ConfigError(f"override '{override}': write it as section.key=value, for example training.seed=5")
     try:
         value = parse_toml(f"value = {text}")["value"]
@@ -147,6 +149,17 @@ def _apply(data: dict[str, Any], override: str) -> str:
             raise ConfigError(f"override '{override}': '{part}' is not a section")
     data[parts[-1]] = value
     return key
+
+
+def _parts(key: str) -> list[str]:
+    """The names in a dotted key, without their quotes; none where it is no such key."""
+    parts, place = [], 0
+    while part := _PART.match(key, place):
+        parts.append(part[1].strip().strip("\"'"))
+        place = part.end()
+        if not part[2]:
+            return parts if all(parts) else []
+    return []
 
 
 def _validated(data: dict[str, Any], source: str, overridden: dict[str, str]) -> Config:

@@ -80,6 +80,7 @@ class TrialDecision:
         priced: whether the model's price is known; else the money of `spent` says nothing.
         notes: as in `Contact`, after it.
         of_backtest: decisions of a backtest over the market's last 90 days, one a day.
+        max_cost: money that a backtest's requests may cost; 0: any amount.
     """
 
     valid: bool
@@ -92,6 +93,7 @@ class TrialDecision:
     priced: bool
     notes: tuple[str, ...]
     of_backtest: int
+    max_cost: float
 
 
 def try_model(
@@ -134,7 +136,7 @@ def try_model(
         [decision] = run_all([task], loaded.engine)
         seconds = time.perf_counter() - began
         coins = 1 if portfolio else len(view.symbols)
-        return _shown(loaded, decision, ledger, seconds, window.decisions * coins)
+        return _shown(loaded, decision, ledger, seconds, window.decisions * coins, config.budget.max_cost)
     finally:
         if isinstance(loaded.engine, EndpointEngine):
             loaded.engine.close()
@@ -162,7 +164,7 @@ def _contact(loaded: LoadedTeam, seed: int) -> Contact:
 
 
 def _shown(
-    loaded: LoadedTeam, decision: TeamDecision, ledger: Ledger, seconds: float, of_backtest: int
+    loaded: LoadedTeam, decision: TeamDecision, ledger: Ledger, seconds: float, of_backtest: int, max_cost: float
 ) -> TrialDecision:
     lines = [line for transcript in decision.transcripts for line in _conversation(loaded, transcript)]
     orders = [
@@ -180,6 +182,7 @@ def _shown(
         priced=loaded.budget.price is not None,
         notes=loaded.engine.notes if isinstance(loaded.engine, EndpointEngine) else (),
         of_backtest=of_backtest,
+        max_cost=max_cost,
     )
 
 

@@ -18,7 +18,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -35,6 +35,7 @@ from cryptosentinel.llm.endpoint.adaptation import (
     is_final,
 )
 from cryptosentinel.llm.endpoint.answer import Answer, Dialect, Garbled, model_names
+from cryptosentinel.llm.endpoint.cost_limit import CostLimit, CostLimitReached
 from cryptosentinel.llm.endpoint.http import MAX_BODY_BYTES, BoundedClient, TooLarge, cancel_others, cancel_tasks
 from cryptosentinel.llm.endpoint.keys import is_secret, read_key
 from cryptosentinel.llm.endpoint.urls import check_url
@@ -99,6 +100,7 @@ class EndpointEngine(ABC):
         model: its name there.
         key_variable: environment variable that holds the key; "" for an endpoint without one.
         newer_limit: whether the limit of an answer is called `max_completion_tokens` there.
+        cost_limit: what its requests may cost; None: anything.
 
     Raises:
         UserError: a URL that cannot be used, no model, a key that is not there, cannot be sent or is for another
@@ -119,6 +121,7 @@ class EndpointEngine(ABC):
         key_variable: str = "",
         newer_limit: bool = False,
         settings: EndpointSettings | None = None,
+        cost_limit: CostLimit | None = None,
     ) -> None:
         if not model:
             raise UserError("the endpoint's model has no name: give it as the endpoint spells it")
@@ -135,6 +138,7 @@ class EndpointEngine(ABC):
             per_minute=settings.requests_per_minute,
             connections=settings.concurrency,
             is_final=is_final,
+            meter=None if cost_limit is None else _AnswerMeter(cost_limit, self._read_answer),
         )
         self._slots = asyncio.Semaphore(settings.concurrency)
         chosen = {"top_p"} if settings.top_p < 1.0 else set()
@@ -177,8 +181,8 @@ class EndpointEngine(ABC):
         """Start to answer. What fails for this request alone is its completion's `failure`.
 
         The future raises `UserError` where no request will be answered: the endpoint refuses the key or a setting of
-        the user, does not know the model, redirects elsewhere, or says that nothing is left to spend; and `RunFailed`
-        where it cannot be reached.
+        the user, does not know the model, redirects elsewhere, or says that nothing is left to spend, and where the
+        limit on costs is reached; and `RunFailed` where it cannot be reached.
         """
         return self._start(self._complete(request))
 
@@ -358,6 +362,8 @@ class EndpointEngine(ABC):
             return (await self._exchange(method, path, body)).content
         except TooLarge:
             raise Failed(f"the answer is larger than {MAX_BODY_BYTES // 2**20} MiB") from None
+        except CostLimitReached as error:
+            raise _too_dear(error) from None
 
     def _read(self, body: bytes) -> Answer:
         try:
@@ -365,9 +371,11 @@ class EndpointEngine(ABC):
         except Garbled as error:
             raise Failed(f"the answer is no chat completion but {self._shown(str(error))}") from None
 
-    def _broken(self, error: Exception, timed_out: bool) -> Failed | Unreachable:
+    def _broken(self, error: Exception, timed_out: bool) -> Failed | Unreachable | UserError:
         """A connection error of the SDK in words."""
         cause = error.__cause__
+        if isinstance(cause, CostLimitReached):  # an SDK may wrap what it does not know
+            return _too_dear(cause)
         if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
             return Unreachable(f"{self._url} cannot be reached ({self._shown(str(cause))})")
         retries = self._settings.retries
@@ -420,6 +428,38 @@ class EndpointEngine(ABC):
 
     def _hidden(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
+
+
+class _AnswerMeter:
+    """The `Meter` of a client whose answers `read` reads."""
+
+    def __init__(self, limit: CostLimit, read: Callable[[bytes], Answer]) -> None:
+        self._limit = limit
+        self._read = read
+
+    async def hold(self, body: bytes) -> float:
+        return await self._limit.hold(body)
+
+    def settle(self, held: float, answer: bytes | None) -> None:
+        self._limit.settle(held, None if answer is None else self._stated(answer))
+
+    def release(self, held: float) -> None:
+        self._limit.settle(held, NOTHING)
+
+    def _stated(self, body: bytes) -> Usage | None:
+        """What the answer states that it took; None where it does not."""
+        try:
+            answer = self._read(body)
+        except Garbled:
+            return None
+        return None if answer.prompt is None or answer.sampled is None else answer.usage(0, 0)
+
+
+def _too_dear(error: CostLimitReached) -> UserError:
+    return UserError(
+        f"{error}: allow more with -s budget.max_cost=..., in the currency of the prices, or any amount with 0; a "
+        "backtest with --record keeps its answers, and the same command then goes on without paying for them again"
+    )
 
 
 def described_tools(request: Request, level: Structured) -> str:

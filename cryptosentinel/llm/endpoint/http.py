@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import httpx2
 
@@ -23,6 +23,22 @@ _HEADERS = frozenset(("host", "accept", "content-type", "content-length", "conne
 
 class TooLarge(Exception):
     """An answer of more than `MAX_BODY_BYTES`."""
+
+
+class Meter(Protocol):
+    """Counts what attempts cost."""
+
+    async def hold(self, body: bytes) -> float:
+        """Money for one attempt to send `body`, from before it is sent. What it raises ends the attempt."""
+        ...
+
+    def settle(self, held: float, answer: bytes | None) -> None:
+        """That attempt ended with `answer`; None: with none, though the server may have done its work."""
+        ...
+
+    def release(self, held: float) -> None:
+        """That attempt cost nothing."""
+        ...
 
 
 async def cancel_others() -> None:
@@ -52,6 +68,7 @@ class BoundedClient(httpx2.AsyncClient):
         is_final: of a status and a body, whether the SDK may not try again.
         timeout: seconds from sending a request until its whole answer is there.
         per_minute: at most so many requests, evenly spaced; 0 for any number.
+        meter: counts what requests with a body cost; None counts nothing.
     """
 
     def __init__(
@@ -63,6 +80,7 @@ class BoundedClient(httpx2.AsyncClient):
         per_minute: float,
         connections: int,
         is_final: Callable[[int, bytes], bool],
+        meter: Meter | None = None,
     ) -> None:
         super().__init__(
             timeout=httpx2.Timeout(timeout, connect=min(_CONNECT_SECONDS, timeout / 2)),
@@ -72,16 +90,38 @@ class BoundedClient(httpx2.AsyncClient):
         )
         self._own_headers = dict(headers)
         self._is_final = is_final
+        self._meter = meter
         self._seconds = timeout
         self._interval = 60.0 / per_minute if per_minute else 0.0
         self._next = 0.0
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send `request`. Raises `httpx2.ReadTimeout` when the whole takes too long, `TooLarge` for too much."""
+        """Send `request`. Raises `httpx2.ReadTimeout` when the whole takes too long, `TooLarge` for too much, and what
+        the meter's `hold` raises."""
         headers = {name: value for name, value in request.headers.items() if name.lower() in _HEADERS}
         headers["Accept-Encoding"] = "identity"  # an answer's size is known while it is read
         headers |= self._own_headers
         request.headers = httpx2.Headers(headers)
+        meter = self._meter if request.content else None
+        if meter is None:
+            return await self._exchange(request, options)
+        held = await meter.hold(request.content)
+        try:
+            response = await self._exchange(request, options)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError):
+            meter.release(held)
+            raise
+        except BaseException:  # also where it is cancelled: the request is on its way
+            meter.settle(held, None)
+            raise
+        if response.is_success:
+            meter.settle(held, response.content)
+        else:
+            meter.release(held)
+        return response
+
+    async def _exchange(self, request: httpx2.Request, options: Mapping[str, Any]) -> httpx2.Response:
+        """Send `request` at its turn, and read the whole answer."""
         await self._turn()
         try:
             async with asyncio.timeout(self._seconds):

@@ -10,6 +10,7 @@ import pytest
 
 from backend.decisions.backtest_document import read_backtests
 from backend.store.store import Store
+from cryptosentinel.llm.endpoint.cost_limit import RequestCosts
 from simulator.data.archive import write_market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -68,6 +69,22 @@ def test_a_price_that_is_not_known_is_said(command: Run, monkeypatch: pytest.Mon
     assert played.code == 0 and "the price is unknown" in played.out, played.out + played.err
 
 
+def test_a_backtest_ends_before_it_costs_more_than_allowed(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cryptosentinel.llm.endpoint.cost_limit.PROGRAM_COSTS", RequestCosts())
+    prices = f"budget.prices.{MODEL}=[2.0, 0.5, 8.0]"
+    with serve(SERVERS["openai"]()) as endpoint:
+        asked = ("-s", f"engine.url={endpoint.url}", "--data", "made", "-s", prices, "-s", "budget.max_cost=0.2")
+        tried = command("models", "try", MODEL, "--provider", "openai", *asked)
+        played = command(
+            "backtest", "--team", "model", "-s", "engine.provider=openai", "-s", f"engine.model={MODEL}", *asked,
+            "--baselines", "none", "--start", "2020-02-01", "--end", "2020-04-01",
+        )  # fmt: skip
+    assert tried.code == 0 and "may cost 0.2 in all (budget.max_cost)" in tried.out + tried.err
+    assert "that is more than budget.max_cost = 0.2, where it would end" in tried.out, tried.out
+    assert played.code == 2 and "of at most 0.2, and the next one may cost" in played.err, played.out + played.err
+    assert "Traceback" not in played.err
+
+
 def test_a_model_that_cannot_call_is_no_success(command: Run) -> None:
     talk = {"choices": [{"message": {"role": "assistant", "content": "I would rather talk."}, "finish_reason": "stop"}]}
     with serve(lambda body: reply(talk)) as endpoint:
@@ -85,6 +102,10 @@ def test_a_model_that_cannot_call_is_no_success(command: Run) -> None:
         ((), "there is no model folder"),
         (("--provider", "openrouter", "-s", "engine.key_variable=OPENAI_API_KEY"), "holds a key of OpenAI"),
         (("--provider", "vllm", "--url", "http://127.0.0.1:9/v1"), "cannot be reached"),
+        (
+            ("--provider", "openai"),
+            "the price of 'nobody' at OpenAI is not known, so budget.max_cost = 5 cannot be kept",
+        ),
     ],
 )
 def test_mistakes_are_found_before_anything_is_sent(
@@ -93,6 +114,15 @@ def test_mistakes_are_found_before_anything_is_sent(
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     tried = command("models", "try", "nobody", *options, "--data", "made", "-s", "engine.retries=0")
     assert tried.code == 2 and words in tried.err and KEY not in tried.err and "Traceback" not in tried.err
+
+
+def test_the_price_is_said_as_the_refusal_shows_it(command: Run) -> None:
+    with serve(SERVERS["openai"]()) as endpoint:
+        prices = f'budget.prices."{MODEL}"=[2.0, 0.5, 8.0]'
+        tried = command(
+            "models", "try", MODEL, "--provider", "openai", "--url", endpoint.url, "--data", "made", "-s", prices
+        )
+    assert tried.code == 0 and "cost 0.0" in tried.out, tried.out + tried.err
 
 
 def test_a_local_model_can_be_tried(command: Run, nano: Path) -> None:

@@ -97,6 +97,22 @@ def test_overrides_are_read_as_they_are_typed(override: str, key: str, value: ob
     assert getattr(load_config("quick", [override]).market, key) == value
 
 
+@pytest.mark.parametrize("name", ["gpt-5.4", "meta-llama/llama-3.3-70b", "qwen3:8b", "plain"])
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_a_name_with_dots_stands_in_quotes_as_in_a_file(name: str, quote: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(f'[budget.prices]\n"{name}" = [1.0, 0.5, 2.0]\n')
+    assert (
+        load_config("quick", [f"budget.prices.{quote}{name}{quote}=[1.0, 0.5, 2.0]"]).budget
+        == load_config(tmp_path / "own.toml").budget
+    )
+
+
+@pytest.mark.parametrize("key", ['budget.prices."a', "budget..prices", 'budget."".x', 'budget."a"b.c', ".a.b", "a.b."])
+def test_a_key_that_is_none_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"write it as section\.key=value"):
+        load_config("quick", [f"{key}=1"])
+
+
 def test_an_override_reaches_a_role() -> None:
     rates = load_config("quick", ["training.learning_rate.trader=1e-4"]).training.learning_rate
     assert (rates.trader, rates.manager) == (1e-4, Config().training.learning_rate.manager)
