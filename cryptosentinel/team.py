@@ -72,6 +72,7 @@ class TeamSettings:
             `max_questions` how many there may be in a decision (0: any number); the manager's brief says both.
         retries: how often in a conversation a malformed turn is answered with what is wrong, instead of ending it;
             nothing of it is repaired, and it counts as a turn.
+        veto: whether RiskAnalyst's verdicts cap positions; without it they are advice, as a control.
         context_tokens: how long a conversation may be with its next answer (0: any length); the oldest tool results are
             taken out to stay below.
     """
@@ -89,6 +90,7 @@ class TeamSettings:
     sampling: Sampling
     question_price_bps: float
     max_questions: int
+    veto: bool
 
     @property
     def joint_questions(self) -> bool:
@@ -435,6 +437,8 @@ class _DecisionSession:
             place = asked["symbol"], asked["side"]
             if isinstance(answer, Execution):
                 self._plans[place] = answer
+            elif about_one(role) is Verdict and not self.team.settings.veto:
+                continue
             elif isinstance(answer, Verdict):
                 limit = 0.0 if answer.verdict == "veto" else math.inf if answer.to is None else answer.to
                 cap = _Cap(answer.verdict, answer.cap(asked["exposure"]), limit, transcript.ordinal)

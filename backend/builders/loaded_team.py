@@ -63,6 +63,7 @@ def team_settings(
         retries=config.retries,
         question_price_bps=config.question_price,
         max_questions=config.max_questions,
+        veto=config.veto,
         context_tokens=context_tokens,
         sampling=Sampling(
             temperature=temperature, max_tokens=config.answer_tokens(full), thinking_tokens=config.thinking_tokens

@@ -92,6 +92,12 @@ COMMANDS = (
         _TEAM,
     ),
     Command(
+        "experiment",
+        "backend.cli.experiments.commands:experiment_app",
+        "Experiments: arms, seeds and windows from one file, with the test chosen before the run.",
+        _TEAM,
+    ),
+    Command(
         "paper",
         "backend.cli.paper.commands:paper_app",
         "Paper trading: a team on data that goes on, with the simulator's exchange as the broker. No real money.",

@@ -41,6 +41,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
     "team": (
         "horizon_bars", "decide_every", "mask_symbols", "headlines", "roles", "portfolio", "retries",
         "knowledge_cutoff", "prompts", "max_tokens", "thinking_tokens", "memory", "question_price", "max_questions",
+        "veto",
     ),
     "engine": ("empty_think", "constrained", "context_tokens", "device", "precision"),
     "nano": (
@@ -48,7 +49,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "batch_tokens", "learning_rate", "seed",
     ),
     "training": (
-        "stage1_steps", "stage1_max_steps", "stage2_steps", "queries_per_step", "rollouts_per_query",
+        "stage1_steps", "stage1_max_steps", "stage2_steps", "tokens", "queries_per_step", "rollouts_per_query",
         "practice_queries", "practice_roles", "scenario_paths", "scenario_source", "temperature", "alignment", "alpha",
         "beta", "clip_low", "clip_high", "kl", "entropy", "learning_rate", "lr_schedule", "lr_end", "warmup_steps",
         "minibatches", "optimizer", "adam_betas", "weight_decay", "max_grad_norm", "freeze", "weights", "lora_rank",

@@ -143,4 +143,8 @@ class ExperimentalConfig(Section):
     max_skipped: int = Field(
         5, ge=0, le=10_000, description="steps in a row without a finite update of a role that end the run; 0: any"
     )
+    shuffled_rewards: bool = Field(
+        False,
+        description="a control that must learn nothing: the rewards of a role are shuffled among its calls on a window",
+    )
     auto_stop: bool = Field(False, description="end the run when the diagnosis finds a fault that does not heal")

@@ -115,6 +115,9 @@ class TeamConfig(Section):
     max_questions: int = Field(
         0, ge=0, le=100, description="questions that the manager may put to sub-agents in a decision; 0: any number"
     )
+    veto: bool = Field(
+        True, description="RiskAnalyst's verdicts cap the position; false, as a control: they are advice"
+    )
     retries: int = Field(
         0,
         ge=0,

@@ -56,6 +56,12 @@ class TrainingConfig(Section):
     stage1_steps: int = Field(20, ge=0, le=100_000, description="steps of stage 1: format and expert reward")
     stage1_max_steps: int = Field(60, ge=0, le=100_000, description="steps after which stage 1 gives its gate up")
     stage2_steps: int = Field(40, ge=0, le=100_000, description="steps of stage 2: the team's outcome")
+    tokens: int = Field(
+        0,
+        ge=0,
+        le=10**12,
+        description="tokens of all rollouts after which the training ends, whatever its steps; 0: the steps decide",
+    )
     queries_per_step: int = Field(16, ge=1, le=4096, description="market windows per step")
     rollouts_per_query: int = Field(8, ge=2, le=256, description="K: rollouts of each window from the same state")
     practice_queries: int = Field(

@@ -128,6 +128,10 @@ def check_distributed(config: Config, workers: int) -> None:
             "training.experimental.models = 'shared' is one model that learns from all roles, and with --launch each "
             "role learns in a process of its own: use 'separate', or leave --launch out"
         )
+    if config.training.tokens:
+        raise ConfigError(
+            f"training.tokens = {config.training.tokens} is counted in one process: leave it out, or leave --launch out"
+        )
     if experimental.collapse_margin and experimental.staleness:
         raise ConfigError(
             f"training.experimental.collapse_margin = {experimental.collapse_margin:g} puts back the best version "

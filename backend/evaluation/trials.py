@@ -50,10 +50,15 @@ def record_trial(
     return the count for its window, itself included. `of` is the part of the run that it belongs to."""
     first, last = (int(market.open_time[bar]) + market.interval for bar in (start, stop))
     digest = digest_of_trial(subject, config, every, seed)
-    data = market.content_hash
     name = f"{of}/{subject.name}" if of else subject.name
-    store.add_trial(TrialRecord(run, name, data, first, last, digest, int(time.time() * 1000)))
-    return count_trials(store.trials(data), data, first, last)
+    return add_trial(store, run, name, market.content_hash, first, last, digest)
+
+
+def add_trial(store: Store, run: str, name: str, data_hash: str, start: int, stop: int, digest: str) -> TrialCount:
+    """Add a way of trading, tested in [start, stop) (ms) of a market, to the ledger under `name` within the run, and
+    return the count for its window, itself included."""
+    store.add_trial(TrialRecord(run, name, data_hash, start, stop, digest, int(time.time() * 1000)))
+    return count_trials(store.trials(data_hash), data_hash, start, stop)
 
 
 def count_trials(trials: Sequence[TrialRecord], data_hash: str, start: int, stop: int) -> TrialCount:

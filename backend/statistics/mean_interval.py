@@ -37,11 +37,11 @@ def mean_interval(values: npt.ArrayLike, samples: int, seed: int, level: float =
 def student_quantile(degrees: int, level: float) -> float:
     """How many standard errors to either side hold `level` of Student's t with `degrees` (1 or more) of freedom."""
     low, high = 0.0, 1.0
-    while _student_share(degrees, high) < level:
+    while student_share(degrees, high) < level:
         high *= 2.0
     for _ in range(80):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if _student_share(degrees, middle) < level else (low, middle)
+        low, high = (middle, high) if student_share(degrees, middle) < level else (low, middle)
     return high
 
 
@@ -57,7 +57,7 @@ def _widths(spread: npt.NDArray[np.float64], samples: int, seed: int, level: flo
     return student_quantile(count - 1, level)
 
 
-def _student_share(degrees: int, distance: float) -> float:
+def student_share(degrees: int, distance: float) -> float:
     """Share of Student's t within `distance` of 0 (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     angle = math.atan2(distance, math.sqrt(degrees))
     sine, square = math.sin(angle), math.cos(angle) ** 2

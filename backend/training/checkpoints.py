@@ -30,7 +30,7 @@ _STATE = "state.json"
 @dataclass
 class TrainingState:
     """Where a run stands: steps done, the stage and the step it began at, the best validation, which roles were rolled
-    back when, and after which steps the validation had collapsed."""
+    back when, after which steps the validation had collapsed, and the tokens of all rollouts so far."""
 
     step: int = 0
     stage: int = 1
@@ -39,6 +39,7 @@ class TrainingState:
     best_step: int | None = None
     rollbacks: list[tuple[int, str]] = field(default_factory=list)
     rejections: list[int] = field(default_factory=list)
+    tokens: int = 0
 
 
 def save_checkpoint(

@@ -19,6 +19,7 @@ from backend.training.components import LearnerPool, RolloutSource, StateStore, 
 from backend.training.curriculum.curriculum import curriculum_of
 from backend.training.diagnostics.catalogue import should_stop
 from backend.training.learning.learner import MAX_IDLE_STEPS
+from backend.training.learning.step_data import StepData
 from backend.training.validation import Validation, validate
 from cryptosentinel.scheduler import FILLING, SPEED
 from cryptosentinel.team import derive_seed
@@ -103,7 +104,8 @@ class Trainer:
             metrics |= plan.stage.hard.metrics()
         state.rollbacks += learning.rollbacks
         state.step += 1
-        if state.step % self.config.validation_every == 0 or state.step == self._total():
+        state.tokens += tokens_of(rollouts.data)
+        if state.step % self.config.validation_every == 0 or state.step == self._total() or self._spent():
             self._validate(metrics)
         self._record(metrics, rollouts.engine)
         self._states.save(state)
@@ -203,13 +205,23 @@ class Trainer:
         return self._parts.folder / "adapters" / f"step-{step:06d}"
 
     def _done(self) -> bool:
-        return self.state.stage == 2 and self.state.step >= self._total()
+        return self._spent() or (self.state.stage == 2 and self.state.step >= self._total())
+
+    def _spent(self) -> bool:
+        """Whether the rollouts have taken all tokens that they may."""
+        return 0 < self.config.tokens <= self.state.tokens
 
     def _total(self) -> int:
         """Steps of the whole run, as far as is known: stage 1 may take longer than its least."""
         state, curriculum = self.state, self._curriculum
         began = state.stage_began if state.stage == 2 else max(curriculum.stage1_steps, state.step + 1)
         return began + curriculum.stage2_steps
+
+
+def tokens_of(data: StepData) -> int:
+    """Tokens of all conversations of a step, practice included."""
+    mains = sum(len(rollout.main.ids) for group in data.team for rollout in group)
+    return mains + sum(len(call.ids) for group in data.everyone for attempt in group for call in attempt.subs)
 
 
 def silent_roles(roles: Sequence[str], metrics: Mapping[str, float], run: str) -> list[str]:

@@ -247,6 +247,14 @@ def test_a_veto_gives_none(held: float) -> None:
     assert exposures(engine, held) == pytest.approx(0.0, abs=1e-12)
 
 
+def test_without_the_veto_a_verdict_is_advice() -> None:
+    manager = [ask("risk_analyst", **QUESTION), submit(hold("C1", "long", 1.0))]
+    for said in (verdict("veto"), "no call"):
+        engine = SayingEngine({"manager": manager, "risk_analyst": [said]})
+        decision = decide(engine, veto=False)
+        assert decision.rulings == [] and decision.orders != []
+
+
 @pytest.mark.parametrize(
     ("said", "left"),
     [

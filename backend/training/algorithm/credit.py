@@ -14,7 +14,7 @@ alignment alone, whose weights sum to 1 over (query, role) whatever the grouping
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -234,6 +234,17 @@ def score_sub(
         elif unscored:
             scored.append(ScoredGroup([], np.empty(0), beta, unscored, practice=practice))
     return scored
+
+
+def shuffled(group: ScoredGroup, rng: np.random.Generator) -> ScoredGroup:
+    """The group with its rewards, and the parts they were made of, at each other's calls: a control in which nothing
+    can be learnt, while rewards, their spread and the weights are as they were."""
+    order = rng.permutation(len(group.calls)).tolist()
+    calls = [
+        ScoredCall(call.trajectory, group.calls[taken].parts, group.calls[taken].reward)
+        for call, taken in zip(group.calls, order, strict=True)
+    ]
+    return replace(group, calls=calls)
 
 
 def calls_histogram(groups: Sequence[Sequence[Attempt]], role: str) -> dict[int, int]:

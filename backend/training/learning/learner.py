@@ -26,6 +26,7 @@ from backend.training.algorithm.credit import (
     calls_histogram,
     score_main,
     score_sub,
+    shuffled,
 )
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import Stage, credit_settings, curriculum_of
@@ -246,6 +247,15 @@ class Learner:
         self, step: int, data: StepData, stage: Stage, settings: CreditSettings, metrics: dict[str, float]
     ) -> list[ScoredGroup] | None:
         """The role's scored calls, None where it sits this step out; the alignment's target goes to `metrics`."""
+        groups = self._scored(step, data, stage, settings, metrics)
+        if groups is None or not self.config.experimental.shuffled_rewards:
+            return groups
+        rng = np.random.default_rng(derive_seed(self.config.seed, "shuffled rewards", step, self.role))
+        return [shuffled(group, rng) for group in groups]
+
+    def _scored(
+        self, step: int, data: StepData, stage: Stage, settings: CreditSettings, metrics: dict[str, float]
+    ) -> list[ScoredGroup] | None:
         config = self.config
         if self.role == MANAGER.key:
             mains = [rollout.main for group in data.team for rollout in group]

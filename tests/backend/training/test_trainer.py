@@ -276,3 +276,18 @@ def test_the_trainer_has_one_optimizer_a_role_over_disjoint_parameters(
     owned = [{id(one) for one in trainer.policies.trainable(role)} for role in trainer.learners]
     assert len(owned) == len(ROLES)
     assert len(set.union(*owned)) == sum(len(own) for own in owned)
+
+
+def test_a_training_ends_when_its_tokens_are_spent(nano: Path, store: Store, tmp_path: Path) -> None:
+    """Also after a resume, which counts on; the last step is validated as the last of any training is."""
+    one = open_trainer(small_config(stage1_steps=0, stage2_steps=50, tokens=1), nano, tmp_path / "one", store, stage=2)
+    spent = one.run()
+    assert spent.step == 1 and spent.tokens == sum(len(call.ids) for call in store.trajectories(RUN, 0))
+    config = small_config(stage1_steps=0, stage2_steps=50, validation_every=50, tokens=2 * spent.tokens)
+    begun = open_trainer(config, nano, tmp_path / "two", store, stage=2)
+    begun.trainer.start()
+    begun.step()
+    resumed = open_trainer(config, nano, tmp_path / "two", store)
+    state = resumed.run()
+    assert state.step <= 4 and state.tokens >= 2 * spent.tokens > begun.state.tokens
+    assert "validation/outcome" in store.metrics(RUN)[-1].values

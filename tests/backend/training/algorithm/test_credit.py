@@ -20,6 +20,7 @@ from backend.training.algorithm.credit import (
     calls_histogram,
     score_main,
     score_sub,
+    shuffled,
 )
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory
@@ -236,6 +237,15 @@ def test_groups_that_teach_nothing_can_be_left_out_of_the_managers_denominator(d
 
 
 @given(groups)
+def test_shuffled_rewards_are_the_same_rewards_at_other_calls(drawn: Drawn) -> None:
+    scored_groups = score_main(build(drawn), ALPHA, STANDARD_CREDIT)
+    found = [shuffled(group, np.random.default_rng(1)) for group in scored_groups]
+    for group, turned in zip(scored_groups, found, strict=True):
+        assert sorted(call.reward for call in group.calls) == sorted(call.reward for call in turned.calls)
+        assert [call.trajectory for call in group.calls] == [call.trajectory for call in turned.calls]
+        assert all(call.parts.outcome in {one.parts.outcome for one in group.calls} for call in turned.calls)
+
+
 def test_an_overlong_answer_is_paid_less_whether_valid_or_not(drawn: Drawn) -> None:
     """Every call of these samples one token."""
     rolled = build(drawn)
@@ -270,3 +280,10 @@ def test_practice_behind_the_rollouts_has_no_outcome_of_its_own() -> None:
     found = assign_credit(scored, STANDARD_CREDIT)
     assert [one.parts.outcome for one in found.items] == [0.3, 0.5, 0.0, 0.0]
     assert [one.advantage for one in found.items] == pytest.approx([-1.0, 1.0, -1.0, 1.0], abs=1e-6)
+
+
+def test_a_shuffled_reward_has_nothing_to_do_with_the_call() -> None:
+    [group] = score_main(build([[(True, place / 5, []) for place in range(6)]]), ALPHA, STANDARD_CREDIT)
+    own, rng = np.array([call.reward for call in group.calls]), np.random.default_rng(3)
+    turned = np.array([[call.reward for call in shuffled(group, rng).calls] for _ in range(2_000)])
+    assert abs(np.corrcoef(np.tile(own, 2_000), turned.ravel())[0, 1]) < 0.05

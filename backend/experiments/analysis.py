@@ -1,0 +1,223 @@
+"""What an experiment found: the arms' means with intervals, the differences that the plan asks for, and one sentence.
+
+The p-values of all comparisons on one market are one family, corrected as the plan says. Whatever was not traded in the
+same windows of the same data is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from backend.experiments.cells import Cell, experiment_cells
+from backend.experiments.plan import ExperimentFile
+from backend.statistics.seed_grid import GridInterval, grid_interval
+from backend.statistics.selection import benjamini_hochberg, holm
+from simulator.arrays import FloatArray
+from simulator.errors import DataError, UserError
+
+Documents = Mapping[str, Mapping[str, Any]]  # of finished cells, by name
+_SHOWN = ("total_return", "sharpe", "max_drawdown", "exposure", "turnover", "costs", "hold_rate", "calls", "rulings")
+_WORDS = {"total_return": "return", "sharpe": "Sharpe ratio", "max_drawdown": "largest drawdown"}
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """An arm on one market.
+
+    Attributes:
+        values: the measure, (seeds, windows). means: of what is shown beside it, None where an arm has none.
+        interval: of the mean; None where there are too few values, for the reason in `problem`.
+        tokens: that the trainings took, a seed's mean; None where nothing was trained.
+    """
+
+    arm: str
+    values: list[list[float]]
+    means: dict[str, float | None]
+    interval: GridInterval | None
+    problem: str
+    tokens: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What an arm has beyond another, window by window with the same seed. `adjusted` is the p-value after the plan's
+    correction; `different` whether that is below the plan's level."""
+
+    arm: str
+    against: str
+    interval: GridInterval
+    adjusted: float
+    different: bool
+    values: list[list[float]]
+
+
+@dataclass(frozen=True)
+class MarketResult:
+    """All arms on one market, and the comparisons there."""
+
+    market: str
+    arms: list[ArmResult]
+    comparisons: list[Comparison]
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class ExperimentResult:
+    """All of it. `looks`: runs that looked at the windows of the first market, this one included; `trials`: different
+    ways of trading that were tested there."""
+
+    name: str
+    question: str
+    run: str
+    measure: str
+    against: str
+    correction: str
+    level: float
+    seeds: list[int]
+    windows: int
+    nested: bool
+    markets: list[MarketResult]
+    sentence: str
+    trials: int
+    looks: int
+    programs: list[str]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it for programs."""
+        return asdict(self)
+
+
+def analyse(experiment: ExperimentFile, run: str, cells: Documents, trials: int, looks: int) -> ExperimentResult:
+    """The result of an experiment whose cells are all finished. Raises `UserError` for cells that cannot be
+    compared."""
+    plan = experiment.plan
+    check_alike(experiment, cells)
+    markets = [_market(experiment, market, cells) for market in plan.markets]
+    return ExperimentResult(
+        name=experiment.name,
+        question=plan.question,
+        run=run,
+        measure=plan.test.measure,
+        against=plan.reference,
+        correction=plan.test.correction,
+        level=plan.test.level,
+        seeds=list(experiment.seeds),
+        windows=len(markets[0].arms[0].values[0]),
+        nested=experiment.nested,
+        markets=markets,
+        sentence=" ".join(_sentence(experiment, one) for one in markets),
+        trials=trials,
+        looks=looks,
+        programs=sorted({str(cell.get("code", "")) for cell in cells.values()}),
+        seconds=float(sum(cell["seconds"] for cell in cells.values())),
+    )
+
+
+def check_alike(experiment: ExperimentFile, cells: Documents) -> None:
+    """Raise `UserError` where arms traded other data or other windows than the first arm did."""
+    by_place: dict[tuple[str, int, int], tuple[str, Mapping[str, Any]]] = {}
+    for cell in experiment_cells(experiment):
+        document = cells[cell.name]
+        place = (cell.market, cell.seed, cell.fold)
+        first, known = by_place.setdefault(place, (cell.arm, document))
+        for what, ours, theirs in (
+            ("data", document["data_hash"], known["data_hash"]),
+            ("windows", _spans(document), _spans(known)),
+        ):
+            if ours != theirs:
+                raise UserError(
+                    f"arm '{cell.arm}' has other {what} than '{first}' for seed {cell.seed} on market {cell.market}: "
+                    "nothing can be compared. Did the files of the data change half-way? Remove the cells of one of "
+                    "them to run these again"
+                )
+
+
+def _spans(document: Mapping[str, Any]) -> list[tuple[int, int]]:
+    return [(window["start"], window["stop"]) for window in document["windows"]]
+
+
+def _market(experiment: ExperimentFile, market: str, cells: Documents) -> MarketResult:
+    plan = experiment.plan
+    documents = {
+        arm.name: [
+            [cells[cell.name] for cell in _of(experiment, market, arm.name) if cell.seed == seed]
+            for seed in experiment.seeds
+        ]
+        for arm in plan.arms
+    }
+    tables = {name: _table(rows, plan.test.measure) for name, rows in documents.items()}
+    arms = [_arm(experiment, name, documents[name], tables[name]) for name in tables]
+    reference = tables[plan.reference]
+    others = [name for name in tables if name != plan.reference]
+    found: list[tuple[str, GridInterval, FloatArray]] = []
+    try:
+        for name in others:
+            gains = tables[name] - reference
+            found.append((name, grid_interval(gains, nested=experiment.nested, level=plan.test.level), gains))
+    except DataError as error:
+        return MarketResult(market, arms, [], str(error))
+    corrected = {"holm": holm, "benjamini_hochberg": benjamini_hochberg}.get(plan.test.correction)
+    raw = [interval.p_value for _, interval, _ in found]
+    adjusted = raw if corrected is None or not raw else corrected(raw).tolist()
+    comparisons = [
+        Comparison(name, plan.reference, interval, chance, chance < 1.0 - plan.test.level, gains.tolist())
+        for (name, interval, gains), chance in zip(found, adjusted, strict=True)
+    ]
+    return MarketResult(market, arms, comparisons)
+
+
+def _of(experiment: ExperimentFile, market: str, arm: str) -> list[Cell]:
+    return [cell for cell in experiment_cells(experiment) if cell.market == market and cell.arm == arm]
+
+
+def _table(rows: Sequence[Sequence[Mapping[str, Any]]], measure: str) -> FloatArray:
+    """(seeds, windows of all folds)."""
+    return np.array([[window[measure] for fold in row for window in fold["windows"]] for row in rows], np.float64)
+
+
+def _arm(
+    experiment: ExperimentFile, name: str, rows: Sequence[Sequence[Mapping[str, Any]]], values: FloatArray
+) -> ArmResult:
+    windows = [window for row in rows for fold in row for window in fold["windows"]]
+    means = {
+        key: float(np.mean([window[key] for window in windows])) if all(key in one for one in windows) else None
+        for key in _SHOWN
+    }
+    tokens = [fold["training"]["tokens"] for row in rows for fold in row if fold["training"]]
+    try:
+        interval, problem = grid_interval(values, nested=experiment.nested, level=experiment.plan.test.level), ""
+    except DataError as error:
+        interval, problem = None, str(error)
+    return ArmResult(name, values.tolist(), means, interval, problem, float(np.mean(tokens)) if tokens else None)
+
+
+def _sentence(experiment: ExperimentFile, result: MarketResult) -> str:
+    """What the comparisons on one market say."""
+    test = experiment.plan.test
+    where = "" if result.market == "as_is" else f"On the control market {result.market}: "
+    if result.problem:
+        return f"{where}No difference can be judged: {result.problem}."
+    if not result.comparisons:
+        return f"{where}Nothing was compared: there is one arm."
+    sure = [one for one in result.comparisons if one.different]
+    how = {"holm": " after Holm's correction", "benjamini_hochberg": " after Benjamini and Hochberg's correction"}
+    basis = f"at {100 * (1 - test.level):g} %{how.get(test.correction, ', uncorrected')}"
+    count = f"{len(result.comparisons)} comparison{'s' if len(result.comparisons) > 1 else ''}"
+    if not sure:
+        return f"{where}None of {count} with {experiment.plan.reference} shows a difference {basis}."
+    said = "; ".join(f"{one.arm} {difference_text(test.measure, one.interval)}" for one in sure)
+    return (
+        f"{where}{len(sure)} of {count} with {experiment.plan.reference} shows a difference in {_WORDS[test.measure]} "
+        f"a window {basis}: {said}."
+    )
+
+
+def difference_text(measure: str, interval: GridInterval) -> str:
+    """A difference with its interval, as +1.20 points (+0.30 to +2.10)."""
+    scale, unit = (1.0, "") if measure == "sharpe" else (100.0, " points")
+    return f"{scale * interval.mean:+.2f}{unit} ({scale * interval.low:+.2f} to {scale * interval.high:+.2f})"

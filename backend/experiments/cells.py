@@ -1,0 +1,242 @@
+"""One cell of an experiment: an arm with one seed on one fold of one market, trained where it is, and played through
+the windows of the fold's test part."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backend.builders.loaded_team import LoadedTeam
+from backend.builders.market import Account, account_of, limits_of, load_market, split, thinking_time_of
+from backend.builders.strategies import NamedStrategy
+from backend.config.schema import Config
+from backend.evaluation.compare import play_windows
+from backend.evaluation.trials import digest_of_trial
+from backend.experiments.controls import TRAINED_HERE, UNTRAINED, shuffled_news, time_reversed
+from backend.experiments.folds import Fold, folds_of, with_fold
+from backend.experiments.plan import ArmPlan, ExperimentFile, MarketControl
+from backend.runs.backtest import subject_of
+from backend.store.run_record import recorded_run
+from backend.store.store import Store
+from cryptosentinel.episode import EpisodeResult
+from cryptosentinel.team import derive_seed
+from simulator.arrays import FloatArray
+from simulator.backtest.run import BacktestResult, Strategy, Window, run_backtest
+from simulator.errors import UserError
+from simulator.market.market import Market
+from simulator.strategies import MatchedRandom
+
+Report = Callable[[str, int, int], None]
+_FIGURES = ("total_return", "sharpe", "max_drawdown", "exposure", "long_share", "turnover", "trades")
+_SIZES = 101  # quantiles of the sizes that a team held, from which the matched random trader draws
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Which cell it is. Its name is that of its file."""
+
+    market: MarketControl
+    arm: str
+    seed: int
+    fold: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.market}-{self.arm}-{self.seed}-{self.fold}"
+
+
+def experiment_cells(experiment: ExperimentFile) -> list[Cell]:
+    """All cells of an experiment, those first that others need."""
+    plan = experiment.plan
+    folds = plan.windows.folds if plan.windows.split in ("rolling", "anchored") else 1
+    arms = sorted(plan.arms, key=lambda arm: bool(arm.like))
+    return [
+        Cell(market, arm.name, seed, fold)  # type: ignore[arg-type]  # a name of `MarketControl`, which was checked
+        for arm in arms
+        for market in plan.markets
+        for seed in experiment.seeds
+        for fold in range(folds)
+    ]
+
+
+def base_name(experiment: ExperimentFile, cell: Cell) -> str | None:
+    """The name of the warm start that the cell's arm begins with, None where it needs none. Arms that begin alike share
+    it: by all that decides it."""
+    arm = experiment.plan.arm(cell.arm)
+    config = experiment.settings(arm, cell.seed, cell.market)
+    if arm.subject not in (TRAINED_HERE, UNTRAINED) or config.training.base_model or config.training.start_from:
+        return None
+    settings = config.to_dict()
+    parts = {name: settings[name] for name in ("market", "nano", "team", "costs")}
+    del parts["team"]["veto"]  # it changes no conversation
+    text = json.dumps([parts, cell.market, cell.fold, experiment.plan.windows.model_dump()], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def cell_market(experiment: ExperimentFile, cell: Cell) -> Market:
+    """The market of a cell, whole. Raises `DataError`."""
+    config = experiment.settings(experiment.plan.arm(cell.arm), cell.seed, cell.market)
+    market = load_market(config.market, config.costs)
+    if cell.market == "time_reversed":
+        return time_reversed(market)
+    if cell.market == "shuffled_news":
+        if not market.news:
+            raise UserError(f"{market.source} has no headlines to shuffle: leave shuffled_news out of markets")
+        return shuffled_news(market, derive_seed(cell.seed, "shuffled news"))
+    return market
+
+
+def make_base(experiment: ExperimentFile, cell: Cell, folder: Path, report: Report) -> Path:
+    """The warm start of a cell in `folder`, made unless it is there."""
+    from backend.training.start import begin  # it imports torch
+
+    config, _, market = _on_fold(experiment, cell)
+    folder.mkdir(parents=True, exist_ok=True)
+    return begin(config, market, folder, report)
+
+
+def run_cell(
+    experiment: ExperimentFile, cell: Cell, folder: Path, base: Path | None, like: dict[str, Any] | None, report: Report
+) -> dict[str, Any]:
+    """Run a cell; what a training needs lies in `folder`, and a killed one goes on from there.
+
+    `base` is its warm start, `like` the document of the cell whose extent and rhythm it copies.
+    """
+    began = time.monotonic()
+    arm = experiment.plan.arm(cell.arm)
+    config, fold, market = _on_fold(experiment, cell)
+    windows = _windows(config, market)
+    account = account_of(config, market)
+    training: dict[str, Any] | None = None
+    subject: LoadedTeam | NamedStrategy
+    if arm.subject in (TRAINED_HERE, UNTRAINED):
+        subject, training = _team_made_here(arm, config, market, folder, base, cell, report)
+    elif like is not None:
+        subject = _matched(like["style"], cell)
+    else:
+        subject = subject_of(arm.subject, config)
+    if isinstance(subject, LoadedTeam):
+        if arm.greedy or arm.made.greedy:
+            subject = subject.at_temperature(0.0)
+        episodes = play_windows(
+            subject, market, windows, account, limits_of(config.guard), config.evaluation.seed, report,
+            thinking_time_of(config),
+        )  # fmt: skip
+        results = [episode.result for episode in episodes]
+    else:
+        episodes = []
+        results = [_play(subject.make(), market, window, account) for window in windows]
+    return {
+        "cell": cell.name,
+        "data_hash": market.content_hash,
+        "source": market.source,
+        "symbols": list(market.symbols),
+        "windows": [_figures(result, place, episodes) for place, result in enumerate(results)],
+        "style": _style(results),
+        "digest": digest_of_trial(subject, config, windows[0].decide_every, cell.seed),
+        "training": training,
+        "trained_on": list(fold.trained_on(market)) if training is not None else None,
+        "seconds": time.monotonic() - began,
+    }
+
+
+def _on_fold(experiment: ExperimentFile, cell: Cell) -> tuple[Config, Fold, Market]:
+    """The configuration of a cell, its fold, and the bars that the fold sees."""
+    arm, whole = experiment.plan.arm(cell.arm), cell_market(experiment, cell)
+    config = experiment.settings(arm, cell.seed, cell.market)
+    fold = folds_of(experiment.plan.windows, whole, config)[cell.fold]
+    market = fold.seen(whole)
+    return with_fold(config, fold, len(market)), fold, market
+
+
+def _windows(config: Config, market: Market) -> list[Window]:
+    from backend.evaluation.compare import split_windows
+
+    evaluation = config.evaluation
+    held_out = split(market, config.market, config.team.horizon_bars).held_out
+    return split_windows(*held_out, evaluation.windows, evaluation.decisions_per_window, config.team.decide_every or 1)
+
+
+def _play(strategy: Strategy, market: Market, window: Window, account: Account) -> BacktestResult:
+    return run_backtest(market, strategy, window, **account.terms)
+
+
+def _team_made_here(
+    arm: ArmPlan, config: Config, market: Market, folder: Path, base: Path | None, cell: Cell, report: Report
+) -> tuple[LoadedTeam, dict[str, Any]]:
+    """The team of an arm that the experiment trains, or its warm start; and what the training took."""
+    from backend.builders.teams import load_team  # they import torch
+    from backend.training.rl_job import run_rl
+
+    if base is not None:
+        training = config.training.model_copy(update={"base_model": str(base.resolve())})
+        config = config.model_copy(update={"training": training})
+    folder.mkdir(parents=True, exist_ok=True)
+    if arm.subject == UNTRAINED:
+        return _warm_start(config, folder, base), {"steps": 0, "best_step": None, "tokens": 0}
+
+    def stepped(progress: Any) -> None:
+        report("M-GRPO", progress.step, progress.total)
+
+    records, run = folder / "store", f"cell-{cell.name}"
+    with (
+        Store.open(str(records)) as store,
+        recorded_run(store, run, "train", config.training.seed, market.content_hash, config),
+    ):
+        state = run_rl(config, market, store, run, folder, report, stepped).state
+    team = load_team(str(folder), config.team).renamed(cell.arm)
+    shutil.rmtree(records, ignore_errors=True)  # the metrics stay in the folder, and the weights
+    return team, {"steps": state.step, "best_step": state.best_step, "tokens": state.tokens}
+
+
+def _warm_start(config: Config, folder: Path, base: Path | None) -> LoadedTeam:
+    from backend.builders.teams import load_team
+    from backend.models.manifest import TeamManifest, write_manifest
+
+    named = str(base.resolve()) if base is not None else config.training.base_model
+    write_manifest(folder, TeamManifest(base=named, adapters=None, config=config).signed())
+    return load_team(str(folder), config.team).renamed(UNTRAINED)
+
+
+def _matched(style: dict[str, Any], cell: Cell) -> NamedStrategy:
+    sizes: FloatArray = np.asarray(style["sizes"], np.float64)
+    number = iter(range(1_000_000))
+
+    def make() -> Strategy:
+        seed = derive_seed(cell.seed, "random", cell.fold, next(number))
+        return MatchedRandom(sizes, style["long_share"], style["changes"], seed)
+
+    return NamedStrategy(f"{MatchedRandom.name} like {cell.name}", make)
+
+
+def _style(results: Sequence[BacktestResult]) -> dict[str, Any]:
+    """Extent and rhythm of an arm, from which `MatchedRandom` is made."""
+    twin = MatchedRandom.matched_to(results, 0)
+    changes = sum(len({(fill.bar, fill.symbol) for fill in result.fills}) for result in results)
+    chances = sum(result.decisions * len(result.symbols) for result in results)
+    return {
+        "sizes": np.quantile(twin.sizes, np.linspace(0.0, 1.0, _SIZES)).round(6).tolist(),
+        "long_share": twin.long_share,
+        "changes": changes / chances,
+    }
+
+
+def _figures(result: BacktestResult, place: int, episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
+    """What is kept of one window."""
+    row: dict[str, Any] = {"start": int(result.times[0]), "stop": int(result.times[-1]), "decisions": result.decisions}
+    row |= {name: float(result.metrics[name]) for name in _FIGURES}
+    row["costs"] = float(sum(result.costs.values()) / result.equity[0])
+    if episodes:
+        decisions = [decision for _, decision in episodes[place].decisions]
+        row["hold_rate"] = float(np.mean([not decision.orders for decision in decisions]))
+        row["calls"] = float(np.mean([len(decision.transcripts) - 1 for decision in decisions]))
+        row["rulings"] = float(np.mean([len(decision.rulings) for decision in decisions]))
+    return row

@@ -1,0 +1,157 @@
+"""The folder of an experiment below `runs/experiments/`: what was decided, and a file for each cell that is finished.
+
+`experiment.toml` is the file as it was when the experiment began, `experiment.json` the rest of what was decided then,
+and `cells/CELL.json` a finished cell. Each is written in one step, so whatever a kill leaves is whole: a cell is there
+and finished, or it is run again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backend.experiments.plan import ExperimentFile
+from backend.store.records import valid_run_id
+from backend.store.run_record import code_version, new_run_id
+from simulator.documents import read_document
+from simulator.errors import UserError
+from simulator.files import write_whole
+from simulator.folders import check_links
+
+EXPERIMENTS = "experiments"
+RESULTS, PAGE = "results.json", "page.html"
+_TEXT, _STATE, _CELLS = "experiment.toml", "experiment.json", "cells"
+
+
+@dataclass(frozen=True)
+class ExperimentFolder:
+    """The folder at `path`, of the run `run`."""
+
+    path: Path
+    run: str
+
+    def cell(self, name: str) -> dict[str, Any] | None:
+        """The document of a finished cell; None where it has to be run. Raises `UserError` for a damaged one."""
+        path = self.cell_path(name)
+        if not path.is_file():
+            return None
+        try:
+            document: dict[str, Any] = read_document(path)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read ({error}): remove it, and the cell is run again") from error
+        return document
+
+    def cell_path(self, name: str) -> Path:
+        """The file of a cell; what its training needs lies in the folder of the same name beside it."""
+        return self.path / _CELLS / f"{name}.json"
+
+    def keep_cell(self, name: str, document: dict[str, Any]) -> None:
+        """Write a finished cell."""
+        path = self.cell_path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({**document, "code": code_version()}, indent=1) + "\n")
+
+
+def open_folder(runs: Path, experiment: ExperimentFile) -> ExperimentFolder:
+    """The folder of an experiment, made where there is none.
+
+    Raises `UserError` where the experiment was begun with another file, other seeds or another preset, with the
+    difference: half of it would be of another experiment.
+    """
+    path = runs / EXPERIMENTS / experiment.name
+    state = path / _STATE
+    if not state.is_file():
+        path.mkdir(parents=True, exist_ok=True)
+        run = new_run_id("experiment")
+        write_whole(path / _TEXT, experiment.text)
+        write_whole(state, json.dumps(_state_of(experiment, run), indent=1) + "\n")
+        return ExperimentFolder(path, run)
+    check_links(path)
+    begun = read_state_of(path)
+    if begun["digest"] != experiment.digest:
+        raise UserError(
+            f"the experiment '{experiment.name}' was begun with another plan, and half of each is none:\n"
+            f"{_difference(path, begun, experiment)}\nput the file back as it was to go on, or begin another one with "
+            f"--name"
+        )
+    return ExperimentFolder(path, valid_run_id(begun["run"]))
+
+
+def read_state_of(path: Path) -> dict[str, Any]:
+    """What was decided when the experiment in the folder `path` began. Raises `UserError`."""
+    state = path / _STATE
+    if not state.is_file():
+        raise UserError(f"{path} holds no experiment: run one with `cryptosentinel experiment run FILE`")
+    try:
+        document: dict[str, Any] = read_document(state)
+        for key in ("run", "digest", "seeds", "config", "question"):
+            document[key]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{state} cannot be read ({error!r}): move {path} away to begin anew") from error
+    return document
+
+
+def experiment_folders(runs: Path) -> list[Path]:
+    """The folders of all experiments below `runs`, by name."""
+    folder = runs / EXPERIMENTS
+    return sorted(one.parent for one in folder.glob(f"*/{_STATE}"))
+
+
+def stored_result(path: Path) -> dict[str, Any]:
+    """The results of the finished experiment in the folder `path`. Raises `UserError` where it is not finished."""
+    file = path / RESULTS
+    if not file.is_file():
+        raise UserError(f"the experiment in {path} is not finished: go on with the same `experiment run`")
+    try:
+        document: dict[str, Any] = read_document(file)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read ({error}): run the experiment again, which makes it anew") from error
+    return document
+
+
+def finished_cells(path: Path) -> int:
+    """How many cells of the experiment in `path` are finished."""
+    return sum(1 for _ in (path / _CELLS).glob("*.json"))
+
+
+def _state_of(experiment: ExperimentFile, run: str) -> dict[str, Any]:
+    return {
+        "run": run,
+        "name": experiment.name,
+        "question": experiment.plan.question,
+        "digest": experiment.digest,
+        "seeds": list(experiment.seeds),
+        "config": experiment.config.to_dict(),
+        "begun_at": int(time.time() * 1000),
+    }
+
+
+def _difference(path: Path, begun: dict[str, Any], experiment: ExperimentFile) -> str:
+    """What differs: lines of the file, the seeds, settings of the preset."""
+    before = (path / _TEXT).read_text(encoding="utf-8") if (path / _TEXT).is_file() else ""
+    lines: Sequence[str] = list(
+        difflib.unified_diff(
+            before.splitlines(), experiment.text.splitlines(), "as it was begun", "now", lineterm="", n=1
+        )
+    )
+    found = [f"  {line}" for line in lines]
+    if begun["seeds"] != list(experiment.seeds):
+        found.append(f"  seeds: {_short(begun['seeds'])}; now {_short(experiment.seeds)}")
+    now = experiment.config.to_dict()
+    for section, values in now.items():
+        former = begun["config"].get(section, {})
+        found += [
+            f"  {section}.{key}: {former.get(key)}; now {value}"
+            for key, value in values.items()
+            if former.get(key) != value
+        ]
+    return "\n".join(found) or "  settings that this version does not have any more"
+
+
+def _short(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))

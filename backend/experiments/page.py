@@ -1,0 +1,192 @@
+"""The page of an experiment: one file that works offline, with the sentence first, then pictures and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from markupsafe import Markup
+
+from backend.experiments.analysis import ArmResult, Comparison, ExperimentResult, MarketResult, difference_text
+from backend.experiments.folder import PAGE
+from backend.experiments.pictures import IntervalRow, interval_picture
+from cryptosentinel.protocol.untrusted import visible
+from simulator.files import write_whole
+
+_STYLE = Markup(
+    "body{font:16px/1.5 system-ui,sans-serif;color:#1f2933;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse;width:100%;font-size:14px}td,th{padding:.3rem .5rem;text-align:right;"
+    "border-bottom:1px solid #e4e7eb}td:first-child,th:first-child{text-align:left}.said{font-size:1.15rem;"
+    "border-left:4px solid #0072b2;padding-left:1rem}.sure{font-weight:600}small,figcaption{color:#5a6672}"
+    "figure{margin:1rem 0;overflow-x:auto}h2{margin-top:2.2rem}"
+)
+_MARKETS = {
+    "as_is": "The market",
+    "no_edge": "Control: the market without an edge",
+    "time_reversed": "Control: time reversed",
+    "shuffled_news": "Control: headlines shuffled",
+}
+_COLUMNS = {
+    "total_return": ("return %", 100.0, "+.2f"),
+    "sharpe": ("Sharpe", 1.0, ".2f"),
+    "max_drawdown": ("drawdown %", 100.0, ".1f"),
+    "exposure": ("exposure", 1.0, ".2f"),
+    "turnover": ("turnover", 1.0, ".2f"),
+    "costs": ("costs %", 100.0, ".2f"),
+    "hold_rate": ("holds", 1.0, ".2f"),
+    "calls": ("calls", 1.0, ".2f"),
+    "rulings": ("rulings", 1.0, ".2f"),
+}  # fmt: skip
+_CORRECTIONS = {
+    "holm": "Holm's correction over all comparisons on a market",
+    "benjamini_hochberg": "Benjamini and Hochberg's correction over all comparisons on a market",
+    "none": "no correction",
+}
+
+
+def write_pictures(result: ExperimentResult, folder: Path) -> None:
+    """Write the page and each market's picture of differences into `folder`. Raises OSError."""
+    for market in result.markets:
+        if market.comparisons:
+            write_whole(folder / f"differences-{market.market}.svg", str(_differences(result, market)) + "\n")
+    write_whole(folder / PAGE, str(page_of(result)))
+
+
+def page_of(result: ExperimentResult) -> Markup:
+    """The page as HTML; all text in it is escaped."""
+    return Markup(
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        "<title>{name}</title><style>{style}</style></head><body><h1>{question}</h1>"
+        '<p class="said">{sentence}</p>{how}{markets}{end}</body></html>\n'
+    ).format(
+        name=visible(result.name),
+        style=_STYLE,
+        question=visible(result.question),
+        sentence=visible(result.sentence),
+        how=_how(result),
+        markets=Markup("").join(_market(result, one) for one in result.markets),
+        end=_end(result),
+    )
+
+
+def _how(result: ExperimentResult) -> Markup:
+    what = "each on a market of its own" if result.nested else "all on the same windows"
+    method = (
+        "Student's over the seeds' means, since the windows of a seed share its market"
+        if result.nested
+        else "of a random-effects analysis over seeds and windows, since both were drawn"
+    )
+    return Markup(
+        "<p>{seeds} seeds ({numbers}), {what}; {windows} windows each. The test was chosen before the run: the "
+        "difference of {measure} a window from {against}, paired by seed and window, two-sided at {level} %, with "
+        "{correction}. Intervals are {method}.</p>"
+    ).format(
+        seeds=len(result.seeds),
+        numbers=", ".join(map(str, result.seeds)),
+        what=what,
+        windows=result.windows,
+        measure=result.measure.replace("_", " "),
+        against=visible(result.against),
+        level=f"{100 * (1 - result.level):g}",
+        correction=_CORRECTIONS[result.correction],
+        method=method,
+    )
+
+
+def _market(result: ExperimentResult, market: MarketResult) -> Markup:
+    parts = [Markup("<h2>{}</h2>").format(_MARKETS[market.market])]
+    if market.problem:
+        parts.append(Markup("<p>No difference can be judged: {}.</p>").format(visible(market.problem)))
+    if market.comparisons:
+        against = market.comparisons[0].against
+        parts.append(
+            Markup(
+                "<figure>{}<figcaption>What each arm has beyond {}, a window: mean and interval, and a dot for each "
+                "seed.</figcaption></figure>"
+            ).format(_differences(result, market), visible(against))
+        )
+        parts.append(_comparison_table(result, market.comparisons))
+    parts.append(_arm_table(result, market.arms))
+    return Markup("").join(parts)
+
+
+def _differences(result: ExperimentResult, market: MarketResult) -> Markup:
+    scale, unit = (1.0, "") if result.measure == "sharpe" else (100.0, " %")
+    rows = [
+        IntervalRow(
+            one.arm,
+            scale * one.interval.mean,
+            scale * one.interval.low,
+            scale * one.interval.high,
+            [scale * float(np.mean(seed)) for seed in one.values],
+            one.different,
+        )
+        for one in market.comparisons
+    ]
+    return interval_picture(rows, unit, f"{result.name}: differences, {market.market}")
+
+
+def _comparison_table(result: ExperimentResult, comparisons: Sequence[Comparison]) -> Markup:
+    rows = (
+        (
+            one.arm,
+            [difference_text(result.measure, one.interval), f"{one.interval.p_value:.4f}", f"{one.adjusted:.4f}",
+             str(one.interval.degrees), "yes" if one.different else "no"],
+            one.different,
+        )
+        for one in comparisons
+    )  # fmt: skip
+    return _table(
+        ["against " + comparisons[0].against, "difference a window", "p", "p corrected", "degrees", "differs"], rows
+    )
+
+
+def _arm_table(result: ExperimentResult, arms: Sequence[ArmResult]) -> Markup:
+    shown = [key for key in _COLUMNS if any(arm.means[key] is not None for arm in arms)]
+    trained = any(arm.tokens is not None for arm in arms)
+
+    def cells(arm: ArmResult) -> list[str]:
+        found = arm.interval
+        interval = arm.problem if found is None else difference_text(result.measure, found)
+        row = [interval, *(_cell(arm.means, key) for key in shown)]
+        return [*row, "-" if arm.tokens is None else f"{arm.tokens:,.0f}"] if trained else row
+
+    headings = ["arm", result.measure.replace("_", " "), *(_COLUMNS[key][0] for key in shown)]
+    headings += ["tokens trained"] if trained else []
+    return _table(headings, ((arm.arm, cells(arm), False) for arm in arms))
+
+
+def _cell(means: Mapping[str, float | None], key: str) -> str:
+    _, scale, form = _COLUMNS[key]
+    value = means[key]
+    return "-" if value is None else f"{scale * value:{form}}"
+
+
+def _table(headings: Sequence[str], rows: Iterator[tuple[str, list[str], bool]]) -> Markup:
+    head = Markup("").join(Markup("<th>{}</th>").format(visible(one)) for one in headings)
+    body = Markup("").join(
+        Markup("<tr{}><td>{}</td>{}</tr>").format(
+            Markup(' class="sure"') if sure else Markup(""),
+            visible(name),
+            Markup("").join(Markup("<td>{}</td>").format(visible(cell)) for cell in cells),
+        )
+        for name, cells, sure in rows
+    )
+    return Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(head, body)
+
+
+def _end(result: ExperimentResult) -> Markup:
+    looks = "this run alone" if result.looks == 1 else f"{result.looks} runs so far, this one included"
+    several = (
+        Markup(" The cells were made by several states of the program: {}.").format(", ".join(result.programs))
+        if len(result.programs) > 1
+        else Markup("")
+    )
+    return Markup(
+        "<p><small>Run {run}. The first market's windows were looked at by {looks}, with {trials} different ways of "
+        "trading. {seconds:,.0f} seconds of work in all, by {program}.{several}</small></p>"
+    ).format(
+        run=visible(result.run), looks=looks, trials=result.trials, seconds=result.seconds,
+        program=result.programs[0] if result.programs else "", several=several,
+    )  # fmt: skip
