@@ -66,13 +66,13 @@ clean: ## remove what was installed and cached; runs/ stays
 
 $(USER_STAMP): | .venv/bin/python
 	@echo "installing into .venv (once, a few minutes)"
-	@$(RUN)python scripts/install.py base ui
+	@$(RUN)python scripts/install.py base train serve ui paper
 	@rm -f .venv/.installed-*
 	@touch $@
 
 $(STAMP): | .venv/bin/python
 	@echo "installing into .venv (once, a few minutes)"
-	@$(RUN)python scripts/install.py base ui anthropic dev
+	@$(RUN)python scripts/install.py base train serve ui paper anthropic dev
 	@rm -f .venv/.installed-*
 	@touch $@ $(USER_STAMP)
 

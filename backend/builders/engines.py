@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -29,11 +29,11 @@ from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.local.families import why_not
 from cryptosentinel.llm.model_files import are_converted, weight_files
 from cryptosentinel.llm.nano import is_nano, load_model, read_base
-from cryptosentinel.llm.openai_api.engine import OpenAIEngine
 from cryptosentinel.llm.templates.choose import chat_format
-from cryptosentinel.llm.vllm.engine import VllmEngine
-from cryptosentinel.llm.vllm.server import MODEL, ServerSettings, VllmServer
 from simulator.errors import UserError
+
+if TYPE_CHECKING:  # it imports a client, which belongs to the extra `serve`
+    from cryptosentinel.llm.vllm.server import VllmServer
 
 _NO_PRICE = Price()  # of what runs on one's own machines
 # An endpoint counts in its own tokens, we count bytes. English and JSON have three to four bytes a token.
@@ -78,6 +78,9 @@ def load_engine(config: EngineConfig, budget: BudgetConfig, *, think: bool = Fal
 def served_engine(config: EngineConfig, base: Path, rank: int = 16, *, think: bool = False) -> LoadedEngine:
     """The model in the folder `base` on the vLLM server at `config.url`, or on a server that is started for it
     and ends with this process. `rank` is the rank of the largest adapter that will be loaded."""
+    from cryptosentinel.llm.vllm.engine import VllmEngine
+    from cryptosentinel.llm.vllm.server import MODEL
+
     architecture, tokenizer = read_base(base)
     codec = chat_format(tokenizer, base, empty_think=config.empty_think, think=think)
     url, name = config.url, config.served_model or str(base)
@@ -103,6 +106,8 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16, *, think: bo
 @cache
 def _server(base: Path, python: str, context_tokens: int, rank: int, gpu_share: float) -> VllmServer:
     """The vLLM server of this process for a base model. Teams with different adapters share it and its device."""
+    from cryptosentinel.llm.vllm.server import ServerSettings, VllmServer
+
     log = temporary_folder("vllm", keep=True) / "vllm.log"  # its errors name it
     memory = ("--gpu-memory-utilization", str(gpu_share)) if gpu_share else ()
     allowed = next((known for known in _VLLM_RANKS if known >= rank), rank)
@@ -145,6 +150,8 @@ def _device(config: EngineConfig) -> str:
 
 
 def _at_an_endpoint(config: EngineConfig, budget: BudgetConfig) -> LoadedEngine:
+    from cryptosentinel.llm.openai_api.engine import OpenAIEngine
+
     codec, provider = make_byte_codec(), config.endpoint
     url = config.url or (provider.url if provider is not None else "")
     settings = EndpointSettings(

@@ -26,7 +26,6 @@ from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.grammar import why_no_grammar
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import is_nano
-from cryptosentinel.llm.vllm.engine import VllmEngine
 from cryptosentinel.team import Team
 from simulator.errors import UserError
 
@@ -122,6 +121,8 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
         room = min(config.engine.context_tokens or settings.context_tokens, settings.context_tokens)
         team = Team(loaded.team.codec, loaded.team.version_of, replace(settings, context_tokens=room))
         return replace(loaded, team=team), base.resolve().name, Price()
+    from cryptosentinel.llm.vllm.engine import VllmEngine  # of the extra `serve`
+
     trained_with = manifest.config
     asked = config.engine.model_copy(update={"empty_think": trained_with.engine.empty_think})
     served = served_engine(

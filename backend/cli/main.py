@@ -164,7 +164,7 @@ def main() -> None:
         _check_arguments(sys.argv[1:])
         try:
             app()
-        except (UserError, Interrupted, RunFailed, OSError) as error:
+        except (UserError, Interrupted, RunFailed, ModuleNotFoundError, OSError) as error:
             known = message_and_code(error)
             if known is None:
                 raise

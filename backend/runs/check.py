@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from backend.builders.loaded_team import LoadedTeam
+from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import account_of, limits_of, load_market
 from backend.builders.strategies import NamedStrategy, named_strategy
-from backend.builders.teams import configured_team
+from backend.config.schema import SCRIPTED, Config
 from backend.models.manifest import MANIFEST, read_manifest, team_notice
 from backend.runs.backtest import market_settings, requested_window
 from backend.runs.requests import CheckRequest
 from backend.runs.strategy_run import lookahead_verdict, play_strategy
 from cryptosentinel.episode import play
 from cryptosentinel.guard.limits import GuardLimits
-from cryptosentinel.llm.local.engine import LocalEngine
+from cryptosentinel.llm.engine import RememberingEngine
 from cryptosentinel.scheduler import run_all
 from simulator.backtest.run import BacktestRun, Window
 from simulator.checks.lookahead import CheckProgress, Drive, drive_strategies
@@ -65,7 +65,7 @@ def check_case(request: CheckRequest) -> CheckCase:
         strategy = named_strategy(request.strategy)
         name, drive = strategy.name, drive_strategies(strategy.make)
     else:
-        loaded = configured_team(request.team, config)
+        loaded = _checked_team(request.team, config)
         loaded = loaded.at_temperature(0.0) if request.greedy else loaded
         folder = Path(request.team)
         if (folder / MANIFEST).is_file():
@@ -91,11 +91,19 @@ def history_verdict(case: CheckCase, seed: int, on_progress: CheckProgress | Non
     return lookahead_verdict(played, whole=True, seed=seed, on_progress=on_progress)
 
 
+def _checked_team(name: str, config: Config) -> LoadedTeam:
+    if name == SCRIPTED:
+        return scripted_team(config.team)
+    from backend.builders.teams import configured_team  # it imports torch
+
+    return configured_team(name, config)
+
+
 def team_drive(loaded: LoadedTeam, limits: GuardLimits, seed: int) -> Drive:
     """Backtests of a team, all sampled with the same seed."""
 
     def drive(run: BacktestRun) -> None:
-        if isinstance(loaded.engine, LocalEngine):
+        if isinstance(loaded.engine, RememberingEngine):
             loaded.engine.forget()  # entries of an earlier run in the caches may change the last bits of the logits
         run_all([play(loaded.team, run, limits, seed)], loaded.engine)
 

@@ -6,10 +6,10 @@ import hashlib
 import platform
 import time
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,11 @@ PACKAGES = (PROGRAM, "torch", "transformers", "peft", "numpy", "numba", "surreal
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of what decides results."""
-    packages = {name: version(name) for name in PACKAGES}
+    """Versions of Python and of what decides results and is installed."""
+    packages = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):  # a strategy's backtest needs no model
+            packages[name] = version(name)
     return {"python": platform.python_version(), **packages, "source": source_digest()}
 
 
