@@ -32,7 +32,8 @@ from backend.builders.market import Account, limits_of
 from backend.config.load import config_from_dict
 from backend.paper.journal import Journal, entries_in_portions, entries_of, history_to_json
 from backend.paper.parity import check_parity
-from backend.paper.sessions import SessionParts, newest_entries, play_session
+from backend.paper.records.stored import newest_entries
+from backend.paper.sessions import SessionParts, play_session
 from backend.paper.snapshots import shortening
 from backend.runs.requests import Observer, RunStart
 from backend.store import Store

@@ -14,7 +14,7 @@ _RIVALS = (WARM_START, "scripted", "hold", "flat", "equal_weight", "always_short
 
 
 class GateConfig(Section):
-    """What `evaluate --gate` asks of a team. No team's folder can say it."""
+    """What `evaluate --gate` asks of a team, and `paper promote` besides. No team's folder can say it."""
 
     better_than: Names = Field(
         (WARM_START, "flat"),
@@ -31,7 +31,6 @@ class GateConfig(Section):
         for name in self.better_than:
             if name not in _RIVALS:
                 near = suggestion(name, _RIVALS)
-                raise ValueError(
-                    f"gate.better_than: nobody called '{name}' can be beaten{near}; there are {', '.join(_RIVALS)}"
-                )
+                known = ", ".join(_RIVALS)
+                raise ValueError(f"gate.better_than: nobody called '{name}' can be beaten{near}; there are {known}")
         return self

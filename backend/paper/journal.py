@@ -9,6 +9,7 @@
 | `control` | kill switch, stop, resume; the orders of the switch | they are sent |
 | `notice` | what the feed tells of itself, and data that was not used | the next event |
 | `sandbox` | what is to be sent to the test network, and what it has otherwise | it is sent |
+| `promotion` | which team decides from this close on, and what it has shown | its first decision |
 | `end` | that the session is over | its result is stored |
 | `snapshot` | where the session stands after a bar (`backend.paper.snapshots`); not in the order of the others | - |
 
@@ -38,7 +39,9 @@ from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, interval_of
 
-EntryKind = Literal["start", "bar", "decision", "missed", "control", "notice", "sandbox", "end", "snapshot"]
+EntryKind = Literal[
+    "start", "bar", "decision", "missed", "control", "notice", "sandbox", "promotion", "end", "snapshot"
+]  # fmt: skip
 SLOTS = (-1, -2)  # ordinals of the snapshots
 _PORTION = 500  # entries that are read at a time
 
@@ -60,6 +63,10 @@ class Journal:
             self._last = document
             if self._listener is not None:
                 self._listener(kind, time, document)
+
+    def release_memory(self) -> None:
+        """Let the database forget what it keeps in memory of all that was written."""
+        self._store.connection.release_memory()
 
     def tell(self, listener: Callable[[str, int, dict[str, Any]], None]) -> None:
         """Call `listener` with kind, time and document of each entry once it is on disk."""

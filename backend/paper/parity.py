@@ -11,16 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account
 from backend.decisions.recording import decision_document
 from backend.paper.journal import bar_from_json, history_from_json, requests_from_json
 from backend.paper.session import closing_orders
 from backend.paper.snapshots import Shortening, shortening_of
 from backend.store.records import JournalRecord
-from cryptosentinel.episode import play
+from cryptosentinel.episode import EpisodeResult, play
+from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.engine import Completion, Engine, Request, failed_completion
-from cryptosentinel.team import Team, TeamDecision
+from cryptosentinel.team import AgentTask, Team, TeamDecision
 from simulator.backtest.run import BacktestResult, BacktestRun, Watch, Window
 from simulator.errors import DataError
 from simulator.exchange.exchange_records import AccountView
@@ -55,6 +57,7 @@ class _Close:
     late: int = 0
     decision: Mapping[str, Any] | None = None
     controls: list[Mapping[str, Any]] = field(default_factory=list)
+    promotions: int = 0  # that were not handed over yet
 
 
 class ReplayedSession:
@@ -66,6 +69,7 @@ class ReplayedSession:
         self._watch: Watch | None = None
         self._thought: list[int] = []
         self._killed = False
+        self.succeeded = False  # whether another team decides at this close, and from now on
 
     @property
     def index(self) -> int:
@@ -79,8 +83,8 @@ class ReplayedSession:
 
     @property
     def done(self) -> bool:
-        """Whether the record is over."""
-        return self._run.done
+        """Whether the record is over, or another team's."""
+        return self._run.done or self.succeeded
 
     def view(self) -> MarketView:
         """The market at this close, as far back as the session knew it."""
@@ -96,7 +100,9 @@ class ReplayedSession:
 
     def watched_by(self, watch: Watch) -> None:
         """As of a session."""
-        self._watch = watch
+        self._watch, self.succeeded = watch, False
+        if self._hand_over():
+            return
         if self._here().decision is None:
             self._look()
             self._advance()
@@ -127,6 +133,12 @@ class ReplayedSession:
     def _here(self) -> _Close:
         return self._closes.get(self._run.index) or _Close()
 
+    def _hand_over(self) -> bool:
+        here = self._here()
+        self.succeeded = here.promotions > 0
+        here.promotions -= self.succeeded
+        return self.succeeded
+
     def _begin(self) -> None:
         recorded = self._here().decision
         self._thought = [int(one["thinking_ms"]) for one in recorded["decisions"]] if recorded else []
@@ -135,6 +147,8 @@ class ReplayedSession:
         while not self._run.done:
             self._run.catch_up(self._run.index + 1)
             if self._run.index >= self._run.window.stop:
+                return
+            if self._hand_over():
                 return
             if self._here().decision is not None:
                 self._begin()
@@ -180,8 +194,10 @@ def check_parity(
     account: Account,
     limits: GuardLimits,
     seed: int,
+    successors: Sequence[LoadedTeam] = (),
 ) -> Parity:
-    """Play the journal `entries` again with `team`, and compare. Raises `DataError` for a session without two bars."""
+    """Play the journal `entries` again with `team`, and from each promotion on with the next of its `successors`, and
+    compare. Raises `DataError` for a session without two bars."""
     start = entries[0].document
     history = history_from_json(start["history"])
     bars = [bar_from_json(entry.document["bar"]) for entry in entries if entry.kind == "bar"]
@@ -192,19 +208,17 @@ def check_parity(
     closes, inputs = _closes(entries, first)
     run = BacktestRun(market, Window(first, last, int(start["decide_every"])), **account.terms)
     session = ReplayedSession(run, closes, shortening_of(start))
-    silent = CutOffEngine(engine, closes, session)
-    decided: list[tuple[int, TeamDecision]] = []
-    task = play(team, session, limits, seed, decisions=decided)
-    answers: Sequence[Completion] | None = None
-    try:
-        while True:
-            requests = next(task) if answers is None else task.send(answers)
-            answers = silent.answers(requests)
-    except StopIteration as stop:
-        result: BacktestResult = stop.value.result
+    guard = Guard(limits)
+    theirs: list[tuple[int, Any]] = []
+    for its_team, its_engine in [(team, engine), *((one.team, one.engine) for one in successors)]:
+        decided: list[tuple[int, TeamDecision]] = []
+        task = play(its_team, session, limits, seed, guard=guard, decisions=decided)
+        result = _played(task, CutOffEngine(its_engine, closes, session))
+        theirs += [(bar, decision_document(its_team.codec, one).model_dump(mode="json")) for bar, one in decided]
+        if not session.succeeded:
+            break
     differences: list[str] = []
     mine = _recorded_decisions(entries, last)
-    theirs = [(bar, decision_document(team.codec, one).model_dump(mode="json")) for bar, one in decided]
     _compare("decision", mine, theirs, differences)
     recorded = [
         (int(one["bar"]), one)
@@ -224,6 +238,17 @@ def check_parity(
     return Parity(len(bars), len(mine), len(recorded), tuple(differences), inputs)
 
 
+def _played(task: AgentTask[EpisodeResult], silent: CutOffEngine) -> BacktestResult:
+    answers: Sequence[Completion] | None = None
+    try:
+        while True:
+            requests = next(task) if answers is None else task.send(answers)
+            answers = silent.answers(requests)
+    except StopIteration as stop:
+        result: BacktestResult = stop.value.result
+        return result
+
+
 def _closes(entries: Sequence[JournalRecord], first: int) -> tuple[dict[int, _Close], dict[str, int]]:
     closes: dict[int, _Close] = {}
     inputs = dict.fromkeys(("missed decisions", "cut off", "orders by the operator", "data not used"), 0)
@@ -232,6 +257,8 @@ def _closes(entries: Sequence[JournalRecord], first: int) -> tuple[dict[int, _Cl
         if entry.kind == "decision":
             closes.setdefault(int(data["bar"]), _Close()).decision = data
             inputs["cut off"] += bool(data.get("cut_off"))
+        elif entry.kind == "promotion":
+            closes.setdefault(int(data["bar_index"]), _Close()).promotions += 1
         elif entry.kind in ("bar", "missed"):
             closes.setdefault(int(data["bar_index"]), _Close()).late = int(data.get("late", 0))
             inputs["missed decisions"] += bool(data.get("missed"))

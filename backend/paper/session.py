@@ -45,6 +45,9 @@ from simulator.live.broker import Happened, SimulatedBroker
 from simulator.market.market import MarketView
 from simulator.market.timeframes import format_time
 
+# The embedded database keeps in memory what is written until it is opened anew, which takes a tenth of a second.
+RELEASE_BARS = 2000
+
 
 class Thoughts(Protocol):
     """Who follows how a decision is thought of."""
@@ -63,6 +66,17 @@ class Follower(Protocol):
         """The account holds `positions` (base units) after the bar `bar`; returns at once."""
 
 
+class Succession(Protocol):
+    """Who is to decide from now on."""
+
+    def look(self) -> Mapping[str, Any] | None:
+        """What the journal is to say of the team that takes the place at this close; None where none does. Called at
+        each bar, so that it can be made ready."""
+
+    def settled(self) -> None:
+        """It is in the journal."""
+
+
 class _Untold:
     def begin(self) -> None:
         pass
@@ -77,6 +91,8 @@ class PaperSession:
     Attributes:
         decisions: give this list to `play`; what is in it at `apply` is written with the orders.
         ended: why the session is over, empty while it is not: "finished", "stopped", "flatten", "freeze", "liquidated".
+        succeeded: whether another team is to decide at this close, and from now on: `play` it on this session.
+        promotion: what the journal says of the team in place; None for that of the beginning.
         missed: closes at which a decision was due and none was taken.
     """
 
@@ -108,12 +124,16 @@ class PaperSession:
         self.window = Window(broker.start, sys.maxsize, decide_every)
         self.decisions: list[tuple[int, TeamDecision]] = []
         self.ended = ""
+        self.succeeded = False
+        self.promotion: Mapping[str, Any] | None = None
         self.missed: list[int] = []
         self.bars = self.decided = self.fills = 0
         self._now = broker.close  # no decision is earlier than what was known before it
         self._due = True  # whether a decision at this close is to be taken
         self._watch: Watch | None = None
         self._thoughts: Thoughts = _Untold()
+        self._succession: Succession | None = None
+        self._released = 0  # bars at which the database last released its memory
         self._clamps: list[Clamp] = []
         self._ready: tuple[Sequence[OrderRequest], list[int]] = ((), [])  # written, and to be sent
         self._killed = False
@@ -129,8 +149,8 @@ class PaperSession:
 
     @property
     def done(self) -> bool:
-        """Whether the session is over."""
-        return bool(self.ended)
+        """Whether the session is over, or another team's."""
+        return bool(self.ended) or self.succeeded
 
     def view(self) -> MarketView:
         """The market as it is known at this close."""
@@ -142,7 +162,7 @@ class PaperSession:
 
     def watched_by(self, watch: Watch) -> None:
         """Take the guard's look at each close, and go on to the first decision."""
-        self._watch = watch
+        self._watch, self.succeeded = watch, False
         if self._due and not self.done:
             late = max(self._now, self._bars.now()) - self._broker.close
             if late >= self.view().interval:
@@ -151,7 +171,7 @@ class PaperSession:
                 self._send()
                 self._due = False
         if self._due:
-            self._think()
+            self._think_or_hand_over()
         else:
             self._advance()
 
@@ -198,7 +218,7 @@ class PaperSession:
 
     def result(self) -> BacktestResult:
         """What came of it so far."""
-        if self._broker.shortened and self._whole_result is not None:
+        if self._broker.shortened and self._whole_result is not None and not self.succeeded:
             return self._whole_result()
         return self._broker.result(self.window.decide_every)
 
@@ -207,6 +227,14 @@ class PaperSession:
     def thinks_with(self, thoughts: Thoughts) -> None:
         """Tell `thoughts` of each decision that begins, and write what they say of it."""
         self._thoughts = thoughts
+
+    def decided_by(self, codec: ChatFormat, memory: Memory | None) -> None:
+        """The team that decides from now on has this format and this memory."""
+        self._codec, self._memory = codec, memory
+
+    def succeeded_by(self, succession: Succession) -> None:
+        """Ask `succession` at each decision whether another team takes the place."""
+        self._succession = succession
 
     def clamped(self, bar: int, clamps: Sequence[Clamp]) -> None:
         """Keep what the guard did between decisions, for the journal: `on_clamps` of `play`."""
@@ -235,6 +263,8 @@ class PaperSession:
             elif entry.kind in ("decision", "missed"):
                 self._due, self._now = False, entry.time
                 self.decided += entry.kind == "decision"
+            elif entry.kind == "promotion":
+                self.promotion = data
             elif entry.kind == "control":
                 self._now = max(self._now, entry.time)
                 self._killed = data["what"] == "flatten" or (self._killed and data["what"] != "resume")
@@ -255,6 +285,8 @@ class PaperSession:
         self._due, self._now, self._killed = bool(state["due"]), int(state["now"]), bool(state["killed"])
         self.bars, self.decided, self.fills = int(state["bars"]), int(state["decided"]), int(state["fills"])
         self.missed = [int(bar) for bar in state["missed"]]
+        self.promotion = state.get("team")
+        self._released = self.bars
         self._met = Counter(state.get("feed", {}))
 
     def resumed(self, released: bool) -> None:
@@ -305,11 +337,28 @@ class PaperSession:
                 self._shares(bar)
             if self._on_bar is not None:
                 self._on_bar(self.bars)
+            if not self._due and self.bars - self._released >= RELEASE_BARS:
+                self._journal.release_memory()
+                self._released = self.bars
             if account.liquidated:
                 self.ended = "liquidated"
             elif self._due:
-                self._think()
+                self._think_or_hand_over()
                 return
+            elif self._succession is not None:
+                self._succession.look()
+
+    def _think_or_hand_over(self) -> None:
+        """A decision is due: it begins, or another team takes the place before."""
+        promotion = None if self._succession is None else self._succession.look()
+        if promotion is None:
+            self._think()
+            return
+        assert self._succession is not None
+        self.promotion = {"bar_index": self.index, **promotion}
+        self._journal.write("promotion", self._now, dict(self.promotion))
+        self._succession.settled()
+        self.succeeded = True
 
     def _look(self, missed: str) -> dict[str, Any]:
         """What the guard, or the kill switch, sends at this close, as an entry; `_send` sends it."""
@@ -407,6 +456,7 @@ class PaperSession:
             "fills": self.fills,
             "missed": self.missed,
             "feed": dict(self._met_in_all()),
+            "team": None if self.promotion is None else dict(self.promotion),
             **self._notes(),
         }
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.builders.loaded_team import LoadedTeam
-from backend.builders.market import Account, limits_of, thinking_time_of
-from backend.config.base import suggestion
+from backend.builders.market import Account, limits_of
 from backend.config.load import config_from_dict, override
 from backend.config.ownership import signed
 from backend.config.schema import RECORDED, SANDBOX, Config
@@ -33,20 +32,37 @@ from backend.paper.journal import (
 )
 from backend.paper.monitor import Monitor, most_silence
 from backend.paper.parity import Parity, check_parity
+from backend.paper.promotion.check import Promotable, promotable
+from backend.paper.promotion.promoter import Promoter
+from backend.paper.promotion.request import PROMOTE_FILE, PromotionRequest
+from backend.paper.records.stored import (
+    PAPER,
+    digest_of_named,
+    newest_entries,
+    promotions_in,
+    session_record,
+    session_start,
+    session_team,
+    session_thinking_time,
+    shadow_name,
+    stored_session,
+    team_in_place,
+    team_of_digest,
+)
 from backend.paper.sandbox import SANDBOX_ENTRY, SandboxMirror, sandbox_differences, sandbox_of
 from backend.paper.session import PaperSession
 from backend.paper.shadow.shadow_run import ShadowRun, SharedBars
-from backend.paper.snapshots import JournalReplay, Snapshot, newest_snapshot, shortening, shortening_of
+from backend.paper.snapshots import JournalReplay, Snapshot, shortening, shortening_of
 from backend.paper.switch import Switch, read_order, release
 from backend.paper.thinking import Thinker
-from backend.runs.backtest import market_settings, subject_of
+from backend.runs.backtest import market_settings
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, RunStart, WindowRequest
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord, RunRecord
-from backend.store.run_record import new_run_id, store_at, stored_config, versions
+from backend.store.run_record import new_run_id, store_at, versions
 from backend.store.store import Store
 from cryptosentinel.conversation.memory import Memory
-from cryptosentinel.episode import ThinkingTime, play
+from cryptosentinel.episode import play
 from cryptosentinel.guard.guard import Guard
 from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.live.bar_assembly import BarAssembler
@@ -56,11 +72,11 @@ from simulator.live.feed import Feed
 from simulator.live.sandbox import SandboxAccount
 from simulator.market.timeframes import SECOND_MS
 
-PAPER = "paper"
 LEAST_SPACE = 100_000_000  # bytes: a journal of minutes grows by about 5 million a day
 _LIVE_PRESET = "recorded"  # the costs of recorded data are those of a live market
 _NEAR = 100  # entries
 _SHADOW_ENDS_IN = 10.0  # seconds after its last decision
+_OTHER_FILES = "its files are not those that it began with"
 _SHADOW_SETTINGS = ("paper.broker=simulated", "paper.metrics_port=0")
 _SESSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 # Of what a session met those counts that tell of trouble.
@@ -123,9 +139,9 @@ def run_paper(
     nothing is recorded.
     """
     config = session_settings(request)
-    team = _team(request.team, config)
+    team = session_team(request.team, config)
     if request.shadow:
-        _team(request.shadow, config)  # refused before anything begins
+        session_team(request.shadow, config)  # refused before anything begins
     if request.session and not _SESSION_NAME.fullmatch(request.session):
         raise UserError(
             f"'{request.session}' cannot name a session: use up to 64 letters, digits, '_' and '-', a letter or digit "
@@ -151,6 +167,7 @@ def run_paper(
                 "config": config.to_dict(),
                 "versions": versions() | {"ccxt": version("ccxt")},
                 "team": request.team,
+                "team_digest": digest_of_named(request.team, config),
                 "data": begin.source.source,
                 "symbols": list(history.symbols),
                 **({"shadow": request.shadow} if request.shadow else {}),
@@ -176,14 +193,17 @@ def resume_paper(
     observer: Observer = SILENT,
     *,
     released: bool = False,
+    shadow: str = "",
     make_feed: MakeFeed = ExchangeFeed,
 ) -> PaperOutcome:
     """Go on with a session that stopped, or was killed, where its journal ends. `released` takes the kill switch back.
+    `shadow` is a team that is its shadow from now on, in the place of any other.
 
-    Raises `UserError` for a session that is over, that another program runs, or whose kill switch is set.
+    Raises `UserError` for a session that is over, that another program runs, or whose kill switch is set, and where the
+    files of its team are not those that traded.
     """
     with store_at(store) as opened:
-        record, config, team, start = stored_session(opened, run)
+        record, config, start = stored_session(opened, run)
         if "shadow_of" in record.config:
             of = record.config["shadow_of"]
             raise UserError(f"{run} is the shadow of session {of} and goes on with it: resume {of}")
@@ -196,8 +216,12 @@ def resume_paper(
                 f"the kill switch of session {run} is set ({folder}): look why, and take it back with "
                 f"`cryptosentinel paper resume {run} --release`"
             )
+        team = team_in_place(record, config, promotions_in(snapshot, entries))
+        if shadow:
+            session_team(shadow, config)  # refused before anything changes
         opened.claim(run)
         check_space(runs)
+        record = _with_shadow(opened, record, shadow) if shadow else record
         begin = start_again(config, history_from_json(start["history"]), start, make_feed)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -218,17 +242,11 @@ def resume_paper(
             begin.feed.close()
 
 
-def newest_entries(store: Store, run: str) -> tuple[Snapshot | None, list[JournalRecord]]:
-    """The newest snapshot, if there is one, and the entries after it, or after the start."""
-    snapshot = newest_snapshot(store, run)
-    return snapshot, list(entries_in_portions(store, run, snapshot.after + 1 if snapshot else 1))
-
-
 def paper_status(run: str, store: Store | str | Path = STORE, runs: Path = RUNS) -> tuple[RunRecord, PaperOutcome]:
     """How a session stands, by its journal: also one that runs in another process."""
     with store_at(store) as opened:
         record = session_record(opened, run)
-        cash = float(_start_of(opened, run)["cash"])
+        cash = float(session_start(opened, run)["cash"])
         snapshot, entries = newest_entries(opened, run)
         before: Mapping[str, Any] = snapshot.state if snapshot else {}
         bars = [entry for entry in entries if entry.kind == "bar"]
@@ -268,10 +286,14 @@ def paper_sessions(store: Store | str | Path = STORE) -> list[RunRecord]:
 def paper_parity(run: str, store: Store | str | Path = STORE) -> Parity:
     """Play the session's recorded inputs through the backtest and compare. Raises `UserError`."""
     with store_at(store) as opened:
-        record, config, team, start = stored_session(opened, run)
+        record, config, start = stored_session(opened, run)
         entries = entries_of(opened, run)
         account = account_again(config, history_from_json(start["history"]), start)
-        return check_parity(entries, team.team, team.engine, account, limits_of(config.guard), record.seed)
+        promotions = promotions_in(None, entries)
+        teams = [team_in_place(record, config, promotions[:number]) for number in range(len(promotions) + 1)]
+        return check_parity(
+            entries, teams[0].team, teams[0].engine, account, limits_of(config.guard), record.seed, teams[1:]
+        )
 
 
 @dataclass(frozen=True)
@@ -311,11 +333,7 @@ def play_session(
     grace = round(settings.grace_seconds * SECOND_MS)
     assembler = BarAssembler(dict(history.kinds), history.interval, broker.close, config.costs.half_spread_bps / 1e4)
     limits = limits_of(config.guard)
-    guard, memory = Guard(limits), Memory() if team.team.settings.memory else None
-    if memory is not None:
-        saved = [] if snapshot is None else [snapshot.state["memory"]]
-        saved += [entry.document["memory"] for entry in entries if entry.document.get("memory") is not None]
-        memory = Memory.from_dict(saved[-1]) if saved else memory
+    guard, memory = Guard(limits), saved_memory(snapshot, entries) if team.team.settings.memory else None
     last = None if start["last"] is None else int(start["last"])
     expected = 0 if last is None else (last - int(history.open_time[-1])) // history.interval
     mirror = None
@@ -348,8 +366,19 @@ def play_session(
         over = session.thinking_seconds() > settings.decision_timeout
         return f"no answer within {settings.decision_timeout:g} s" if over else None
 
-    thinker = Thinker(team.engine, why_not)
-    session.thinks_with(thinker)
+    def prove(request: PromotionRequest) -> tuple[Promotable, LoadedTeam]:
+        proof = promotable(parts.store, parts.store.run(run), config)
+        if (proof.team, proof.digest) != (request.team, request.digest):
+            raise UserError(f"{request.team or PROMOTE_FILE} is not what `paper promote` has checked: ask for it again")
+        return proof, team_of_digest(proof.team, proof.digest, config)
+
+    def refuse(why: str) -> None:
+        parts.journal.write("notice", bars.now(), {"kind": "promotion", "detail": f"refused: {why}"})
+
+    asked_for = 0 if session.promotion is None else int(session.promotion["asked"])
+    promoter = Promoter(parts.folder, prove, refuse, lambda: feed.clock.jumps, asked_for)
+    if shared is None:
+        session.succeeded_by(promoter)
     monitor = Monitor(run, parts.folder, settings.metrics_port, most_silence(config, history.interval))
     monitor.go_on({} if snapshot is None else snapshot.state, entries)
     parts.journal.tell(monitor.entry)
@@ -358,14 +387,26 @@ def play_session(
             feed.open(broker.close)
         if shadow is not None:
             shadow.start()
+            if session.promotion is not None and session.promotion["shadow"] == shadow_name(parts.record):
+                shadow.leave()  # a kill came before it could
         with running(parts.folder):
-            thinker.run(
-                play(
-                    team.team, session, limits, parts.record.seed, guard=guard, on_clamps=session.clamped,
-                    memory=memory, budget=team.budget, decisions=session.decisions,
-                    thinking_time=session_thinking_time(config),
-                )
-            )  # fmt: skip
+            while True:
+                thinker = Thinker(team.engine, why_not)
+                session.thinks_with(thinker)
+                thinker.run(
+                    play(
+                        team.team, session, limits, parts.record.seed, guard=guard, on_clamps=session.clamped,
+                        memory=memory, budget=team.budget, decisions=session.decisions,
+                        thinking_time=session_thinking_time(config),
+                    )
+                )  # fmt: skip
+                if not session.succeeded or promoter.team is None:
+                    break
+                team = promoter.team
+                memory = Memory() if team.team.settings.memory else None
+                session.decided_by(team.team.codec, memory)
+                if shadow is not None:
+                    shadow.leave()
     finally:
         if shared is None:
             feed.close()
@@ -379,7 +420,7 @@ def play_session(
         session.finish()
     result = session.result()
     if len(result.times) > 1:
-        write_backtest(parts.store, run, team.name, result)
+        write_backtest(parts.store, run, parts.team.name, result)
     held = session.account()
     return PaperOutcome(
         run, parts.folder, session.ended, session.bars, session.decided, len(result.fills), len(session.missed),
@@ -387,19 +428,43 @@ def play_session(
     )  # fmt: skip
 
 
-def shadow_name(run: str) -> str:
-    """The id of the shadow of the session `run`."""
-    return f"{run}-shadow"
+def saved_memory(snapshot: Snapshot | None, entries: Sequence[JournalRecord]) -> Memory:
+    """The memory of the team in place, by the snapshot and the entries after it; one begins empty."""
+    saved = None if snapshot is None else snapshot.state["memory"]
+    for entry in entries:
+        if entry.kind == "promotion":
+            saved = None
+        elif entry.document.get("memory") is not None:
+            saved = entry.document["memory"]
+    return Memory() if saved is None else Memory.from_dict(saved)
+
+
+def _with_shadow(store: Store, record: RunRecord, team: str) -> RunRecord:
+    """The record of a session whose newest shadow is `team`; one that it had is over."""
+    former = shadow_name(record)
+    number = int(record.config.get("shadows", 1))
+    if record.config.get("shadow"):
+        number += 1
+        if any(one.run == former and one.status != "finished" for one in store.runs()):
+            store.finish_run(former, "finished", f"{team} is the shadow now")
+    document = {key: value for key, value in record.config.items() if key != "signature"}
+    return replace(record, config=signed(record.run, {**document, "shadow": team, "shadows": number}))
 
 
 def _shadow_of(parts: SessionParts, start: dict[str, Any], released: bool) -> ShadowRun | None:
     """The shadow of a session, begun or to be resumed; None where it is over."""
-    store, main, run = parts.store, parts.record, shadow_name(parts.record.run)
+    store, main, run = parts.store, parts.record, shadow_name(parts.record)
     known = {one.run for one in store.runs()}
-    document = {key: value for key, value in main.config.items() if key not in ("shadow", "signature")}
-    document |= {"team": main.config["shadow"], "shadow_of": main.run}
+    name = str(main.config["shadow"])
+    document = {key: value for key, value in main.config.items() if key not in ("shadow", "shadows", "signature")}
+    document |= {"team": name, "team_digest": digest_of_named(name, parts.config), "shadow_of": main.run}
     record = store.run(run) if run in known else replace(main, run=run, config=signed(run, document))
-    team = _team(str(main.config["shadow"]), parts.config)
+    if record.status == "failed" and record.message == _OTHER_FILES:
+        return None
+    if record.config.get("team_digest", "") != document["team_digest"]:
+        store.finish_run(run, "failed", _OTHER_FILES)
+        return None
+    team = session_team(name, parts.config)
     if not store.journal_between(run, 0, 1):
         Journal(store, run).write("start", parts.feed.clock.now(), start)
     snapshot, entries = newest_entries(store, run)
@@ -433,12 +498,6 @@ def _shadow_of(parts: SessionParts, start: dict[str, Any], released: bool) -> Sh
     return ShadowRun(bars, play_shadow, failed)
 
 
-def session_thinking_time(config: Config) -> ThinkingTime:
-    """Which time the decisions of a session take: on live data that which they take."""
-    live = config.paper.feed != RECORDED and config.costs.thinking_time == "auto"
-    return "measured" if live else thinking_time_of(config)
-
-
 def session_settings(request: PaperRequest) -> Config:
     """The configuration of a new session. Raises `ConfigError` as `load_config` does."""
     named = {"feed": request.exchange, "url": request.url, "broker": request.broker}
@@ -469,49 +528,8 @@ def check_space(folder: Path) -> None:
         )
 
 
-def _team(name: str, config: Config) -> LoadedTeam:
-    subject = subject_of(name, config)
-    if not isinstance(subject, LoadedTeam):
-        raise UserError(
-            f"'{name}' is a strategy: a paper session is of a team; name 'scripted', 'model' or a run's folder"
-        )
-    return subject
-
-
 def _write_sandbox(journal: Journal, feed: Feed, document: dict[str, Any]) -> None:
     journal.write(SANDBOX_ENTRY, feed.clock.now(), document)
-
-
-def session_record(store: Store, run: str) -> RunRecord:
-    """The record of the session `run`. Raises `UserError` for a run that is no session, and for an unknown one."""
-    known = store.runs()
-    if run not in {record.run for record in known}:
-        sessions = [record.run for record in known if record.kind == PAPER]
-        near = suggestion(run, sessions)
-        raise UserError(f"there is no session '{run}'{near}; the newest are: {', '.join(sessions[:5]) or 'none yet'}")
-    record = store.run(run)
-    if record.kind != PAPER:
-        raise UserError(f"run {run} is a {record.kind}, no paper session")
-    return record
-
-
-def stored_session(store: Store, run: str) -> tuple[RunRecord, Config, LoadedTeam, dict[str, Any]]:
-    """A stored session, with what it needs: its configuration, its team, and the first entry of its journal. Raises
-    `UserError` for a session that is not this user's own."""
-    record = session_record(store, run)
-    config, withheld = stored_config(record, to_continue=True)
-    if withheld:
-        raise UserError(
-            f"session {run} was not begun by this user, and its configuration names {withheld[0].key}: adopt it with "
-            f"`cryptosentinel runs adopt {run}` if it is your own"
-        )
-    start = _start_of(store, run)
-    return record, config, _team(str(record.config["team"]), config), start
-
-
-def _start_of(store: Store, run: str) -> dict[str, Any]:
-    """The first entry of a session's journal. Raises `StoreError` without one."""
-    return next(entries_in_portions(store, run)).document
 
 
 @contextmanager

@@ -99,6 +99,10 @@ def start_session(
 def resume_session(
     session: SessionArgument,
     release: Annotated[bool, typer.Option("--release", help="Take the kill switch back first.")] = False,
+    shadow: Annotated[
+        str,
+        typer.Option("--shadow", help="From now on the second team, which never trades; any other ends."),
+    ] = "",
     store: StoreOption = STORE,
     runs: RunsOption = RUNS,
 ) -> None:
@@ -106,8 +110,39 @@ def resume_session(
     from backend.paper.sessions import resume_paper
 
     with bars(_announce) as shown:
-        outcome = resume_paper(session, store, runs, shown, released=release)
+        outcome = resume_paper(session, store, runs, shown, released=release, shadow=shadow)
     _print(outcome)
+
+
+@paper_app.command("promote")
+def promote_shadow(
+    session: SessionArgument,
+    team: Annotated[
+        str, typer.Option("--team", help="Folder of the shadow, to be sure which it is; default: the session's shadow.")
+    ] = "",
+    store: StoreOption = STORE,
+    runs: RunsOption = RUNS,
+) -> None:
+    """Let the shadow of a session trade in the place of its team, from the next decision on. It must have passed
+    `evaluate --gate` with the same files, and have decided often enough as the shadow (`gate.decisions`)."""
+    from backend.paper.promotion.check import promotable
+    from backend.paper.promotion.request import request_promotion
+    from backend.paper.records.stored import newest_entries, own_config, session_record
+    from backend.store.run_record import store_at
+
+    with store_at(store) as opened:
+        record = session_record(opened, session)
+        _, entries = newest_entries(opened, session)
+        if entries and entries[-1].kind == "end":
+            why = entries[-1].document["why"]
+            raise UserError(f"session {session} is over ({why}): begin another one with --team {team or 'FOLDER'}")
+        proof = promotable(opened, record, own_config(record), team)
+    folder = _folder(session, runs)
+    console.print(proof.comparison, soft_wrap=True)
+    console.print(f"{proof.team} passed the gate in {proof.gate} and decided {proof.decisions} times as {proof.shadow}")
+    request_promotion(folder, proof.team, proof.digest)
+    when = "at its next decision" if record.status == "running" else f"after `cryptosentinel paper resume {session}`"
+    console.print(f"it takes the place in session {session} {when}, once the session has checked the same")
 
 
 @paper_app.command("status")
@@ -225,10 +260,11 @@ def run_demo(store: StoreOption = STORE, runs: RunsOption = RUNS) -> None:
 
 def _print_shadow(record: RunRecord, store: str, runs: Path) -> None:
     """Print how the shadow of a session stands, if it has one."""
-    from backend.paper.sessions import paper_status, shadow_name
+    from backend.paper.records.stored import shadow_name
+    from backend.paper.sessions import paper_status
 
     if record.config.get("shadow"):
-        its, outcome = paper_status(shadow_name(record.run), store, runs)
+        its, outcome = paper_status(shadow_name(record), store, runs)
         why = f" ({its.message})" if its.status == "failed" and its.message else ""
         console.print(f"shadow {its.run}, {its.config['team']}: {its.status}{why}", soft_wrap=True)
         _print(replace(outcome, why=""))

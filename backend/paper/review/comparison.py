@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from backend.paper.journal import entries_of
+from backend.paper.records.stored import session_record, shadow_name
 from backend.paper.review.decision_figures import DecisionFigures, figures_of_session
 from backend.paper.review.drift import LEVEL, block_means
-from backend.paper.sessions import session_record, shadow_name
 from backend.runs.requests import STORE
 from backend.store.run_record import store_at
 from backend.store.store import Store
@@ -77,7 +77,7 @@ def paper_comparison(run: str, store: Store | str | Path = STORE) -> ShadowCompa
         record = session_record(opened, run)
         if not record.config.get("shadow"):
             raise UserError(f"session {run} has no shadow: begin one with `paper run --shadow TEAM`")
-        sides = [figures_of_session(entries_of(opened, one)) for one in (run, shadow_name(run))]
+        sides = [figures_of_session(entries_of(opened, one)) for one in (run, shadow_name(record))]
     return compared_teams(
         str(record.config["team"]), str(record.config["shadow"]), sides[0], sides[1], derive_seed(record.seed, "shadow")
     )

@@ -23,8 +23,8 @@ from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account, limits_of
 from backend.paper.feeds import account_again
 from backend.paper.journal import entries_of, history_from_json
+from backend.paper.records.stored import promotions_in, session_thinking_time, stored_session, team_in_place
 from backend.paper.review.decision_figures import DecisionFigures, figures_of_backtest, figures_of_session
-from backend.paper.sessions import session_thinking_time, stored_session
 from backend.runs.requests import STORE
 from backend.store.records import JournalRecord
 from backend.store.run_record import store_at
@@ -119,11 +119,13 @@ class DriftReport:
 
 
 def paper_drift(run: str, store: Store | str | Path = STORE) -> DriftReport:
-    """Compare each week of the session `run` with a backtest of the bars before it. Raises `UserError`."""
+    """Compare each week of the session `run`, since its team is in place, with that team's backtest of the bars before
+    the session. Raises `UserError`."""
     with store_at(store) as opened:
-        record, config, team, start = stored_session(opened, run)
+        record, config, start = stored_session(opened, run)
         account = account_again(config, history_from_json(start["history"]), start)
         entries = entries_of(opened, run)
+        team = team_in_place(record, config, promotions_in(None, entries))
     return drift_report(entries, team, account, limits_of(config.guard), record.seed, session_thinking_time(config))
 
 
@@ -138,7 +140,8 @@ def drift_report(
     """Compare the session of the journal `entries` with a backtest of the bars that it began with."""
     start = entries[0].document
     history, every = history_from_json(start["history"]), int(start["decide_every"])
-    weeks = weeks_of(figures_of_session(entries))
+    since = max((entry.time for entry in entries if entry.kind == "promotion"), default=0) - history.interval
+    weeks = weeks_of([one for one in figures_of_session(entries) if one.time > since])
     most = max((len(week) for week in weeks), default=0)
     there, needed = max(0, (len(history) - 1 - WARM_UP_BARS) // every), max(LEAST_OF_HISTORY, most)
     if there < needed:

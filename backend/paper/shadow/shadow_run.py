@@ -88,6 +88,7 @@ class ShadowRun:
     def __init__(self, bars: SharedBars, play: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
         self._bars, self._play, self._failed = bars, play, failed
         self._thread = threading.Thread(target=self._work, name="shadow", daemon=True)
+        self._left = False
 
     def start(self) -> None:
         """Begin, with what is due before the next bar."""
@@ -96,12 +97,20 @@ class ShadowRun:
 
     def take(self, bar: LiveBar) -> None:
         """The trading session has written `bar`."""
+        if self._left:
+            return
         self._bars.put(bar)
         self._bars.settle(self._thread.is_alive)
 
+    def leave(self) -> None:
+        """It is the shadow of this session no longer: it ends after the bars that it has."""
+        self._left = True
+        self._bars.end("over")
+
     def close(self, how: SourceEnd, patience: float) -> bool:
         """The trading session has ended. Waits at most `patience` seconds for the shadow; whether that ended, too."""
-        self._bars.end(how)
+        if not self._left:
+            self._bars.end(how)
         self._thread.join(patience)
         return not self._thread.is_alive()
 

@@ -16,7 +16,8 @@ from backend.builders.market import Account
 from backend.config.load import config_from_dict
 from backend.config.schema import Config
 from backend.paper.journal import EntryKind, Journal, entries_of, history_to_json
-from backend.paper.sessions import PaperOutcome, SessionParts, newest_entries, play_session
+from backend.paper.records.stored import newest_entries
+from backend.paper.sessions import PaperOutcome, SessionParts, play_session
 from backend.paper.snapshots import Shortening
 from backend.runs.requests import SILENT
 from backend.store.records import JournalRecord, RunRecord

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from backend.errors import message_and_code
-from backend.paper.sessions import PAPER
+from backend.paper.records.stored import PAPER
 from backend.store import Store
 from simulator.errors import RunFailed, UserError
 from simulator.live.mock_exchange.faults import Faults

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from backend.paper.journal import bar_from_json, entries_of
-from backend.paper.sessions import PAPER, paper_parity
+from backend.paper.records.stored import PAPER
+from backend.paper.sessions import paper_parity
 from backend.paper.switch import set_stop
 from backend.store import Store
 from simulator.live.mock_exchange.faults import Faults

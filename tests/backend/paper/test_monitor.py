@@ -18,7 +18,7 @@ from backend.paper import alerts
 from backend.paper.alerts import WEBHOOK
 from backend.paper.journal import entries_of
 from backend.paper.monitor import LOG, Monitor, paper_problem, tell_parity
-from backend.paper.sessions import newest_entries
+from backend.paper.records.stored import newest_entries
 from backend.paper.snapshots import Shortening
 from backend.store import Store
 from backend.store.records import JournalRecord

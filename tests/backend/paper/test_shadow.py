@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import backend.paper.sessions
+import backend.paper.records.stored
 from backend.builders.loaded_team import LoadedTeam
 from backend.paper.bar_source import SourceEnd
 from backend.paper.journal import bar_from_json, entries_of
@@ -24,7 +24,6 @@ from backend.paper.sessions import (
     paper_status,
     resume_paper,
     run_paper,
-    shadow_name,
 )
 from backend.paper.shadow.shadow_run import ShadowRun, SharedBars
 from backend.paper.switch import set_stop
@@ -130,7 +129,7 @@ def test_a_shadow_that_hangs_or_fails_holds_up_nobody(
     undisturbed: tuple[Store, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool
 ) -> None:
     """Its engine fails at the tenth request, or hangs until the decision is cut off."""
-    loaded = backend.paper.sessions._team
+    loaded = backend.paper.records.stored.subject_of
     never = threading.Event()
 
     class Broken:
@@ -152,9 +151,10 @@ def test_a_shadow_that_hangs_or_fails_holds_up_nobody(
 
     def team(name: str, config: Any) -> LoadedTeam:
         made = loaded(name.removeprefix("broken "), config)
+        assert isinstance(made, LoadedTeam)
         return replace(made, engine=Broken(made)) if name.startswith("broken ") else made
 
-    monkeypatch.setattr(backend.paper.sessions, "_team", team)
+    monkeypatch.setattr(backend.paper.records.stored, "subject_of", team)
     with Store.open("mem://") as store:
         settings = (*SETTINGS, "paper.decision_timeout=1")
         assert begin(store, tmp_path, shadow="broken scripted", overrides=settings).why == "finished"
@@ -201,4 +201,3 @@ def test_a_session_is_not_named_after_a_path(tmp_path: Path) -> None:
             with pytest.raises(UserError, match="cannot name a session"):
                 begin(store, tmp_path, session=name)
         assert not list(tmp_path.iterdir()) and not store.runs()
-        assert shadow_name("a") == "a-shadow"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.builders.market import limits_of
-from backend.paper import sessions
 from backend.paper.journal import SLOTS, entries_of
 from backend.paper.parity import check_parity
+from backend.paper.records.stored import newest_entries
 from backend.paper.snapshots import Shortening, newest_snapshot, shortening
 from backend.store import Store
 from backend.store.records import JournalRecord
@@ -105,7 +105,7 @@ def test_a_resume_from_a_snapshot_has_the_books_of_the_undisturbed_session(
     with Store.open("mem://") as store:
         with pytest.raises(scene.StruckError):
             scene.begin(store, tmp_path, KEEPS, strike_at=int(share * writes))
-        snapshot, tail = sessions.newest_entries(store, scene.RUN)
+        snapshot, tail = newest_entries(store, scene.RUN)
         assert snapshot is not None and sum(entry.kind == "bar" for entry in tail) < KEEPS.every
         outcome = scene.go_on(store, tmp_path)
         entries = entries_of(store, scene.RUN)

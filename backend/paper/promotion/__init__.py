@@ -1,0 +1,1 @@
+"""How another team takes the place of the one that trades."""
