@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from backend.config.base import Names, Section, suggestion
 
-WARM_START = "warm_started"  # the team as its training began
-_RIVALS = (WARM_START, "scripted", "hold", "flat", "equal_weight", "always_short", "sma_cross", "volatility_target",
+OWN_BEGINNING = "warm_started"  # the team as its training began
+_RIVALS = (OWN_BEGINNING, "scripted", "hold", "flat", "equal_weight", "always_short", "sma_cross", "volatility_target",
            "matched_random")  # fmt: skip
 
 
@@ -17,7 +17,7 @@ class GateConfig(Section):
     """What `evaluate --gate` asks of a team, and `paper promote` besides. No team's folder can say it."""
 
     better_than: Names = Field(
-        (WARM_START, "flat"),
+        (OWN_BEGINNING, "flat"),
         description="whom the team must beat on held-out windows, by the whole of its interval: warm_started, "
         "scripted, or baselines of the evaluation",
     )

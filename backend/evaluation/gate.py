@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from backend.config.gate import WARM_START, GateConfig
+from backend.config.gate import OWN_BEGINNING, GateConfig
 from backend.config.schema import EvaluationConfig
 from backend.decisions.document import StoredDecision
 from backend.evaluation.evaluate import TRAINED
 from backend.statistics.mean_interval import mean_interval
 
-GATE = "gate"  # name of the record
-LEVEL = 0.95
+GATE_RECORD = "gate"  # name of the record
+_LEVEL = 0.95
 # What the guard does only when a loss limit is passed, or when it fails itself.
 _ENDS_TRADING = frozenset({"max_drawdown", "daily_loss", "shutdown", "guard_error"})
 
@@ -91,11 +91,11 @@ def _beats(rival: str, evaluation: EvaluationConfig, held_out: Mapping[str, Any]
         return GateRule(name, False, f"{rival} was not measured: add it to evaluation.baselines")
     gains = np.subtract(rows[TRAINED]["per_window"], rows[rival]["per_window"])
     tried = max(1, int(held_out.get("trials") or 1))
-    level = 1.0 - (1.0 - LEVEL) / tried
+    level = 1.0 - (1.0 - _LEVEL) / tried
     low, high = mean_interval(gains, evaluation.bootstrap_samples, evaluation.seed, level)
     size = f"{100 * gains.mean():+.2f} percentage points a window ({100 * low:+.2f} to {100 * high:+.2f}"
     many = f", {100 * level:.4g} % because {tried} ways of trading were tried on these windows)" if tried > 1 else ")"
-    against = "its beginning" if rival == WARM_START else rival
+    against = "its beginning" if rival == OWN_BEGINNING else rival
     said = "ahead of" if low > 0.0 else "not for certain ahead of"
     return GateRule(name, low > 0.0, f"{said} {against}: {size}{many}")
 

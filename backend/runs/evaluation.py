@@ -21,7 +21,7 @@ from backend.evaluation.evaluate import (
     summary_record,
     verdict,
 )
-from backend.evaluation.gate import GATE, GateRule, GateVerdict, judged
+from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict, judged
 from backend.evaluation.gate_data import held_out_rules
 from backend.models.manifest import MANIFEST, read_manifest, team_notice
 from backend.models.team_digest import team_digest
@@ -73,7 +73,7 @@ def evaluate_team(
             sentence = verdict(held_out, no_edge, other_costs(trained_on.costs, config.costs))
             gate = _gate(request, config, market, measured, no_edge, digest) if request.gate else None
             if gate is not None:
-                opened.add_evaluation(EvaluationRecord(run, GATE, 0, gate.to_json()))
+                opened.add_evaluation(EvaluationRecord(run, GATE_RECORD, 0, gate.to_json()))
             opened.add_evaluation(summary_record(run, sentence, time.monotonic() - started))
         report = write_report(opened, run, folder)
     return EvaluationOutcome(run, folder, report, config, sentence, held_out, no_edge, gate)

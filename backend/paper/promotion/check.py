@@ -9,7 +9,7 @@ from typing import Any
 
 from backend.config.ownership import is_own
 from backend.config.schema import Config
-from backend.evaluation.gate import GATE
+from backend.evaluation.gate import GATE_RECORD
 from backend.models.manifest import MANIFEST
 from backend.models.team_digest import team_digest
 from backend.paper.journal import entries_of
@@ -80,7 +80,7 @@ def _gate_run(store: Store, team: str, digest: str) -> str:
     for record in store.runs():  # the newest first
         if record.kind != "evaluate" or record.status != "finished" or not is_own(record.run, record.config):
             continue
-        verdict: Mapping[str, Any] = next((one.result for one in store.evaluations(record.run) if one.name == GATE), {})
+        verdict: Mapping[str, Any] = next((one.result for one in store.evaluations(record.run) if one.name == GATE_RECORD), {})
         if verdict.get("team_digest") != digest:
             continue
         if not verdict.get("passed"):

@@ -19,7 +19,7 @@ from backend.config.load import config_from_dict
 from backend.config.schema import Config, EvaluationConfig
 from backend.decisions.document import GuardClamp
 from backend.evaluation.evaluate import held_out_windows
-from backend.evaluation.gate import GATE, judged
+from backend.evaluation.gate import GATE_RECORD, judged
 from backend.evaluation.gate_data import held_out_rules
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest
 from backend.models.team_digest import team_digest
@@ -176,7 +176,7 @@ def test_the_verdict_is_recorded_with_what_it_is_of(nano: Path, tmp_path: Path) 
             EvaluateRequest(folder=folder, gate=True, overrides=small, baselines=("flat",)), store, tmp_path
         )
         assert outcome.gate is not None and not outcome.gate.passed and "windows" in outcome.gate.sentence()
-        [kept] = [one.result for one in store.evaluations(outcome.run) if one.name == GATE]
+        [kept] = [one.result for one in store.evaluations(outcome.run) if one.name == GATE_RECORD]
         record = store.run(outcome.run)
     assert kept["team_digest"] == team_digest(folder) and kept["data_hash"] == record.data_hash
     assert not kept["passed"] and {rule["name"] for rule in kept["rules"]} >= {"windows", "guard", "held out"}

@@ -15,7 +15,7 @@ from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.cli.main import app
 from backend.config.ownership import signed
 from backend.config.schema import Config
-from backend.evaluation.gate import GATE, GateRule, GateVerdict
+from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict
 from backend.models.team_digest import team_digest
 from backend.paper.journal import EntryKind, Journal, entries_of
 from backend.paper.promotion.check import promotable
@@ -61,7 +61,7 @@ def judge(store: Store, folder: Path, passed: bool = True, run: str = "evaluate-
     store.add_run(RunRecord(run, "evaluate", 1, "hash", int(run[-1]), config))
     rules = (GateRule("windows", True, "enough"), GateRule("better than flat", passed, "by far"))
     verdict = GateVerdict(str(folder), digest or team_digest(folder), "hash", rules)
-    store.add_evaluation(EvaluationRecord(run, GATE, 0, verdict.to_json()))
+    store.add_evaluation(EvaluationRecord(run, GATE_RECORD, 0, verdict.to_json()))
     store.finish_run(run, "finished")
 
 
