@@ -80,7 +80,8 @@ def _gate_run(store: Store, team: str, digest: str) -> str:
     for record in store.runs():  # the newest first
         if record.kind != "evaluate" or record.status != "finished" or not is_own(record.run, record.config):
             continue
-        verdict: Mapping[str, Any] = next((one.result for one in store.evaluations(record.run) if one.name == GATE_RECORD), {})
+        verdicts = [one.result for one in store.evaluations(record.run) if one.name == GATE_RECORD]
+        verdict: Mapping[str, Any] = verdicts[0] if verdicts else {}
         if verdict.get("team_digest") != digest:
             continue
         if not verdict.get("passed"):
