@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from cryptosentinel.agents.instructions import callable_tools, constrained_tools, instructions, listed_tools, opening
 from cryptosentinel.agents.joint import Consultation, Several, about_one, answers_of, asking_jointly, of_several
@@ -46,6 +46,7 @@ from simulator.exchange.rules import SymbolRules
 from simulator.market.market import MarketView
 
 _T = TypeVar("_T")
+_R = TypeVar("_R", bound=Role)
 # Yields the requests that it waits for and is resumed with their completions.
 AgentTask = Generator[Sequence[Request], Sequence[Completion], _T]
 Prompts = Literal["short", "full"]
@@ -96,6 +97,12 @@ class TeamSettings:
     def joint_questions(self) -> bool:
         """Whether a sub-agent is asked about several coins in one conversation: in full prompts on a portfolio."""
         return self.portfolio and self.prompts == "full"
+
+
+class RoleEdit(Protocol):
+    """A role with some of its parts changed."""
+
+    def __call__(self, role: _R, /) -> _R: ...
 
 
 @dataclass(frozen=True)
@@ -162,15 +169,31 @@ class TeamDecision:
 
 class Team:
     """A manager and its sub-agents over one codec. `roles` are their keys, the manager's first. Holds no state between
-    decisions: the same inputs give the same decision."""
+    decisions: the same inputs give the same decision.
 
-    def __init__(self, codec: ChatFormat, version_of: Callable[[str], str], settings: TeamSettings) -> None:
+    `advisory` are sub-agents whose answers are read and bind nobody: their verdicts cap no position, their plans time
+    no order. `edit` changes what a role says or sees, for questions of the kind "what if"; it may not change its key.
+    """
+
+    def __init__(
+        self,
+        codec: ChatFormat,
+        version_of: Callable[[str], str],
+        settings: TeamSettings,
+        *,
+        advisory: Collection[str] = (),
+        edit: RoleEdit | None = None,
+    ) -> None:
         self.codec = codec
         self.version_of = version_of
         self.settings = settings
+        self.advisory = frozenset(advisory)
         self.manager, self.sub_agents = team_of(
             settings.roles, settings.portfolio, joint_questions=settings.joint_questions
         )
+        if edit is not None:
+            self.manager = edit(self.manager)
+            self.sub_agents = {tool: edit(role) for tool, role in self.sub_agents.items()}
         self.roles = roles_of(settings.roles)
 
     def decide(
@@ -431,6 +454,8 @@ class _DecisionSession:
         Every verdict counts, so that RiskAnalyst cannot be asked until it approves. Where it gave no valid answer, the
         position may not grow. Of Trader's plans the newest holds: none of them is larger than another.
         """
+        if role.key in self.team.advisory:
+            return
         for asked, answer in answers_of(role, transcript.brief, transcript.answer):
             if "side" not in asked:
                 continue

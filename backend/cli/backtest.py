@@ -50,6 +50,22 @@ def backtest(
         typer.Option("--rules", help="JSON file of the venue's rules; default: rules.json in --data. 'none' for none."),
     ] = "",
     seed: Annotated[int, typer.Option("--seed", help="Seed of sampling and of the random baseline.")] = 1,
+    like: Annotated[
+        str,
+        typer.Option(
+            "--like",
+            help="A stored backtest whose data, window, costs, settings and seed are used; without --team also its "
+            "teams.",
+        ),
+    ] = "",
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--variant",
+            help="Play this variant of each team besides: without:ROLE, scripted:ROLE, no_veto, unmasked, "
+            "shuffled_news, shuffled_days. Repeatable.",
+        ),
+    ] = None,
     unmasked: Annotated[
         bool, typer.Option("--unmasked", help="Play each team again with names and dates shown, and compare the two.")
     ] = False,
@@ -71,7 +87,9 @@ def backtest(
 ) -> None:
     """Backtest teams and strategies against the baselines over one window, store every decision, and write a report."""
     request = BacktestRequest(
-        teams=tuple(team or ("scripted",)),
+        teams=tuple(team or (() if like else ("scripted",))),
+        variants=tuple(variant or ()),
+        like=like,
         baselines=baseline_names(baselines),
         finer=finer,
         rules=rules,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
@@ -17,11 +18,13 @@ from backend.cli.console import comparison_table, console, difference_line, narr
 from backend.cli.options import RunsOption, StoreOption
 from backend.cli.parts.progress import bars
 from backend.runs.requests import RUNS, STORE
+from cryptosentinel.protocol.untrusted import visible
 from simulator.errors import UserError
 from simulator.files import write_whole
 from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # the database takes its time
+    from backend.runs.again.decision_replay import DecisionReplay
     from backend.runs.deletion import RunDeletion
     from backend.store.records import RunRecord
     from backend.store.store import Store
@@ -95,6 +98,49 @@ def runs_show(
     except OSError as error:
         raise UserError(f"{html} cannot be written ({error.strerror}): give another file with --html") from error
     console.print(f"decision {decision}: {html}")
+
+
+@runs_app.command("replay")
+def runs_replay(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(help="A backtest, as `cryptosentinel runs` lists it.")],
+    decision: Annotated[int, typer.Option("--decision", help="Number of the decision.")],
+    answer: Annotated[
+        list[str] | None,
+        typer.Option("--answer", help="A role's answer in place of its own: ROLE='{\"up\": 0.7, ...}'. Repeatable."),
+    ] = None,
+    observe: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--observe",
+            help="What a role is shown instead: ROLE.brief=TEXT, or ROLE.TOOL='{...}' for the result of a tool. "
+            "Repeatable.",
+        ),
+    ] = None,
+    backtest: Annotated[
+        str, typer.Option("--backtest", help="Whose decision, where the run has those of several teams.")
+    ] = "",
+    team: Annotated[
+        str, typer.Option("--team", help="How the team was named in the backtest, where the run does not say.")
+    ] = "",
+    rules: Annotated[
+        bool, typer.Option("--rules", help="Let rules answer what was not asked then, and not the team's own model.")
+    ] = False,
+    store: StoreOption = "",
+) -> None:
+    """Replay one decision with a role's answer replaced or an observation edited, beside what happened."""
+    from backend.runs.again.decision_edit import parse_edit
+    from backend.runs.again.decision_replay import replay_decision
+    from backend.store.store import Store
+
+    edit = parse_edit(answer or (), observe or ())
+    with Store.open(_where(context, store), reads_only=True) as opened:
+        replay = replay_decision(
+            opened, run, decision, edit, backtest=backtest or None, team=team, by="rules" if rules else "team"
+        )
+    console.print(_replay_table(replay))
+    same = "The orders are the same." if replay.same else "The orders differ."
+    console.print(f"{same} {replay.asked} requests were answered anew; the others as in the run.", soft_wrap=True)
 
 
 @runs_app.command("export")
@@ -312,6 +358,19 @@ def _show_deletions(plans: Sequence[RunDeletion]) -> None:
             console.print(f"note: {plan.run} is named by {what}, which has its own copy")
         if plan.kept and not plan.needed_by:
             console.print(f"note: {', '.join(plan.kept)} in {plan.folder} stay: not of this program")
+
+
+def _replay_table(replay: DecisionReplay) -> Table:
+    """Both decisions row by row; what differs has a mark before it. All words are plain text."""
+    from backend.reporting.decision.side_by_side import paired_rows
+
+    table = Table(title=f"decision {replay.then.ordinal} of {replay.then.backtest}", box=None, title_justify="left")
+    for heading in ("", "what happened", "replayed"):
+        table.add_column(heading, overflow="fold", ratio=1 if heading else None)
+    for row in paired_rows(replay.then_tree, replay.now_tree):
+        mark = "≠ " if row.differs else "  "
+        table.add_row(*(Text(visible(words)) for words in (f"{mark}{row.label}", row.then, row.now)))
+    return table
 
 
 def _facts(record: RunRecord) -> tuple[str, str, str]:

@@ -44,6 +44,8 @@ def backtest_command(request: BacktestRequest, store: str, runs: str) -> tuple[s
         ("--finer", request.finer),
         ("--rules", request.rules),
         ("--record", request.record),
+        ("--like", request.like),
+        *(("--variant", variant) for variant in request.variants),
         ("--seed", request.seed if request.seed != BacktestRequest.seed else None),
         ("--store", store),
         ("--runs", runs),

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pydantic import JsonValue
+
 from backend.decisions.tree import ConversationNode, DecisionTree
 from backend.reporting.labels import number_text
 from cryptosentinel.agents.joint import Consultation, JointAnswers
@@ -94,6 +96,31 @@ def consequences(tree: DecisionTree) -> list[Line]:
         text += f", from {before:,.2f} to {after:,.2f}." if before is not None and after is not None else "."
         lines.append(Line("result", "What it earned", text, problem=document.net_return < 0))
     return lines
+
+
+def question_sentence(node: ConversationNode) -> str:
+    """What a consultation was asked about, in a line; empty for the manager's conversation."""
+    asked = node.document.asked
+    several = asked.get("questions")
+    return "; ".join(_about(one) for one in (several if isinstance(several, list) else [asked]) if one)
+
+
+def answer_sentence(node: ConversationNode, names: dict[str, str]) -> str:
+    """What a conversation came to: its valid answer as a sentence, or why there is none."""
+    for turn in reversed(node.turns):
+        if isinstance(turn.call, ToolCall) and answers(node.role, turn.call) and node.document.answer is not None:
+            return _sentence(turn.call, turn.content, names)
+    return f"No valid answer: {node.document.problem or 'no reason is stored'}"
+
+
+def _about(asked: JsonValue) -> str:
+    """One question: the coin, and the position that is proposed."""
+    match asked:
+        case {"symbol": str(symbol), "side": str(side), "exposure": int() | float() as exposure}:
+            return f"{side} {symbol} {_percent(float(exposure))}"
+        case {"symbol": str(symbol)}:
+            return symbol
+    return ""
 
 
 def _conversation(node: ConversationNode, names: dict[str, str], depth: int) -> Iterator[Line]:

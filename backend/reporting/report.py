@@ -25,6 +25,7 @@ from backend.decisions.document import StoredDecision
 from backend.decisions.tree import decision_tree
 from backend.reporting import charts
 from backend.reporting.backtest_sections import sections, tiles
+from backend.reporting.comparison.teams import teams_section
 from backend.reporting.decision_narrative import headline, narrate
 from backend.reporting.decision_views import shown
 from backend.reporting.json_facts import backtest_facts
@@ -183,6 +184,9 @@ def _backtest(summary: RunSummary, reload: MarketReload) -> dict[str, Any] | Non
     window = summary.windows()[0]
     shown = sections(window, summary.settings, reload)
     shown.insert(-1, candles_section(window, reload))
+    against = teams_section(window, summary.run)
+    if against is not None:
+        shown.insert(1, against)
     decisions = window.decisions.get(window.main, [])
     trees = [(decision, decision_tree(decision.document)) for decision in _extremes(decisions)]
     return {

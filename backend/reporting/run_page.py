@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.decisions.document import StoredDecision
-from backend.decisions.tree import decision_tree, traced_tree
+from backend.decisions.tree import DecisionTree, decision_tree, traced_tree
 from backend.reporting import charts
 from backend.reporting.backtest_sections import sections, tiles
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow, Tile
+from backend.reporting.comparison.teams import teams_section
+from backend.reporting.decision.graph import delegation_graph
+from backend.reporting.decision.timeline import timeline
 from backend.reporting.decision_narrative import Line, headline, narrate
-from backend.reporting.decision_views import decision_page
+from backend.reporting.decision_views import decision_facts, decision_page
 from backend.reporting.labels import COLUMNS, duration_text, title_of
 from backend.reporting.market_reload import MarketReload, reload_market
 from backend.reporting.result_stats import traded_notional
@@ -167,6 +170,22 @@ class WindowPage:
         """Equity, numbers, costs, trades and regimes."""
         return sections(self.result, self.settings, market)
 
+    def against(self) -> ReportSection | None:
+        """Those that were tested against one another; None where there is only one."""
+        return teams_section(self.result, self.run)
+
+    def graph(self, team: str, decision: StoredDecision, dark: bool) -> str:
+        """The delegation of a decision as a graph in DOT, down to its fills and outcome."""
+        return delegation_graph(self._traced(team, decision), dark)
+
+    def cost(self, decision: StoredDecision) -> list[str]:
+        """The names behind the aliases, and what the conversations took."""
+        return decision_facts(decision_tree(decision.document))
+
+    def timeline(self, team: str) -> Picture:
+        """All of a team's decisions, each where it was made and with what the account made of it."""
+        return timeline(self.result.decisions[team])
+
     def candles(self, market: MarketReload, symbol: str) -> ReportBlock:
         """The candles of one coin with the trades in it."""
         if market.market is None:
@@ -183,5 +202,7 @@ class WindowPage:
 
     def transcript(self, team: str, decision: StoredDecision) -> str:
         """All of a decision as one HTML page."""
-        tree = traced_tree(decision, self.result.decisions[team], self.result.results.get(team))
-        return decision_page(decision, tree)
+        return decision_page(decision, self._traced(team, decision))
+
+    def _traced(self, team: str, decision: StoredDecision) -> DecisionTree:
+        return traced_tree(decision, self.result.decisions[team], self.result.results.get(team))

@@ -3,8 +3,8 @@ report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from backend.builders.loaded_team import UNMASKED, LoadedTeam, scripted_team
@@ -19,6 +19,7 @@ from backend.builders.market import (
     venue_record,
 )
 from backend.builders.strategies import NamedStrategy, named_strategies, named_strategy
+from backend.builders.variants import Variant
 from backend.config.load import load_config
 from backend.config.schema import SCRIPTED, Config
 from backend.decisions.backtest_document import InferenceCost, inference_cost, write_backtest
@@ -42,6 +43,7 @@ from backend.runs.requests import (
     check_subject,
     sample_data,
 )
+from backend.runs.stored_setup import TeamSource, like_stored
 from backend.runs.strategy_run import lookahead_verdict, play_strategy
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
@@ -66,7 +68,8 @@ Subject = LoadedTeam | NamedStrategy  # who is tested
 @dataclass(frozen=True)
 class BacktestPlan:
     """A backtest that was checked and can be played. `account` is that of `config` and `market`. With `cassette`, one
-    of the subjects is a team, and its calls are recorded in that folder."""
+    of the subjects is a team, and its calls are recorded in that folder. `markets` are the altered ones of those who
+    trade one, by name; `sources` say how each subject was named."""
 
     config: Config
     market: Market
@@ -77,6 +80,12 @@ class BacktestPlan:
     notes: tuple[str, ...] = ()
     cassette: Path | None = None
     check_lookahead: bool = True
+    markets: Mapping[str, Market] = field(default_factory=dict)
+    sources: Mapping[str, TeamSource] = field(default_factory=dict)
+
+    def market_of(self, subject: str) -> Market:
+        """The market that a subject trades."""
+        return self.markets.get(subject, self.market)
 
 
 def backtest_teams(
@@ -89,6 +98,9 @@ def backtest_teams(
 
     Raises `UserError` for a request that cannot be met; then nothing is recorded.
     """
+    if request.like:
+        with store_at(store) as opened:
+            request = like_stored(opened, request)
     plan, run = plan_backtest(request), new_run_id("backtest")
     folder = runs / run
     observer.started(RunStart(run, folder, plan.config, plan.market, plan.account, plan.window, plan.notes))
@@ -108,15 +120,56 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
     subjects = [subject_of(name, config) for name in request.teams]
     if len({subject.name for subject in subjects}) < len(subjects):
         raise UserError("the same team is named twice: give each --team once")
-    subjects = with_unmasked(subjects) if request.unmasked else subjects
+    sources = {subject.name: TeamSource(name) for subject, name in zip(subjects, request.teams, strict=True)}
+    if request.unmasked:
+        subjects = with_unmasked(subjects)
+        shown = {name + UNMASKED: TeamSource(source.team, "unmasked") for name, source in sources.items()}
+        sources |= {one.name: shown[one.name] for one in subjects if one.name in shown}
+    altered: dict[str, Market] = {}
+    if request.variants:
+        subjects, altered = _with_variants(request, config, subjects, sources, market, window)
     if request.record is not None and sum(isinstance(subject, LoadedTeam) for subject in subjects) != 1:
         raise UserError("--record is for the calls of one team: name one, without --unmasked")
     chosen = [note for subject in subjects if isinstance(subject, LoadedTeam) for note in subject.notes]
     notes = [*chosen, *notes_on(request.teams, config, market, window), *notes_on_headlines(subjects, market, window)]
     account = account_of(config, market)
     return BacktestPlan(
-        config, market, account, window, subjects, request.seed, tuple(notes), request.record, request.check_lookahead
-    )
+        config, market, account, window, subjects, request.seed, tuple(notes), request.record, request.check_lookahead,
+        altered, sources,
+    )  # fmt: skip
+
+
+def _with_variants(
+    request: BacktestRequest, config: Config, subjects: Sequence[Subject], sources: dict[str, TeamSource],
+    market: Market, window: Window,
+) -> tuple[list[Subject], dict[str, Market]]:  # fmt: skip
+    """The subjects and behind each its variants, whose sources are added, and the markets that are altered.
+
+    Raises `UserError` for a variant that does not exist or cannot be made of a subject.
+    """
+    every: list[Subject] = []
+    altered: dict[str, Market] = {}
+    for subject in subjects:
+        every.append(subject)
+        for variant in map(Variant.parse, dict.fromkeys(request.variants)):
+            changed: Subject
+            if isinstance(subject, LoadedTeam):
+                if subject.name.endswith(UNMASKED):
+                    continue
+                changed = variant.of(subject)
+            elif variant.changes_market:
+                changed = replace(subject, name=f"{subject.name}{variant.suffix}")
+            else:
+                raise UserError(f"variant {variant} is of a team, and {subject.name} is a strategy: leave it out")
+            if changed.name in {one.name for one in (*subjects, *every)}:
+                raise UserError(f"{changed.name} would be played twice: leave out --unmasked or the variant {variant}")
+            if variant.changes_market:
+                if config.venue.finer or config.venue.mark:
+                    raise UserError(f"variant {variant} has no finer bars and no mark prices: run it without them")
+                altered[changed.name] = variant.market(market, window.start, window.stop, request.seed)
+            every.append(changed)
+            sources[changed.name] = TeamSource(sources[subject.name].team, str(variant))
+    return every, altered
 
 
 def market_settings(request: WindowRequest) -> Config:
@@ -244,7 +297,8 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
     with recorded_run(
         store, run, "backtest", plan.seed, market.content_hash, config,
         data=market.source, gaps=find_gaps(market).summary(), teams=[subject.name for subject in subjects],
-        venue=venue_record(plan.account, market, window), notes=list(plan.notes),
+        venue=venue_record(plan.account, market, window), notes=list(plan.notes), decide_every=window.decide_every,
+        sources={name: asdict(source) for name, source in plan.sources.items()},
     ):  # fmt: skip
         results: dict[str, BacktestResult] = {}
         later: list[str] = []  # notes that only the playing shows
@@ -257,7 +311,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
             cost: InferenceCost | None = None
             lookahead: LookaheadVerdict | None = None
             if isinstance(subject, NamedStrategy):
-                played = play_strategy(subject, market, window, plan.account.terms)
+                played = play_strategy(subject, plan.market_of(subject.name), window, plan.account.terms)
                 result = played.result
                 observer.equity(subject.name, result.times.tolist(), result.equity.tolist())
                 advanced(bars)
@@ -279,12 +333,13 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
                 episode = _episode(subject, plan, throughput, decided, store, run)
                 result = episode.result
                 cost = inference_cost(episode.ledger, throughput, subject.replayed)
-                later += remarks(subject.name, episode, market)
+                later += remarks(subject.name, episode, plan.market_of(subject.name))
                 later += subject.engine.notes if isinstance(subject.engine, EndpointEngine) else ()
-            trials = record_trial(
-                store, run, subject, config, market, window.start, window.stop,
+            counted = record_trial(
+                store, run, subject, config, plan.market_of(subject.name), window.start, window.stop,
                 every=window.decide_every, seed=plan.seed,
             ).trials  # fmt: skip
+            trials = trials if subject.name in plan.markets else counted
             results[subject.name] = result
             write_backtest(store, run, subject.name, result, cost, lookahead)
         names = [name for name in config.evaluation.baselines if name not in results]
@@ -311,7 +366,8 @@ def _episode(
     """The team's episode with its decisions stored. If it ends early, its decisions so far are stored too.
 
     `on_decision` gets the bars that are done, the close (ms) at which the account stands, and its equity there."""
-    game = BacktestRun(plan.market, plan.window, **plan.account.terms)
+    market = plan.market_of(subject.name)
+    game = BacktestRun(market, plan.window, **plan.account.terms)
     team, recorder = subject, None
     if plan.cassette is not None:
         from backend.builders.recorded_team import recording  # it imports torch
@@ -320,7 +376,7 @@ def _episode(
     decisions: list[tuple[int, TeamDecision]] = []
 
     def advanced(done: int) -> None:
-        on_decision(done, int(plan.market.open_time[game.index]) + plan.market.interval, game.account().equity)
+        on_decision(done, int(market.open_time[game.index]) + market.interval, game.account().equity)
 
     task = play(
         team.team, game, limits_of(plan.config.guard), plan.seed,

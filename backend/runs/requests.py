@@ -144,6 +144,9 @@ class BacktestRequest(WindowRequest):
     `teams` are names as `backend.runs.backtest.subject_of` takes them. With `unmasked`, each team also plays with real
     symbols and dates. `record` is the folder of a cassette, in which the calls of the one team are recorded. With
     `check_lookahead`, the backtest of a user's strategy ends with the look-ahead verdict.
+
+    `variants` (`backend.builders.variants`) are played of each team besides. `like` is the id of a stored backtest: its
+    configuration, data, window and seed are used, and without `teams` its teams.
     """
 
     teams: tuple[str, ...] = ("scripted",)
@@ -153,10 +156,15 @@ class BacktestRequest(WindowRequest):
     unmasked: bool = False
     record: Path | None = None
     check_lookahead: bool = True
+    variants: tuple[str, ...] = ()
+    like: str = ""
 
     def check(self) -> None:
         """As for every window; also the baselines and the names of the teams."""
-        super().check()
+        if self.like and self.config:
+            raise UserError(f"the settings are those of run {self.like}: leave out --config, or leave out --like")
+        if not self.like:
+            super().check()
         self.at_venue(Config())
         for name in self.teams:
             check_subject(name)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
+from backend.decisions.document import StoredDecision
+from backend.reporting.charts import CONFIG
 from backend.reporting.decision_narrative import Line
 from backend.reporting.labels import title_of
 from backend.reporting.run_page import WindowPage
 from cryptosentinel.protocol.untrusted import visible
-from ui.access import escape_markdown
+from ui.access import asked_for, escape_markdown, set_address
+from ui.parts.drawing import in_theme
+from ui.parts.replay import ask_replay
+
+_MOST_LISTED = 400  # decisions in a list; of more one gives the number
 
 _AVATARS = {
     "manager": ":material/account_balance:",
@@ -26,7 +32,7 @@ _AVATARS = {
 
 
 def choose_decision(window: WindowPage) -> None:
-    """A choice of the decisions of a window, and the chosen one as a conversation."""
+    """A choice of the decisions of a window, and the chosen one as a conversation and as a graph."""
     by_team, name = window.result.decisions, window.name
     if not by_team:
         st.caption("No decisions are stored: teams have them, strategies do not.")
@@ -39,16 +45,71 @@ def choose_decision(window: WindowPage) -> None:
         f"{len(active)} of {len(decisions)} decisions sent orders. The percentage is the whole account's change up to "
         "the next decision."
     )
+    _choose_on_timeline(window, team)
     only_active = st.toggle("Only those that sent orders", value=bool(active), key=f"active {name}")
     offered = {decision.ordinal: decision for decision in (active if only_active and active else decisions)}
-    chosen = st.selectbox(
-        "Decision", list(offered), format_func=lambda ordinal: window.label(offered[ordinal]), key=f"decision {name}"
-    )
-    decision = offered[chosen]
-    draw_lines(window.lines(decision), name)
+    decision = _chosen(window, offered, {one.ordinal: one for one in decisions})
+    chosen = decision.ordinal
+    talk, graph, replay = st.tabs(["Conversation", "Who asked whom", "What if"])
+    with talk:
+        for fact in window.cost(decision):
+            st.caption(escape_markdown(fact))
+        draw_lines(window.lines(decision), name)
+    with graph:
+        st.caption("From the situation down to what the account made of it; the numbers say in which order it asked.")
+        st.graphviz_chart(window.graph(team, decision, st.context.theme.type == "dark"))
+    with replay:
+        ask_replay(window, team, decision)
     file = f"{decision.run}-decision-{chosen}.html"
     transcript = window.transcript(team, decision)
     st.download_button("Download the whole transcript", transcript, file, "text/html", key=f"whole {name}")
+
+
+def _choose_on_timeline(window: WindowPage, team: str) -> None:
+    """The decisions over time; a click on one chooses it."""
+    picture, name = window.timeline(team), window.name
+    st.caption(picture.caption)
+
+    def take() -> None:
+        for point in st.session_state[f"timeline {name} {team}"]["selection"]["points"][:1]:
+            number = point.get("customdata")
+            st.session_state[f"active {name}"] = False
+            st.session_state[f"decision {name}"] = int(number[0] if isinstance(number, list) else number)
+
+    st.plotly_chart(
+        in_theme(picture.figure), theme=None, config=CONFIG, alt=picture.title, key=f"timeline {name} {team}",
+        on_select=take, selection_mode="points",
+    )  # fmt: skip
+
+
+def _chosen(
+    window: WindowPage, offered: Mapping[int, StoredDecision], every: Mapping[int, StoredDecision]
+) -> StoredDecision:
+    """The decision that is shown, which the address names: by a list, or where that is too long by its number."""
+    key = f"decision {window.name}"
+    asked = asked_for("decision", [str(number) for number in every], "a decision") if not window.name else []
+    if asked and st.session_state.get("decision asked") != asked[0]:
+        st.session_state["decision asked"] = asked[0]
+        st.session_state[key] = int(asked[0])
+        offered = offered if int(asked[0]) in offered else every
+    if len(offered) > _MOST_LISTED:
+        first, last = min(every), max(every)
+        if not first <= st.session_state.get(key, first) <= last:
+            st.session_state.pop(key, None)
+        number = int(st.number_input(f"Decision, {first} to {last}", first, last, key=key, step=1))
+        decision = every[number] if number in every else every[first]
+        st.caption(escape_markdown(window.label(decision)))
+    else:
+        if st.session_state.get(key) not in offered:
+            st.session_state.pop(key, None)
+        number = st.selectbox(
+            "Decision", list(offered), format_func=lambda ordinal: window.label(offered[ordinal]), key=key
+        )
+        decision = offered[number]
+    if not window.name:
+        set_address("decision", [str(decision.ordinal)])
+        st.session_state["decision asked"] = str(decision.ordinal)
+    return decision
 
 
 def draw_lines(lines: Sequence[Line], key: str) -> None:
@@ -64,6 +125,12 @@ def draw_lines(lines: Sequence[Line], key: str) -> None:
 
 
 def _draw_line(line: Line, exact: bool) -> None:
+    if line.speaker == "tool":
+        with st.expander(escape_markdown(line.title), icon=_AVATARS["tool"]):
+            st.text(visible(line.text))
+            if exact and line.raw:
+                st.code(visible(line.raw), language=None, wrap_lines=True)
+        return
     with st.chat_message(line.title, avatar=_AVATARS.get(line.speaker)):
         st.caption(escape_markdown(line.title))
         st.text(visible(line.text))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
 from backend.builders.market import is_historical
-from backend.builders.strategies import named_strategies
 from backend.config.schema import BASELINES, SCRIPTED, Config
 from backend.jobs.commands import backtest_command
 from backend.jobs.queue import Submission
-from backend.models.manifest import MANIFEST
 from backend.reporting.labels import title_of
 from backend.runs.backtest import settings_for
 from backend.runs.choices import BacktestChoices
@@ -25,6 +22,7 @@ from simulator.errors import UserError
 from simulator.market.instruments import MARKET_KINDS
 from simulator.market.timeframes import TIMEFRAMES
 from ui.access import asked_for, escape_markdown, job_queue, mistakes_explained, read_run, set_address, store_name
+from ui.parts.again import known_teams
 from ui.parts.job import job_label, newest_of, open_job, show_job
 from ui.views.run import show_run
 
@@ -99,7 +97,7 @@ def _form(choices: BacktestChoices, timeframe: str) -> None:
     with st.form("backtest"):
         symbols = st.multiselect("Symbols", choices.symbols(timeframe), default=suggested, key=f"symbols {here}")
         teams = st.multiselect(
-            "Teams and strategies", [SCRIPTED, *_trained_teams(), *named_strategies()], default=[SCRIPTED],
+            "Teams and strategies", known_teams(), default=[SCRIPTED],
             format_func=title_of, accept_new_options=True,
             help="Trained teams are those found under runs/. A strategy is tested in a team's place. Your own: "
             "module:Class.",
@@ -236,12 +234,6 @@ def _venue_settings(left: Any, right: Any, preset: Config, choices: BacktestChoi
 def _value(value: object) -> str:
     """A setting as `--set` reads it: JSON of numbers, words and lists is TOML too."""
     return json.dumps(value)
-
-
-def _trained_teams() -> Sequence[str]:
-    """Folders under `runs/` that hold a team, the newest first."""
-    found = sorted(RUNS.glob(f"**/{MANIFEST}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    return [str(path.parent) for path in found]
 
 
 _page()

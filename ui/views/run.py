@@ -49,7 +49,12 @@ def _window(window: WindowPage) -> None:
         column.metric(tile.label, tile.value)
         column.caption(escape_markdown(tile.note))
     market = window.market(lambda run: _market(store_name(), run.run, run.data_hash, run))
-    *tabs, candles, decisions = st.tabs(["Equity", "Numbers", "Costs", "Trades", "Regimes", "Candles", "Decisions"])
+    against = window.against()
+    titles = ["Equity", "Numbers", "Costs", "Trades", "Regimes", "Candles", "Decisions"]
+    *tabs, candles, decisions = st.tabs([*(["Against one another"] if against else []), *titles])
+    if against:
+        with tabs.pop(0):
+            draw_blocks(against.blocks, window.name)
     for tab, section in zip(tabs, window.sections(market), strict=True):
         with tab:
             draw_blocks(section.blocks, window.name)

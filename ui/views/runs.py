@@ -70,6 +70,8 @@ def _begin_with(names: Sequence[str]) -> None:
 
 
 def _keep_choice() -> None:
+    if st.session_state.get("runs", st.session_state["open"]) != st.session_state["open"]:
+        set_address("decision", [])  # it was one of another run
     st.session_state["runs"] = list(st.session_state["open"])
     set_address("run", st.session_state["runs"])
 

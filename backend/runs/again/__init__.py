@@ -1,0 +1,1 @@
+"""A stored decision again, with something of it changed."""

@@ -1,0 +1,148 @@
+"""What a stored backtest was made with, read back from its record: configuration, window, seed, and how its teams were
+named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from backend.builders.strategies import named_strategies
+from backend.config.load import override
+from backend.config.ownership import is_own
+from backend.config.schema import SCRIPTED, Config
+from backend.decisions.backtest_document import BacktestDocument, read_backtests
+from backend.models.manifest import MANIFEST
+from backend.runs.requests import RUNS, BacktestRequest
+from backend.store.records import RunRecord
+from backend.store.run_record import how_to_trust, stored_config
+from backend.store.store import Store
+from simulator.backtest.run import Window
+from simulator.errors import UserError
+from simulator.market.timeframes import DAY_MS, format_time
+
+_SOURCES, _EVERY = "sources", "decide_every"  # in the record's document
+
+
+@dataclass(frozen=True)
+class TeamSource:
+    """How a subject of a backtest was named, as `--team` takes it, and which variant of it it was, if any."""
+
+    team: str
+    variant: str = ""
+
+
+@dataclass(frozen=True)
+class StoredSetup:
+    """The run, its configuration, its window on its market, and the subjects that it tested, by name."""
+
+    run: RunRecord
+    config: Config
+    window: Window
+    times: tuple[int, int]
+    sources: Mapping[str, TeamSource]
+
+    @property
+    def teams(self) -> tuple[str, ...]:
+        """Its subjects as `--team` takes them, without their variants."""
+        return tuple(dict.fromkeys(source.team for source in self.sources.values()))
+
+    @property
+    def window_words(self) -> tuple[str, str]:
+        """The window's first and last close, as UTC dates and times."""
+        first, last = self.times
+        return format_time(first), format_time(last)
+
+
+def like_stored(store: Store, request: BacktestRequest) -> BacktestRequest:
+    """`request` on the market, in the window and with the seed of the stored backtest `request.like`.
+
+    What the request itself names goes before: teams, overrides, data, baselines, another seed. Raises `UserError` for a
+    run that is no backtest or does not say how its teams were named.
+    """
+    given = [name for name in ("start", "end", "decide_every") if getattr(request, name)]
+    if given:
+        raise UserError(f"the window is that of run {request.like}: leave out {', '.join(given)}, or leave out --like")
+    setup = stored_setup(store, request.like)
+    first, last = setup.window_words
+    return replace(
+        request,
+        like="",
+        config=override(setup.config, request.overrides, "the options"),
+        overrides=(),
+        teams=request.teams or setup.teams,
+        start=first,
+        end=last,
+        decide_every=setup.window.decide_every,
+        seed=setup.run.seed if request.seed == BacktestRequest.seed else request.seed,
+    )
+
+
+def stored_setup(store: Store, run_id: str) -> StoredSetup:
+    """How a stored backtest was made. Raises `UserError` for another kind of run, one without a result, and one of
+    somebody else's whose settings may not be used."""
+    run = store.run(run_id)
+    results = {one.name: one.document for one in read_backtests(store, run_id)}
+    stated = run.config.get("teams")
+    tested = [str(name) for name in stated if name in results] if isinstance(stated, list) else []
+    if run.kind != "backtest" or not tested:
+        raise UserError(f"run {run_id} is no backtest with a result ({run.kind}, {run.status}): choose a backtest")
+    config, withheld = stored_config(run)
+    needed = [one for one in withheld if one.measured]
+    if needed:
+        raise UserError(how_to_trust(run, needed))
+    document = results[tested[0]]
+    start = document.start
+    every = _decide_every(run, store, document)
+    window = Window(start, start + len(document.times) - 1, every)
+    return StoredSetup(
+        run,
+        config,
+        window,
+        (document.times[0], document.times[-1]),
+        {name: source for name in tested if (source := _source(run, name)) is not None},
+    )
+
+
+def source_of(setup: StoredSetup, name: str, team: str = "") -> TeamSource:
+    """How the subject `name` was named; `team` is what the user says of it. Raises `UserError` where neither is
+    known."""
+    known = setup.sources.get(name)
+    if team:
+        return TeamSource(team, "" if known is None else known.variant)
+    if known is None:
+        raise UserError(
+            f"run {setup.run.run} does not say where '{name}' lies: name it with --team, as you did for the backtest"
+        )
+    return known
+
+
+def _source(run: RunRecord, name: str) -> TeamSource | None:
+    """A run that this user did not make may name nothing that is loaded but what the program has itself."""
+    document = run.config.get(_SOURCES)
+    if isinstance(document, dict) and name in document:
+        try:
+            source = TypeAdapter(TeamSource).validate_python(document[name])
+        except ValidationError:
+            return None
+        inside = source.team == SCRIPTED or source.team in named_strategies()
+        return source if inside or is_own(run.run, run.config) else None
+    if name == SCRIPTED or name in named_strategies():
+        return TeamSource(name)
+    folder = RUNS / name
+    return TeamSource(str(folder)) if Path(name).name == name and (folder / MANIFEST).is_file() else None
+
+
+def _decide_every(run: RunRecord, store: Store, document: BacktestDocument) -> int:
+    """Bars between decisions: as recorded, or in the run of an older program as its decisions show it."""
+    recorded = run.config.get(_EVERY)
+    if isinstance(recorded, int) and recorded > 0:
+        return recorded
+    times = sorted({one.time for one in store.decisions(run.run)})
+    bar = document.times[1] - document.times[0] if len(document.times) > 1 else DAY_MS
+    if len(times) > 1:
+        return max(1, min(later - one for one, later in pairwise(times)) // bar)
+    return max(1, DAY_MS // bar)

@@ -1,0 +1,117 @@
+"""A stored decision replayed: the same without a change, another with one, and every mistake in a sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend.decisions.document import StoredDecision
+from backend.reporting.decision.side_by_side import paired_rows
+from backend.runs.again.decision_edit import DecisionEdit, parse_edit
+from backend.runs.again.decision_replay import DecisionReplay, replay_decision
+from backend.runs.backtest import backtest_teams
+from backend.runs.requests import BacktestRequest
+from backend.store.store import Store
+from simulator.data.archive import write_market
+from simulator.errors import UserError
+from tests.backend.runs.again.conftest import END, START
+from tests.stored_runs import small_market
+
+AS_IT_WAS = DecisionEdit()
+DOWN = {"up": 0.02, "flat": 0.03, "down": 0.95}
+
+
+def replayed(played: Path, number: int, edit: DecisionEdit, backtest: str = "scripted") -> DecisionReplay:
+    with Store.open(played / "store", reads_only=True) as store:
+        run = store.runs()[-1].run
+        return replay_decision(store, run, number, edit, backtest=backtest)
+
+
+def comparable(decision: StoredDecision) -> dict[str, object]:
+    """What was said and done, without how it was sampled and what the guard did later."""
+    document = json.loads(json.dumps(decision.document.to_json()))
+    for conversation in document["conversations"]:
+        conversation.pop("usage")
+    return {name: value for name, value in document.items() if name != "later"}
+
+
+@pytest.mark.parametrize("number", [0, 7, 15])
+@pytest.mark.parametrize("backtest", ["scripted", "scripted, no Trader", "scripted, days shuffled"])
+def test_without_a_change_the_decision_is_what_it_was(played: Path, number: int, backtest: str) -> None:
+    replay = replayed(played, number, AS_IT_WAS, backtest.replace("no Trader", "without Trader"))
+    assert replay.same and replay.asked == 0
+    assert comparable(replay.now) == comparable(replay.then)
+    assert not any(row.differs for row in paired_rows(replay.then_tree, replay.now_tree))
+
+
+def test_another_forecast_is_answered_by_the_others(played: Path) -> None:
+    number = next(n for n in range(16) if not said_down(replayed(played, n, AS_IT_WAS)))
+    replay = replayed(played, number, DecisionEdit({"market_analyst": DOWN}))
+    assert replay.asked > 0
+    rows = {row.label: row for row in paired_rows(replay.then_tree, replay.now_tree)}
+    assert rows["MarketAnalyst 1"].differs and "down 95 %" in rows["MarketAnalyst 1"].now
+    assert not rows["Situation"].differs
+    assert replay.now.document.equity_before == replay.then.document.equity_before
+
+
+def said_down(replay: DecisionReplay) -> bool:
+    return any(one.role == "market_analyst" and one.answer is not None and float(str(one.answer["down"])) >= 0.5
+               for one in replay.then.document.conversations)  # fmt: skip
+
+
+def test_an_edited_observation_is_what_the_role_reads(played: Path) -> None:
+    edit = parse_edit((), ['market_analyst.get_trend={"trend": "none", "change": 0}'])
+    replay = replayed(played, 3, edit)
+    [read] = [m.content for c in replay.now.document.conversations if c.role == "market_analyst"
+              for m in c.messages if '"change"' in m.content]  # fmt: skip
+    assert json.loads(read) == {"trend": "none", "change": 0}
+    brief = replayed(
+        played, 3, parse_edit((), ["manager.brief=equity 1.00, drawdown 0\nC1: held 0.9, day 0, volatility 1"])
+    )
+    assert "held 0.9" in brief.now.document.conversations[0].messages[1].content
+
+
+@pytest.mark.parametrize(
+    ("answers", "observations", "message"),
+    [
+        (["nobody={}"], [], "no role 'nobody'"),
+        (["market_analyst=up"], [], "no JSON"),
+        (["market_analyst=[1]"], [], "no JSON object"),
+        (["market_analyst"], [], "names nothing to change"),
+        (['market_analyst={"up": 7}'], [], "cannot answer that"),
+        ([], ["market_analyst.get_weather={}"], "is not shown 'get_weather'"),
+        ([], ["nobody.brief=x"], "no role 'nobody'"),
+    ],
+)
+def test_a_mistake_is_a_sentence(played: Path, answers: list[str], observations: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        replayed(played, 0, parse_edit(answers, observations))
+
+
+def test_data_that_changed_and_a_team_that_is_gone_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_market(small_market(), tmp_path / "bars")
+    request = BacktestRequest(
+        data="bars", start=START, end=END, baselines=(), teams=("scripted",), record=Path("runs/tape")
+    )
+    run = backtest_teams(request, "store", Path("runs")).run
+    cassette = BacktestRequest(data="bars", start=START, end=END, baselines=(), teams=("runs/tape",))
+    taped = backtest_teams(cassette, "store", Path("runs")).run
+    new = parse_edit((), ["manager.brief=equity 0.50, drawdown 50\nC1: held 0.9, day 7, volatility 9"])
+    with Store.open("store", reads_only=True) as store:
+        assert replay_decision(store, taped, 1, AS_IT_WAS).same
+        with pytest.raises(UserError, match="cassette"):
+            replay_decision(store, taped, 5, new)
+        assert replay_decision(store, taped, 5, new, by="rules").asked > 0
+        shutil.rmtree("runs/tape")
+        with pytest.raises(UserError, match="no team 'runs/tape'"):
+            replay_decision(store, taped, 1, AS_IT_WAS)
+        close = small_market().close.copy()
+        close[-1] *= 1.001
+        write_market(replace(small_market(), close=close, high=small_market().high * 1.01), tmp_path / "bars")
+        with pytest.raises(UserError, match="has changed since"):
+            replay_decision(store, run, 1, AS_IT_WAS)

@@ -1,0 +1,115 @@
+"""Variants of a team in one backtest, and a backtest like a stored one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from backend.builders.loaded_team import scripted_team
+from backend.builders.variants import ABLATIONS, VARIANTS, RoleSwitch, Variant
+from backend.config.schema import TeamConfig
+from backend.decisions.backtest_document import read_backtests
+from backend.decisions.document import read_decisions
+from backend.reporting.blocks import Picture, Table
+from backend.reporting.comparison.teams import teams_section
+from backend.reporting.run_summary import summarise
+from backend.runs.backtest import plan_backtest
+from backend.runs.requests import BacktestRequest
+from backend.runs.stored_setup import like_stored, stored_setup
+from backend.store.store import Store
+from cryptosentinel.llm.engine import Completion, Request, Sampling
+from cryptosentinel.llm.scripted import ScriptedEngine
+from simulator.errors import UserError
+
+BASE = "scripted"
+
+
+@pytest.fixture
+def store(played: Path) -> Store:
+    return Store.open(played / "store", reads_only=True)
+
+
+def only_run(store: Store) -> str:
+    return store.runs()[-1].run
+
+
+def test_variants_are_played_beside_their_team_and_compared(played: Path) -> None:
+    with Store.open(played / "store", reads_only=True) as store:
+        run = only_run(store)
+        summary = summarise(store, run)
+        [window] = summary.windows()
+        assert window.subjects == (
+            BASE, f"{BASE}, without Trader", f"{BASE}, verdicts do not bind", f"{BASE}, days shuffled",
+            f"{BASE}, unmasked",
+        )  # fmt: skip
+        section = teams_section(window, summary.run)
+        assert section is not None
+        table, picture = section.blocks
+        assert isinstance(table, Table) and isinstance(picture, Picture)
+        own, *others = table.rows
+        assert own.values.get("interval") is None and all(" to " in row.values["interval"] for row in others)
+        # The rules see no names: their orders are the same, so the difference is nothing.
+        assert others[-1].values["difference"] == pytest.approx(0.0)
+        asked = {name: {c.role for d in read_decisions(store, run) if d.backtest == name
+                        for c in d.document.conversations} for name in window.subjects}  # fmt: skip
+        assert "trader" in asked[BASE] and "trader" not in asked[f"{BASE}, without Trader"]
+        assert not any(d.document.rulings for d in read_decisions(store, run) if d.backtest.endswith("not bind"))
+        assert window.results[f"{BASE}, days shuffled"].equity != window.results[BASE].equity
+
+
+def test_a_backtest_like_a_stored_one_has_its_market_window_and_seed(played: Path) -> None:
+    with Store.open(played / "store", reads_only=True) as store:
+        run = only_run(store)
+        setup = stored_setup(store, run)
+        again = plan_backtest(like_stored(store, BacktestRequest(like=run, teams=())))
+        assert [subject.name for subject in again.subjects] == [BASE]
+        assert (again.window, again.seed) == (setup.window, 4)
+        assert again.market.content_hash == setup.run.data_hash
+        assert again.config == setup.config
+        first = {one.name: one.document for one in read_backtests(store, run)}[BASE]
+        assert (again.window.start, again.window.stop) == (first.start, first.start + len(first.times) - 1)
+        with pytest.raises(UserError, match="the window is that of run"):
+            like_stored(store, BacktestRequest(like=run, start="2020-02-01"))
+
+
+@pytest.mark.parametrize("text", ["without", "without:", "nonsense", "scripted", "no_veto:trader", "without:nobody"])
+def test_a_variant_that_does_not_exist_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="variant"):
+        Variant.parse(text).of(scripted_team(TeamConfig()))
+
+
+@pytest.mark.parametrize("text", VARIANTS)
+def test_every_variant_has_a_name_of_its_own(text: str) -> None:
+    variant = Variant.parse(text)
+    assert str(variant) == text and variant.suffix.startswith(", ")
+    assert len({Variant.parse(one).suffix for one in VARIANTS}) == len(VARIANTS)
+    assert variant.changes_market == (text in ("shuffled_news", "shuffled_days"))
+    assert not (variant.changes_market and text in ABLATIONS)
+
+
+def test_rules_answer_for_one_role_and_the_model_for_the_others() -> None:
+    class Model:
+        name = "model"
+        asked: tuple[str, ...] = ()
+
+        def generate(self, requests: Sequence[Request]) -> list[Completion]:
+            self.asked += tuple(request.role for request in requests)
+            return [Completion((1,), (0.0,), True) for _ in requests]
+
+        def policy_version(self, role: str) -> str:
+            return f"model of {role}"
+
+    team = scripted_team(TeamConfig()).team
+    rules = ScriptedEngine(team.codec, {"trader": lambda messages, seed: "rule"})
+    model = Model()
+    switch = RoleSwitch(model, rules, ["trader"])
+    ids = tuple(team.codec.start("s", "u"))
+    requests = [Request(role, ids, Sampling(1.0, 8), 0) for role in ("manager", "trader", "manager")]
+    first, ruled, last = switch.generate(requests)
+    assert first.ids == last.ids == (1,) and ruled.ids != (1,)
+    assert model.asked == ("manager", "manager")
+    assert (switch.policy_version("trader"), switch.policy_version("manager")) == ("scripted", "model of manager")
+    with pytest.raises(UserError, match="scripted already"):
+        Variant.parse("scripted:trader").of(scripted_team(TeamConfig()))

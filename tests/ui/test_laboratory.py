@@ -1,0 +1,131 @@
+"""The pages that play a stored backtest again: laboratory and arena, and a decision that is replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from backend.jobs import queue as jobs_queue
+from backend.jobs.files import JobOutcome, JobProcess, JobProgress, write_part
+from backend.jobs.queue import JobQueue
+from backend.runs.backtest import backtest_teams
+from backend.runs.requests import BacktestRequest
+from backend.store.store import Store
+from simulator.data.archive import write_market
+from tests.stored_runs import small_market
+from tests.ui.test_pages import APP, address, asked_of, field, open_page, words
+
+LABORATORY, ARENA = "views/laboratory.py", "views/arena.py"
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with bars and a store with one backtest of a team and a variant of it; the run's id."""
+    folder = tmp_path_factory.mktemp("page")
+    write_market(small_market(), folder / "data" / "synthetic")
+    request = BacktestRequest(
+        data=folder / "data" / "synthetic", start="2020-02-01", end="2020-02-08", baselines=("hold",),
+        variants=("no_veto",),
+    )  # fmt: skip
+    return folder, backtest_teams(request, folder / "store", folder / "runs").run
+
+
+@pytest.fixture
+def queue(played: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JobQueue:
+    """The jobs of the page, of which none is started. Its folder holds the backtest."""
+    folder, _ = played
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").symlink_to(folder / "data")
+    monkeypatch.setenv("CRYPTOSENTINEL_STORE", str(folder / "store"))
+    monkeypatch.setattr(jobs_queue, "start_detached", lambda *given: None)
+    return JobQueue(tmp_path / "runs")
+
+
+def test_variants_are_handed_over_and_their_result_is_shown(queue: JobQueue, played: tuple[Path, str]) -> None:
+    app = open_page(LABORATORY)
+    assert not app.exception and not app.error
+    field(app.button, "Run").click().run()
+    assert "tick at least one" in app.error[0].value and not queue.jobs()
+    field(app.checkbox, "Without Trader").check()
+    field(app.checkbox, "Unmasked").check()
+    field(app.button, "Run").click().run()
+    [job] = queue.jobs()
+    request = asked_of(job)
+    assert (request.like, request.teams) == (played[1], ("scripted",))
+    assert request.variants == ("without:trader", "unmasked")
+    assert address(app, "job") == [job.name] and "waits for its turn" in words(app)
+    second = open_page(LABORATORY)
+    field(second.checkbox, "Without Trader").check()
+    field(second.checkbox, "Unmasked").check()
+    field(second.button, "Run").click().run()
+    assert "waits or runs already" in words(second) and len(queue.jobs()) == 1
+    write_part(job.path / "process.json", JobProcess(1, "an earlier life", 5))
+    write_part(job.path / "progress.json", JobProgress(played[1], "backtest", 60, 60))
+    write_part(job.path / "outcome.json", JobOutcome(0, 9))
+    app.run()
+    assert not app.exception and not app.error
+    [table] = [one.value for one in app.dataframe if "Over the first" in one.value]
+    assert list(table["Who"]) == ["Scripted team", "Scripted team, verdicts do not bind"]
+    assert len(app.get("plotly_chart")) == 1
+
+
+def test_teams_compete_on_a_stored_window(queue: JobQueue, played: tuple[Path, str]) -> None:
+    app = open_page(ARENA)
+    assert not app.exception
+    field(app.multiselect, "Who competes").set_value(["scripted"])
+    field(app.button, "Run").click().run()
+    assert "needs two" in app.error[0].value
+    field(app.multiselect, "Who competes").set_value(["ema_cross", "scripted"])
+    field(app.button, "Run").click().run()
+    assert not app.exception and not app.error
+    request = asked_of(queue.jobs()[0])
+    assert (request.like, request.teams, request.variants) == (played[1], ("ema_cross", "scripted"), ())
+
+
+@pytest.mark.parametrize("page", [LABORATORY, ARENA])
+def test_without_a_backtest_the_page_says_what_to_do(
+    queue: JobQueue, page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CRYPTOSENTINEL_STORE", str(tmp_path / "empty"))
+    with Store.open(tmp_path / "empty"):
+        pass
+    app = open_page(page)
+    assert not app.exception and "no finished backtest yet" in words(app)
+
+
+def test_nonsense_in_the_address_is_a_sentence(queue: JobQueue) -> None:
+    app = AppTest.from_file(str(APP), default_timeout=30).run()
+    app.switch_page(LABORATORY).run()
+    app.query_params["run"] = "<script>"
+    app.run()
+    assert not app.exception and "asks for a run that is not here" in words(app)
+
+
+def test_a_decision_is_replayed_beside_what_happened(queue: JobQueue) -> None:
+    app = open_page()
+    assert not app.exception and not app.error
+    assert "digraph decision" in app.get("graphviz_chart")[0].proto.spec
+    answer = field(app.text_area, "Instead")
+    assert '"up"' in answer.value
+    answer.set_value("nonsense")
+    field(app.button, "Replay").click().run()
+    assert not app.exception and "no JSON" in app.error[0].value
+    field(app.text_area, "Instead").set_value('{"up": 0.02, "flat": 0.03, "down": 0.95}')
+    field(app.button, "Replay").click().run()
+    assert not app.exception and not app.error
+    said = words(app)
+    assert "The orders" in said and "requests were answered anew" in said
+    assert "now: on" in said and "down 95 %" in said
+
+
+def test_the_address_names_the_decision(queue: JobQueue) -> None:
+    app = AppTest.from_file(str(APP), default_timeout=30)
+    app.query_params["decision"] = "3"
+    app.run()
+    assert not app.exception
+    assert app.selectbox(key="decision ").value == 3 and address(app, "decision") == ["3"]
+    app.query_params["decision"] = "4000"
+    app.run()
+    assert not app.exception and "asks for a decision that is not here" in words(app)
