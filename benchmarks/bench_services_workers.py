@@ -130,7 +130,7 @@ def _weights(config: Config, folder: Path) -> Sequence[Callable[[int], Published
 def _workers(address: str, runs: Path, workers: int) -> Iterator[Callable[[], None]]:
     """Worker processes for a block; what it gets raises if one of them has ended."""
     own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    common = ["serve", "rollout", "--store", address, "--run", "bench", "--runs", str(runs), "--workers", str(workers)]
+    common = ["serve", "rollout", "bench", "--store", address, "--runs", str(runs)]
     logs = [runs / f"rollout-{number}.log" for number in range(workers)]
     children = []
     for number, log in enumerate(logs):

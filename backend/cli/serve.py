@@ -29,10 +29,12 @@ ServedStoreOption = Annotated[
         help="The store that all processes of the run share: its folder, or the ws:// of one served elsewhere.",
     ),
 ]
-RunOption = Annotated[str, typer.Option("--run", help="Id of the training run, which must be running.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Id of the training run.")]
 RunsFolderOption = Annotated[
-    Path, typer.Option("--runs", help="Folder that holds the run's folder; all its processes share it.")
+    Path, typer.Option("--runs", help="Folder that holds the run's folder, or this process's copy of it.")
 ]
+# What a launcher says: which of its workers this is, and whom it replaces.
+NumberOption = Annotated[int | None, typer.Option("--number", min=0, hidden=True)]
 ReplacesOption = Annotated[str, typer.Option("--replaces", hidden=True)]
 ApprovedOption = Annotated[
     str,
@@ -111,26 +113,44 @@ def serve_store_command(
         serve_store(path, host, port, say)
 
 
-@serve_app.command("rollout")
-def serve_rollout(
-    run: RunOption,
+@serve_app.command("lead")
+def serve_lead(
+    run: RunArgument,
     store: ServedStoreOption = STORE,
     runs: RunsFolderOption = Path("runs"),
-    number: Annotated[int, typer.Option("--number", min=0, help="Which of the workers this is; 0 leads.")] = 0,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="How many workers the run has.")] = 1,
+    approved: ApprovedOption = "",
+) -> None:
+    """Lead a training run that `train --begin` has written, and roll out for it as well, until it is over.
+
+    Of several the first leads and the others stand by: one of them goes on where it was when the first is gone. The
+    team is then in the run's folder of the one that has led to the end.
+    """
+    with _service(run, "rollout-0", None):
+        from backend.distributed.entrypoints import run_leader
+
+        folder = run_leader(store, run, runs, approved)
+        _log.info("the run is over; %s", "another has led it" if folder is None else f"the team is in {folder}")
+
+
+@serve_app.command("rollout")
+def serve_rollout(
+    run: RunArgument,
+    store: ServedStoreOption = STORE,
+    runs: RunsFolderOption = Path("runs"),
+    number: NumberOption = None,
     replaces: ReplacesOption = "",
     approved: ApprovedOption = "",
 ) -> None:
-    """Roll out for a training run, until it is over."""
-    with _service(run, f"rollout-{number}", None):
+    """Roll out for a training run, until it is over. As many as you like may join and leave."""
+    with _service(run, "rollout" if number is None else f"rollout-{number}", None):
         from backend.distributed.entrypoints import run_worker
 
-        run_worker(store, run, runs, number, workers, replaces, approved=approved)
+        run_worker(store, run, runs, number, replaces, approved=approved)
 
 
 @serve_app.command("trainer")
 def serve_trainer(
-    run: RunOption,
+    run: RunArgument,
     role: Annotated[str, typer.Option("--role", help="manager, market_analyst, risk_analyst or trader.")],
     store: ServedStoreOption = STORE,
     runs: RunsFolderOption = Path("runs"),

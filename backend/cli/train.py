@@ -58,6 +58,12 @@ class SeveralProcesses:
         options = f" --launch {self.launch} --workers {self.workers}"
         return f"{options} --ray-address {self.asked_address}" if self.asked_address else options
 
+    def fit(self, config: Config) -> tuple[Config, str | None]:
+        """See `backend.runs.train.TrainingProcess`: as many shards as workers."""
+        from backend.distributed.entrypoints import with_enough_shards
+
+        return with_enough_shards(config, self.workers)
+
     def check(self, config: Config) -> None:
         """Raise `ConfigError` for a training that cannot be divided among processes."""
         from backend.distributed.entrypoints import check_distributed
@@ -66,8 +72,7 @@ class SeveralProcesses:
 
     def check_resumed(self, folder: Path) -> None:
         """Raise `UserError` for a run that was begun in one process."""
-        if (folder / "checkpoints").exists():
-            raise UserError(f"the run in {folder} was trained in one process: go on without --launch")
+        refuse_one_process(folder)
 
     def train(
         self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
@@ -90,6 +95,60 @@ class SeveralProcesses:
         else:
             run_ray(self.store, run, self.runs, self.workers, on_step, ray_address=self.cluster, approved=approved)
         return coordinator_state(folder)
+
+
+def refuse_one_process(folder: Path) -> None:
+    """Raise `UserError` for a run that was begun in one process."""
+    if (folder / "checkpoints").exists():
+        raise UserError(f"the run in {folder} was trained in one process: go on without --launch")
+
+
+class FilesOption(StrEnum):
+    """Where the files of a run are that its processes need from each other."""
+
+    STORE = "store"
+    FOLDER = "folder"
+
+
+@dataclass(frozen=True)
+class StartedByHand:
+    """A training by processes that are started one by one. See `backend.runs.train.BegunProcess`."""
+
+    workers: int
+    files: FilesOption
+
+    begun_message: str = "begun; it waits for its processes"
+
+    def fit(self, config: Config) -> tuple[Config, str | None]:
+        """See `BegunProcess`: as many shards as workers."""
+        from backend.distributed.entrypoints import with_enough_shards
+
+        return with_enough_shards(config, self.workers)
+
+    def check(self, config: Config) -> None:
+        """Raise `ConfigError` for a training that cannot be divided among processes."""
+        from backend.distributed.entrypoints import check_distributed
+
+        check_distributed(config, self.workers)
+
+    def check_resumed(self, folder: Path) -> None:
+        """Raise `UserError`: a run begins once."""
+        raise UserError(f"the run in {folder} has begun: leave --begin out to go on with it")
+
+    def record(self) -> dict[str, Any]:
+        """How the processes work together, for the run's record."""
+        from backend.distributed.by_hand import ByHand
+        from backend.store.run_record import BY_HAND
+
+        return {BY_HAND: ByHand(self.workers, self.files.value).document()}
+
+    def begin(self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer) -> None:
+        """See `BegunProcess`."""
+        from backend.distributed.by_hand import ByHand, publish_begin
+        from backend.training.start import begin
+
+        begin(config, market, folder, observer.progress)
+        publish_begin(store, run, folder, ByHand(self.workers, self.files.value))
 
 
 @grouped
@@ -123,7 +182,24 @@ def train(
             help="Rollout workers and a trainer for each role apart: processes of this machine, or actors on Ray.",
         ),
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Rollout workers of --launch.")] = 1,
+    begin: Annotated[
+        bool,
+        typer.Option(
+            "--begin",
+            help="Write the run and end; its processes are then started one by one, on any machine that reaches the "
+            "store: serve lead, serve rollout, serve trainer.",
+        ),
+    ] = False,
+    files: Annotated[
+        FilesOption,
+        typer.Option(
+            "--files",
+            help="With --begin: whether the run's files travel through the store, or all machines share its folder.",
+        ),
+    ] = FilesOption.STORE,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Rollout workers of --launch and --begin; the first one leads.")
+    ] = 1,
     ray_address: Annotated[
         str,
         typer.Option(
@@ -143,8 +219,15 @@ def train(
     if dry_run_step:
         show_dry_run(request.settings())
         return
+    if begin and (resume or launch is not None):
+        raise UserError(f"--begin begins a run for others, and {'--resume' if resume else '--launch'} carries one out")
+    if files is not FilesOption.STORE and not begin:
+        raise UserError(f"--files {files} is for --begin: add that, or leave it out")
     if not resume:
         request.check()
+    if begin:
+        begin_by_hand(request, recorded, StartedByHand(workers, files))
+        return
     from backend.runs.train import ThisProcess, train_team
 
     with ExitStack() as stack:
@@ -173,6 +256,31 @@ def train(
     state, folder = outcome.state, outcome.folder
     console.print(f"done: {state.step} steps, best at step {state.best_step} (validation outcome {state.best_score})")
     console.print(f"the team is in {folder}; try: cryptosentinel evaluate {folder}")
+
+
+def begin_by_hand(request: TrainRequest, recorded: RecordOptions, process: StartedByHand) -> None:
+    """Write a run for processes that are started one by one, and print their commands."""
+    if recorded.store == "mem://":
+        raise UserError(
+            "--store mem:// is in this process alone, and --begin is for several: give a folder or a server"
+        )
+    from backend.distributed.by_hand import commands
+    from backend.runs.train import begin_training
+    from cryptosentinel.agents.registry import roles_of
+
+    def announce(start: RunStart) -> None:
+        print_notes(start.notes)
+
+    with bars(announce) as shown:
+        begun = begin_training(request, recorded.store, recorded.runs, shown, process)
+    console.print(f"run {begun.run} has begun, and nobody works on it yet. Start, in any order, each where you like:")
+    for command in commands(begun.run, roles_of(begun.config.team.roles), process.workers, recorded.store):
+        console.print(command, soft_wrap=True, highlight=False)
+    console.print(
+        "on a machine without your key: --approved " + digest_of(begun.config.to_dict()),
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 def request_from_paper(session: str, request: TrainRequest, recorded: RecordOptions) -> TrainRequest:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from backend.distributed.published_weights import PublishedWeights, replaced_weights, with_replaced_weights
-from backend.distributed.run_files import SERVICES
+from backend.distributed.run_files import SERVICES, VERSIONS, RunFiles
 from backend.policies.adapters import load_versions
 from backend.policies.tensor_files import write_tensors
 from backend.training.checkpoints import TrainingState, read_state
@@ -27,13 +27,14 @@ _FORMER_STATE = Path(SERVICES, "leader.json")  # its former name, in the folders
 class RemoteLearners:
     """A `LearnerPool` whose learners are other processes. They read the rollouts in the store and publish weights."""
 
-    def __init__(self, parts: TrainingParts, weights: PublishedWeights) -> None:
+    def __init__(self, parts: TrainingParts, weights: PublishedWeights, files: RunFiles) -> None:
         self._policies = parts.policies
         self._publisher = parts.publisher
         self._store = parts.recorder.store
         self._run = parts.recorder.run
         self._folder = parts.folder
         self._weights = weights
+        self._files = files
 
     def load_weights(self, step: int) -> None:
         """As `LearnerPool.load_weights`: those that were published for `step`."""
@@ -61,19 +62,24 @@ class RemoteLearners:
             path = self._folder / SERVICES / "replaced_weights" / record.role / f"step-{step:06d}.safetensors"
             path.parent.mkdir(parents=True, exist_ok=True)
             write_tensors(path, self._policies.role_state(record.role), self._policies.header(record.role))
+            self._files.deliver(path.relative_to(self._folder).as_posix())
             version_now = self._policies.version(record.role)
             self._store.add_published(with_replaced_weights(record, version_now, path, self._folder))
 
 
 class CoordinatorState:
     """A `StateStore` that keeps the state of the run in `folder` in a file of its own; the rest of what a resumed run
-    needs is with the trainers and in the store."""
+    needs is with the trainers and in the store. `files` keeps it, and the versions of the team, where another machine
+    may take over."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: RunFiles | None = None) -> None:
         self._folder = folder
+        self._files = files or RunFiles(folder)
 
     def load(self) -> TrainingState | None:
         """As `StateStore.load`. Reads the file under its former name where there is no other."""
+        self._files.restore(VERSIONS)
+        self._files.restore_file(_STATE.as_posix())
         for name in (_STATE, _FORMER_STATE):
             if (self._folder / name).is_file():
                 try:
@@ -87,6 +93,8 @@ class CoordinatorState:
         path = self._folder / _STATE
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(asdict(state)))
+        self._files.keep(VERSIONS)
+        self._files.deliver(_STATE.as_posix())
 
 
 def coordinator_state(folder: Path) -> TrainingState:

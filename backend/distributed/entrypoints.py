@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from backend.builders.market import load_market
 from backend.config.schema import Config, ConfigError
+from backend.distributed.by_hand import ByHand, await_leader, led_run
 from backend.distributed.coordinator import CoordinatorState, RemoteLearners
-from backend.distributed.heartbeat import Heartbeat, RunOver
+from backend.distributed.heartbeat import COORDINATOR, ENDED, Heartbeat, RunOver
 from backend.distributed.published_weights import PublishedWeights
 from backend.distributed.role_trainer_service import RoleTrainerService
 from backend.distributed.rollout_worker import RolloutWorker
@@ -32,52 +36,123 @@ from simulator.errors import UserError
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class JoinedRun:
+    """A run as one of its processes has joined it; `by_hand` is None where a launcher starts the processes."""
+
+    record: RunRecord
+    config: Config
+    by_hand: ByHand | None
+
+    def place(
+        self, heartbeat: Heartbeat, runs: Path, files: RunFiles | None, leads: bool = False
+    ) -> tuple[Path, RunFiles]:
+        """The folder of the process, and where the run's files are: `files`, if it was given any."""
+        run = self.record.run
+        if self.by_hand is None:
+            return runs / run, files or RunFiles(runs / run)
+        folder = self.by_hand.folder(runs, run, None if leads else heartbeat.name)
+        if self.by_hand.files == "store":
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder, self.by_hand.run_files(folder, heartbeat.store, run)
+
+
 def run_worker(
     where: str,
     run: str,
     runs: Path,
-    number: int,
-    workers: int,
+    number: int | None,
     replaces: str = "",
     files: RunFiles | None = None,
     approved: str = "",
 ) -> None:
-    """Rollout worker `number` of `workers` of the run, to its end; number 0 is the coordinator. `where` is the store,
-    `runs` the folder of the runs' folders, `files` where the run's files are if they are not all there, `approved` the
-    digest of a configuration that may be used although this user has not signed it. Raises `UserError`, `RunFailed`."""
+    """Rollout worker `number` of the run, to its end; None for the first number that nobody has. Number 0 is the
+    coordinator. `where` is the store, `runs` the folder of the runs' folders, `files` where the run's files are if they
+    are not all there, `approved` the digest of a configuration that may be used although this user has not signed it.
+    Raises `UserError`, `RunFailed`."""
     with Store.open(where) as store:
-        config, folder = _of_run(store, run, runs, approved)
-        with Heartbeat(store, run, f"rollout-{number}", "rollout", None, replaces) as heartbeat:
-            market = load_market(config.market, config.costs)
-            if store.run(run).data_hash != market.content_hash:
-                raise UserError(
-                    f"run {run} is trained on other data than {market.source} here: give this machine the same files"
-                )
-            files = files or RunFiles(folder)
-            base = _fetch_base(config, files)
-            metrics_folder = folder if number == 0 else folder / SERVICES / f"rollout-{number}"
-            parts = training_parts(config, market, store, run, folder, base, metrics_folder)
-            try:
-                if number == 0:
-                    trainer = coordinator_trainer(parts, heartbeat, workers, files)
-                    trainer.resume()
-                    trainer.run()
-                    write_team(config, folder, base, trainer)
-                else:
-                    RolloutWorker(parts, heartbeat, number, workers).follow(PublishedWeights(parts, heartbeat, files))
-            except RunOver:
-                return
-            finally:
-                parts.recorder.close()
+        joined = _join(store, run, runs, approved)
+        with _worker_heartbeat(store, run, number, replaces) as heartbeat:
+            leads = heartbeat.name == COORDINATOR
+            folder, files = joined.place(heartbeat, runs, files)
+            with _rollout_parts(joined, heartbeat, folder, files, leads) as (parts, base):
+                try:
+                    if leads:
+                        _lead(joined.config, parts, heartbeat, files, base)
+                    else:
+                        weights = PublishedWeights(parts, heartbeat, files)
+                        RolloutWorker(parts, heartbeat).follow(weights)
+                except RunOver:
+                    return
 
 
-def coordinator_trainer(parts: TrainingParts, heartbeat: Heartbeat, workers: int, files: RunFiles) -> Trainer:
+def run_leader(where: str, run: str, runs: Path, approved: str = "") -> Path | None:
+    """Lead a run that was begun by `train --begin`, to its end, and roll out as well; where somebody leads it, stand by
+    until that one is gone. The folder of the team at the end; None where another has led the run to its end. Raises
+    `UserError`, `RunFailed`."""
+    with Store.open(where) as store:
+        record = store.run(run)
+        if ByHand.of(record) is None:
+            raise UserError(f"run {run} has no leader of its own: begin one with `cryptosentinel train --begin`")
+        joined = _trusted(record, approved)
+        try:
+            with Heartbeat(store, run, COORDINATOR, "rollout", standby=True) as heartbeat:
+                if store.run(run).status == "finished":
+                    return None
+                folder, files = joined.place(heartbeat, runs, None, leads=True)
+                with (
+                    led_run(heartbeat, store.run(run)),
+                    _rollout_parts(joined, heartbeat, folder, files, leads=True) as (parts, base),
+                ):
+                    _lead(joined.config, parts, heartbeat, files, base)
+        except RunOver:
+            return None
+        return folder
+
+
+def _lead(config: Config, parts: TrainingParts, heartbeat: Heartbeat, files: RunFiles, base: Path) -> None:
+    trainer = coordinator_trainer(parts, heartbeat, files)
+    trainer.resume()
+    trainer.run()
+    write_team(config, parts.folder, base, trainer)
+
+
+@contextmanager
+def _rollout_parts(
+    joined: JoinedRun, heartbeat: Heartbeat, folder: Path, files: RunFiles, leads: bool
+) -> Iterator[tuple[TrainingParts, Path]]:
+    """What a rollout worker works with, and the base model. Raises `UserError` for other data than the run's."""
+    config, run = joined.config, joined.record.run
+    market = load_market(config.market, config.costs)
+    if joined.record.data_hash != market.content_hash:
+        raise UserError(
+            f"run {run} is trained on other data than {market.source} here: give this machine the same files"
+        )
+    base = _fetch_base(config, files)
+    metrics_folder = folder if leads else folder / SERVICES / heartbeat.name
+    parts = training_parts(config, market, heartbeat.store, run, folder, base, metrics_folder)
+    try:
+        yield parts, base
+    finally:
+        parts.recorder.close()
+
+
+def _worker_heartbeat(store: Store, run: str, number: int | None, replaces: str) -> Heartbeat:
+    """The heartbeat of a rollout worker, which has its name by now or when it is entered."""
+    if number is not None:
+        return Heartbeat(store, run, f"rollout-{number}", "rollout", None, replaces)
+    taken = {service.name for service in store.services(run) if service.state not in ENDED} | {COORDINATOR}
+    name = next(name for name in map("rollout-{}".format, itertools.count()) if name not in taken)
+    return Heartbeat(store, run, name, "rollout")
+
+
+def coordinator_trainer(parts: TrainingParts, heartbeat: Heartbeat, files: RunFiles) -> Trainer:
     """The trainer of the coordinator, which rolls out with the other workers and learns from the roles' trainers."""
     return Trainer(
         parts,
-        RolloutWorker(parts, heartbeat, 0, workers),
-        RemoteLearners(parts, PublishedWeights(parts, heartbeat, files)),
-        CoordinatorState(parts.folder),
+        RolloutWorker(parts, heartbeat),
+        RemoteLearners(parts, PublishedWeights(parts, heartbeat, files), files),
+        CoordinatorState(parts.folder, files),
     )
 
 
@@ -90,25 +165,30 @@ def run_role(
     files: RunFiles | None = None,
     approved: str = "",
 ) -> None:
-    """The trainer of `role` of the run, to the run's end; the rest as `run_worker`. Raises `UserError`, `RunFailed`."""
+    """The trainer of `role` of the run, to the run's end; the rest as `run_worker`. Of a run that was begun by hand,
+    one that is started beside another of its role stands by. Raises `UserError`, `RunFailed`."""
     with Store.open(where) as store:
-        config, folder = _of_run(store, run, runs, approved)
-        team = roles_of(config.team.roles)
+        joined = _join(store, run, runs, approved)
+        config, team = joined.config, roles_of(joined.config.team.roles)
         if role not in team:
             raise UserError(f"no role '{role}' in the team of run {run}; there are {', '.join(team)}")
-        with Heartbeat(store, run, f"trainer-{role}", "trainer", role, replaces) as heartbeat:
-            files = files or RunFiles(folder)
-            base = _fetch_base(config, files)
-            files.restore(f"{SERVICES}/{role}")
-            start = start_of(config.training, folder)
-            with gradient_pool(base, config.training, (role,), start) as gradients:
-                service = RoleTrainerService(config, base, role, store, run, folder, heartbeat, files, gradients)
-                try:
-                    service.run()
-                except RunOver:
-                    return
-                finally:
-                    service.recorder.close()
+        standby = joined.by_hand is not None
+        try:
+            with Heartbeat(store, run, f"trainer-{role}", "trainer", role, replaces, standby) as heartbeat:
+                folder, files = joined.place(heartbeat, runs, files)
+                base = _fetch_base(config, files)
+                files.restore(f"{SERVICES}/{role}")
+                start = start_of(config.training, folder)
+                with gradient_pool(base, config.training, (role,), start) as gradients:
+                    service = RoleTrainerService(
+                        config, base, role, heartbeat.store, run, folder, heartbeat, files, gradients
+                    )
+                    try:
+                        service.run()
+                    finally:
+                        service.recorder.close()
+        except RunOver:
+            return
 
 
 def _fetch_base(config: Config, files: RunFiles) -> Path:
@@ -138,11 +218,8 @@ def check_distributed(config: Config, workers: int) -> None:
             f"before the next step is rolled out, and with training.experimental.staleness = {experimental.staleness} "
             "it is under way by then: set one of them to 0"
         )
-    if not 1 <= workers <= config.training.shards:
-        raise ConfigError(
-            f"--workers {workers}, but training.shards = {config.training.shards}: there can be as many workers as "
-            "shards, and at least one"
-        )
+    if workers < 1:
+        raise ConfigError(f"--workers {workers}: a training needs one rollout worker at least")
     if 0 < config.store.keep <= experimental.staleness:
         raise ConfigError(
             f"store.keep = {config.store.keep} drops conversations that a role's trainer may still have to read with "
@@ -156,22 +233,39 @@ def check_distributed(config: Config, workers: int) -> None:
         )
 
 
-def _of_run(store: Store, run: str, runs: Path, approved: str) -> tuple[Config, Path]:
-    """The run's configuration and folder. Raises `UserError` for one that is no training, is over, or was begun by
-    another version of this program, and for a record that says what only its user may say."""
-    record = _run_with_owner(store, run)
+def _join(store: Store, run: str, runs: Path, approved: str) -> JoinedRun:
+    """The run. Waits for who leads one that was begun by hand. Raises `UserError` for one that is no training, is over,
+    or was begun by another version of this program, and for a record that says what only its user may say."""
+    by_hand = ByHand.of(store.run(run))
+    record = _run_with_owner(store, run) if by_hand is None else await_leader(store, run)
     if record.kind != "train" or record.status != "running":
         raise UserError(
             f"run {run} is a {record.kind} run that is {record.status}: only a training that runs takes processes"
         )
-    _check_code(run, record.config.get("versions", {}))
-    folder = runs / run
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not there: give --runs the folder that all processes of the run share")
+    if (by_hand is None or by_hand.files == "folder") and not (runs / run).is_dir():
+        raise UserError(f"{runs / run} is not there: give --runs the folder that all processes of the run share")
+    return _trusted(record, approved)
+
+
+def _trusted(record: RunRecord, approved: str) -> JoinedRun:
+    """The run with its configuration, if this program and this user may carry it out. Raises `UserError`."""
+    _check_code(record.run, record.config.get("versions", {}))
     config, withheld = stored_config(record, to_continue=True, approved=approved)
     if withheld:
         raise UserError(f"{how_to_trust(record, withheld)}; on a machine without your key, name it with --approved")
-    return config, folder
+    return JoinedRun(record, config, ByHand.of(record))
+
+
+def with_enough_shards(config: Config, workers: int) -> tuple[Config, str | None]:
+    """The configuration with a shard for each worker at least, and a note where it was changed for that."""
+    shards = config.training.shards
+    if workers <= shards:
+        return config, None
+    training = config.training.model_copy(update={"shards": workers})
+    note = (
+        f"training.shards = {workers} in place of {shards}, so that each of {workers} workers has one; results differ"
+    )
+    return config.model_copy(update={"training": training}), f"{note} in the last bits from those with {shards}"
 
 
 def _run_with_owner(store: Store, run: str) -> RunRecord:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -12,11 +14,12 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self, TypeVar
 
-from backend.distributed.logs import set_step
+from backend.distributed.logs import set_service, set_step
 from backend.store import lease
 from backend.store.errors import StoreError
+from backend.store.fences import Fence
 from backend.store.records import RunRecord, ServiceRecord, ServiceState
-from backend.store.run_record import code_version
+from backend.store.run_record import BY_HAND, code_version
 from backend.store.store import Store
 from simulator.errors import RunFailed, UserError
 
@@ -25,11 +28,18 @@ T = TypeVar("T")
 COORDINATOR = "rollout-0"  # the rollout worker that announces which step is next
 BEAT_SECONDS = 5.0  # between two heartbeats
 DEAD_AFTER = 4 * BEAT_SECONDS  # seconds without a heartbeat after which a process counts as dead
+LEADERLESS_SECONDS = 3600.0  # for which the processes of a run that is led by hand wait for another leader
+ENDED = ("stopped", "failed")  # states of a process that has ended
+OVER = ("finished", "deleting")  # states of a run that nobody goes on with
 _SHORTEST, _LONGEST = 0.02, 0.5  # seconds between two queries of the store
 _GROWTH = 1.06  # of the time between two queries, so that a wait ends at most some 3 % late
 _LOG_AFTER = 60.0  # seconds of waiting after which the log names what is waited for
 
 _log = logging.getLogger(__name__)
+
+
+class NameTaken(UserError):
+    """Another process has taken the name a moment before."""
 
 
 class RunOver(Exception):
@@ -61,32 +71,57 @@ class Heartbeat:
     `replaces` are ids of dead processes, with commas between them: this process takes their place at once. Any other
     process of the same name is dead if its last heartbeat is `DEAD_AFTER` seconds old by the database's clock and none
     follows while this one watches, as that clock may have jumped. Raises `UserError` for one that is alive; `check`
-    raises later, should it have been taken for dead in error.
+    raises later, should it have been taken for dead in error. With `standby` one that is alive is watched instead,
+    until it ends or has been silent for `DEAD_AFTER` seconds of this process's own clock: `RunOver` if the run ends.
+
+    The name is taken in one step of the database: of several that want it one gets it. `store` is the store for all
+    that this process writes: the database refuses it from the moment on at which another process has the name.
     """
 
     def __init__(
-        self, store: Store, run: str, name: str, kind: str, role: str | None = None, replaces: str = ""
+        self,
+        store: Store,
+        run: str,
+        name: str,
+        kind: str,
+        role: str | None = None,
+        replaces: str = "",
+        standby: bool = False,
     ) -> None:
         self._store = store
         self.run = run
+        self.process = f"{os.getpid()}@{socket.gethostname()}/{secrets.token_hex(4)}"
+        self.store = store.fenced(Fence(ServiceRecord.table, (run, name), self.process))
+        self._by_hand = BY_HAND in store.run(run).config
         services = store.services(run)
         former = next((service for service in services if service.name == name), None)
-        if former is not None and former.process not in replaces.split(","):
-            self._require_dead(former)
+        if former is not None and former.process.partition("@")[0] not in replaces.split(","):
+            former = self._outlived(former) if standby else self._require_dead(former)
+        self._former = former
         # Before the run was resumed: processes that failed then are started again, and do not end the run now.
         self._failed_before = {_identity(service) for service in services if service.state == "failed"}
         beat = 0 if former is None else former.beat
-        self._record = ServiceRecord(run, name, kind, role, code_version(), str(os.getpid()), "starting", None, beat)
+        self._record = ServiceRecord(run, name, kind, role, code_version(), self.process, "starting", None, beat)
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._replaced = False
         self._abandoned_since: float | None = None  # on the monotonic clock
         self._thread = threading.Thread(target=self._beat, name=f"heartbeat of {name}", daemon=True)
 
+    @property
+    def name(self) -> str:
+        """The name that the process goes by."""
+        return self._record.name
+
     def __enter__(self) -> Self:
         with self._lock:
             self._record = replace(self._record, beat=self._record.beat + 1)
-            self._store.report_service(self._record)
+            if not self._store.take_service(self._record, self._former):
+                raise NameTaken(
+                    f"another process has just begun as {self._record.name} of run {self.run}: start this one again "
+                    "if that was not meant"
+                )
+        set_service(self._record.name)
         _log.info("started: %s, process %s, code %s", self._record.name, self._record.process, code_version())
         self._thread.start()
         return self
@@ -138,7 +173,9 @@ class Heartbeat:
             time.sleep(pause)
             result = probe()
             if result is not None:
-                self.report("working", step)
+                # Others read in the coordinator's message what the step is, also while it works again.
+                announced = StepAnnouncement.parse(what)
+                self.report("working", step, None if announced is None else announced.text())
                 return result
             pause = min(_LONGEST, _GROWTH * pause)
             now = time.monotonic()
@@ -150,10 +187,10 @@ class Heartbeat:
                 _log.warning("has waited %.0f s %s%s", now - began, what, self._silent_services())
                 last_log = now
 
-    def _require_dead(self, former: ServiceRecord) -> None:
-        """Raise `UserError` if the process that the record `former` is about is alive."""
-        if former.state in ("stopped", "failed"):
-            return
+    def _require_dead(self, former: ServiceRecord) -> ServiceRecord:
+        """The last record of a process that is dead. Raises `UserError` if the one that `former` is about is alive."""
+        if former.state in ENDED:
+            return former
         age = (self._store.now() - former.updated_at) / 1000
         alive = (
             f"{former.name} of run {self.run} is at work already (process {former.process}, last heartbeat {{}}), and "
@@ -164,19 +201,42 @@ class Heartbeat:
         until = time.monotonic() + 2 * BEAT_SECONDS
         while time.monotonic() < until:
             time.sleep(BEAT_SECONDS / 10)
-            services = self._store.services(self.run)
-            now = next((service for service in services if service.name == former.name), former)
+            now = self._now(former)
             if (now.process, now.beat) != (former.process, former.beat):
-                if now.state in ("stopped", "failed"):
-                    return
+                if now.state in ENDED:
+                    return now
                 raise UserError(alive.format("just now", f"{DEAD_AFTER:.0f}"))
+        return former
+
+    def _outlived(self, former: ServiceRecord) -> ServiceRecord:
+        """Wait until whoever has the name has ended or gone silent; its last record."""
+        _log.info("%s is at work (process %s); standing by to take its place", former.name, former.process)
+        silent_since = time.monotonic()
+        while former.state not in ENDED and time.monotonic() - silent_since < DEAD_AFTER:
+            time.sleep(BEAT_SECONDS / 10)
+            now = self._now(former)
+            if (now.process, now.beat) != (former.process, former.beat):
+                former, silent_since = now, time.monotonic()
+            if (status := self._store.run(self.run).status) in OVER:
+                _log.info("the run is %s", status)
+                raise RunOver
+        return former
+
+    def _now(self, former: ServiceRecord) -> ServiceRecord:
+        """The present record of the name that `former` had."""
+        services = self._store.services(self.run)
+        return next((service for service in services if service.name == former.name), former)
 
     def _check_run(self) -> None:
         """Raise `RunOver` if the run has ended, `RunFailed` if another process of it has failed."""
         run = self._store.run(self.run)
-        if run.status != "running" and not self._may_come_back(run):
+        if run.status == "running":
+            self._abandoned_since = None
+        elif not self._may_come_back(run):
             raise RunOver
         for service in self._store.services(self.run):
+            if self._by_hand and service.kind == "rollout" and service.name != COORDINATOR:
+                continue  # the others roll out what was left to one that could not
             if service.state == "failed" and _identity(service) not in self._failed_before:
                 raise RunFailed(f"{service.name} has failed: {service.message}")
 
@@ -188,13 +248,13 @@ class Heartbeat:
         if self._abandoned_since is None:
             self._abandoned_since = time.monotonic()
             _log.warning("run %s seems to have lost its owner; waiting whether the owner comes back", self.run)
-        return time.monotonic() - self._abandoned_since < 3 * lease.INTERVAL
+        return time.monotonic() - self._abandoned_since < (LEADERLESS_SECONDS if self._by_hand else 3 * lease.INTERVAL)
 
     def _silent_services(self) -> str:
         """Which other processes have ended or have not reported lately, for the log."""
         now, silent = self._store.now(), []
         for service in self._store.services(self.run):
-            if service.state in ("stopped", "failed"):
+            if service.state in ENDED:
                 silent.append(f"{service.name} has {service.state}")
             elif abs(now - service.updated_at) > 1000 * DEAD_AFTER:
                 silent.append(f"{service.name} last reported {(now - service.updated_at) / 1000:.0f} s ago")

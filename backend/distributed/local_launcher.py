@@ -80,10 +80,9 @@ def run_processes(
     """
     folder = runs / run / "services"
     folder.mkdir(parents=True, exist_ok=True)
-    common = ["--store", address, "--run", run, "--runs", str(runs), *(["--approved", approved] if approved else [])]
+    common = [run, "--store", address, "--runs", str(runs), *(["--approved", approved] if approved else [])]
     wanted = {
-        f"rollout-{number}": ["serve", "rollout", *common, "--number", str(number), "--workers", str(workers)]
-        for number in range(workers)
+        f"rollout-{number}": ["serve", "rollout", *common, "--number", str(number)] for number in range(workers)
     } | {f"trainer-{role}": ["serve", "trainer", *common, "--role", role] for role in _team(address, run)}
     children: list[_Child] = []
     try:

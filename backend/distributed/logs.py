@@ -40,6 +40,11 @@ def set_step(step: int | None) -> None:
     PLACE.step = step
 
 
+def set_service(name: str) -> None:
+    """From here on, the lines of this process say that they are of the process of this name."""
+    PLACE.service = name
+
+
 class JsonLines(logging.Formatter):
     """A line of JSON for each record, with the `Place` of this process."""
 

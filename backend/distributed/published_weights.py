@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from backend.distributed.heartbeat import Heartbeat
-from backend.distributed.run_files import RunFiles, sha256
+from backend.distributed.run_files import RunFiles
+from backend.store.objects import file_sha256
 from backend.store.records import PublishedRecord
 from backend.training.components import TrainingParts
 from simulator.errors import RunFailed
@@ -83,7 +84,7 @@ def with_replaced_weights(record: PublishedRecord, version: str, path: Path, fol
         record,
         version=version,
         path=str(path.relative_to(folder)),
-        checksum=sha256(path),
+        checksum=file_sha256(path),
         metrics={**record.metrics, _REPLACED[0]: former},
     )
 

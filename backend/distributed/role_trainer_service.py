@@ -10,11 +10,12 @@ from typing import Any
 from backend.config.schema import Config
 from backend.distributed.heartbeat import Heartbeat
 from backend.distributed.published_weights import replaced_weights
-from backend.distributed.run_files import SERVICES, RunFiles, sha256
+from backend.distributed.run_files import SERVICES, RunFiles
 from backend.distributed.step_records import is_complete, read_step_data
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.tensor_files import write_tensors
+from backend.store.objects import file_sha256
 from backend.store.records import PublishedRecord
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState, load_newest, save_checkpoint
@@ -132,7 +133,7 @@ class RoleTrainerService:
             step=step,
             version=version,
             path=str(path.relative_to(self.folder)),
-            checksum=sha256(path),
+            checksum=file_sha256(path),
             metrics=metrics,
         )
         self.files.keep(f"{SERVICES}/{self.role}")

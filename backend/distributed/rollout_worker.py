@@ -1,19 +1,23 @@
 """The rollout workers of a training whose roles learn in processes of their own.
 
-A step is divided into shards (`training.shards`), of which worker w of W rolls out those with shard % W == w. When all
-shards of a step are complete, the roles' trainers learn from them and publish new weights. Worker 0 is the coordinator:
-for its trainer it is the source of all rollouts, and it announces which step is next. The others follow.
+A step is divided into shards (`training.shards`). A worker that is free claims the next one in the store, which gives
+each to one of them; that of a worker that has died or gone silent is given to another, and what the former one still
+writes is refused (`backend.store.fences`). When all shards of a step are complete, the roles' trainers learn from them
+and publish new weights. Worker 0 is the coordinator: for its trainer it is the source of all rollouts, and it announces
+which step is next. The others follow.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from functools import partial
 
-from backend.distributed.heartbeat import COORDINATOR, Heartbeat, StepAnnouncement
+from backend.distributed.heartbeat import COORDINATOR, DEAD_AFTER, Heartbeat, StepAnnouncement
 from backend.distributed.published_weights import PublishedWeights
 from backend.distributed.step_records import closing_marker, is_complete, read_step_data
-from backend.store.records import ShardRecord
+from backend.store.fences import Fence, StoreFenced
+from backend.store.records import ClaimRecord, ShardRecord
 from backend.training.algorithm.credit import TeamAttempt
 from backend.training.components import RolloutBatch, TrainingParts
 from backend.training.curriculum.curriculum import StepPlan, curriculum_of
@@ -24,21 +28,16 @@ from backend.training.rollout.dynamic_sampling import sample_further
 from backend.training.rollout.sharding import ShardQueries
 from cryptosentinel.agents.registry import MANAGER
 from cryptosentinel.scheduler import Throughput
-from simulator.errors import UserError
 
 _log = logging.getLogger(__name__)
+_ALL_COMPLETE = -1  # in place of the number of a shard
+_HELD_SECONDS = 1.0  # between two questions whether a shard of another worker has become free
 
 
 class RolloutWorker:
-    """Rolls out its shards of every step: worker `number` of `workers`."""
+    """Rolls out shards of every step, as many as it gets."""
 
-    def __init__(self, parts: TrainingParts, heartbeat: Heartbeat, number: int, workers: int) -> None:
-        """Raises `UserError` for a number that has no shard."""
-        if not 0 <= number < workers <= parts.config.shards:
-            raise UserError(
-                f"worker {number} of {workers} would have nothing to do: training.shards = {parts.config.shards}; "
-                "there can be as many workers as shards"
-            )
+    def __init__(self, parts: TrainingParts, heartbeat: Heartbeat) -> None:
         self._config = parts.config
         self._curriculum = curriculum_of(parts.config)
         self._planner = parts.planner
@@ -48,11 +47,10 @@ class RolloutWorker:
         self._store = parts.recorder.store
         self._run = parts.recorder.run
         self._heartbeat = heartbeat
-        self._own = range(number, parts.config.shards, workers)
 
     def collect(self, plan: StepPlan) -> RolloutBatch:
-        """As `RolloutSource.collect`, for the coordinator: announce the step, roll out this worker's shards of it, and
-        wait for those of the others. The rollouts stay in the store, where the trainers read them."""
+        """As `RolloutSource.collect`, for the coordinator: announce the step, roll out shards of it, and wait for
+        those of the others. The rollouts stay in the store, where the trainers read them."""
         step, stage = plan.step, plan.stage
         self._heartbeat.report("working", step, _announcement(plan).text())
         throughput = Throughput()
@@ -66,7 +64,7 @@ class RolloutWorker:
         return RolloutBatch(StepData(stage, [], []), metrics, throughput.metrics())
 
     def follow(self, weights: PublishedWeights) -> None:
-        """Roll out this worker's shards of each step that the coordinator announces. Raises `RunOver` at the end of the
+        """Roll out shards of each step that the coordinator announces. Raises `RunOver` at the end of the
         run."""
         step = loaded = -1
         while True:
@@ -90,8 +88,8 @@ class RolloutWorker:
         return None
 
     def _roll_out(self, plan: StepPlan, throughput: Throughput) -> dict[str, float]:
-        """Roll out this worker's shards of a step, also of the queries that dynamic sampling adds; the metrics of the
-        sampling. All workers decide alike what is missing, each time that all shards until then are complete."""
+        """Roll out shards of a step, also of the queries that dynamic sampling adds; the metrics of the sampling. All
+        workers decide alike what is missing, each time that all shards until then are complete."""
         self._roll_out_shards(plan, 0, self._collector.queries(plan.step, plan.stage), throughput)
 
         def groups(rounds: int, known: int) -> list[list[TeamAttempt]]:
@@ -108,25 +106,49 @@ class RolloutWorker:
         return sample_further(self._pool, self._config, plan.step, plan.stage, groups, roll_out)
 
     def _roll_out_shards(self, plan: StepPlan, first: int, queries: list[ShardQueries], throughput: Throughput) -> None:
-        """Roll out this worker's shards of those numbered from `first` on, but for the complete ones: this worker has
-        rolled them out before it was killed and started again."""
-        complete = self._complete_shards(plan.step)
-        for place in self._own:
-            if first + place not in complete:
-                self._roll_out_shard(plan, first + place, queries[place], throughput)
+        """Roll out what is free of the shards from number `first` on, until all of them are complete: should another
+        worker die, this one gets what that one had."""
+        wanted = range(first, first + self._config.shards)
+        held_again = 0.0  # on the monotonic clock: when those of others are asked for
+
+        def next_shard() -> int | None:
+            nonlocal held_again
+            complete, claims = self._complete_shards(plan.step), self._store.claims(self._run, plan.step)
+            left = [shard for shard in wanted if shard not in complete]
+            now = time.monotonic()
+            asks_for_held, held_again = now >= held_again, now + _HELD_SECONDS if now >= held_again else held_again
+            for shard in left:
+                if (shard not in claims or asks_for_held) and self._claim(plan.step, shard):
+                    return shard
+            return None if left else _ALL_COMPLETE
+
+        while (shard := self._heartbeat.wait(plan.step, self._waiting(plan), next_shard)) != _ALL_COMPLETE:
+            self._roll_out_shard(plan, shard, queries[shard - first], throughput)
+
+    def _claim(self, step: int, shard: int) -> bool:
+        claim = ClaimRecord(self._run, step, shard, self._heartbeat.name, self._heartbeat.process)
+        return self._store.claim_shard(claim, DEAD_AFTER)
 
     def _roll_out_shard(self, plan: StepPlan, shard: int, queries: ShardQueries, throughput: Throughput) -> None:
-        """Roll a shard out, write it, and mark it as complete."""
+        """Roll a shard out that this worker has claimed, write it, and mark it as complete."""
         step, stage, numbers = plan.step, plan.stage, queries.numbers()
         self._heartbeat.check()
-        self._store.clear_shard(self._run, step, shard, numbers)
-        rollouts = self._collector.roll_out(step, queries, throughput)
-        outcomes = self._collector.role_outcomes(rollouts.team, stage)
-        self._heartbeat.check()
-        records = self._recorder.rollouts(step, stage.number, rollouts.team, rollouts.practice, outcomes)
-        calls = sum(1 + len(one.subs) for group in rollouts.team for one in group)
-        calls += sum(len(one.subs) for group in rollouts.practice for one in group)
-        self._store.add_shard(ShardRecord(self._run, step, shard, len(numbers), len(records), calls))
+        store = self._store.fenced(Fence(ClaimRecord.table, (self._run, step, shard), self._heartbeat.process))
+        try:
+            store.clear_shard(self._run, step, shard, numbers)
+            rollouts = self._collector.roll_out(step, queries, throughput)
+            outcomes = self._collector.role_outcomes(rollouts.team, stage)
+            self._heartbeat.check()
+            records = self._recorder.rollouts(step, stage.number, rollouts.team, rollouts.practice, outcomes, store)
+            calls = sum(1 + len(one.subs) for group in rollouts.team for one in group)
+            calls += sum(len(one.subs) for group in rollouts.practice for one in group)
+            store.add_shard(ShardRecord(self._run, step, shard, len(numbers), len(records), calls))
+        except StoreFenced as error:
+            self._heartbeat.check()
+            _log.warning(
+                "shard %d of step %d was given to another worker, as this one was silent: %s", shard, step, error
+            )
+            return
         _log.info("shard %d: %d windows, %d rollouts, %d conversations", shard, len(numbers), len(records), calls)
 
     def _are_complete(self, step: int, shards: set[int]) -> bool | None:

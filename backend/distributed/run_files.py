@@ -6,13 +6,13 @@ the expected one, so that neither a killed process nor a broken connection leave
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from backend.store.objects import file_sha256
 from simulator.errors import RunFailed, UserError
 from simulator.folders import path_inside
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # torch takes its time, and who only carries files does not n
 Call = Callable[..., Any]  # of a method of a `Library` elsewhere: its name, then its arguments
 
 BASE = "base"  # under this name a library gives the base model, wherever it lies
-WEIGHTS = "adapters"  # and what a run began with, below this one
+VERSIONS = "adapters"  # below this one are what the run began with and the versions of its team
 SERVICES = "services"  # the one folder that a library takes files into
 _PIECE = 32 * 2**20  # bytes of a file in one message
 _ARRIVING = ".arriving"
@@ -52,8 +52,14 @@ class RunFiles:
     def restore(self, part: str) -> None:
         """Bring the part of the run's folder that this process owns to where a former life of it left it."""
 
+    def restore_file(self, name: str) -> None:
+        """As `restore`, for one file; where none was kept, nothing is changed."""
+
     def keep(self, part: str) -> None:
         """Make sure that this part of the run's folder outlives this machine's copy of it."""
+
+    def deliver(self, name: str) -> None:
+        """As `keep`, for one file."""
 
 
 class Library:
@@ -90,9 +96,9 @@ class Library:
         """Put a file that has arrived in its place; False if it is not what was sent."""
         path = self._own(name)
         arriving = path.with_name(path.name + _ARRIVING)
-        if arriving.is_file() and sha256(arriving) == checksum:
+        if arriving.is_file() and file_sha256(arriving) == checksum:
             os.replace(arriving, path)
-        return path.is_file() and sha256(path) == checksum
+        return path.is_file() and file_sha256(path) == checksum
 
     def prune(self, part: str, kept: Collection[str]) -> None:
         """Remove the files below `part` that are not among `kept`."""
@@ -107,13 +113,13 @@ class Library:
         about = path.stat()
         key = (str(path), about.st_size, about.st_mtime_ns)
         if key not in self._known:
-            self._known[key] = sha256(path)
+            self._known[key] = file_sha256(path)
         return self._known[key]
 
     def _place(self, name: str) -> Path:
         """Where a file or folder of that name lies. Raises `UserError` for one that is not for others."""
         first, _, rest = name.partition("/")
-        top = {BASE: self._base, WEIGHTS: self._folder / WEIGHTS, SERVICES: self._folder / SERVICES}.get(first)
+        top = {BASE: self._base, VERSIONS: self._folder / VERSIONS, SERVICES: self._folder / SERVICES}.get(first)
         if top is not None and (path := (top / rest).resolve()).is_relative_to(top.resolve()):
             return path
         raise UserError(f"'{name}' is no file of a run that its processes read")
@@ -140,7 +146,7 @@ class CarriedFiles(RunFiles):
     def fetch(self, path: str, checksum: str) -> Path:
         """A copy of the file; those beside it, of other steps, go. Raises `RunFailed` if its checksum is another."""
         target = path_inside(self.folder, path, "a record of the run")
-        if not (target.is_file() and sha256(target) == checksum):
+        if not (target.is_file() and file_sha256(target) == checksum):
             self._get(path, checksum)
         for old in target.parent.iterdir():
             if old != target:
@@ -152,7 +158,7 @@ class CarriedFiles(RunFiles):
         names = self._call("names", part)
         for name, checksum in names.items():
             path = path_inside(self.folder, name, "the library of the run")
-            if not (path.is_file() and sha256(path) == checksum):
+            if not (path.is_file() and file_sha256(path) == checksum):
                 self._get(name, checksum)
         top = self.folder / part
         for path in [path for path in top.rglob("*") if path.is_file()]:
@@ -164,16 +170,23 @@ class CarriedFiles(RunFiles):
         top = self.folder / part
         paths = sorted(path for path in top.rglob("*") if path.is_file() and path.suffix in _KEPT)
         paths.sort(key=lambda path: path.name == _LAST)
-        own = {path.relative_to(self.folder).as_posix(): sha256(path) for path in paths}
+        own = {path.relative_to(self.folder).as_posix(): file_sha256(path) for path in paths}
         there = self._call("names", part)
         for name, checksum in own.items():
             if there.get(name) != checksum:
                 self._put(name, checksum)
         self._call("prune", part, list(own))
 
+    def restore_file(self, name: str) -> None:
+        """As `RunFiles.restore_file`."""
+        checksum = self._call("names", name.rpartition("/")[0]).get(name)
+        path = self.folder / name
+        if checksum is not None and not (path.is_file() and file_sha256(path) == checksum):
+            self._get(name, checksum)
+
     def deliver(self, name: str) -> None:
         """Bring one file to the library."""
-        self._put(name, sha256(self.folder / name))
+        self._put(name, file_sha256(self.folder / name))
 
     def remove(self) -> None:
         """The copies are not needed any more."""
@@ -186,7 +199,7 @@ class CarriedFiles(RunFiles):
         with arriving.open("wb") as file:
             while piece := self._call("read", name, file.tell()):
                 file.write(piece)
-        if sha256(arriving) != checksum:
+        if file_sha256(arriving) != checksum:
             raise RunFailed(
                 f"{name} of the run was cut short or changed on its way: its checksum is not the one in its record"
             )
@@ -202,9 +215,3 @@ class CarriedFiles(RunFiles):
                     break
         if not self._call("finish", name, checksum):
             raise RunFailed(f"{name} did not arrive as it was sent: is the disk of the run's folder full?")
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

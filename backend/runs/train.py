@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from backend.builders.market import account_of, load_market, split, unknown_to_training
 from backend.builders.parts import part_notes
 from backend.config.artefacts import effect_of
 from backend.config.load import override
-from backend.config.ownership import is_own
+from backend.config.ownership import is_own, signed
 from backend.config.schema import Config
 from backend.models.manifest import MANIFEST, read_manifest, team_notice
 from backend.policies.hardware import describe_hardware, hardware_change
 from backend.reporting.run_summary import summarise
-from backend.runs.outcomes import SftOutcome, TrainOutcome
+from backend.runs.outcomes import SftOutcome, TrainBegun, TrainOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunStart, SftRequest, TrainRequest
-from backend.store.run_record import how_to_trust, new_run_id, recorded_run, store_at, stored_config
+from backend.store.records import RunRecord
+from backend.store.run_record import BY_HAND, how_to_trust, new_run_id, recorded_run, store_at, stored_config, versions
 from backend.store.store import Store
 from backend.training import rl_job
 from backend.training.checkpoints import TrainingState
@@ -33,6 +36,9 @@ class TrainingProcess(Protocol):
     def resume_options(self) -> str:
         """Options that `train --resume RUN` needs besides, each with a space before it."""
 
+    def fit(self, config: Config) -> tuple[Config, str | None]:
+        """The configuration as a new run in this way has it, and a note on what is another for that."""
+
     def check(self, config: Config) -> None:
         """Raise `UserError` for a configuration that cannot be trained in this way."""
 
@@ -45,10 +51,37 @@ class TrainingProcess(Protocol):
         """Train, going on from the newest checkpoint in `folder` if there is one. Raises `RunFailed`."""
 
 
+class BegunProcess(Protocol):
+    """How a training that is only begun is begun; its processes are started one by one later."""
+
+    @property
+    def begun_message(self) -> str:
+        """What the record says of the run then."""
+
+    def fit(self, config: Config) -> tuple[Config, str | None]:
+        """See `TrainingProcess`."""
+
+    def check(self, config: Config) -> None:
+        """See `TrainingProcess`."""
+
+    def check_resumed(self, folder: Path) -> None:
+        """See `TrainingProcess`."""
+
+    def record(self) -> dict[str, Any]:
+        """What the run's record says of its processes."""
+
+    def begin(self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer) -> None:
+        """Make what the run begins with, and bring it to where its processes find it."""
+
+
 class ThisProcess:
     """A training in this process."""
 
     resume_options = ""
+
+    def fit(self, config: Config) -> tuple[Config, str | None]:
+        """See `TrainingProcess`."""
+        return config, None
 
     def check(self, config: Config) -> None:
         """See `TrainingProcess`."""
@@ -81,46 +114,103 @@ def train_team(
     cannot go on, and `Interrupted` after Ctrl-C; both can be resumed.
     """
     process = process or ThisProcess()
-    config = request.settings()
-    if not request.resume:
-        process.check(config)
+    settings = _settings(request, process)
     with store_at(store) as opened:
-        run = request.resume or new_run_id("train")
-        folder = runs / run
-        if request.resume:
-            config = _resumed(opened, request, folder, process, observer)
-        market = load_market(config.market, config.costs)
-        if request.resume and opened.run(run).data_hash != market.content_hash:
-            raise UserError(
-                f"run {run} was trained on other data (its hash differs from that of {market.source} now): resume "
-                "with the same files, or start a new run"
-            )
-        account, hardware, notes = account_of(config, market), describe_hardware(config.training), []
-        origin = dict(opened.run(run).config.get("origin", {}) if request.resume else request.origin)
-        not_scored = unknown_to_training(account)
-        if origin:
-            notes.append(
-                f"the data is what session {origin['session']} recorded: {origin['states']} states from "
-                f"{origin['first']} to {origin['last']}"
-            )
-        if not_scored:
-            notes.append(f"training does not score {', '.join(not_scored)}; `evaluate` and `backtest` do")
-        if market.truth is None:  # of a generated market all parts are alike
-            notes += part_notes(market, split(market, config.market, config.team.horizon_bars))
-        other_hardware = (
-            hardware_change(opened.run(run).config.get("hardware", {}), hardware) if request.resume else None
-        )
-        if other_hardware:
-            notes.append(other_hardware)
-        observer.started(RunStart(run, folder, config, market, account, notes=tuple(notes)))
-        folder.mkdir(parents=True, exist_ok=True)  # before the record, or a kill between leaves a run without a folder
+        prepared = _prepared(request, settings, opened, runs, observer, process)
+        run, folder, config, market = prepared.run, prepared.folder, prepared.config, prepared.market
         with recorded_run(
             opened, run, "train", config.training.seed, market.content_hash, config, process.resume_options,
-            hardware=hardware, **({"origin": origin} if origin else {}),
+            **prepared.more,
         ):  # fmt: skip
             state = process.train(config, market, opened, run, folder, observer)
         summary = summarise(opened, run)
     return TrainOutcome(run, folder, config, state, summary)
+
+
+def begin_training(
+    request: TrainRequest,
+    store: Store | str | Path,
+    runs: Path,
+    observer: Observer,
+    process: BegunProcess,
+) -> TrainBegun:
+    """Write a training that is carried out by processes which are started one by one: its record, and in its folder
+    what it begins with. Then nobody is at work on it. Raises `UserError` as `train_team` does."""
+    settings = _settings(request, process)
+    with store_at(store) as opened:
+        prepared = _prepared(request, settings, opened, runs, observer, process)
+        run, config = prepared.run, prepared.config
+        document = {"config": config.to_dict(), "versions": versions(), **prepared.more, **process.record()}
+        record = RunRecord(
+            run, "train", config.training.seed, prepared.market.content_hash, int(time.time() * 1000),
+            signed(run, document), "interrupted", message="it was being begun",
+        )  # fmt: skip
+        opened.add_run(record)
+        process.begin(config, prepared.market, opened, run, prepared.folder, observer)
+        opened.add_run(replace(record, message=process.begun_message))
+    return TrainBegun(run, prepared.folder, config)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A training before its record is written; `more` is what the record holds besides the configuration."""
+
+    run: str
+    folder: Path
+    config: Config
+    market: Market
+    more: dict[str, Any]
+
+
+def _settings(request: TrainRequest, process: TrainingProcess | BegunProcess) -> tuple[Config, list[str]]:
+    """The configuration that was asked for, and notes on it. Raises `UserError` for one that cannot be trained so."""
+    config, notes = request.settings(), []
+    if not request.resume:
+        config, note = process.fit(config)
+        notes += [note] if note else []
+        process.check(config)
+    return config, notes
+
+
+def _prepared(
+    request: TrainRequest,
+    settings: tuple[Config, list[str]],
+    opened: Store,
+    runs: Path,
+    observer: Observer,
+    process: TrainingProcess | BegunProcess,
+) -> _Prepared:
+    """The run, its folder, its configuration and its market. Raises `UserError` for a request that cannot be met."""
+    config, notes = settings
+    run = request.resume or new_run_id("train")
+    folder = runs / run
+    if request.resume:
+        config = _resumed(opened, request, folder, process, observer)
+    market = load_market(config.market, config.costs)
+    if request.resume and opened.run(run).data_hash != market.content_hash:
+        raise UserError(
+            f"run {run} was trained on other data (its hash differs from that of {market.source} now): resume "
+            "with the same files, or start a new run"
+        )
+    account, hardware = account_of(config, market), describe_hardware(config.training)
+    origin = dict(opened.run(run).config.get("origin", {}) if request.resume else request.origin)
+    not_scored = unknown_to_training(account)
+    if origin:
+        notes.append(
+            f"the data is what session {origin['session']} recorded: {origin['states']} states from "
+            f"{origin['first']} to {origin['last']}"
+        )
+    if not_scored:
+        notes.append(f"training does not score {', '.join(not_scored)}; `evaluate` and `backtest` do")
+    if market.truth is None:  # of a generated market all parts are alike
+        notes += part_notes(market, split(market, config.market, config.team.horizon_bars))
+    other_hardware = hardware_change(opened.run(run).config.get("hardware", {}), hardware) if request.resume else None
+    if other_hardware:
+        notes.append(other_hardware)
+    observer.started(RunStart(run, folder, config, market, account, notes=tuple(notes)))
+    folder.mkdir(parents=True, exist_ok=True)  # before the record, or a kill between leaves a run without a folder
+    more = {"hardware": hardware, **({"origin": origin} if origin else {})}
+    return _Prepared(run, folder, config, market, more)
 
 
 def fine_tune_roles(request: SftRequest, observer: Observer = SILENT) -> SftOutcome:
@@ -141,7 +231,9 @@ def fine_tune_roles(request: SftRequest, observer: Observer = SILENT) -> SftOutc
     return SftOutcome(folder, config, result.manifest["counts"], result.scores, result.losses)
 
 
-def _resumed(store: Store, request: TrainRequest, folder: Path, process: TrainingProcess, observer: Observer) -> Config:
+def _resumed(
+    store: Store, request: TrainRequest, folder: Path, process: TrainingProcess | BegunProcess, observer: Observer
+) -> Config:
     """The configuration of a run that goes on. Makes sure that no other program trains it.
 
     Of a run that this user did not make, what its record may not say comes from the request. Raises `UserError`, also
@@ -151,6 +243,11 @@ def _resumed(store: Store, request: TrainRequest, folder: Path, process: Trainin
     record = store.run(run)
     if record.kind != "train":
         raise UserError(f"run {run} is no training run: `cryptosentinel runs` lists those that are")
+    if BY_HAND in record.config:
+        raise UserError(
+            f"the processes of run {run} are started one by one: go on with `cryptosentinel serve lead {run}` and its "
+            "trainers"
+        )
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder, so nothing to go on from: give --runs as before")
     given = request.given()

@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -32,6 +33,7 @@ from backend.store.gateway.host import Listen
 from backend.store.gateway.rpc_messages import DISK_TROUBLE, only_result, query
 from backend.store.holding import LOCKED, FolderHolding, hold
 from backend.store.lock import FolderHeld
+from backend.store.objects import OBJECTS_FOLDER, ObjectFolder, ObjectStore, RemoteObjects
 
 PATIENCE = 90.0
 HOLDER_PATIENCE = 30.0  # seconds in which a process that holds a folder must answer who comes to use it
@@ -147,6 +149,20 @@ class Connection:
         self._first_contact()
 
     @property
+    def keeps_files(self) -> bool:
+        """Whether there is a place for files: not with a store in memory."""
+        return self.folder is not None or self.remote
+
+    @cached_property
+    def objects(self) -> ObjectStore:
+        """Where the contents of the files of runs are. Raises `StoreError` for a store in memory."""
+        if self.folder is not None:
+            return ObjectFolder(self.folder / OBJECTS_FOLDER)
+        if self.remote:
+            return RemoteObjects(self._url, environment_account(), NAMESPACE, DATABASE, self._patience)
+        raise StoreError(f"store {self.name} keeps no files: give a folder")
+
+    @property
     def holds(self) -> bool:
         """Whether the database is open in this process, at the moment."""
         return isinstance(self._channel, _OwnEngine)
@@ -156,6 +172,9 @@ class Connection:
         self._closed.set()
         with self._one_at_a_time:
             self._drop()
+            objects = self.__dict__.get("objects")
+            if isinstance(objects, RemoteObjects):
+                objects.close()
 
     def forget_inherited(self) -> None:
         """Begin anew in a process that was forked off: the channel belongs to its parent."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from backend.store.errors import StoreError
@@ -16,9 +17,10 @@ from backend.store.folder_swap import finish_swap, refuse_former_engine
 from backend.store.gateway import address
 from backend.store.gateway.credentials import random_account
 from backend.store.gateway.engine import StoreEngine
-from backend.store.gateway.host import HostedGateway, Listen
+from backend.store.gateway.host import HostedGateway, Listen, log_line
 from backend.store.integrity.acknowledged import Acknowledged
 from backend.store.lock import FolderLock
+from backend.store.objects import OBJECTS_FOLDER, ObjectFolder, answer_object_call
 
 LOCKED = "already locked"  # so the engine says that a process has just begun or not quite ended
 
@@ -67,7 +69,8 @@ class FolderHolding:
         """Let other processes use it. Raises `StoreError`."""
         writer, reader = random_account("writer"), random_account("reader", reads_only=True)
         accounts = [writer, reader, *([] if listen.account is None else [listen.account])]
-        gateway = HostedGateway(self.engine, listen, accounts, *([] if say is None else [say]))
+        objects = partial(answer_object_call, ObjectFolder(self._folder / OBJECTS_FOLDER))
+        gateway = HostedGateway(self.engine, listen, accounts, say or log_line, objects)
         try:
             address.publish(self._folder, address.Address(self._lock.launch, gateway.url, writer, reader))
         except StoreError:

@@ -388,6 +388,31 @@ class ServiceRecord(Record):
 
 
 @dataclass(frozen=True)
+class ClaimRecord(Record):
+    """Who rolls out a shard of a step: the process `process`, which goes by the name `service`."""
+
+    table = "claim"
+    identity = ("run", "step", "shard")
+
+    step: int
+    shard: int
+    service: str
+    process: str
+
+
+@dataclass(frozen=True)
+class FileRecord(Record):
+    """A file of a run whose content is with the store (`objects.py`), for processes that share no folder."""
+
+    table = "file"
+    identity = ("run", "name")
+
+    name: str  # relative to the run's folder
+    checksum: str  # SHA-256
+    size: int
+
+
+@dataclass(frozen=True)
 class TrialRecord(Record):
     """One way of trading that was tested on one window: a row of the ledger of trials.
 

@@ -20,16 +20,20 @@ from surrealdb.data.types.range import BoundExcluded, BoundIncluded, Range
 from backend.store import lease
 from backend.store.connection import PATIENCE, Connection
 from backend.store.errors import StoreError
+from backend.store.fences import CLAIM, FENCED, Fence, StoreFenced, guard
 from backend.store.gateway.host import Listen
 from backend.store.migration import migrate
+from backend.store.objects import ObjectStore
 from backend.store.records import (
     KINDS,
     AdapterRecord,
     BacktestRecord,
     CallCountRecord,
+    ClaimRecord,
     DecisionRecord,
     Delegation,
     EvaluationRecord,
+    FileRecord,
     JournalRecord,
     MetricRecord,
     PublishedRecord,
@@ -44,34 +48,16 @@ from backend.store.records import (
     TrajectoryRecord,
     TrialRecord,
 )
-
-# Bounds of one request: a server takes messages of limited size.
-_ROWS_PER_REQUEST = 1_000
-_BYTES_PER_REQUEST = 4_000_000
-
-# Both ends of an edge are fixed once it exists, so one whose caller has changed is removed first. These are two
-# transactions: the engine does not write a record that was deleted in the same transaction (SDK 3.0.0b10, tried).
-_WRITE_EDGES = """
-FOR $row IN $rows { DELETE $row.id WHERE in != $row.in RETURN NONE };
-FOR $row IN $rows {
-    LET $caller = $row.in; LET $edge = $row.id; LET $callee = $row.out;
-    RELATE $caller->$edge->$callee CONTENT $row RETURN NONE
-}
-"""
-
-# Part of each transaction that changes rollouts, for each step of them. All are counted anew: a step that is written a
-# second time, as after a crash, may have other rollouts than the first time.
-_COUNT_CALLS = """
-FOR $one IN $steps {
-    LET $run = $one.run; LET $step = $one.step;
-    LET $called = array::flatten((SELECT VALUE object::entries(calls) FROM rollout WHERE run = $run AND step = $step));
-    LET $counts = SELECT role, calls, count() AS rollouts
-        FROM (SELECT VALUE { role: $this[0], calls: $this[1] } FROM $called) GROUP BY role, calls;
-    UPSERT $one.id CONTENT {
-        run: $run, step: $step, roles: $counts.role, calls: $counts.calls, rollouts: $counts.rollouts
-    } RETURN NONE
-};
-"""
+from backend.store.rows import (
+    COUNT_CALLS,
+    ROWS_PER_REQUEST,
+    WRITE_EDGES,
+    counted_steps,
+    database_row,
+    key_range,
+    portions,
+    record_key,
+)
 
 R = TypeVar("R", bound=Record)
 
@@ -79,10 +65,11 @@ R = TypeVar("R", bound=Record)
 class Store:
     """An open store. Use `Store.open`, and close it: `with Store.open(folder) as store: ...`."""
 
-    def __init__(self, connection: Connection, leases: lease.Leases) -> None:
+    def __init__(self, connection: Connection, leases: lease.Leases, fences: tuple[Fence, ...] = ()) -> None:
         self._connection = connection
         self._name = connection.name
         self._leases = leases
+        self._fences = fences
 
     @classmethod
     def open(
@@ -118,6 +105,15 @@ class Store:
             store.close()
             raise
         return store
+
+    def fenced(self, *fences: Fence) -> Self:
+        """The same open store, for who may write only as long as all `fences` stand: else `StoreFenced` is raised."""
+        return type(self)(self._connection, self._leases, (*self._fences, *fences))
+
+    @property
+    def objects(self) -> ObjectStore:
+        """Where the contents of the files of runs are. Raises `StoreError` for a store in memory."""
+        return self._connection.objects
 
     @property
     def connection(self) -> Connection:
@@ -247,21 +243,50 @@ class Store:
 
     def clear_shard(self, run_id: str, step: int, shard: int, queries: Sequence[int]) -> None:
         """Remove the marker of a shard and whatever an earlier attempt left of its queries, before it is done anew."""
-        self._connection.query(
-            "BEGIN; DELETE $marker RETURN NONE;"
+        self._change(
+            "DELETE $marker RETURN NONE;"
             + "".join(
                 f"DELETE {kind.table} WHERE run = $run AND step = $step AND query IN $queries RETURN NONE;"
                 for kind in (RewardRecord, Delegation, TrajectoryRecord, RolloutRecord, QueryRecord)
             )
-            + f"{_COUNT_CALLS} COMMIT",
-            {
-                "steps": _counted_steps([(run_id, step)]),
+            + COUNT_CALLS,
+            parameters={
+                "steps": counted_steps([(run_id, step)]),
                 "marker": RecordID(ShardRecord.table, [run_id, step, shard]),
                 "run": run_id,
                 "step": step,
                 "queries": list(queries),
             },
         )
+
+    def claim_shard(self, record: ClaimRecord, dead_after: float) -> bool:
+        """Take a shard of a step that is not complete for the process that the record names; whether it has it now. It
+        has where nobody had it, or one that ended, was replaced or has not reported for `dead_after` seconds. Of
+        several that ask at once one gets it. It writes through a store that is `fenced` by it: a former holder cannot.
+        """
+        text, parameters = guard(self._fences)
+        row = record.row()
+        marker = RecordID(ShardRecord.table, [record.run, record.step, record.shard])
+        parameters |= {**row, "key": record_key(record, row), "marker": marker, "dead_after": int(1000 * dead_after)}
+        claimed: bool = self._connection.query(
+            f"BEGIN; {text} {CLAIM} COMMIT; RETURN (SELECT VALUE process FROM ONLY $key) = $process "
+            "AND (SELECT VALUE shard FROM ONLY $marker) = NONE",
+            parameters,
+        )
+        return claimed
+
+    def claims(self, run_id: str, step: int) -> dict[int, str]:
+        """Which process has which shard of a step; also of complete ones."""
+        return {claim.shard: claim.process for claim in self._read(ClaimRecord, run=run_id, step=step)}
+
+    def add_file(self, record: FileRecord) -> None:
+        """Add a file of a run whose content is with the store, or replace the one of this name."""
+        self._write([record])
+
+    def remove_files(self, run_id: str, names: Sequence[str]) -> None:
+        """Forget files of a run; their contents are removed by who has asked for this."""
+        keys = [RecordID(FileRecord.table, [run_id, name]) for name in names]
+        self._change("DELETE $keys RETURN NONE;", parameters={"keys": keys})
 
     def add_published(self, record: PublishedRecord) -> None:
         """Add the weights that a role's trainer made for a step."""
@@ -274,7 +299,7 @@ class Store:
         fields = ", ".join(f"{name} = ${name}" for name in values)
         self._connection.query(
             f"UPSERT $key SET {fields}, updated_at = time::millis(time::now()) RETURN NONE",
-            {"key": _key(record, row), **values},
+            {"key": record_key(record, row), **values},
         )
 
     def beat_service(self, record: ServiceRecord, since: int) -> bool:
@@ -288,9 +313,26 @@ class Store:
             "IF (SELECT VALUE process = $process AND beat IN [$since, $beat] FROM ONLY $key) != false "
             f"{{ UPSERT $key SET {fields}, updated_at = time::millis(time::now()) RETURN NONE; RETURN true }} "
             "ELSE { RETURN false }",
-            {"key": _key(record, row), "since": since, **values},
+            {"key": record_key(record, row), "since": since, **values},
         )
         return mine
+
+    def take_service(self, record: ServiceRecord, former: ServiceRecord | None) -> bool:
+        """As `report_service`, for a process that takes the name of `former`, None where nobody had it. False, and
+        nothing is written, where another has taken it since or the former one has reported again."""
+        row = record.row()
+        values = {name: value for name, value in row.items() if name != "updated_at"}
+        fields = ", ".join(f"{name} = ${name}" for name in values)
+        expected = None if former is None else [former.process, former.beat]
+        # That of the record itself is there when this is sent again because its answer was lost.
+        taken: bool = self._connection.query(
+            "LET $now = SELECT process, beat FROM ONLY $key; LET $who = IF $now = NONE { NONE } ELSE { [$now.process, "
+            "$now.beat] }; IF $who = $expected OR $who = [$process, $beat] "
+            f"{{ UPSERT $key SET {fields}, updated_at = time::millis(time::now()) RETURN NONE; RETURN true }} "
+            "ELSE { RETURN false }",
+            {"key": record_key(record, row), "expected": expected, **values},
+        )
+        return taken
 
     def put(self, records: Sequence[Record]) -> None:
         """Add records of any one kind as they are, edges too."""
@@ -320,8 +362,16 @@ class Store:
         whole, and a second call finishes it. Raises `StoreError` as `mark_deleting` does.
         """
         self.mark_deleting(run_id)
+        if self._connection.keeps_files and self.files(run_id):
+            self.objects.remove_run(run_id)
         deleted = 0
-        kinds: tuple[type[Record], ...] = (ServiceRecord, CallCountRecord, *reversed(KINDS[:-1]))
+        kinds: tuple[type[Record], ...] = (
+            ServiceRecord,
+            ClaimRecord,
+            FileRecord,
+            CallCountRecord,
+            *reversed(KINDS[:-1]),
+        )
         for kind in kinds:
             for step in self.steps(kind, run_id) if "step" in kind.identity else (None,):
                 portion = self._delete(kind, run_id, step)
@@ -447,6 +497,10 @@ class Store:
         """Published weights in order of role and step."""
         return self._read(PublishedRecord, run=run_id, step=step, role=role)
 
+    def files(self, run_id: str, part: str = "") -> list[FileRecord]:
+        """The files of a run whose contents are with the store, in order of name; with `part` those of that folder."""
+        return [one for one in self._read(FileRecord, run=run_id) if not part or one.name.startswith(f"{part}/")]
+
     def services(self, run_id: str) -> list[ServiceRecord]:
         """The processes of a run in order of name."""
         return self._read(ServiceRecord, run=run_id)
@@ -457,7 +511,7 @@ class Store:
 
     def count(self, kind: type[Record], run_id: str, step: int | None = None) -> int:
         """How many records of a kind a run has, or one step of it."""
-        keys = _key_range(kind, run_id, step)
+        keys = key_range(kind, run_id, step)
         if keys is not None and not self._connection.remote:  # a server of version 2 counts ranges wrongly
             rows = self._connection.query("SELECT count() FROM $keys GROUP ALL", {"keys": keys})
             return int(rows[0]["count"]) if rows else 0
@@ -497,20 +551,31 @@ class Store:
     def _write(self, records: Sequence[Record], verb: str = "CONTENT") -> None:
         """Put records of one table in place, in transactions of bounded size."""
         kind = type(records[0]) if records else None
-        text = _WRITE_EDGES if kind is Delegation else f"FOR $row IN $rows {{ UPSERT $row.id {verb} $row RETURN NONE }}"
-        for rows in portions([_row(record) for record in records]):
+        plain = f"FOR $row IN $rows {{ UPSERT $row.id {verb} $row RETURN NONE }};"
+        for rows in portions([database_row(record) for record in records]):
             if kind is RolloutRecord:
-                steps = _counted_steps({(row["run"], row["step"]) for row in rows})
-                self._connection.query(f"BEGIN; {text}; {_COUNT_CALLS} COMMIT", {"rows": rows, "steps": steps})
+                steps = counted_steps({(row["run"], row["step"]) for row in rows})
+                self._change(plain + COUNT_CALLS, parameters={"rows": rows, "steps": steps})
             else:
-                self._connection.query(text, {"rows": rows})
+                self._change(*(WRITE_EDGES if kind is Delegation else (plain,)), parameters={"rows": rows})
+
+    def _change(self, *transactions: str, parameters: dict[str, Any]) -> None:
+        """Carry out transactions one after the other, each only while the fences stand."""
+        check, fences = guard(self._fences)
+        text = ";".join(f"BEGIN; {check} {statements} COMMIT" for statements in transactions)
+        try:
+            self._connection.query(text, parameters | fences)
+        except StoreError as error:
+            if self._fences and FENCED in str(error):
+                raise StoreFenced(f"store {self._name}: {str(error).partition(FENCED)[2].strip()}") from error
+            raise
 
     def _delete(self, kind: type[Record], run_id: str, step: int | None) -> int:
         """Delete the records of a kind that a run has, or one step of it, in transactions of bounded size; returns how
         many they were."""
         condition = "run = $run" if step is None else "run = $run AND step = $step"
         text = (
-            f"LET $keys = SELECT VALUE id FROM {kind.table} WHERE {condition} LIMIT {_ROWS_PER_REQUEST};"
+            f"LET $keys = SELECT VALUE id FROM {kind.table} WHERE {condition} LIMIT {ROWS_PER_REQUEST};"
             "DELETE $keys RETURN NONE; RETURN array::len($keys)"
         )
         deleted = 0
@@ -543,52 +608,3 @@ def _prepare(connection: Connection) -> None:
     version, with no run that belongs to a process that died."""
     migrate(connection)
     lease.mark_abandoned(connection, whole_folder=True)
-
-
-def _key_range(kind: type[Record], run_id: str, step: int | None) -> RecordID | None:
-    """The keys of the records that a run has, or one step of it: they are counted without a look at the records. None
-    where the step is not the second part of the key."""
-    if step is None:
-        # "!" comes before whatever may follow in a longer id.
-        return RecordID(kind.table, Range(BoundIncluded([run_id]), BoundExcluded([f"{run_id}!"])))
-    if kind.identity[1:2] != ("step",):
-        return None
-    return RecordID(kind.table, Range(BoundIncluded([run_id, step]), BoundExcluded([run_id, step + 1])))
-
-
-def _counted_steps(steps: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
-    """The parameter of `_COUNT_CALLS` for steps of runs."""
-    return [{"id": RecordID(CallCountRecord.table, [run, step]), "run": run, "step": step} for run, step in steps]
-
-
-def _key(record: Record, row: dict[str, Any]) -> RecordID:
-    return RecordID(record.table, [row[name] for name in record.identity])
-
-
-def _row(record: Record) -> dict[str, Any]:
-    """The record as the database takes it, with its key."""
-    row = record.row()
-    key = _key(record, row)
-    if isinstance(record, Delegation):
-        callee = [row[name] for name in record.identity]
-        ends = {
-            "in": RecordID(TrajectoryRecord.table, [*callee[:-2], *row["caller"]]),
-            "out": RecordID(TrajectoryRecord.table, callee),
-        }
-        return {"id": key, **ends, **row}
-    return {"id": key, **row}
-
-
-def portions(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """The rows in requests within the bounds; a row that is larger than a request goes alone."""
-    portion: list[dict[str, Any]] = []
-    size = 0
-    for row in rows:
-        own = sum(len(value) for value in row.values() if isinstance(value, str | bytes))
-        if portion and (len(portion) == _ROWS_PER_REQUEST or size + own > _BYTES_PER_REQUEST):
-            yield portion
-            portion, size = [], 0
-        portion.append(row)
-        size += own
-    if portion:
-        yield portion

@@ -86,16 +86,19 @@ class TrainingRecorder:
         team: Sequence[Sequence[Rollout]],
         practice: Sequence[Sequence[Practice]],
         role_outcomes: Mapping[str, Sequence[Sequence[float]]],
+        store: Store | None = None,
     ) -> list[RolloutRecord]:
-        """Write queries, rollouts, conversations and delegations of a step; returns the rollouts' records.
+        """Write queries, rollouts, conversations and delegations of a step; returns the rollouts' records. `store` is
+        the run's, as it is fenced for who writes a part of the step.
 
         `role_outcomes` are those of `team` (`rollout.role_outcomes`). Practice has conversations, but no team, so no
         rollout and no delegation.
         """
+        store = store or self.store
         groups: list[Sequence[Rollout | Practice]] = [*team, *practice]
         queries = [group[0].query for group in groups]
         for query in queries:
-            self.store.add_query(
+            store.add_query(
                 QueryRecord(self.run, step, query.number, stage, query.symbols, query.bar, query.view().now, query.seed)
             )
         records: list[RolloutRecord] = []
@@ -117,8 +120,8 @@ class TrainingRecorder:
                     self._trajectory(step, attempt, call, transcript, None, attempt.shared_outcome)
                     for call, transcript in zip(attempt.subs, attempt.transcripts, strict=True)
                 ]
-        self.store.add_rollouts(records)
-        self.store.add_trajectories(trajectories)
+        store.add_rollouts(records)
+        store.add_trajectories(trajectories)
         return records
 
     def rewards(self, step: int, credits: Mapping[str, RoleCredit]) -> None:

@@ -36,7 +36,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Incarnation:
-    """What an actor is until it ends: rollout worker `number` of `workers`, or the trainer of `role`.
+    """What an actor is until it ends: rollout worker `number`, or the trainer of `role`.
 
     `where` is the store, `runs` the folder of the runs and `folder` the working directory, both as the driver has
     them; `replaces` are the ids of dead processes whose place it takes; `shared` is `Machine.shared`; `approved` is the
@@ -50,7 +50,6 @@ class Incarnation:
     folder: str
     shared: bool
     number: int = 0
-    workers: int = 0
     role: str | None = None
     replaces: str = ""
     approved: str = ""
@@ -157,9 +156,14 @@ def _work(incarnation: Incarnation, runs: Path, files: RunFiles) -> None:
     from backend.distributed.entrypoints import run_role, run_worker
 
     if incarnation.role is None:
-        number, workers = incarnation.number, incarnation.workers
         run_worker(
-            incarnation.where, incarnation.run, runs, number, workers, incarnation.replaces, files, incarnation.approved
+            incarnation.where,
+            incarnation.run,
+            runs,
+            incarnation.number,
+            incarnation.replaces,
+            files,
+            incarnation.approved,
         )
     else:
         run_role(

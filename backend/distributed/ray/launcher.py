@@ -200,9 +200,7 @@ def _planned_processes(config: Config, folder: Path, where: str, workers: int, a
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     capacities = [Capacity(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes]
     rollout, trainer = allocate(capacities, config, workers, len(roles))
-    common = Incarnation(
-        "", where, folder.name, str(folder.parent), str(Path.cwd()), True, workers=workers, approved=approved
-    )
+    common = Incarnation("", where, folder.name, str(folder.parent), str(Path.cwd()), True, approved=approved)
     incarnations = [replace(common, name=f"rollout-{number}", number=number) for number in range(workers)]
     incarnations += [replace(common, name=f"trainer-{role}", role=role) for role in roles]
     return [_Process(one, trainer if one.role else rollout, place) for place, one in enumerate(incarnations)]

@@ -40,7 +40,7 @@ class GatewayClient:
                 ("signin", [{"user": account.user, "pass": account.password}]),
                 ("use", [namespace, database]),
             ):
-                if "error" in (answer := self._ask(method, parameters)):
+                if "error" in (answer := self.call(method, parameters)):
                     raise SignInRefused(str(answer["error"].get("message")))
         except BaseException:
             self.close()
@@ -48,7 +48,7 @@ class GatewayClient:
 
     def query_raw(self, text: str, parameters: dict[str, Any], /) -> dict[str, Any]:
         """The answer to statements, with the result of each or an error."""
-        return self._ask("query", [text, parameters])
+        return self.call("query", [text, parameters])
 
     def query_encoded(self, text: str, parameters: dict[str, Any], /) -> bytes:
         """The same answer as the database encoded it."""
@@ -58,7 +58,8 @@ class GatewayClient:
         """Leave; a second call does nothing."""
         self._open.close()
 
-    def _ask(self, method: str, parameters: list[Any]) -> dict[str, Any]:
+    def call(self, method: str, parameters: list[Any]) -> dict[str, Any]:
+        """The answer to any request, with its result or an error."""
         answer = decode(self._exchange(method, parameters))
         return answer if isinstance(answer, dict) else {}
 

@@ -12,10 +12,15 @@ from ipaddress import ip_address
 from backend.store.errors import StoreError
 from backend.store.gateway.credentials import PASSWORD_VARIABLE, SHORTEST_PASSWORD, USER_VARIABLE, GatewayAccount
 from backend.store.gateway.engine import StoreEngine
-from backend.store.gateway.server import Gateway
+from backend.store.gateway.server import Gateway, ObjectCalls
 from simulator.errors import RunFailed
 
 _log = logging.getLogger(__name__)
+
+
+def log_line(line: str) -> None:
+    """What a gateway has to say, where no operator listens."""
+    _log.info("%s", line)
 
 
 @dataclass(frozen=True)
@@ -51,16 +56,19 @@ class Listen:
 
 
 class HostedGateway:
-    """Serves `engine` from construction until `stop`. Raises `StoreError` if it cannot listen there."""
+    """Serves `engine`, and the files of runs through `objects`, from construction until `stop`. Raises `StoreError` if
+    it cannot listen there."""
 
     def __init__(
         self,
         engine: StoreEngine,
         listen: Listen,
         accounts: Sequence[GatewayAccount],
-        say: Callable[[str], None] = _log.info,
+        say: Callable[[str], None] = log_line,
+        objects: ObjectCalls | None = None,
     ) -> None:
         self._engine, self._listen, self._accounts, self._say = engine, listen, accounts, say
+        self._objects = objects
         self._begun = threading.Event()
         self._over = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,7 +117,10 @@ class HostedGateway:
             self._begun.set()
 
     async def _serve(self) -> None:
-        self._loop, self._gateway = asyncio.get_running_loop(), Gateway(self._engine, self._accounts, self._say)
+        self._loop, self._gateway = (
+            asyncio.get_running_loop(),
+            Gateway(self._engine, self._accounts, self._say, self._objects),
+        )
 
         def started(port: int) -> None:
             self._port = port

@@ -44,9 +44,10 @@ def where_to(message: bytes) -> str:
     return _peeked(message) or str(_fields(message)["method"])
 
 
-def parsed(message: bytes) -> Any:
-    """The parameters of a request, None where there are none. Raises `Malformed`, also for a long one."""
-    return _fields(message).get("params")
+def parsed(message: bytes, longest: int = LONGEST_PARSED) -> Any:
+    """The parameters of a request, None where there are none. Raises `Malformed`, also for one of more than `longest`
+    bytes."""
+    return _fields(message, longest).get("params")
 
 
 def query(text: str, parameters: dict[str, Any]) -> bytes:
@@ -84,7 +85,7 @@ def request(method: str, parameters: list[str | None]) -> bytes:
     return bytes(head) + bytes([0x80 + len(values)]) + b"".join(values)
 
 
-def success(message: bytes, result: str | None) -> bytes:
+def success(message: bytes, result: str | bytes | bool | None) -> bytes:
     """The answer to `message`."""
     return bytes(encode({"id": id_of(message), "result": result}))
 
@@ -124,8 +125,8 @@ def short_id(message: bytes) -> str | None:
     return _peeked(message, "id")
 
 
-def _fields(message: bytes) -> dict[str, Any]:
-    if len(message) > LONGEST_PARSED:
+def _fields(message: bytes, longest: int = LONGEST_PARSED) -> dict[str, Any]:
+    if len(message) > longest:
         # Its id, at least, so that the client can tell which of its requests failed.
         identity = _peeked(message, "id")
         if identity is None:

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -66,6 +67,8 @@ _SILENT = logging.getLogger("cryptosentinel.gateway.websockets")  # a port scan 
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
+ObjectCalls = Callable[[Any], bytes | bool | None]  # answers a call about files, see `backend.store.objects`
+
 pause = asyncio.sleep  # a name of its own, which a test can watch
 
 
@@ -80,11 +83,20 @@ class _Client:
 class Gateway:
     """Serves an engine until `stop`; the engine stays open.
 
-    `accounts` are those by which clients may sign in; `say` takes a line for the operator.
+    `accounts` are those by which clients may sign in; `say` takes a line for the operator; `objects` answers who sends
+    or wants files of runs, where there is a place for them.
     """
 
-    def __init__(self, engine: StoreEngine, accounts: Sequence[GatewayAccount], say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        engine: StoreEngine,
+        accounts: Sequence[GatewayAccount],
+        say: Callable[[str], None],
+        objects: ObjectCalls | None = None,
+    ) -> None:
         self._engine = engine
+        self._objects = objects
+        self._file_thread = ThreadPoolExecutor(1, "store files")  # files keep no request of the engine waiting
         # The engine's blocking interface in a thread of its own: what its asynchronous one left behind could abort the
         # process when the interpreter ended (SDK 2.0.0; not tried again on 3.0).
         self._thread = ThreadPoolExecutor(1, "store engine")
@@ -112,6 +124,7 @@ class Gateway:
             await self._serve(host, port, started)
         finally:
             self._thread.shutdown()
+            self._file_thread.shutdown()
 
     async def _serve(self, host: str, port: int, started: Callable[[int], None]) -> None:
         try:
@@ -212,6 +225,10 @@ class Gateway:
                     self._broken = trouble
                     self.stop()
                 return answer
+            if client.account is not None and method == "object" and self._objects is not None:
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._file_thread, _answer_about_files, self._objects, message
+                )
             if method == "ping":
                 return success(message, None)
             return await self._about_the_session(client, method, message)
@@ -280,6 +297,13 @@ class Gateway:
     def _account_by_token(self, token: str) -> GatewayAccount | None:
         fits = [_same(token, one) for one in self._tokens.values()]
         return next((one for one, fit in zip(self._tokens, fits, strict=True) if fit), None)
+
+
+def _answer_about_files(objects: ObjectCalls, message: bytes) -> bytes:
+    try:
+        return success(message, objects(parsed(message, MOST_BYTES)))
+    except StoreError as error:
+        return failure(message, str(error))
 
 
 def _same(given: str, wanted: str) -> bool:

@@ -13,15 +13,22 @@ from backend.store.records import (
     KINDS,
     CallCountRecord,
     Delegation,
+    FileRecord,
     MetricRecord,
     Record,
     RunRecord,
     ServiceRecord,
     TrialRecord,
 )
-from backend.store.store import Store, portions
+from backend.store.rows import portions
+from backend.store.store import Store
 
-OF_A_RUN: tuple[type[Record], ...] = (*KINDS, ServiceRecord, CallCountRecord)  # what goes when a run is deleted
+OF_A_RUN: tuple[type[Record], ...] = (
+    *KINDS,
+    ServiceRecord,
+    FileRecord,
+    CallCountRecord,
+)  # what goes when a run is deleted
 COPIED: tuple[type[Record], ...] = (*OF_A_RUN, TrialRecord)
 # The kinds whose records belong to one step each, which is the second part of their key; each after those it refers to.
 OF_STEPS = tuple(kind for kind in COPIED if kind.identity[1:2] == ("step",))

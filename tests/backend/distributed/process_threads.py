@@ -20,6 +20,7 @@ from backend.distributed.run_files import RunFiles
 from backend.policies.adapters import load_versions
 from backend.policies.build import role_policies
 from backend.policies.tensor_files import read_tensors
+from backend.store.fences import Fence
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training.checkpoints import checkpoints
@@ -59,10 +60,11 @@ def processes(
                 metrics_folder.mkdir(parents=True, exist_ok=True)
                 files = RunFiles(folder)
                 with _BUILDING:
-                    parts = training_parts(config, market or small_market(), store, RUN, folder, nano, metrics_folder)
+                    data = market or small_market()
+                    parts = training_parts(config, data, heartbeat.store, RUN, folder, nano, metrics_folder)
                 if number:
-                    RolloutWorker(parts, heartbeat, number, workers).follow(PublishedWeights(parts, heartbeat, files))
-                trainer = coordinator_trainer(parts, heartbeat, workers, files)
+                    RolloutWorker(parts, heartbeat).follow(PublishedWeights(parts, heartbeat, files))
+                trainer = coordinator_trainer(parts, heartbeat, files)
                 trainer.resume()
                 trainer.run()
             store.finish_run(RUN, "finished")
@@ -73,7 +75,9 @@ def processes(
         def live(store: Store) -> None:
             with Heartbeat(store, RUN, f"trainer-{role}", "trainer", role, me) as heartbeat:
                 with _BUILDING:
-                    service = RoleTrainerService(config, nano, role, store, RUN, folder, heartbeat, RunFiles(folder))
+                    service = RoleTrainerService(
+                        config, nano, role, heartbeat.store, RUN, folder, heartbeat, RunFiles(folder)
+                    )
                 service.run()
 
         return live
@@ -131,15 +135,19 @@ class Mortal:
     """A store that kills its process at some call: `doom` says how many points, one before and one after each write,
     are left to live."""
 
-    def __init__(self, store: Store, doom: int) -> None:
+    def __init__(self, store: Store, doom: int | list[int]) -> None:
         self._store = store
-        self._left = doom
+        self._left = [doom] if isinstance(doom, int) else doom
+
+    def fenced(self, *fences: Fence) -> Mortal:
+        """The same store with the same life, for who writes behind fences."""
+        return type(self)(self._store.fenced(*fences), self._left)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if self._left < 0:
+        if self._left[0] < 0:
             raise Crash  # the dead say nothing, not even that they are dead
-        if not name.startswith(("add_", "clear_", "put", "finish_")):
+        if not name.startswith(("add_", "claim_", "clear_", "put", "finish_")):
             return found
 
         def write(*args: Any, **kwargs: Any) -> Any:
@@ -151,6 +159,6 @@ class Mortal:
         return write
 
     def _pass(self) -> None:
-        self._left -= 1
-        if self._left < 0:
+        self._left[0] -= 1
+        if self._left[0] < 0:
             raise Crash

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from backend.store.fences import Fence
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
 from tests.backend.distributed.process_threads import begin_run, processes, run_in_threads
@@ -22,6 +23,9 @@ class Slow:
 
     def __init__(self, store: Store, events: list[tuple[str, int, object]], staleness: int) -> None:
         self._store, self._events, self._staleness = store, events, staleness
+
+    def fenced(self, *fences: Fence) -> Slow:
+        return Slow(self._store.fenced(*fences), self._events, self._staleness)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

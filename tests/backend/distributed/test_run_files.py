@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.distributed import run_files
-from backend.distributed.run_files import CarriedFiles, Library, sha256
+from backend.distributed.run_files import CarriedFiles, Library
+from backend.store.objects import file_sha256
 from simulator.errors import RunFailed, UserError
 
 PART = "services/trader"
@@ -93,7 +94,7 @@ def test_a_file_is_what_its_record_tells_or_refused(tmp_path: Path) -> None:
     library, home = library_of(tmp_path)
     sent = home / PART / "published" / "step-000002.safetensors"
     sent.write_bytes(b"weights" * 100)
-    name, checksum = f"{PART}/published/{sent.name}", sha256(sent)
+    name, checksum = f"{PART}/published/{sent.name}", file_sha256(sent)
     wire = Wire(library)
     mine = CarriedFiles(tmp_path / "mine", wire)
     old = tmp_path / "mine" / PART / "published" / "step-000001.safetensors"

@@ -1,0 +1,258 @@
+"""Files of runs, kept with the store: in a folder beside its database, by the hash of what they hold.
+
+The database holds who needs which file (`FileRecord`); here lies what is in it. A file arrives in pieces under a name
+of its own and gets its place when its SHA-256 is the expected one. So whoever sends it twice, or is killed while it
+sends, does no harm, and a name never refers to half a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from websockets.exceptions import WebSocketException
+
+from backend.store.errors import StoreDiskError, StoreError
+from backend.store.gateway.client import GatewayClient, SignInRefused
+from backend.store.gateway.credentials import GatewayAccount
+from backend.store.records import valid_run_id
+from simulator.files import DISK_FULL
+
+OBJECTS_FOLDER = "objects"
+PIECE_BYTES = 4 * 2**20  # of a file in one message
+_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,120}")
+_CHECKSUM = re.compile(r"[0-9a-f]{64}")
+_UPLOAD = re.compile(r"[0-9a-f]{32}")
+_UPLOADS = ".uploads"
+_FORGOTTEN_AFTER = 86_400.0  # seconds after which an upload that nobody went on with is removed
+_PAUSE = 1.0  # seconds between two tries to reach the gateway
+
+ResultT = TypeVar("ResultT")
+
+
+class ObjectStore(Protocol):
+    """Where the contents of files are. `part` groups those of one writer within a run. Raises `StoreError`."""
+
+    def write(self, run: str, upload: str, offset: int, content: bytes) -> None:
+        """Take a piece of a file that arrives under the name `upload`. Saying it twice does no harm."""
+
+    def finish(self, run: str, upload: str, part: str, checksum: str) -> bool:
+        """Put what has arrived in its place; False if it is not what was sent."""
+
+    def read(self, run: str, part: str, checksum: str, offset: int) -> bytes:
+        """A piece of a file from `offset` on, empty at its end."""
+
+    def remove(self, run: str, part: str, checksums: list[str]) -> None:
+        """Remove files that nobody needs any more."""
+
+    def remove_run(self, run: str) -> None:
+        """Remove all files of a run."""
+
+
+class ObjectFolder:
+    """An `ObjectStore` in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, run: str, upload: str, offset: int, content: bytes) -> None:
+        """See `ObjectStore`."""
+        path = self._upload(run, upload)
+
+        def append() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("r+b" if offset and path.is_file() else "wb") as file:
+                file.seek(offset)
+                file.write(content)
+                file.truncate()
+
+        _on_disk(path, append)
+
+    def finish(self, run: str, upload: str, part: str, checksum: str) -> bool:
+        """See `ObjectStore`."""
+        path, arrived = self._path(run, part, checksum), self._upload(run, upload)
+
+        def place() -> bool:
+            if arrived.is_file() and file_sha256(arrived) == checksum:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(arrived, path)
+            else:
+                arrived.unlink(missing_ok=True)
+            self._forget_uploads(run)
+            return path.is_file()
+
+        return _on_disk(path, place)
+
+    def read(self, run: str, part: str, checksum: str, offset: int) -> bytes:
+        """See `ObjectStore`."""
+        path = self._path(run, part, checksum)
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                return file.read(PIECE_BYTES)
+        except FileNotFoundError:
+            raise StoreError(
+                f"a file of run {run} is not in {self._folder} any more ({part}, {checksum[:12]}): it was replaced "
+                "meanwhile, or the store's folder was copied without it"
+            ) from None
+
+    def remove(self, run: str, part: str, checksums: list[str]) -> None:
+        """See `ObjectStore`."""
+        paths = [self._path(run, part, checksum) for checksum in checksums]
+
+        def unlink() -> None:
+            for path in paths:
+                path.unlink(missing_ok=True)
+
+        _on_disk(self._folder, unlink)
+
+    def remove_run(self, run: str) -> None:
+        """See `ObjectStore`."""
+        shutil.rmtree(self._folder / valid_run_id(run), ignore_errors=True)
+
+    def contents(self, run: str) -> set[tuple[str, str]]:
+        """Part and checksum of all files of a run."""
+        top = self._folder / valid_run_id(run)
+        return {(path.parent.name, path.name) for path in top.glob("*/*") if path.parent.name != _UPLOADS}
+
+    def _path(self, run: str, part: str, checksum: str) -> Path:
+        if not (_PART.fullmatch(part) and _CHECKSUM.fullmatch(checksum)):
+            raise StoreError(f"'{part}/{checksum}' names no file of a run")
+        return self._folder / valid_run_id(run) / part / checksum
+
+    def _upload(self, run: str, upload: str) -> Path:
+        if not _UPLOAD.fullmatch(upload):
+            raise StoreError(f"'{upload}' names no file that arrives")
+        return self._folder / valid_run_id(run) / _UPLOADS / upload
+
+    def _forget_uploads(self, run: str) -> None:
+        """Remove what killed processes have left half sent."""
+        for path in (self._folder / run / _UPLOADS).glob("*"):
+            if time.time() - path.stat().st_mtime > _FORGOTTEN_AFTER:
+                path.unlink(missing_ok=True)
+
+
+class RemoteObjects:
+    """The `ObjectStore` of a gateway, by a connection of its own: whoever waits for a record waits for no file."""
+
+    def __init__(
+        self, url: str, account: GatewayAccount | None, namespace: str, database: str, patience: float
+    ) -> None:
+        self._url, self._account = url, account
+        self._place = namespace, database
+        self._patience = patience
+        self._client: GatewayClient | None = None
+
+    def write(self, run: str, upload: str, offset: int, content: bytes) -> None:
+        """See `ObjectStore`."""
+        self._call("write", run, upload, offset, content)
+
+    def finish(self, run: str, upload: str, part: str, checksum: str) -> bool:
+        """See `ObjectStore`."""
+        return bool(self._call("finish", run, upload, part, checksum))
+
+    def read(self, run: str, part: str, checksum: str, offset: int) -> bytes:
+        """See `ObjectStore`."""
+        return bytes(self._call("read", run, part, checksum, offset))
+
+    def remove(self, run: str, part: str, checksums: list[str]) -> None:
+        """See `ObjectStore`."""
+        self._call("remove", run, part, checksums)
+
+    def remove_run(self, run: str) -> None:
+        """See `ObjectStore`."""
+        self._call("remove_run", run)
+
+    def close(self) -> None:
+        """Leave; a second call does nothing."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _call(self, operation: str, *arguments: Any) -> Any:
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                if self._client is None:
+                    self._client = self._dial()
+                answer = self._client.call("object", [operation, *arguments])
+                break
+            except (OSError, WebSocketException, ValueError) as error:
+                self.close()
+                if time.monotonic() > until:
+                    raise StoreError(
+                        f"store {self._url} has not answered for {self._patience:.0f} seconds "
+                        f"({str(error) or type(error).__name__}): start it again, then this program"
+                    ) from error
+                time.sleep(_PAUSE)
+        if "error" in answer:
+            reason = answer["error"].get("message") if isinstance(answer["error"], dict) else answer["error"]
+            raise StoreError(
+                f"store {self._url} did not take or give a file of a run ({reason}): files travel through `serve "
+                "store` alone; on another server give all processes a folder that they share (train --begin --files "
+                "folder)"
+            )
+        return answer.get("result")
+
+    def _dial(self) -> GatewayClient:
+        if self._account is None:
+            raise StoreError(f"store {self._url} gives files to those alone who sign in: set the account's variables")
+        try:
+            return GatewayClient(self._url, self._account, *self._place)
+        except SignInRefused as error:
+            raise StoreError(f"store {self._url}: {error}") from error
+
+
+def part_of(name: str) -> str:
+    """The part of the object store in which the file `name` of a run lies: one for each folder that has one writer."""
+    return "-".join(name.split("/")[:2])
+
+
+def answer_object_call(objects: ObjectStore, parameters: Any) -> bytes | bool | None:
+    """What a gateway answers to a client's call. Raises `StoreError` for one that is none."""
+    match parameters:
+        case ["write", str(run), str(upload), int(offset), bytes(content)] if offset >= 0:
+            objects.write(run, upload, offset, content)
+            return None
+        case ["finish", str(run), str(upload), str(part), str(checksum)]:
+            return objects.finish(run, upload, part, checksum)
+        case ["read", str(run), str(part), str(checksum), int(offset)] if offset >= 0:
+            return objects.read(run, part, checksum, offset)
+        case ["remove", str(run), str(part), list(checksums)] if all(isinstance(one, str) for one in checksums):
+            objects.remove(run, part, checksums)
+            return None
+        case ["remove_run", str(run)]:
+            objects.remove_run(run)
+            return None
+    raise StoreError("no call of files that this store knows")
+
+
+def unreferenced(gone: Collection[tuple[str, str]], kept: Collection[tuple[str, str]]) -> dict[str, list[str]]:
+    """By part the checksums among `gone`, pairs of name and checksum, that no file of `kept` has in the same part."""
+    needed = {(part_of(name), checksum) for name, checksum in kept}
+    found: dict[str, list[str]] = {}
+    for name, checksum in gone:
+        if (part_of(name), checksum) not in needed:
+            found.setdefault(part_of(name), []).append(checksum)
+    return found
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _on_disk(path: Path, write: Callable[[], ResultT]) -> ResultT:
+    """What `write` returns. Raises `StoreDiskError` where the disk fails it."""
+    try:
+        return write()
+    except OSError as error:
+        advice = "free some space" if error.errno in DISK_FULL else "see who owns it"
+        raise StoreDiskError(f"{path} cannot be written ({error.strerror}): {advice}, and start again") from error
