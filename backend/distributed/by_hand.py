@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from backend.distributed.files.run_files import SERVICES, RunFiles
+from backend.distributed.files.store_files import StoreFiles
 from backend.distributed.heartbeat import LEADERLESS_SECONDS, Heartbeat
-from backend.distributed.run_files import SERVICES, RunFiles
-from backend.distributed.store_files import StoreFiles
-from backend.store.fences import StoreFenced
 from backend.store.records import RunRecord
 from backend.store.run_record import BY_HAND
+from backend.store.sharing.fences import StoreFenced
 from backend.store.store import Store
 from simulator.errors import Interrupted, UserError
 

@@ -10,8 +10,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from backend.distributed.files.run_files import SERVICES, VERSIONS, RunFiles
 from backend.distributed.published_weights import PublishedWeights, replaced_weights, with_replaced_weights
-from backend.distributed.run_files import SERVICES, VERSIONS, RunFiles
 from backend.policies.adapters import load_versions
 from backend.policies.tensor_files import write_tensors
 from backend.training.checkpoints import TrainingState, read_state

@@ -14,11 +14,11 @@ from backend.builders.market import load_market
 from backend.config.schema import Config, ConfigError
 from backend.distributed.by_hand import ByHand, await_leader, led_run
 from backend.distributed.coordinator import CoordinatorState, RemoteLearners
+from backend.distributed.files.run_files import SERVICES, RunFiles
 from backend.distributed.heartbeat import COORDINATOR, ENDED, Heartbeat, RunOver
 from backend.distributed.published_weights import PublishedWeights
 from backend.distributed.role_trainer_service import RoleTrainerService
 from backend.distributed.rollout_worker import RolloutWorker
-from backend.distributed.run_files import SERVICES, RunFiles
 from backend.models.registry import START
 from backend.store import lease
 from backend.store.records import RunRecord
@@ -242,9 +242,10 @@ def _join(store: Store, run: str, runs: Path, approved: str) -> JoinedRun:
         raise UserError(
             f"run {run} is a {record.kind} run that is {record.status}: only a training that runs takes processes"
         )
+    joined = _trusted(record, approved)
     if (by_hand is None or by_hand.files == "folder") and not (runs / run).is_dir():
         raise UserError(f"{runs / run} is not there: give --runs the folder that all processes of the run share")
-    return _trusted(record, approved)
+    return joined
 
 
 def _trusted(record: RunRecord, approved: str) -> JoinedRun:

@@ -17,9 +17,9 @@ from typing import Self, TypeVar
 from backend.distributed.logs import set_service, set_step
 from backend.store import lease
 from backend.store.errors import StoreError
-from backend.store.fences import Fence
 from backend.store.records import RunRecord, ServiceRecord, ServiceState
 from backend.store.run_record import BY_HAND, code_version
+from backend.store.sharing.fences import Fence
 from backend.store.store import Store
 from simulator.errors import RunFailed, UserError
 

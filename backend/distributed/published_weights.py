@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from backend.distributed.files.run_files import RunFiles
 from backend.distributed.heartbeat import Heartbeat
-from backend.distributed.run_files import RunFiles
-from backend.store.objects import file_sha256
 from backend.store.records import PublishedRecord
+from backend.store.sharing.objects import file_sha256
 from backend.training.components import TrainingParts
 from simulator.errors import RunFailed
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from backend.config.schema import Config
+from backend.distributed.files.run_files import SERVICES, RunFiles
 from backend.distributed.heartbeat import Heartbeat
 from backend.distributed.published_weights import replaced_weights
-from backend.distributed.run_files import SERVICES, RunFiles
 from backend.distributed.step_records import is_complete, read_step_data
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.tensor_files import write_tensors
-from backend.store.objects import file_sha256
 from backend.store.records import PublishedRecord
+from backend.store.sharing.objects import file_sha256
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState, load_newest, save_checkpoint
 from backend.training.curriculum.curriculum import curriculum_of

@@ -2,9 +2,9 @@
 
 A step is divided into shards (`training.shards`). A worker that is free claims the next one in the store, which gives
 each to one of them; that of a worker that has died or gone silent is given to another, and what the former one still
-writes is refused (`backend.store.fences`). When all shards of a step are complete, the roles' trainers learn from them
-and publish new weights. Worker 0 is the coordinator: for its trainer it is the source of all rollouts, and it announces
-which step is next. The others follow.
+writes is refused (`backend.store.sharing.fences`). When all shards of a step are complete, the roles' trainers learn
+from them and publish new weights. Worker 0 is the coordinator: for its trainer it is the source of all rollouts, and it
+announces which step is next. The others follow.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from functools import partial
 from backend.distributed.heartbeat import COORDINATOR, DEAD_AFTER, Heartbeat, StepAnnouncement
 from backend.distributed.published_weights import PublishedWeights
 from backend.distributed.step_records import closing_marker, is_complete, read_step_data
-from backend.store.fences import Fence, StoreFenced
 from backend.store.records import ClaimRecord, ShardRecord
+from backend.store.sharing.fences import Fence, StoreFenced
 from backend.training.algorithm.credit import TeamAttempt
 from backend.training.components import RolloutBatch, TrainingParts
 from backend.training.curriculum.curriculum import StepPlan, curriculum_of

@@ -33,7 +33,7 @@ from backend.store.gateway.host import Listen
 from backend.store.gateway.rpc_messages import DISK_TROUBLE, only_result, query
 from backend.store.holding import LOCKED, FolderHolding, hold
 from backend.store.lock import FolderHeld
-from backend.store.objects import OBJECTS_FOLDER, ObjectFolder, ObjectStore, RemoteObjects
+from backend.store.sharing.objects import OBJECTS_FOLDER, ObjectFolder, ObjectStore, RemoteObjects
 
 PATIENCE = 90.0
 HOLDER_PATIENCE = 30.0  # seconds in which a process that holds a folder must answer who comes to use it

@@ -20,7 +20,7 @@ from backend.store.gateway.engine import StoreEngine
 from backend.store.gateway.host import HostedGateway, Listen, log_line
 from backend.store.integrity.acknowledged import Acknowledged
 from backend.store.lock import FolderLock
-from backend.store.objects import OBJECTS_FOLDER, ObjectFolder, answer_object_call
+from backend.store.sharing.objects import OBJECTS_FOLDER, ObjectFolder, answer_object_call
 
 LOCKED = "already locked"  # so the engine says that a process has just begun or not quite ended
 

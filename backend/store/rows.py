@@ -8,7 +8,7 @@ from typing import Any
 from surrealdb import RecordID
 from surrealdb.data.types.range import BoundExcluded, BoundIncluded, Range
 
-from backend.store.records import CallCountRecord, Delegation, Record, TrajectoryRecord
+from backend.store.records import CallCountRecord, Delegation, Record, ServiceRecord, TrajectoryRecord
 
 # Bounds of one request: a server takes messages of limited size.
 ROWS_PER_REQUEST = 1_000
@@ -70,6 +70,15 @@ def database_row(record: Record) -> dict[str, Any]:
         }
         return {"id": key, **ends, **row}
     return {"id": key, **row}
+
+
+def service_report(record: ServiceRecord) -> tuple[str, dict[str, Any]]:
+    """The statement that writes what a process reports, at the time of the database's clock, and its parameters."""
+    row = record.row()
+    values = {name: value for name, value in row.items() if name != "updated_at"}
+    fields = ", ".join(f"{name} = ${name}" for name in values)
+    text = f"UPSERT $key SET {fields}, updated_at = time::millis(time::now()) RETURN NONE"
+    return text, {"key": record_key(record, row), **values}
 
 
 def portions(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

@@ -20,10 +20,8 @@ from surrealdb.data.types.range import BoundExcluded, BoundIncluded, Range
 from backend.store import lease
 from backend.store.connection import PATIENCE, Connection
 from backend.store.errors import StoreError
-from backend.store.fences import CLAIM, FENCED, Fence, StoreFenced, guard
 from backend.store.gateway.host import Listen
 from backend.store.migration import migrate
-from backend.store.objects import ObjectStore
 from backend.store.records import (
     KINDS,
     AdapterRecord,
@@ -57,7 +55,10 @@ from backend.store.rows import (
     key_range,
     portions,
     record_key,
+    service_report,
 )
+from backend.store.sharing.fences import CLAIM, FENCED, Fence, StoreFenced, guard
+from backend.store.sharing.objects import ObjectStore
 
 R = TypeVar("R", bound=Record)
 
@@ -264,16 +265,13 @@ class Store:
         has where nobody had it, or one that ended, was replaced or has not reported for `dead_after` seconds. Of
         several that ask at once one gets it. It writes through a store that is `fenced` by it: a former holder cannot.
         """
-        text, parameters = guard(self._fences)
         row = record.row()
         marker = RecordID(ShardRecord.table, [record.run, record.step, record.shard])
-        parameters |= {**row, "key": record_key(record, row), "marker": marker, "dead_after": int(1000 * dead_after)}
-        claimed: bool = self._connection.query(
-            f"BEGIN; {text} {CLAIM} COMMIT; RETURN (SELECT VALUE process FROM ONLY $key) = $process "
-            "AND (SELECT VALUE shard FROM ONLY $marker) = NONE",
-            parameters,
+        parameters = {**row, "key": record_key(record, row), "marker": marker, "dead_after": int(1000 * dead_after)}
+        answer = (
+            "RETURN (SELECT VALUE process FROM ONLY $key) = $process AND (SELECT VALUE shard FROM ONLY $marker) = NONE"
         )
-        return claimed
+        return bool(self._change(CLAIM, parameters=parameters, answer=answer))
 
     def claims(self, run_id: str, step: int) -> dict[int, str]:
         """Which process has which shard of a step; also of complete ones."""
@@ -294,43 +292,34 @@ class Store:
 
     def report_service(self, record: ServiceRecord) -> None:
         """Say what a process of a run is doing; its `updated_at` becomes the time now, by the database's clock."""
-        row = record.row()
-        values = {name: value for name, value in row.items() if name != "updated_at"}
-        fields = ", ".join(f"{name} = ${name}" for name in values)
-        self._connection.query(
-            f"UPSERT $key SET {fields}, updated_at = time::millis(time::now()) RETURN NONE",
-            {"key": record_key(record, row), **values},
-        )
+        report, values = service_report(record)
+        self._connection.query(report, values)
 
     def beat_service(self, record: ServiceRecord, since: int) -> bool:
         """As `report_service`, for a process whose last report had the beat `since`. False, and nothing is written,
         where another process has reported under this name in the meantime."""
-        row = record.row()
-        values = {name: value for name, value in row.items() if name != "updated_at"}
-        fields = ", ".join(f"{name} = ${name}" for name in values)
+        report, values = service_report(record)
         # `$beat` itself is there when this is sent again because its answer was lost.
         mine: bool = self._connection.query(
             "IF (SELECT VALUE process = $process AND beat IN [$since, $beat] FROM ONLY $key) != false "
-            f"{{ UPSERT $key SET {fields}, updated_at = time::millis(time::now()) RETURN NONE; RETURN true }} "
+            f"{{ {report}; RETURN true }} "
             "ELSE { RETURN false }",
-            {"key": record_key(record, row), "since": since, **values},
+            {"since": since, **values},
         )
         return mine
 
     def take_service(self, record: ServiceRecord, former: ServiceRecord | None) -> bool:
         """As `report_service`, for a process that takes the name of `former`, None where nobody had it. False, and
         nothing is written, where another has taken it since or the former one has reported again."""
-        row = record.row()
-        values = {name: value for name, value in row.items() if name != "updated_at"}
-        fields = ", ".join(f"{name} = ${name}" for name in values)
+        report, values = service_report(record)
         expected = None if former is None else [former.process, former.beat]
         # That of the record itself is there when this is sent again because its answer was lost.
         taken: bool = self._connection.query(
             "LET $now = SELECT process, beat FROM ONLY $key; LET $who = IF $now = NONE { NONE } ELSE { [$now.process, "
             "$now.beat] }; IF $who = $expected OR $who = [$process, $beat] "
-            f"{{ UPSERT $key SET {fields}, updated_at = time::millis(time::now()) RETURN NONE; RETURN true }} "
+            f"{{ {report}; RETURN true }} "
             "ELSE { RETURN false }",
-            {"key": record_key(record, row), "expected": expected, **values},
+            {"expected": expected, **values},
         )
         return taken
 
@@ -559,12 +548,12 @@ class Store:
             else:
                 self._change(*(WRITE_EDGES if kind is Delegation else (plain,)), parameters={"rows": rows})
 
-    def _change(self, *transactions: str, parameters: dict[str, Any]) -> None:
-        """Carry out transactions one after the other, each only while the fences stand."""
+    def _change(self, *transactions: str, parameters: dict[str, Any], answer: str = "") -> Any:
+        """Carry out transactions one after the other, each only while the fences stand; what `answer` returns then."""
         check, fences = guard(self._fences)
-        text = ";".join(f"BEGIN; {check} {statements} COMMIT" for statements in transactions)
+        text = "".join(f"BEGIN; {check} {statements} COMMIT;" for statements in transactions)
         try:
-            self._connection.query(text, parameters | fences)
+            return self._connection.query(text + answer, parameters | fences)
         except StoreError as error:
             if self._fences and FENCED in str(error):
                 raise StoreFenced(f"store {self._name}: {str(error).partition(FENCED)[2].strip()}") from error

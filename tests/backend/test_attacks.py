@@ -18,7 +18,7 @@ import pytest
 from backend.config.load import config_from_dict
 from backend.config.ownership import SIGNATURE, signed
 from backend.decisions.checked_documents import check_document
-from backend.distributed.run_files import CarriedFiles, RunFiles
+from backend.distributed.files.run_files import CarriedFiles, RunFiles
 from backend.models.manifest import MANIFEST, read_manifest, write_manifest
 from backend.models.registry import base_of_team
 from backend.policies.adapters import save_versions

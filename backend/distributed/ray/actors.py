@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NoReturn
 
+from backend.distributed.files.run_files import SERVICES, CarriedFiles, Library, RunFiles
 from backend.distributed.logs import Ended, Place, last_message, logged
-from backend.distributed.run_files import SERVICES, CarriedFiles, Library, RunFiles
 from backend.store.run_record import code_version
 
 _POLL = 0.5  # seconds between two questions whether to stop

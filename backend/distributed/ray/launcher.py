@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from backend.config.schema import Config, ConfigError
+from backend.distributed.files.run_files import SERVICES, RunFiles
 from backend.distributed.heartbeat import COORDINATOR
 from backend.distributed.local_launcher import RESTARTS, OnStep, coordinator_step
 from backend.distributed.ray.actors import FileServer, Incarnation, Machine, RayProcess, probe
 from backend.distributed.ray.cluster import LOCAL, cluster, require_alive
 from backend.distributed.ray.placement import Capacity, Resources, allocate
-from backend.distributed.run_files import SERVICES, RunFiles
 from backend.store.run_record import code_version, stored_config
 from backend.store.store import Store
 from cryptosentinel.agents.registry import roles_of

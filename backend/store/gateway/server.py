@@ -67,7 +67,7 @@ _SILENT = logging.getLogger("cryptosentinel.gateway.websockets")  # a port scan 
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
-ObjectCalls = Callable[[Any], bytes | bool | None]  # answers a call about files, see `backend.store.objects`
+ObjectCalls = Callable[[Any], bytes | bool | None]  # answers a call about files, see `backend.store.sharing.objects`
 
 pause = asyncio.sleep  # a name of its own, which a test can watch
 

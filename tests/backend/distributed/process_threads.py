@@ -12,16 +12,16 @@ from torch import Tensor
 
 from backend.config.schema import Config
 from backend.distributed.entrypoints import coordinator_trainer
+from backend.distributed.files.run_files import RunFiles
 from backend.distributed.heartbeat import Heartbeat, RunOver
 from backend.distributed.published_weights import PublishedWeights
 from backend.distributed.role_trainer_service import RoleTrainerService
 from backend.distributed.rollout_worker import RolloutWorker
-from backend.distributed.run_files import RunFiles
 from backend.policies.adapters import load_versions
 from backend.policies.build import role_policies
 from backend.policies.tensor_files import read_tensors
-from backend.store.fences import Fence
 from backend.store.records import RunRecord
+from backend.store.sharing.fences import Fence
 from backend.store.store import Store
 from backend.training.checkpoints import checkpoints
 from backend.training.rl_job import training_parts

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from backend.store.fences import Fence
+from backend.store.sharing.fences import Fence
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
 from tests.backend.distributed.process_threads import begin_run, processes, run_in_threads

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.distributed import run_files
-from backend.distributed.run_files import CarriedFiles, Library
-from backend.store.objects import file_sha256
+from backend.distributed.files.run_files import CarriedFiles, Library
+from backend.store.sharing.objects import file_sha256
 from simulator.errors import RunFailed, UserError
 
 PART = "services/trader"

@@ -33,7 +33,7 @@ _UPLOADS = ".uploads"
 _FORGOTTEN_AFTER = 86_400.0  # seconds after which an upload that nobody went on with is removed
 _PAUSE = 1.0  # seconds between two tries to reach the gateway
 
-ResultT = TypeVar("ResultT")
+WrittenT = TypeVar("WrittenT")
 
 
 class ObjectStore(Protocol):
@@ -209,7 +209,7 @@ class RemoteObjects:
             raise StoreError(f"store {self._url}: {error}") from error
 
 
-def part_of(name: str) -> str:
+def object_part(name: str) -> str:
     """The part of the object store in which the file `name` of a run lies: one for each folder that has one writer."""
     return "-".join(name.split("/")[:2])
 
@@ -235,11 +235,11 @@ def answer_object_call(objects: ObjectStore, parameters: Any) -> bytes | bool | 
 
 def unreferenced(gone: Collection[tuple[str, str]], kept: Collection[tuple[str, str]]) -> dict[str, list[str]]:
     """By part the checksums among `gone`, pairs of name and checksum, that no file of `kept` has in the same part."""
-    needed = {(part_of(name), checksum) for name, checksum in kept}
+    needed = {(object_part(name), checksum) for name, checksum in kept}
     found: dict[str, list[str]] = {}
     for name, checksum in gone:
-        if (part_of(name), checksum) not in needed:
-            found.setdefault(part_of(name), []).append(checksum)
+        if (object_part(name), checksum) not in needed:
+            found.setdefault(object_part(name), []).append(checksum)
     return found
 
 
@@ -249,7 +249,7 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _on_disk(path: Path, write: Callable[[], ResultT]) -> ResultT:
+def _on_disk(path: Path, write: Callable[[], WrittenT]) -> WrittenT:
     """What `write` returns. Raises `StoreDiskError` where the disk fails it."""
     try:
         return write()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backend.store.objects import file_sha256
+from backend.store.sharing.objects import file_sha256
 from simulator.errors import RunFailed, UserError
 from simulator.folders import path_inside
 

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from backend.config.schema import Config
-from backend.distributed.run_files import CarriedFiles
+from backend.distributed.files.run_files import CarriedFiles
 from backend.models.registry import START
-from backend.store.objects import part_of, unreferenced
 from backend.store.records import FileRecord
+from backend.store.sharing.objects import object_part, unreferenced
 from backend.store.store import Store
 from backend.training.start import NANO, base_of
 from simulator.errors import RunFailed, UserError
 
 
 class StoreLibrary:
-    """What `CarriedFiles` calls, on the files of `run` in `store`; see `backend.distributed.run_files.Library`."""
+    """What `CarriedFiles` calls, on the files of `run` in `store`; see `run_files.Library`."""
 
     def __init__(self, store: Store, run: str) -> None:
         self._store, self._run = store, run
@@ -43,7 +43,7 @@ class StoreLibrary:
             if name not in found:
                 raise RunFailed(f"{name} of run {self._run} is not with the store: its process keeps it no more")
             self._reading[name] = found[name]
-        return self._store.objects.read(self._run, part_of(name), self._reading[name], offset)
+        return self._store.objects.read(self._run, object_part(name), self._reading[name], offset)
 
     def write(self, name: str, offset: int, content: bytes) -> None:
         """See `Library`."""
@@ -57,7 +57,7 @@ class StoreLibrary:
         """See `Library`."""
         upload, size = self._uploads.pop(name)
         former = self.names(name.rpartition("/")[0]).get(name)
-        if not self._store.objects.finish(self._run, upload, part_of(name), checksum):
+        if not self._store.objects.finish(self._run, upload, object_part(name), checksum):
             return False
         self._store.add_file(FileRecord(self._run, name, checksum, size))
         if former not in (None, checksum):

@@ -1,0 +1,1 @@
+"""Where a process of a run finds the files of the run."""
