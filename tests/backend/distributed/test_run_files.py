@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.distributed import run_files
+from backend.distributed.files import run_files
 from backend.distributed.files.run_files import CarriedFiles, Library
 from backend.store.sharing.objects import file_sha256
 from simulator.errors import RunFailed, UserError
