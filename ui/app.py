@@ -9,6 +9,7 @@ st.navigation(
         st.Page("views/new_backtest.py", title="New backtest", icon=":material/play_arrow:"),
         st.Page("views/laboratory.py", title="Laboratory", icon=":material/science:"),
         st.Page("views/arena.py", title="Arena", icon=":material/trophy:"),
+        st.Page("views/paper.py", title="Paper", icon=":material/monitoring:"),
         st.Page("views/jobs.py", title="Jobs", icon=":material/list_alt:"),
     ]
 ).run()

@@ -40,6 +40,7 @@ from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, Watch, Window
 from simulator.exchange.exchange_records import AccountView, Fill
 from simulator.exchange.orders import Cancel, Order, OrderRequest
+from simulator.exchange.snapshot import record_to_json
 from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import Happened, SimulatedBroker
 from simulator.market.market import MarketView
@@ -323,6 +324,8 @@ class PaperSession:
             entry = {"bar": bar_to_json(bar), "happened": happened_to_json(happened), "due": self._due, **looked}
             account = self.account()
             entry["account"] = {"equity": account.equity, "cash": account.cash, "positions": account.positions}
+            if account.pending:
+                entry["waiting"] = [record_to_json(order) for order in account.pending]
             met = self._met_in_all()
             if met:
                 entry["feed"] = dict(met)

@@ -26,7 +26,6 @@ from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # the database takes its time
     from backend.paper.parity import Parity
-    from backend.paper.review.drift import DriftReport
     from backend.paper.sessions import PaperOutcome
     from backend.store.records import RunRecord
 
@@ -225,20 +224,26 @@ def report_session(
     from backend.paper.monitor import tell_parity
     from backend.paper.review.comparison import paper_comparison
     from backend.paper.review.drift import paper_drift
+    from backend.paper.review.last_report import drift_sentences, keep_report
     from backend.paper.sessions import paper_parity, paper_status
+    from backend.store.run_record import store_at
 
     record, outcome = paper_status(session, store, runs)
     console.print(f"session {session}: {record.status}{f' ({record.message})' if record.message else ''}")
     _print(outcome)
     _print_shadow(record, store, runs)
-    if record.config.get("shadow"):
-        console.print(paper_comparison(session, store).sentence(), soft_wrap=True)
-    if drift:
-        _print_drift(paper_drift(session, store))
-    if parity:
-        comparison = paper_parity(session, store)
-        tell_parity(session, outcome.folder, comparison.differences)
-        _print_parity(comparison)
+    with store_at(store) as opened:
+        comparison = paper_comparison(session, opened) if record.config.get("shadow") else None
+        if comparison is not None:
+            console.print(comparison.sentence(), soft_wrap=True)
+        drifted = paper_drift(session, opened) if drift else None
+        for sentence in [] if drifted is None else drift_sentences(drifted):
+            console.print(sentence, soft_wrap=True)
+        same = paper_parity(session, opened) if parity else None
+        keep_report(opened, session, same, drifted, comparison)
+    if same is not None:
+        tell_parity(session, outcome.folder, same.differences)
+        _print_parity(same)
 
 
 @paper_app.command("demo")
@@ -270,23 +275,11 @@ def _print_shadow(record: RunRecord, store: str, runs: Path) -> None:
         _print(replace(outcome, why=""))
 
 
-def _print_drift(found: DriftReport) -> None:
-    """Print each week beside what was expected, or what is missing for that."""
-    if found.missing:
-        console.print(f"drift: {found.missing}", soft_wrap=True)
-    for week in found.weeks:
-        against = f"against {found.expected_from} decisions of the backtest before the session, 95 % intervals"
-        console.print(f"drift, {week}: {week.missing or against}", soft_wrap=True)
-        for row in week.rows:
-            console.print(f"  {row.sentence()}", soft_wrap=True)
-
-
 def _print_parity(found: Parity) -> None:
     """Print a comparison with the backtest; a difference ends the command with exit code 1."""
-    console.print(
-        f"parity: {found.bars} bars, {found.decisions} decisions and {found.fills} fills compared with the backtest of "
-        f"the recorded inputs: {len(found.differences)} differences"
-    )
+    from backend.paper.review.last_report import parity_sentence
+
+    console.print(parity_sentence(found))
     for what, count in found.inputs.items():
         if count:
             console.print(f"  played as recorded: {count} {what}")

@@ -1,0 +1,120 @@
+"""The page of paper sessions by Streamlit's test client: what it shows, and a kill switch that waits for nobody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import backend.paper.review.overview
+from backend.cli.main import app as program
+from backend.paper.monitor import LOG
+from backend.paper.review.last_report import last_report
+from backend.paper.sessions import PaperRequest, run_paper
+from backend.paper.switch import KILL_FILE, STOP_FILE
+from backend.store.store import Store
+from tests.ui.test_pages import open_page, words
+
+ROOT = Path(__file__).resolve().parents[2]
+SESSION = "paper-shown"
+EVIL = "<script>alert(1)</script> ![x](https://evil.example/x) :red[no]"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with a session that is over."""
+    folder = tmp_path_factory.mktemp("page")
+    request = PaperRequest(
+        session=SESSION, shadow="scripted", data=ROOT / "data" / "synthetic", timeframe="4h", start="2021-06-10",
+        end="2021-06-13", decide_every=2, symbols=("AAAUSDT",),
+        overrides=("paper.history_bars=130", "costs.thinking_time=20"),
+    )  # fmt: skip
+    with Store.open(folder / "store") as store:
+        run_paper(request, store, folder / "runs")
+    return folder
+
+
+@pytest.fixture
+def here(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(made)
+    monkeypatch.setenv("CRYPTOSENTINEL_STORE", str(made / "store"))
+    yield made
+    for name in (KILL_FILE, STOP_FILE):
+        (made / "runs" / SESSION / name).unlink(missing_ok=True)
+
+
+def page() -> AppTest:
+    return open_page("views/paper.py")
+
+
+def test_without_a_session_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CRYPTOSENTINEL_STORE", str(tmp_path / "store"))
+    app = page()
+    assert not app.exception and "There are no paper sessions yet" in words(app)
+    assert any("paper demo" in block.value for block in app.code)
+
+
+def test_a_session_is_shown_as_it_stands(here: Path) -> None:
+    with (here / "runs" / SESSION / LOG).open("a") as log:
+        log.write('{"event": "alert", "time": 1, "what": "kill", "detail": "' + EVIL + '"}\nno json\n{}\n')
+    app = page()
+    assert not app.exception and not app.error
+    assert [tile.label for tile in app.metric] == ["Equity", "Bars", "Decisions", "Held", "Guard"]
+    with Store.open(here / "store", reads_only=True) as store:
+        found = backend.paper.review.overview.overview(store, SESSION, here / "runs", 0.0)
+    assert app.metric[0].value == f"{found.outcome.equity:,.2f}" and app.metric[4].value == "open"
+    assert len(found.log.equity) == found.outcome.bars and found.log.equity[-1] == pytest.approx(found.outcome.equity)
+    assert len(app.get("plotly_chart")) == 1 and len(found.decisions) == found.outcome.decisions
+    assert any("DeepTraderManager" in message.name for message in app.chat_message), "its newest decision"
+    assert "No report was made yet" in words(app) and "Shadow: scripted" in words(app)
+    assert EVIL not in "\n".join(element.value for kind in (app.markdown, app.caption) for element in kind)
+
+
+def test_a_report_is_kept_for_the_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["paper", "report", SESSION, "--store", str(here / "store"), "--runs", str(here / "runs")]
+    with pytest.raises(SystemExit) as ended:
+        program(command)
+    assert ended.value.code == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    with Store.open(here / "store", reads_only=True) as store:
+        kept = last_report(store, SESSION)
+    assert kept is not None and kept.differences == 0
+    assert all(" ".join(sentence.split()) in printed for sentence in (*kept.parity, *kept.drift, kept.comparison))
+    assert any("the backtest of the recorded inputs does the same" in element.value for element in page().success)
+
+
+@pytest.mark.parametrize("how", ["freeze", "stop"])
+def test_a_switch_is_the_file_that_the_command_writes(here: Path, how: str) -> None:
+    folder = here / "runs" / SESSION
+    app = page()
+    assert not (folder / KILL_FILE).exists() and not (folder / STOP_FILE).exists(), "nothing happens by looking"
+    app.button(key=f"{how} {SESSION}").click().run()
+    assert not app.exception
+    if how == "stop":
+        assert (folder / STOP_FILE).exists() and not (folder / KILL_FILE).exists()
+    else:
+        assert (folder / KILL_FILE).read_text() == how
+        assert any("The kill switch is set" in element.value for element in app.error)
+
+
+def test_the_kill_switch_waits_for_no_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that does not answer: the page is there, says so, and its switch works."""
+    release = threading.Event()
+
+    def stuck(*_: Any) -> Any:
+        release.wait(20.0)
+
+    monkeypatch.setattr(backend.paper.review.overview, "overview", stuck)
+    monkeypatch.setattr("backend.paper.sessions.paper_sessions", stuck)
+    try:
+        app = page()
+        assert not app.exception and "The store is busy" in words(app)
+        app.button(key=f"flatten {SESSION}").click().run()
+        assert (here / "runs" / SESSION / KILL_FILE).read_text() == "flatten"
+    finally:
+        release.set()

@@ -1,0 +1,198 @@
+"""A paper session on the page: account, orders, decisions, guard, parity, drift, alerts, and its kill switch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from backend.decisions.tree import decision_tree
+from backend.paper.review.overview import SessionOverview, is_killed
+from backend.paper.switch import set_kill, set_stop
+from backend.reporting.charts import CONFIG, accounts_chart
+from backend.reporting.decision_narrative import headline, narrate
+from backend.runs.requests import RUNS
+from cryptosentinel.protocol.untrusted import visible
+from simulator.market.timeframes import format_time
+from ui.access import escape_markdown
+from ui.parts.decision import draw_lines
+from ui.parts.drawing import MOMENT, in_theme
+
+_SWITCHES = {
+    "Close everything": ("flatten", "All orders are withdrawn and all positions closed at the market."),
+    "Freeze": ("freeze", "Orders that could open anything are withdrawn; positions stay."),
+}
+_EVENTS_SHOWN = 50
+
+
+def draw_switch(session: str) -> None:
+    """The kill switch and the stop of a session. They write the files that the commands write, and ask no store."""
+    folder = RUNS / session
+    words, stop, kill = st.columns([4, 1, 1], vertical_alignment="center")
+    if is_killed(folder):
+        words.error("The kill switch is set. `paper resume --release` takes it back.", icon=":material/block:")
+        return
+    words.caption("The kill switch works within a second, also while a model thinks and while this page waits.")
+    with stop.popover("Stop", icon=":material/pause:", width="stretch"):
+        st.text("The decision under way is finished; orders and positions stay. The session can be resumed.")
+        if st.button("Stop it", key=f"stop {session}"):
+            set_stop(folder)
+            st.toast("The session stops.")
+    with kill.popover("Kill", icon=":material/dangerous:", width="stretch"):
+        st.text("Nothing is decided any more.")
+        for label, (how, meaning) in _SWITCHES.items():
+            st.caption(meaning)
+            if st.button(f"{label} now", key=f"{how} {session}", type="primary" if how == "flatten" else "secondary"):
+                set_kill(folder, "flatten" if how == "flatten" else "freeze")
+                st.rerun(scope="app")
+
+
+def draw_session(found: SessionOverview) -> None:
+    """Everything that is known of a session."""
+    outcome, record = found.outcome, found.record
+    where = f"process {found.process}" if found.process else "no process of this machine"
+    st.markdown(f"**{escape_markdown(record.run)}** is {record.status}, {where}")
+    if record.message:
+        st.caption(escape_markdown(record.message))
+    if found.problem:
+        st.warning(escape_markdown(f"Not well: {found.problem}"))
+    gained = outcome.equity / outcome.begun_with - 1.0
+    tiles = (
+        ("Equity", f"{outcome.equity:,.2f}", f"{gained:+.2%} since the session began"),
+        ("Bars", f"{outcome.bars:,}", f"{outcome.fills:,} fills"),
+        ("Decisions", f"{outcome.decisions:,}", f"{outcome.missed:,} missed"),
+        ("Held", f"{sum(abs(row[4]) for row in found.positions):.0%}", "of the equity, all positions together"),
+        ("Guard", *_guard(found.guard)),
+    )
+    for column, (label, value, note) in zip(st.columns(5), tiles, strict=True):
+        column.metric(label, value)
+        column.caption(escape_markdown(note))
+    curves = {"session": (found.log.times, found.log.equity)}
+    if len(found.log.times) > 1:
+        figure = in_theme(accounts_chart(curves, "return of the session"))
+        st.plotly_chart(figure, theme=None, config=CONFIG, alt="Equity of the session", key=f"equity {record.run}")
+    else:
+        st.caption("No bar is over yet.")
+    tabs = st.tabs(["Positions and orders", "Decisions", "Alerts and events", "Parity and drift", "Teams"])
+    with tabs[0]:
+        _holdings(found)
+    with tabs[1]:
+        _decisions(found)
+    with tabs[2]:
+        _events(found)
+    with tabs[3]:
+        _report(found)
+    with tabs[4]:
+        _teams(found)
+
+
+def _guard(state: Mapping[str, Any]) -> tuple[str, str]:
+    """One word, and what it means."""
+    if state.get("shut"):
+        return "shut", "the drawdown was so deep that nothing opens any more"
+    if state.get("flat_rule"):
+        until = state.get("flat_until")
+        return "flat", f"{state['flat_rule']}, until {format_time(until) if until else 'the end'}"
+    held = len(state.get("held_back") or ())
+    return "open", f"{held} orders are held back" if held else "no limit is passed"
+
+
+def _holdings(found: SessionOverview) -> None:
+    st.markdown("**Positions at the last close**")
+    if found.positions:
+        columns = ["symbol", "quantity", "price", "value", "share"]
+        frame = pd.DataFrame(list(found.positions), columns=columns)
+        frame["symbol"] = frame["symbol"].map(visible)
+        shares = {"share": st.column_config.NumberColumn(format="percent")}
+        st.dataframe(frame, hide_index=True, column_config=shares, placeholder="–")
+    else:
+        st.caption("Nothing is held.")
+    st.markdown("**Open orders**")
+    if found.waiting:
+        st.dataframe(pd.DataFrame([_order(one) for one in found.waiting]), hide_index=True, placeholder="–")
+    else:
+        st.caption("No order waits.")
+
+
+def _order(order: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("symbol", "kind", "quantity", "price", "trigger", "stop", "target", "reduce_only")
+    return {name: visible(order[name]) if isinstance(order.get(name), str) else order.get(name) for name in kept}
+
+
+def _decisions(found: SessionOverview) -> None:
+    if not found.decisions:
+        st.caption("Nothing was decided since the last snapshot.")
+        return
+    labels = {
+        number: f"{format_time(decision.time)} · {visible(headline(decision_tree(decision.document)))}"
+        for number, (decision, _) in enumerate(found.decisions)
+    }
+    chosen = st.selectbox("The newest first", list(labels), format_func=labels.__getitem__,
+                          key=f"decision {found.record.run}")  # fmt: skip
+    decision, entry = found.decisions[chosen]
+    late = max([int(entry["begun"]), *(one[1] for one in entry["requests"])]) / 1000.0
+    st.caption(f"{late:.1f} s after the close, {len(entry['requests'])} orders")
+    if entry.get("cut_off"):
+        st.warning(escape_markdown(f"The model was left behind: {entry['cut_off']}"))
+    if entry.get("dropped"):
+        st.warning("The kill switch was set: nothing of it was sent.")
+    draw_lines(narrate(decision_tree(decision.document)), f"of {found.record.run}")
+
+
+def _events(found: SessionOverview) -> None:
+    met = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in found.outcome.met.items())
+    st.caption(escape_markdown(f"The feed met: {met or 'no trouble'}."))
+    if not found.log.events:
+        st.caption("No alert and no event so far.")
+        return
+    newest = list(reversed(found.log.events))[:_EVENTS_SHOWN]
+    table = {
+        "at (UTC)": pd.to_datetime([int(one.get("time", 0)) for one in newest], unit="ms"),
+        "event": [visible(str(one["event"])) for one in newest],
+        "what": [visible(_words(one, ("what", "notice"))) for one in newest],
+        "detail": [visible(_words(one, ("detail",))) for one in newest],
+    }
+    st.dataframe(pd.DataFrame(table), hide_index=True, column_config={"at (UTC)": MOMENT}, placeholder="–")
+
+
+def _words(event: Mapping[str, Any], names: Sequence[str]) -> str:
+    return next((str(event[name]) for name in names if event.get(name)), "")
+
+
+def _report(found: SessionOverview) -> None:
+    report = found.report
+    if report is None:
+        st.caption("No report was made yet. It plays the session again, which takes as long as its decisions do:")
+    else:
+        st.caption(f"As the report of {format_time(report.at)} UTC found it. Anew:")
+    st.code(f"cryptosentinel paper report {found.record.run}", language=None)
+    if report is None:
+        return
+    if report.differences is None:
+        st.caption("It did not check the parity.")
+    elif report.differences:
+        st.error(f"Parity: {report.differences} differences from the backtest of the recorded inputs")
+    else:
+        st.success("Parity: the backtest of the recorded inputs does the same")
+    for sentence in (*report.parity, *report.drift, report.comparison):
+        if sentence:
+            st.text(visible(sentence))
+
+
+def _teams(found: SessionOverview) -> None:
+    config = found.record.config
+    in_place = found.promotion.get("team", config.get("team", ""))
+    st.text(visible(f"Trades: {in_place}"))
+    if found.promotion:
+        st.text(visible(f"Promoted: {found.promotion.get('comparison', '')}"))
+    shadow = found.shadow
+    if shadow is None:
+        st.caption("There is no shadow. A second team decides beside the first one, and never trades:")
+        st.code(f"cryptosentinel paper resume {found.record.run} --shadow runs/TEAM", language=None)
+        return
+    gained = shadow.equity / shadow.begun_with - 1.0
+    stands = f"{shadow.decisions} decisions, equity {shadow.equity:,.2f} ({gained:+.2%})"
+    st.text(visible(f"Shadow: {config.get('shadow')}, {stands}"))
+    st.code(f"cryptosentinel paper promote {found.record.run}", language=None)
