@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 from backend.jobs.queue import JobQueue
 from backend.reporting.report import write_report
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from tests.stored_runs import add_backtest_run, add_demo_run, small_market
+from tests.ui.browsing import PATIENCE, ROOT, needs_chromium, served, watched
 
-ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-PATIENCE = 30_000  # milliseconds
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium in the PATH; on Debian: apt-get install chromium"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 
 @pytest.fixture(scope="module")
@@ -50,59 +31,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         add_backtest_run(store, "backtest-1")
     with served(folder) as url:
         yield url
-
-
-@contextmanager
-def served(folder: Path, port: int = 0) -> Iterator[str]:
-    """The page of the store in `folder`, whose current folder that is, for a block."""
-    if not port:
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "ui" / "app.py"), f"--server.port={port}",
-               "--server.headless=true", "--server.address=localhost", "--browser.gatherUsageStats=false",
-               "--server.fileWatcherType=none"]  # fmt: skip
-    environment = {**os.environ, "CRYPTOSENTINEL_STORE": str(folder / "store"), "PYTHONPATH": str(ROOT)}
-    url = f"http://localhost:{port}"
-    with (folder / "log").open("a") as log:
-        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            _wait_for(f"{url}/_stcore/health", server)
-            yield url
-        finally:
-            server.terminate()
-            server.wait(timeout=10)
-
-
-def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(120):
-        assert server.poll() is None, "the page's server has ended by itself"
-        try:
-            with urlopen(url, timeout=1):
-                return
-        except (URLError, TimeoutError):
-            time.sleep(0.25)
-    raise AssertionError(f"{url} does not answer")
-
-
-def watched(browser: Browser, width: int, home: str) -> tuple[Page, list[str]]:
-    """A page, and what it did that it should not: errors, and requests to anywhere but `home`."""
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    faults: list[str] = []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("console", lambda said: faults.append(said.text) if said.type == "error" and _is_fault(said.text) else None)
-    page.on("request", lambda request: None if _local(request.url, home) else faults.append(request.url))
-    return page, faults
-
-
-def _is_fault(text: str) -> bool:
-    """Streamlit looks for its server below each page's own address first, and says that it is not there; a server
-    that is being restarted cannot be reached."""
-    return not any(known in text for known in ("404 (Not Found)", "ERR_CONNECTION_REFUSED", "WebSocket"))
-
-
-def _local(url: str, home: str) -> bool:
-    return url.startswith((home, home.replace("http", "ws"), "data:", "blob:"))
 
 
 def test_runs_open_in_a_browser(browser: Browser, address: str) -> None:

@@ -51,13 +51,10 @@ def draw_switch(session: str) -> None:
 
 def draw_session(found: SessionOverview) -> None:
     """Everything that is known of a session."""
-    outcome, record = found.outcome, found.record
-    where = f"process {found.process}" if found.process else "no process of this machine"
-    st.markdown(f"**{escape_markdown(record.run)}** is {record.status}, {where}")
-    if record.message:
-        st.caption(escape_markdown(record.message))
-    if found.problem:
-        st.warning(escape_markdown(f"Not well: {found.problem}"))
+    outcome = found.outcome
+    # Each part has a container of its own, so that what comes and goes above does not move what is below.
+    with st.container():
+        _standing(found)
     gained = outcome.equity / outcome.begun_with - 1.0
     tiles = (
         ("Equity", f"{outcome.equity:,.2f}", f"{gained:+.2%} since the session began"),
@@ -69,12 +66,8 @@ def draw_session(found: SessionOverview) -> None:
     for column, (label, value, note) in zip(st.columns(5), tiles, strict=True):
         column.metric(label, value)
         column.caption(escape_markdown(note))
-    curves = {"session": (found.log.times, found.log.equity)}
-    if len(found.log.times) > 1:
-        figure = in_theme(accounts_chart(curves, "return of the session"))
-        st.plotly_chart(figure, theme=None, config=CONFIG, alt="Equity of the session", key=f"equity {record.run}")
-    else:
-        st.caption("No bar is over yet.")
+    with st.container():
+        _curve(found)
     tabs = st.tabs(["Positions and orders", "Decisions", "Alerts and events", "Parity and drift", "Teams"])
     with tabs[0]:
         _holdings(found)
@@ -86,6 +79,26 @@ def draw_session(found: SessionOverview) -> None:
         _report(found)
     with tabs[4]:
         _teams(found)
+
+
+def _standing(found: SessionOverview) -> None:
+    where = f"process {found.process}" if found.process else "no process of this machine"
+    st.markdown(f"**{escape_markdown(found.record.run)}** is {found.record.status}, {where}")
+    if found.record.message:
+        st.caption(escape_markdown(found.record.message))
+    if found.problem:
+        st.warning(escape_markdown(f"Not well: {found.problem}"))
+
+
+def _curve(found: SessionOverview) -> None:
+    curves = {"session": (found.log.times, found.log.equity)}
+    if len(found.log.times) > 1:
+        figure = in_theme(accounts_chart(curves, "return of the session"))
+        st.plotly_chart(
+            figure, theme=None, config=CONFIG, alt="Equity of the session", key=f"equity {found.record.run}"
+        )
+    else:
+        st.caption("No bar is over yet.")
 
 
 def _guard(state: Mapping[str, Any]) -> tuple[str, str]:

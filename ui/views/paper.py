@@ -53,10 +53,11 @@ def _let_address_follow() -> None:
 @st.fragment(run_every=_LOOK_SECONDS)
 def _follow(session: str) -> None:
     """The session as it stands. A store that is busy leaves what was last known."""
+    note = st.empty()
     with mistakes_explained():
         found, fresh = in_time(session, lambda: _read(session))
         if not fresh:
-            st.caption("The store is busy: this is what was last known. The kill switch above works all the same.")
+            note.caption("The store is busy: this is what was last known. The kill switch above works all the same.")
         if found is not None:
             draw_session(found)
 
