@@ -68,14 +68,31 @@ def page(
     host: Annotated[str, typer.Option("--host", help="Address to answer at. The page has no sign-in.")] = "localhost",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port of the page.")] = 8501,
 ) -> None:
-    """Show the page of runs and backtests in a browser. It reads the stores of the current folder."""
+    """Show the page of runs and backtests in a browser. It reads the stores of the current folder; where there is none
+    yet, it begins with the finished run that comes with the program."""
     place = find_spec("ui.app")
     if find_spec("streamlit") is None or place is None or place.origin is None:
         raise UserError('the page needs Streamlit: pip install "cryptosentinel[ui]"')
+    if not Path(STORE).exists() and not os.environ.get("CRYPTOSENTINEL_STORE"):
+        _begin_with_sample()
     app = Path(place.origin)
     command = [sys.executable, "-m", "streamlit", "run", str(app), "--server.address", host, "--server.port", str(port)]
     # In place of this process, so that signals reach the page.
     os.execv(sys.executable, [*command, *_PAGE_OPTIONS])
+
+
+def _begin_with_sample() -> None:
+    """The finished run that comes with the program, in a new store of the current folder. Without it the page opens
+    all the same."""
+    from backend.runs.sample_run import add_sample_run, has_sample_run
+    from backend.store.store import Store
+
+    if has_sample_run():
+        try:
+            with Store.open(STORE) as store:
+                console.print(f"{STORE} is new: it begins with the run {add_sample_run(store)}", soft_wrap=True)
+        except UserError as error:
+            console.print(f"note: the finished run cannot be opened: {error}", soft_wrap=True)
 
 
 @serve_app.command("store")

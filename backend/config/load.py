@@ -7,9 +7,10 @@ sections are separate models, so that a part of the program depends on its own s
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
@@ -297,3 +298,44 @@ def _allowed(info: FieldInfo) -> str:
         for part in rule.metadata if isinstance(rule, FieldInfo) else [rule]:
             words += [f"{word} {getattr(part, rule)}" for rule, word in _BOUNDS.items() if hasattr(part, rule)]
     return ", ".join(words)
+
+
+def as_toml(settings: Mapping[str, Any]) -> str:
+    """Settings as the text of a file that `load_config` reads; what is None is left out. Raises `ConfigError` for what
+    TOML cannot say."""
+    lines: list[str] = []
+    _add_table(lines, (), settings)
+    return "\n".join(lines).strip() + "\n"
+
+
+def _add_table(lines: list[str], path: tuple[str, ...], table: Mapping[str, Any]) -> None:
+    """The values of a table first, then the tables in it."""
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    own = {key: value for key, value in table.items() if key not in inner and value is not None}
+    if path and (own or not inner):
+        lines += ["", f"[{'.'.join(map(_toml_key, path))}]"]
+    lines += [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in own.items()]
+    for key, value in inner.items():
+        _add_table(lines, (*path, key), value)
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
+
+
+def _toml_value(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int():
+            return str(value)
+        case float():
+            return "nan" if math.isnan(value) else repr(value)
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list() | tuple():
+            return f"[{', '.join(map(_toml_value, value))}]"
+        case Mapping():
+            inside = (f"{_toml_key(key)} = {_toml_value(one)}" for key, one in value.items() if one is not None)
+            return f"{{{', '.join(inside)}}}"
+    raise ConfigError(f"a setting of type {type(value).__name__} cannot be written as TOML")

@@ -7,16 +7,21 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from backend.config.ownership import is_own
 from backend.jobs import queue as jobs_queue
 from backend.jobs.files import JobOutcome, JobProcess, JobProgress, write_part
 from backend.jobs.queue import JobQueue
+from backend.runs import sample_run
 from backend.runs.backtest import backtest_teams
 from backend.runs.requests import BacktestRequest
+from backend.runs.sample_run import SAMPLE_RUN
+from backend.runs.stored_setup import stored_setup
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from tests.stored_runs import small_market
 from tests.ui.test_pages import APP, address, asked_of, field, open_page, words
 
+ROOT = Path(__file__).resolve().parents[2]
 LABORATORY, ARENA = "views/laboratory.py", "views/arena.py"
 
 
@@ -129,3 +134,32 @@ def test_the_address_names_the_decision(queue: JobQueue) -> None:
     app.query_params["decision"] = "4000"
     app.run()
     assert not app.exception and "asks for a decision that is not here" in words(app)
+
+
+def test_an_empty_store_offers_the_run_that_comes_with_the_program(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CRYPTOSENTINEL_STORE", str(tmp_path / "empty"))
+    monkeypatch.setattr(sample_run, "sample_data", lambda: ROOT / "data" / "synthetic")
+    with Store.open(tmp_path / "empty"):
+        pass
+    app = open_page()
+    field(app.button, "comes with the program").click().run()
+    assert not app.exception and not app.error
+    assert app.multiselect(key="open").value == [SAMPLE_RUN]
+    assert "Scripted team made" in words(app)
+    with Store.open(tmp_path / "empty", reads_only=True) as store:
+        run = store.run(SAMPLE_RUN)
+        assert run.status == "finished" and is_own(run.run, run.config)
+        assert stored_setup(store, SAMPLE_RUN).teams == ("scripted", "ema_cross")
+    assert (ROOT / "data" / "synthetic" / "sample-run.jsonl.gz").stat().st_size < 1_000_000
+
+
+def test_a_backtest_can_be_downloaded(queue: JobQueue, played: tuple[Path, str]) -> None:
+    app = open_page()
+    assert not app.exception
+    labels = [one.proto.label for one in app.get("download_button")]
+    assert {"Download equity", "Save as TOML"} <= set(labels)
+    field(app.selectbox, "Format").select("Parquet").run()
+    field(app.selectbox, "Table").select("trades").run()
+    assert not app.exception and "Download trades" in [one.proto.label for one in app.get("download_button")]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from backend.config.load import as_toml
 from backend.reporting.blocks import ReportBlock
 from backend.reporting.labels import ABSENT
 from backend.reporting.market_reload import MarketReload, market_of
@@ -16,6 +17,7 @@ from cryptosentinel.protocol.untrusted import visible
 from simulator.market.market import Market
 from ui.access import escape_markdown, mistakes_explained, open_store, store_name
 from ui.parts.decision import choose_decision, draw_lines
+from ui.parts.download import offer_downloads
 from ui.parts.drawing import draw_blocks
 
 _LOOK_SECONDS = 2.0
@@ -31,10 +33,17 @@ def show_run(page: RunPage) -> None:
         if window.name:
             st.subheader(escape_markdown(f"The first window of the evaluation {window.name}"))
         _window(window)
+    if page.run.kind == "backtest" and page.windows:
+        offer_downloads(page)
     with st.expander("How it was run"):
         for label, value in page.facts:
             st.text(visible(f"{label}: {value}"))
         if page.settings:
+            with mistakes_explained():
+                st.download_button(
+                    "Save as TOML", as_toml(page.settings), f"{page.run.run}.toml", "application/toml",
+                    help="A file for --config.", on_click="ignore",
+                )  # fmt: skip
             st.json(page.settings, expanded=1)
 
 

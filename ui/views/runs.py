@@ -9,6 +9,7 @@ import streamlit as st
 
 from backend.reporting.comparison.run_table import RunRow, run_row
 from backend.reporting.comparison.side_by_side import comparison_blocks
+from backend.runs.sample_run import add_sample_run, has_sample_run
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from ui.access import asked_for, escape_markdown, mistakes_explained, open_store, read_run, set_address, store_name
@@ -41,6 +42,9 @@ def _page() -> None:
             rows = [_row(store, run) for run in runs]
         if not runs:
             st.info("There are no runs yet. Start a backtest on the next page, or run `make demo`.")
+            if has_sample_run():
+                st.button("Open the finished run that comes with the program", on_click=_add_sample, type="primary",
+                          icon=":material/folder_open:")  # fmt: skip
             return
         names = [run.run for run in runs]
         _begin_with(names)
@@ -55,6 +59,11 @@ def _page() -> None:
             show_run(read_run(chosen[0]))
         else:
             draw_blocks(comparison_blocks([read_run(name).summary for name in chosen]), "compared")
+
+
+def _add_sample() -> None:
+    with mistakes_explained(), Store.open(store_name()) as store:
+        add_sample_run(store)
 
 
 def _begin_with(names: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ _POINTS_OF_SVG = 2_000  # more are drawn by WebGL
 def timeline(decisions: Sequence[StoredDecision]) -> Picture:
     """A mark a decision, at its time and at the account's change up to the next one, by what came of it. The number of
     the decision is the mark's `customdata`."""
-    figure = charts.blank_figure("", "account up to the next decision", "%")
+    figure = charts.blank_figure("", "change", "%")
     draw = go.Scatter if len(decisions) <= _POINTS_OF_SVG else go.Scattergl
     by_kind: dict[str, list[StoredDecision]] = {}
     for decision in decisions:
@@ -44,7 +44,7 @@ def timeline(decisions: Sequence[StoredDecision]) -> Picture:
             )
     figure.add_hline(y=0.0, line={"color": "#c5cdd5", "width": 1})
     figure.update_layout(height=230, hovermode="closest", uirevision="kept", clickmode="event+select")
-    caption = "Each mark is a decision. Click one to open it."
+    caption = "Each mark is a decision, at the account's change up to the next one. Click one to open it."
     return Picture("Decisions over time", caption, figure)
 
 

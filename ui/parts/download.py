@@ -1,0 +1,51 @@
+"""The tables of a backtest as files, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+
+import pandas as pd
+import streamlit as st
+
+from backend.config.schema import Config
+from backend.reporting.run_page import RunPage
+from backend.runs.outcomes import BacktestOutcome
+from backend.runs.requests import RUNS
+from ui.access import escape_markdown
+
+_TABLES: dict[str, Callable[[BacktestOutcome], pd.DataFrame]] = {
+    "equity": lambda outcome: outcome.equity,
+    "trades": lambda outcome: outcome.trades,
+    "metrics": lambda outcome: outcome.metrics,
+    "decisions": lambda outcome: outcome.decisions,
+}
+_PARQUET = "application/vnd.apache.parquet"
+
+
+def offer_downloads(page: RunPage) -> None:
+    """A choice of table and format, and the report of the run where its folder has one."""
+    run = page.run.run
+    report = RUNS / run / "report.html"
+    with st.expander("Download"):
+        left, middle, right = st.columns(3, vertical_alignment="bottom")
+        what = left.selectbox("Table", list(_TABLES), key=f"table of {run}")
+        form = middle.selectbox("Format", ["CSV", "Parquet"], key=f"format of {run}")
+        table = _TABLES[what](BacktestOutcome(run, report.parent, report, Config(), page.summary))
+        data, kind = (_parquet(table), _PARQUET) if form == "Parquet" else (table.to_csv().encode(), "text/csv")
+        right.download_button(
+            f"Download {what}", data, f"{run}-{what}.{form.lower()}", kind, key=f"get {run}", on_click="ignore"
+        )
+        if report.is_file():
+            st.download_button(
+                "Download the report (HTML)", report.read_bytes(), f"{run}.html", "text/html", key=f"report of {run}",
+                on_click="ignore",
+            )  # fmt: skip
+        else:
+            st.caption(escape_markdown(f"Its report is not in {RUNS / run} any more."))
+
+
+def _parquet(table: pd.DataFrame) -> bytes:
+    buffer = BytesIO()
+    table.to_parquet(buffer)
+    return buffer.getvalue()
