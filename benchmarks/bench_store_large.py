@@ -96,7 +96,7 @@ def _forget(store: Path) -> None:
 
 
 def _command(name: str, store: Path) -> tuple[float, float]:
-    """Seconds and megabytes at most of one command in a process of its own. Raises RuntimeError if it fails."""
+    """Seconds and megabytes at most of a command and of what it begins. Raises RuntimeError if it fails."""
     root = Path(__file__).parents[1]
     beside = store.with_name("beside")
     shutil.rmtree(beside, ignore_errors=True)
@@ -111,12 +111,7 @@ def _command(name: str, store: Path) -> tuple[float, float]:
         to_file = [(os.POSIX_SPAWN_DUP2, said.fileno(), 1), (os.POSIX_SPAWN_DUP2, said.fileno(), 2)]
         process = os.posix_spawn(sys.executable, [sys.executable, *arguments], environment, file_actions=to_file)
         while True:
-            try:
-                status = Path(f"/proc/{process}/status").read_text()
-            except ProcessLookupError:
-                status = ""
-            if found := re.search(r"VmHWM:\s+(\d+)", status):
-                most = max(most, int(found[1]) / 1024)
+            most = max(most, _megabytes(process))
             ended, code = os.waitpid(process, os.WNOHANG)
             if ended:
                 break
@@ -126,6 +121,17 @@ def _command(name: str, store: Path) -> tuple[float, float]:
             said.seek(0)
             raise RuntimeError(f"{name} failed: {said.read()[-2_000:].decode(errors='replace')}")
     return seconds, most
+
+
+def _megabytes(process: int) -> float:
+    """The memory at most of a process so far, with that of the processes that it has begun."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+        begun = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except (ProcessLookupError, FileNotFoundError):
+        return 0.0
+    found = re.search(r"VmHWM:\s+(\d+)", status)
+    return (int(found[1]) / 1024 if found else 0.0) + sum(_megabytes(int(child)) for child in begun)
 
 
 def _row(name: str, value: float, most: float, unit: str, what: str) -> Result:

@@ -13,7 +13,8 @@ from backend.decisions.backtest_document import StoredBacktest
 from backend.decisions.document import StoredDecision
 from backend.runs.deletion import folder_of
 from backend.store.errors import StoreError
-from backend.store.maintenance.tables import COPIED, OF_A_RUN, OF_RUNS, Tables, stray_runs
+from backend.store.maintenance.copying import counted
+from backend.store.maintenance.tables import OF_A_RUN, OF_RUNS, Tables, stray_runs
 from backend.store.records import (
     AdapterRecord,
     BacktestRecord,
@@ -33,7 +34,7 @@ from backend.store.store import Store
 _Key = tuple[Any, ...]
 _Found = dict[type[Record], dict[_Key, Record]]  # the records that could be read, by key
 OnChecked = Callable[[str, int, int], None]  # what, done, total
-_RECORDS_AT_ONCE = 40_000  # read until the engine gives the memory of them back
+_RECORDS_AT_ONCE = 10_000  # read until the engine gives the memory of them back
 
 
 @dataclass
@@ -59,7 +60,7 @@ def check_store(store: Store, runs: Path, on_checked: OnChecked) -> StoreCheck:
     """
     check = StoreCheck()
     runs_there = _runs(store, check)
-    total = sum(Tables(store).total(kind, run) for run in runs_there for kind in COPIED)
+    total = sum(counted(store, run).total() for run in runs_there)
     read = 0
     for run in runs_there:
         record = _run_record(store, run, check)

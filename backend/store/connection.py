@@ -32,6 +32,7 @@ from backend.store.gateway.engine import DATABASE, NAMESPACE, Session, StoreEngi
 from backend.store.gateway.host import Listen
 from backend.store.gateway.rpc_messages import DISK_TROUBLE, only_result, query
 from backend.store.holding import LOCKED, FolderHolding, hold
+from backend.store.integrity.snapshot import DatabaseSnapshot
 from backend.store.lock import FolderHeld
 from backend.store.sharing.objects import OBJECTS_FOLDER, ObjectFolder, ObjectStore, RemoteObjects
 
@@ -66,6 +67,9 @@ class StoreChannel(Protocol):
     def query_encoded(self, text: str, parameters: dict[str, Any], /) -> bytes:
         """The same answer in CBOR."""
 
+    def snapshot(self) -> str | None:
+        """The text of a snapshot of the database's files, None where the other side takes none."""
+
     def close(self) -> None:
         """Leave; a second call does nothing."""
 
@@ -73,9 +77,12 @@ class StoreChannel(Protocol):
 class _OwnEngine:
     """An engine of this process."""
 
-    def __init__(self, engine: StoreEngine, leave: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: StoreEngine, leave: Callable[[], None], take_snapshot: Callable[[], str] | None = None
+    ) -> None:
         self._engine = engine
         self._leave = leave
+        self._take_snapshot = take_snapshot
         self._session = Session(NAMESPACE, DATABASE)
 
     def query_raw(self, text: str, parameters: dict[str, Any], /) -> dict[str, Any]:
@@ -86,6 +93,10 @@ class _OwnEngine:
     def query_encoded(self, text: str, parameters: dict[str, Any], /) -> bytes:
         """See `StoreChannel`. A parameter may be `Encoded`."""
         return self._engine.execute(self._session, query(text, parameters))
+
+    def snapshot(self) -> str | None:
+        """See `StoreChannel`. A database in memory has no files."""
+        return None if self._take_snapshot is None else self._take_snapshot()
 
     def close(self) -> None:
         """See `StoreChannel`."""
@@ -99,6 +110,10 @@ class ServerChannel(BlockingWsSurrealConnection):
     def query_encoded(self, text: str, parameters: dict[str, Any], /) -> bytes:
         """See `StoreChannel`. The SDK has decoded what the server encoded."""
         return bytes(encode(self.query_raw(text, parameters)))
+
+    def snapshot(self) -> str | None:
+        """See `StoreChannel`. Its files are another machine's."""
+        return None
 
 
 class Connection:
@@ -208,6 +223,12 @@ class Connection:
             return bytes(encode(self._result(decode(answer)))) if found is None else found
 
         return self._asked(lambda channel: channel.query_encoded(text, parameters or {}), result)
+
+    def snapshot(self) -> DatabaseSnapshot | None:
+        """The files of the database as they are at this moment, for who copies them. None for a server's, for one in
+        memory, and where another process holds the folder for a program that may write: open it with `reads_only`."""
+        text = self._asked(lambda channel: channel.snapshot(), lambda found: found)
+        return None if text is None or self.folder is None else DatabaseSnapshot.from_text(self.folder, text)
 
     def release_memory(self) -> None:
         """Let the engine forget what it keeps of all that was read, where this process has a folder's database open."""
@@ -354,7 +375,7 @@ class Connection:
             if LOCKED in str(error):
                 raise _Again("another process has the database open") from error
             raise
-        return _OwnEngine(holding.engine, holding.leave)
+        return _OwnEngine(holding.engine, holding.leave, lambda: holding.snapshot().text())
 
     def _open_own(self, channel: StoreChannel) -> None:
         """Prepare a database that this process has just opened."""

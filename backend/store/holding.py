@@ -19,6 +19,7 @@ from backend.store.gateway.credentials import random_account
 from backend.store.gateway.engine import StoreEngine
 from backend.store.gateway.host import HostedGateway, Listen, log_line
 from backend.store.integrity.acknowledged import Acknowledged
+from backend.store.integrity.snapshot import DatabaseSnapshot, remove_snapshots, take_snapshot
 from backend.store.lock import FolderLock
 from backend.store.sharing.objects import OBJECTS_FOLDER, ObjectFolder, answer_object_call
 
@@ -56,6 +57,11 @@ class FolderHolding:
         """Compare every byte of the database's finished files. Raises `StoreError` for one that is damaged."""
         self._acknowledged.verify()
 
+    def snapshot(self) -> DatabaseSnapshot:
+        """The database's files as they are between two requests. Raises `StoreError`, and RuntimeError in the engine's
+        words."""
+        return self.engine.while_closed(lambda: take_snapshot(self._folder))
+
     @property
     def inherited(self) -> bool:
         """Whether it belongs to the process that this one was forked from."""
@@ -70,7 +76,7 @@ class FolderHolding:
         writer, reader = random_account("writer"), random_account("reader", reads_only=True)
         accounts = [writer, reader, *([] if listen.account is None else [listen.account])]
         objects = partial(answer_object_call, ObjectFolder(self._folder / OBJECTS_FOLDER))
-        gateway = HostedGateway(self.engine, listen, accounts, say or log_line, objects)
+        gateway = HostedGateway(self.engine, listen, accounts, say or log_line, objects, lambda: self.snapshot().text())
         try:
             address.publish(self._folder, address.Address(self._lock.launch, gateway.url, writer, reader))
         except StoreError:
@@ -121,6 +127,7 @@ def hold(
         try:
             address.withdraw(folder)  # of one that was killed
             _finish_swap(folder)
+            remove_snapshots(folder)
             refuse_former_engine(folder)
             acknowledged = Acknowledged(folder)
             acknowledged.before_opening()

@@ -9,8 +9,9 @@ from surrealdb.data.cbor import decode, encode
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
+from backend.store.errors import StoreError
 from backend.store.gateway.credentials import GatewayAccount
-from backend.store.gateway.rpc_messages import short_id
+from backend.store.gateway.rpc_messages import NOT_OFFERED, short_id
 
 _OPEN = 10.0  # seconds in which a gateway must answer
 _ALIVE = 30.0  # seconds between two signs of life, and in which one must come
@@ -28,6 +29,7 @@ class GatewayClient:
 
     def __init__(self, url: str, account: GatewayAccount, namespace: str, database: str) -> None:
         self._number = 0
+        self._reads_only = account.reads_only
         # No proxy: the environment's is for other machines.
         opening = connect(
             f"{url}/rpc", subprotocols=[Subprotocol("cbor")], compression=None, max_size=None, proxy=None,
@@ -53,6 +55,18 @@ class GatewayClient:
     def query_encoded(self, text: str, parameters: dict[str, Any], /) -> bytes:
         """The same answer as the database encoded it."""
         return self._exchange("query", [text, parameters])
+
+    def snapshot(self) -> str | None:
+        """The text of a snapshot of the database's files; None where this account may not ask for one, or a former
+        program holds the store. Raises `StoreError` in the holder's words where it cannot."""
+        if not self._reads_only:
+            return None
+        answer = self._ask("snapshot", [])
+        if "error" not in answer:
+            return str(answer["result"])
+        if NOT_OFFERED in (reason := str(answer["error"].get("message"))):
+            return None
+        raise StoreError(reason)
 
     def close(self) -> None:
         """Leave; a second call does nothing."""

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from surrealdb.data.cbor import decode, encode
@@ -35,6 +35,7 @@ _DEFINITIONS = (b"DEFINE ", b"REMOVE ")
 # and Python drops whatever it finds to be garbage: so all that the parent had stays.
 os.register_at_fork(after_in_child=gc.freeze)
 
+DoneT = TypeVar("DoneT")
 # Is called with each request that the engine has answered and with the answer, before its sender gets it.
 OnAnswer = Callable[[bytes, bytes], None]
 
@@ -74,10 +75,18 @@ class StoreEngine:
         """Close a database in a folder and open it again, between two requests: what the engine keeps in memory of all
         that was read grows up to half of the machine's, and it has no other way to let go of it
         (surrealdb-embedded 3.0.0b10). Raises RuntimeError in the engine's words, and is closed then."""
+        self.while_closed(lambda: None)
+
+    def while_closed(self, act: Callable[[], DoneT]) -> DoneT:
+        """Do something with the files of a database in a folder, between two requests: it is closed before and opened
+        again after. Raises as `reopen` and `act` do."""
         with self._one_at_a_time:
             self._database.close()
             self._place, self._variables, self._reader = (None, None), {}, None
-            self._database = _opened(self._url)
+            try:
+                return act()
+            finally:
+                self._database = _opened(self._url)
 
     def execute(self, session: Session, message: bytes) -> bytes:
         """The answer to one request. Raises RuntimeError or ValueError with the engine's words."""

@@ -56,8 +56,9 @@ class Listen:
 
 
 class HostedGateway:
-    """Serves `engine`, and the files of runs through `objects`, from construction until `stop`. Raises `StoreError` if
-    it cannot listen there."""
+    """Serves `engine`, and the files of runs through `objects`, from construction until `stop`. `on_snapshot` takes a
+    snapshot of the database for a program of this machine and returns its text. Raises `StoreError` if it cannot listen
+    there."""
 
     def __init__(
         self,
@@ -66,9 +67,10 @@ class HostedGateway:
         accounts: Sequence[GatewayAccount],
         say: Callable[[str], None] = log_line,
         objects: ObjectCalls | None = None,
+        on_snapshot: Callable[[], str] | None = None,
     ) -> None:
         self._engine, self._listen, self._accounts, self._say = engine, listen, accounts, say
-        self._objects = objects
+        self._objects, self._on_snapshot = objects, on_snapshot
         self._begun = threading.Event()
         self._over = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -117,10 +119,8 @@ class HostedGateway:
             self._begun.set()
 
     async def _serve(self) -> None:
-        self._loop, self._gateway = (
-            asyncio.get_running_loop(),
-            Gateway(self._engine, self._accounts, self._say, self._objects),
-        )
+        self._loop = asyncio.get_running_loop()
+        self._gateway = Gateway(self._engine, self._accounts, self._say, self._objects, self._on_snapshot)
 
         def started(port: int) -> None:
             self._port = port

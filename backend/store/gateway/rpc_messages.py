@@ -21,6 +21,7 @@ _NULL = b"\xf6"
 _RESULT, _STATUS = b"\x66result\x81\xa4\x66result", b"\x66status"
 _LONGEST_HEAD, _LONGEST_TAIL = 400, 100
 DISK_TROUBLE = "IO error"  # in the engine's words
+NOT_OFFERED = "is not for it"  # in the gateway's, of a method that an account may not ask for
 # What decoding raises for bytes that are not CBOR, or hold values that the SDK cannot make.
 _UNREADABLE = (
     CBORError, ValueError, TypeError, LookupError, AttributeError, EOFError, ArithmeticError, RecursionError,

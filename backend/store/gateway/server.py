@@ -32,6 +32,7 @@ from backend.store.gateway import engine
 from backend.store.gateway.credentials import GatewayAccount
 from backend.store.gateway.engine import Session, StoreEngine
 from backend.store.gateway.rpc_messages import (
+    NOT_OFFERED,
     Malformed,
     engine_failed,
     failure,
@@ -84,7 +85,9 @@ class Gateway:
     """Serves an engine until `stop`; the engine stays open.
 
     `accounts` are those by which clients may sign in; `say` takes a line for the operator; `objects` answers who sends
-    or wants files of runs, where there is a place for them.
+    or wants files of runs, where there is a place for them. `on_snapshot` links the database's files for a program of
+    this machine and returns where: only who came by an account that reads, which is in a file of this machine, may ask
+    for it.
     """
 
     def __init__(
@@ -93,9 +96,11 @@ class Gateway:
         accounts: Sequence[GatewayAccount],
         say: Callable[[str], None],
         objects: ObjectCalls | None = None,
+        on_snapshot: Callable[[], str] | None = None,
     ) -> None:
         self._engine = engine
         self._objects = objects
+        self._on_snapshot = on_snapshot
         self._file_thread = ThreadPoolExecutor(1, "store files")  # files keep no request of the engine waiting
         # The engine's blocking interface in a thread of its own: what its asynchronous one left behind could abort the
         # process when the interpreter ended (SDK 2.0.0; not tried again on 3.0).
@@ -234,7 +239,7 @@ class Gateway:
             return await self._about_the_session(client, method, message)
         except Malformed as error:
             return failure(None, str(error))
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, StoreError) as error:
             return failure(message, str(error))
 
     async def _answer_reader(self, method: str, message: bytes) -> bytes:
@@ -242,6 +247,9 @@ class Gateway:
         match (method, parsed(message)):
             case ("ping", _) | ("use", [engine.NAMESPACE, engine.DATABASE]):
                 return success(message, None)
+            case ("snapshot", []) if self._on_snapshot is not None:
+                found = await asyncio.get_running_loop().run_in_executor(self._thread, self._on_snapshot)
+                return success(message, found)
             case ("query", [str(text), *rest]) if not rest or isinstance(rest[0], dict):
                 if (word := _CHANGES.search(text)) is not None:
                     return failure(message, f"this account only reads, and the statement says '{word[0]}'")
@@ -250,7 +258,7 @@ class Gateway:
                 return await asyncio.get_running_loop().run_in_executor(
                     self._thread, self._engine.read, text, parameters, identity
                 )
-        return failure(message, f"this account only reads: '{method}' is not for it with these parameters")
+        return failure(message, f"this account only reads: '{method}' {NOT_OFFERED} with these parameters")
 
     async def _executed(self, session: Session, message: bytes) -> bytes:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.execute, session, message)

@@ -142,6 +142,17 @@ class Acknowledged:
                 self._state.manifest = self._manifest() or b""
             self._state.closed = False
             self._renew()
+        elif self._is_new():
+            # A kill before the engine has made its files leaves a log of which nothing was acknowledged. Without a note
+            # it could not be told from one of a former version, whose every byte counts.
+            try:
+                self._database.mkdir(exist_ok=True)
+            except OSError as error:
+                raise self._unwritable(error) from error
+            self._renew()
+
+    def _is_new(self) -> bool:
+        return not any(path.is_file() for path in self._database.rglob("*"))
 
     def cut_tails(self) -> None:
         """Cut the logs to what was acknowledged, where the engine cannot open them otherwise. `before_opening` has

@@ -28,7 +28,7 @@ def keep_copy(folder: Path) -> None:
     copies = folder / COPIES
     try:
         copies.mkdir(exist_ok=True)
-        _copy(folder / DATABASE_FOLDER, copies / _now(), (_TABLES, _LARGE_VALUES))
+        link_database(folder / DATABASE_FOLDER, copies / _now())
         for old in kept_copies(folder)[:-_KEPT]:
             shutil.rmtree(old)
     except OSError as error:
@@ -44,6 +44,12 @@ def kept_copies(folder: Path) -> list[Path]:
         return sorted(path for path in (folder / COPIES).iterdir() if _TIME.fullmatch(path.name))
     except FileNotFoundError:
         return []
+
+
+def link_database(database: Path, target: Path) -> None:
+    """Copy a closed database to `target`, which is whole or absent: tables and large values by links where links can
+    be made. Raises `OSError`."""
+    _copy(database, target, (_TABLES, _LARGE_VALUES))
 
 
 def copy_damaged(folder: Path) -> Path:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 from backend.store.errors import StoreError
 from backend.store.folder_swap import sync_folder, sync_tree
 from backend.store.lock import FolderLock
-from backend.store.maintenance.copying import OnCopied, copy_store
+from backend.store.maintenance.copying import OnCopied, all_counted, copy_store
+from backend.store.maintenance.file_copy import copy_files
 from backend.store.store import Store
 
 
@@ -28,7 +30,7 @@ def backup_store(source: Store, target: Path, on_copied: OnCopied) -> dict[str, 
     lock = FolderLock(workplace)  # refuses where another backup is at it
     try:
         shutil.rmtree(copy, ignore_errors=True)  # of a backup that was cut short
-        copied = copy_store(source, copy, on_copied)
+        copied = _copy(source, copy, on_copied)
         sync_tree(copy)
         if target.exists():
             raise StoreError(f"{target} was made meanwhile: give another folder for the backup")
@@ -40,3 +42,21 @@ def backup_store(source: Store, target: Path, on_copied: OnCopied) -> dict[str, 
         shutil.rmtree(workplace, ignore_errors=True)
         lock.release()
     return copied
+
+
+def _copy(source: Store, target: Path, on_copied: OnCopied) -> dict[str, int]:
+    """By its files where they are this machine's, else record by record."""
+    # Only who has the database open can give the memory back that counting takes.
+    before = _counts(source) if source.connection.holds else None
+    source.verify_files()
+    snapshot = source.connection.snapshot()
+    if snapshot is None:
+        return copy_store(source, target, on_copied)
+    copied = copy_files(snapshot, target, on_copied)
+    if before is not None and +Counter(copied) != before and _counts(source) == before:
+        raise StoreError(f"the copy holds {sum(copied.values())} records, and the store {before.total()}: start again")
+    return copied
+
+
+def _counts(store: Store) -> Counter[str]:
+    return +sum(all_counted(store).values(), Counter[str]())

@@ -25,11 +25,13 @@ from backend.store.store import Store
 
 _MODULUS = 2**256
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1_000, 4_000_000  # of one transaction
-_READ_BYTES = 64_000_000  # read until what the engine keeps of it is given back
-_COUNTED = 20_000  # records, whose part of the indexes takes some 40 MB
+_READ_BYTES = 32_000_000  # read until what the engine keeps of it is given back
+_COUNTED = 10_000  # records, whose part of the indexes takes some 20 MB
 # The same of writing, which takes more than twice that. Each opening leaves a table file, and the engine merges every
 # four of them, in memory: of many small ones never all at once.
 _WRITTEN_BYTES = 32_000_000
+
+WRITTEN_MEANWHILE = "it was being written when this copy was made"  # message of a run that was running
 
 Row = dict[str, Any]
 OnCopied = Callable[[str, int, int], None]  # what, done, total
@@ -67,19 +69,17 @@ def copy_store(source: Store, target: Path, on_copied: OnCopied, identity: str |
     differs.
     """
     copied, written = Counter[str](), list[tuple[Page, bytes]]()
-    runs = [record.run for record in source.runs()]
-    runs += stray_runs(source, runs)
-    there = {run: _counted(source, run) for run in runs}
+    there = all_counted(source)
     total = sum(sum(counts.values()) for counts in there.values())
     with _Copy(target) as copy:
         read = 0
-        for run in runs:
+        for run in there:
             of_run = Counter[str]()
             for page, content in _pages(source, copy, run):
                 content = copy.normal(content) if source.connection.remote else content
                 of_run.update(copy.write(page, content))
                 written.append((page, hashlib.sha256(content).digest()))
-                read = _released(source, read + len(content))
+                read = released(source, read + len(content))
                 done = copied.total() + of_run.total()
                 copy.relieve()
                 on_copied("copied", done, max(total, done))
@@ -161,7 +161,14 @@ def _pages(source: Store, copy: _Copy, run: str) -> Iterator[tuple[Page, bytes]]
     yield from read_pages(source, run)
 
 
-def _counted(store: Store, run: str) -> Counter[str]:
+def all_counted(store: Store) -> dict[str, Counter[str]]:
+    """How many records of each table each run has, also of runs that are not there. Gives the engine's memory back."""
+    runs = [record.run for record in store.runs()]
+    return {run: counted(store, run) for run in (*runs, *stray_runs(store, runs))}
+
+
+def counted(store: Store, run: str) -> Counter[str]:
+    """How many records of each table a run has."""
     counts = Counter({kind.table: Tables(store).total(kind, run) for kind in COPIED})
     if counts.total() > _COUNTED:
         store.connection.release_memory()
@@ -170,7 +177,7 @@ def _counted(store: Store, run: str) -> Counter[str]:
 
 def _refuse_less(source: Store, run: str, there: Counter[str], copied: Counter[str]) -> None:
     """Raises `StoreError` if other numbers of records were copied than a run had, and nobody has changed it since."""
-    if copied != there and _counted(source, run) == there:
+    if copied != there and counted(source, run) == there:
         raise StoreError(f"run {run} has {there.total()} records, of which {copied.total()} were copied: start again")
 
 
@@ -181,17 +188,16 @@ def _verify(target: Path, written: list[tuple[Page, bytes]], copied: Counter[str
             content = page.read(copy.connection)
             if hashlib.sha256(content).digest() != digest:
                 raise StoreError(f"the copy in {target} does not hold what was written to it: {page.what}")
-            read = _released(copy, read + len(content))
+            read = released(copy, read + len(content))
             done = total * number // len(written)
             on_copied("verified", done, total)
-        runs = [record.run for record in copy.runs()]
-        held = sum((_counted(copy, run) for run in (*runs, *stray_runs(copy, runs))), Counter[str]())
+        held = sum(all_counted(copy).values(), Counter[str]())
     if held != copied:
         raise StoreError(f"the copy in {target} holds {held.total()} records, and {copied.total()} were written to it")
 
 
-def _released(store: Store, read: int) -> int:
-    """Bytes read since the engine gave its memory back, which it does when they are many."""
+def released(store: Store, read: int) -> int:
+    """Bytes read since the engine gave its memory back, which it does here when they are many."""
     if read <= _READ_BYTES:
         return read
     store.connection.release_memory()
@@ -201,7 +207,7 @@ def _released(store: Store, read: int) -> int:
 def _stopped(row: Row) -> Row:
     if row["status"] != "running":
         return row
-    return {**row, "status": "interrupted", "message": "it was being written when this copy was made"}
+    return {**row, "status": "interrupted", "message": WRITTEN_MEANWHILE}
 
 
 def _canonical(row: Row) -> bytes:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from backend.store import DecisionRecord, RunRecord, Store, StoreError
+from backend.store.integrity.acknowledged import Acknowledged
 from backend.store.maintenance.compaction import compact_store
 from tests.backend.store.gateways import environment
 
@@ -86,6 +87,12 @@ def _write_on_a_full_disk(store: Store, folder: Path) -> None:
         raise AssertionError("the disk was not full")
 
 
+def _make(say: Say, folder: str) -> None:
+    """Killed once the engine has begun a new database, before anything is acknowledged."""
+    Acknowledged.begin = lambda acknowledged: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+    Store.open(folder)
+
+
 def _delete(say: Say, folder: str, runs: list[str]) -> None:
     with Store.open(folder) as store:
         for run in runs:
@@ -105,7 +112,13 @@ def _look(say: Say, folder: str) -> None:
             say(run=record.run, whole=whole, status=record.status)
 
 
-_USES: dict[str, Callable[..., None]] = {"write": _write, "delete": _delete, "compact": _compact, "look": _look}
+_USES: dict[str, Callable[..., None]] = {
+    "make": _make,
+    "write": _write,
+    "delete": _delete,
+    "compact": _compact,
+    "look": _look,
+}
 
 
 def _main() -> None:

@@ -101,6 +101,17 @@ def test_a_thousand_times_damage_is_never_silent(
     assert refused > harmless
 
 
+@pytest.mark.parametrize("end", [bytes(500), b"\x07garbage" * 9, bytes(range(200, 250))])
+def test_a_kill_while_a_store_is_made_is_no_obstacle(end: bytes, users: KillableUsers, tmp_path: Path) -> None:
+    """Nothing was acknowledged, so whatever its log holds is nobody's."""
+    folder = tmp_path / "store"
+    assert users.use("make", folder) == [{"killed": True}]
+    (log,) = (folder / "db" / "wal").glob("*.wal")
+    log.write_bytes(end)
+    assert users.use("write", folder, runs=["r"], size=10) == [{"acknowledged": "r"}]
+    assert [document["run"] for document in users.use("look", folder)] == ["r"]
+
+
 def check_no_false_alarm(users: KillableUsers, folder: Path, steps: int, seed: int) -> int:
     """A random sequence of writing, deleting, compacting and looking, half of them killed at any moment. Some of these
     leave a log that ends badly. Returns how many were killed."""

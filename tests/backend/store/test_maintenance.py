@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import signal
@@ -21,7 +22,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from backend.store import RunRecord, Store, StoreError
-from backend.store.maintenance import compaction, copying
+from backend.store.connection import Connection
+from backend.store.gateway.engine import StoreEngine
+from backend.store.integrity import snapshot
+from backend.store.integrity.snapshot import take_snapshot
+from backend.store.maintenance import compaction, copying, file_copy
 from backend.store.maintenance.backup import backup_store
 from backend.store.maintenance.compaction import compact_store
 from backend.store.maintenance.copying import Fingerprint, all_rows
@@ -58,7 +63,19 @@ def filled(folder: Path, runs: int = 3) -> Fingerprint:
         return held(store)
 
 
-def test_a_backup_is_a_store_with_the_same_records(tmp_path: Path) -> None:
+@pytest.fixture(params=["files", "records"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By which a backup copies: `records` as from a server, whose files are not here."""
+    if request.param == "records":
+        by_records(monkeypatch)
+    return str(request.param)
+
+
+def by_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "snapshot", lambda connection: None)
+
+
+def test_a_backup_is_a_store_with_the_same_records(way: str, tmp_path: Path) -> None:
     before = filled(tmp_path / "s")
     shown: list[tuple[str, int, int]] = []
     with Store.open(tmp_path / "s") as store:
@@ -76,7 +93,7 @@ def test_a_backup_is_a_store_with_the_same_records(tmp_path: Path) -> None:
         backup_store(store, tmp_path / "b", nothing)
 
 
-def test_a_backup_while_a_training_writes_shows_a_moment(tmp_path: Path) -> None:
+def test_a_backup_while_a_training_writes_shows_a_moment(way: str, tmp_path: Path) -> None:
     """Steps are written, and old conversations dropped, while it is copied: each step in the copy is one that was."""
     with Store.open(tmp_path / "s") as store:
         add_training(store, "busy", steps=3, status="running")
@@ -124,6 +141,7 @@ def test_compaction_gives_space_back_and_keeps_the_rest(tmp_path: Path) -> None:
 def test_both_databases_may_be_opened_anew_after_each_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for bound in ("_WRITTEN_BYTES", "_READ_BYTES", "_COUNTED"):
         monkeypatch.setattr(copying, bound, 0)
+    by_records(monkeypatch)
     before = filled(tmp_path / "s", runs=2)
     opened: list[int] = []
     relieve = copying._Copy.relieve
@@ -174,6 +192,7 @@ def test_a_full_disk_loses_nothing(at: str, tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(StoreError, match=r"IO error|No space left|does not hold what was written to it"):
         compact_store(tmp_path / "s", nothing)
     if at != "swap":
+        by_records(monkeypatch)
         with Store.open(tmp_path / "s") as store, pytest.raises(StoreError):
             backup_store(store, tmp_path / "b", nothing)
         assert not (tmp_path / "b").exists()
@@ -182,12 +201,89 @@ def test_a_full_disk_loses_nothing(at: str, tmp_path: Path, monkeypatch: pytest.
     assert [path.name for path in tmp_path.iterdir()] == ["s"] and not (tmp_path / "s" / ".compact").exists()
 
 
+def test_a_backup_of_files_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any of its stages, and the store goes on: the next one is whole."""
+    before = filled(tmp_path / "s", runs=1)
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def fails(*given: Any, **named: Any) -> Any:
+        raise full
+
+    def damaged(path: Path) -> bytes:
+        content = bytearray(path.read_bytes())
+        digest = hashlib.sha256(content).digest()
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        return hashlib.sha256(content).digest() if stage == "comparing" else digest
+
+    with Store.open(tmp_path / "s") as store:
+        for stage, words in (
+            ("links", "No space left"),
+            ("room", "No space left"),
+            ("writing", "No space left"),
+            ("comparing", "not hold what was written to it"),
+            ("reading", "the copy cannot be read"),
+        ):
+            with monkeypatch.context() as patch, pytest.raises(StoreError, match=words):
+                match stage:
+                    case "links":
+                        patch.setattr(snapshot, "link_database", fails)
+                    case "room":
+                        patch.setattr(os, "posix_fallocate", fails)
+                        patch.setattr(StoreEngine, "_require_room", lambda engine: None)
+                    case "writing":
+                        patch.setattr(os, "fsync", fails)
+                    case _:
+                        patch.setattr(file_copy, "_digest", damaged)
+                backup_store(store, tmp_path / "b", nothing)
+            assert not list((tmp_path / "s" / ".snapshots").glob("*")), stage
+            assert [path.name for path in tmp_path.iterdir()] == ["s"], stage
+        backup_store(store, tmp_path / "b", nothing)
+        assert held(store).differences(before) == []
+    assert held_in(tmp_path / "b").differences(before) == []
+
+
+def test_a_backup_asks_the_process_that_holds_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader in another process gets the files, as they are while that process writes on."""
+    before = filled(tmp_path / "s")
+    command = [sys.executable, "-c", BACKUP, str(tmp_path / "s"), str(tmp_path / "b")]
+    with Store.open(tmp_path / "s") as store:
+        ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        add_training(store, "later")
+        assert sorted(run.run for run in store.runs()) == ["later", "run-0", "run-1", "run-2"]
+    assert held_in(tmp_path / "b").differences(before) == []
+    assert not list((tmp_path / "s" / ".snapshots").glob("*"))
+
+
+BACKUP = """
+import sys
+from pathlib import Path
+from backend.store import Store
+from backend.store.maintenance import backup
+def refused(*given): raise AssertionError("by records")
+backup.copy_store = refused
+with Store.open(sys.argv[1], reads_only=True) as store:
+    assert not store.connection.holds
+    backup.backup_store(store, Path(sys.argv[2]), lambda *progress: None)
+"""
+
+
+def test_links_that_a_kill_has_left_go_with_the_next_opening(tmp_path: Path) -> None:
+    before = filled(tmp_path)
+    take_snapshot(tmp_path)
+    assert any((tmp_path / ".snapshots").iterdir())
+    assert held_in(tmp_path).differences(before) == []
+    assert not (tmp_path / ".snapshots").exists()
+
+
 # Compacts or backs up a store, and is killed at the Nth change of a file or folder or the Nth portion of rows.
 KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
 from backend.store import Store, folder_swap
-from backend.store.maintenance import backup, compaction, copying
+from backend.store.connection import Connection
+from backend.store.maintenance import backup, compaction, copying, file_copy
 what, folder, at, done = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), 0
 def counting(call):
     def counted(*given, **named):
@@ -200,6 +296,10 @@ def counting(call):
 os.rename = counting(os.rename)
 shutil.rmtree = counting(shutil.rmtree)
 copying._Copy.write = counting(copying._Copy.write)
+for step in ("_reserve", "_copied", "_digest", "_read_all"):
+    setattr(file_copy, step, counting(getattr(file_copy, step)))
+if what == "backup of records":
+    Connection.snapshot = lambda connection: None
 folder_swap.sync_folder = counting(folder_swap.sync_folder)
 Path.touch = counting(Path.touch)
 def nothing(*given): pass
@@ -226,7 +326,7 @@ def run_killed(what: str, folder: Path, at: int) -> int:
     ("what", "last"),
     [
         ("compact", (5,)),  # between the two renames
-        *(pytest.param(what, range(12), marks=pytest.mark.slow) for what in ("compact", "backup")),
+        *(pytest.param(what, range(12), marks=pytest.mark.slow) for what in ("compact", "backup", "backup of records")),
     ],
 )
 def test_killed_at_any_place_it_loses_nothing(what: str, last: Sequence[int], tmp_path: Path) -> None:
@@ -243,7 +343,7 @@ def test_killed_at_any_place_it_loses_nothing(what: str, last: Sequence[int], tm
             assert held_in(tmp_path / "b").differences(before) == []
             shutil.rmtree(tmp_path / "b")
     assert run_killed(what, tmp_path / "s", 10_000) > 0, "what was cut short is no obstacle"
-    assert held_in(tmp_path / ("b" if what == "backup" else "s")).differences(before) == []
+    assert held_in(tmp_path / ("s" if what == "compact" else "b")).differences(before) == []
 
 
 def test_a_crash_between_the_two_renames_is_mended(tmp_path: Path) -> None:

@@ -330,8 +330,12 @@ def test_an_account_that_reads_can_change_nothing(tmp_path: Path) -> None:
             for method in ("create", "delete", "merge", "insert", "relate", "let", "run", "attach", "begin", "select"):
                 assert "only reads" in str(ask(method, "run", {})["error"])
             assert "only reads" in str(ask("use", "other", "place")["error"])
+            assert "only reads" in str(ask("snapshot", "../elsewhere")["error"])
             # A session named in the request itself would be that of another; it is not passed on.
             assert "error" not in ask("query", "SELECT * FROM run", {}, session="whatever")
+            account = found["writer"]  # as that of an operator, which may come from another machine
+            assert "result" in ask("signin", {"user": account["user"], "pass": account["password"]})
+            assert "does not offer 'snapshot'" in str(ask("snapshot")["error"])
     finally:
         kill(holder)
 
