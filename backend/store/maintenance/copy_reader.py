@@ -18,7 +18,7 @@ from backend.store.store import Store
 from simulator.errors import UserError
 
 
-def main() -> None:
+def read_copy() -> None:
     """Read the store in the folder that is the only argument."""
     try:
         with Store.open(Path(sys.argv[1]), exclusive=True) as copy:
@@ -56,4 +56,4 @@ def _say(**document: object) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    read_copy()

@@ -89,7 +89,7 @@ def _write_on_a_full_disk(store: Store, folder: Path) -> None:
 
 def _make(say: Say, folder: str) -> None:
     """Killed once the engine has begun a new database, before anything is acknowledged."""
-    Acknowledged.begin = lambda acknowledged: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+    Acknowledged.begin = lambda acknowledged: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assignment]
     Store.open(folder)
 
 
