@@ -61,7 +61,7 @@ class GatewayClient:
         program holds the store. Raises `StoreError` in the holder's words where it cannot."""
         if not self._reads_only:
             return None
-        answer = self._ask("snapshot", [])
+        answer = self.call("snapshot", [])
         if "error" not in answer:
             return str(answer["result"])
         if NOT_OFFERED in (reason := str(answer["error"].get("message"))):

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from backend.store import DecisionRecord, RunRecord, Store, StoreError
+from backend.store import DecisionRecord, RunRecord, Store, StoreError, holding
 from backend.store.integrity.acknowledged import Acknowledged
 from backend.store.maintenance.compaction import compact_store
 from tests.backend.store.gateways import environment
@@ -89,7 +89,12 @@ def _write_on_a_full_disk(store: Store, folder: Path) -> None:
 
 def _make(say: Say, folder: str) -> None:
     """Killed once the engine has begun a new database, before anything is acknowledged."""
-    Acknowledged.begin = lambda acknowledged: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assignment]
+
+    class Killing(Acknowledged):
+        def begin(self) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    vars(holding)["Acknowledged"] = Killing
     Store.open(folder)
 
 
