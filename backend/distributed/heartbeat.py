@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -33,6 +34,8 @@ ENDED = ("stopped", "failed")  # states of a process that has ended
 OVER = ("finished", "deleting")  # states of a run that nobody goes on with
 _SHORTEST, _LONGEST = 0.02, 0.5  # seconds between two queries of the store
 _GROWTH = 1.06  # of the time between two queries, so that a wait ends at most some 3 % late
+_STUCK_FIRST = 6 * 3600.0  # seconds that a process's first piece of work may take
+_STUCK_LEAST, _STUCK_TIMES = 600.0, 10.0  # later ones: seconds in any case, and times the longest one before
 _LOG_AFTER = 60.0  # seconds of waiting after which the log names what is waited for
 
 _log = logging.getLogger(__name__)
@@ -104,6 +107,7 @@ class Heartbeat:
         self._record = ServiceRecord(run, name, kind, role, code_version(), self.process, "starting", None, beat)
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._reported_at, self._longest_work = time.monotonic(), 0.0
         self._replaced = False
         self._abandoned_since: float | None = None  # on the monotonic clock
         self._thread = threading.Thread(target=self._beat, name=f"heartbeat of {name}", daemon=True)
@@ -145,6 +149,10 @@ class Heartbeat:
     def report(self, state: ServiceState, step: int | None = None, message: str | None = None) -> None:
         """Report at once what the process does; `step` stays as it was where it is None. Raises as `check`."""
         with self._lock:
+            now = time.monotonic()
+            if self._record.state == "working":
+                self._longest_work = max(self._longest_work, now - self._reported_at)
+            self._reported_at = now
             self._write(
                 replace(self._record, state=state, step=self._record.step if step is None else step, message=message)
             )
@@ -270,11 +278,25 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
+            self._end_if_stuck()
             try:
                 with self._lock:
                     self._write(self._record)
             except StoreError as error:  # the next request of the process itself tells its caller
                 _log.warning("no heartbeat: %s", error)
+
+    def _end_if_stuck(self) -> None:
+        """Kill this process where its work takes so long that it must be stuck, as in a call of a GPU that has failed:
+        only a death is seen by the others, and the thread of the heartbeat lives on."""
+        spent = time.monotonic() - self._reported_at
+        limit = max(_STUCK_LEAST, _STUCK_TIMES * self._longest_work) if self._longest_work else _STUCK_FIRST
+        if self._record.state == "working" and spent > limit:
+            _log.error(
+                "stuck: at one piece of work for %.0f s, and the longest before took %.0f s; this process kills itself",
+                spent,
+                self._longest_work,
+            )
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _identity(service: ServiceRecord) -> tuple[str, str, int]:

@@ -1,7 +1,8 @@
-"""Starts all processes of a training on this machine, watches them, and starts again those that are killed."""
+"""Starts all processes of a training on this machine, watches them, and starts again those that are killed or hang."""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -13,15 +14,20 @@ from pathlib import Path
 from backend.distributed.heartbeat import COORDINATOR
 from backend.distributed.logs import last_message
 from backend.distributed.parent import PARENT
+from backend.distributed.silence import SilenceWatch
 from backend.store.errors import StoreError
+from backend.store.records import ServiceRecord
 from backend.store.run_record import stored_config
 from backend.store.store import Store
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import RunFailed
 
+_log = logging.getLogger(__name__)
+
 OnStep = Callable[[int], None]
 RESTARTS = 1000  # of all processes together; a run that needs more is not worth going on with
 _POLL = 0.2  # seconds between two looks at the processes
+_LOOK = 2.0  # seconds between two looks at their heartbeats
 _GRACE = 20.0  # seconds to end in after being asked to
 
 
@@ -54,13 +60,17 @@ class _Child:
         if self.exit_code() is None:
             self._process.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """End it at once, also one that is stopped, and wait until it is gone."""
+        self._process.kill()
+        self._process.wait()
+
     def end(self, deadline: float) -> None:
         """Wait for its end up to `deadline` on the monotonic clock, then kill it."""
         try:
             self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
 
 
 def run_processes(
@@ -74,9 +84,10 @@ def run_processes(
 ) -> None:
     """The rollout workers and a trainer for each role of a run that has begun, until the coordinator has done.
 
-    Logs are in the run's folder, `services/*.log`. A process that a signal has ended is started again; one that failed
-    ends the run: `RunFailed` with its last message. `on_start` gets the name and id of each process that starts;
-    `approved` is the digest of the run's configuration, for processes that cannot check its signature.
+    Logs are in the run's folder, `services/*.log`. A process that a signal has ended is started again, and so is one
+    that hangs, which is killed (`SilenceWatch`); one that failed ends the run: `RunFailed` with its last message.
+    `on_start` gets the name and id of each process that starts; `approved` is the digest of the run's configuration,
+    for processes that cannot check its signature.
     """
     folder = runs / run / "services"
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,8 +117,11 @@ def _team(address: str, run: str) -> tuple[str, ...]:
 def _watch(
     store: Store, run: str, children: list[_Child], on_step: OnStep, on_start: Callable[[str, int], None] | None
 ) -> None:
-    restarts, last_step = 0, -1
+    restarts, last_step, last_look, silence = 0, -1, time.monotonic(), SilenceWatch()
     while True:
+        if (now := time.monotonic()) - last_look > _LOOK:
+            last_look = now
+            _kill_hanging(store, run, children, silence)
         for child in children:
             code = child.exit_code()
             if code is None:
@@ -129,12 +143,29 @@ def _watch(
         time.sleep(_POLL)
 
 
-def coordinator_step(store: Store, run: str) -> int | None:
-    """The step that the coordinator of a run is at, None before it has said so. Raises `RunFailed` without a store."""
+def _kill_hanging(store: Store, run: str, children: list[_Child], silence: SilenceWatch) -> None:
+    """Kill the processes that hang; those that have ended are seen elsewhere. Raises `RunFailed` as `SilenceWatch`."""
+    services = services_of(store, run)
+    for child in children:
+        if child.exit_code() is not None:
+            continue
+        why = silence.look(child.name, child.pid, services, time.monotonic())
+        if why is not None:
+            _log.warning("%s", why)
+            child.kill()
+
+
+def services_of(store: Store, run: str) -> list[ServiceRecord]:
+    """The processes of a run. Raises `RunFailed` without a store."""
     try:
-        return next((one.step for one in store.services(run) if one.name == COORDINATOR), None)
+        return store.services(run)
     except StoreError as error:
         raise RunFailed(f"the store is gone: {error}") from error
+
+
+def coordinator_step(store: Store, run: str) -> int | None:
+    """The step that the coordinator of a run is at, None before it has said so. Raises `RunFailed` without a store."""
+    return next((service.step for service in services_of(store, run) if service.name == COORDINATOR), None)
 
 
 def _spawn(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:

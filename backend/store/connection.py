@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import cached_property
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ from urllib.parse import urlsplit
 from surrealdb import BlockingWsSurrealConnection
 from surrealdb.data.cbor import decode, encode
 from surrealdb.errors import SurrealError, TransportError, UnexpectedResponseError
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from backend.store.errors import StoreDiskError, StoreError
 from backend.store.folder_swap import DATABASE_FOLDER
@@ -43,6 +44,7 @@ HOLDER_PATIENCE = 30.0  # seconds in which a process that holds a folder must an
 _UNREACHABLE = (TransportError, UnexpectedResponseError, OSError, WebSocketException)
 # What the SDK raises in all: RuntimeError comes from the embedded engine.
 _FAILURES = (SurrealError, RuntimeError, OSError, WebSocketException)
+_TOO_MANY = "it has too many clients"
 _TRY_AGAIN = "can be retried"  # so a server ends its message about transactions that met
 
 _TOO_LARGE = 1009  # the WebSocket's code
@@ -261,7 +263,9 @@ class Connection:
             except _Again as error:
                 self._wait(error, pause, min(self._patience, HOLDER_PATIENCE))
             except _FAILURES as error:
-                raise self._cannot_open(error) from error
+                if not _is_full(error):
+                    raise self._cannot_open(error) from error
+                self._wait(_Full(_TOO_MANY), pause, min(self._patience, HOLDER_PATIENCE))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _once(self, send: Callable[[StoreChannel], AnswerT]) -> AnswerT:
@@ -276,6 +280,8 @@ class Connection:
                 closed = error if isinstance(error, ConnectionClosed) else error.__cause__
                 if isinstance(closed, ConnectionClosed) and closed.rcvd is not None and closed.rcvd.code == _TOO_LARGE:
                     raise StoreError(f"store {self.name}: a record is larger than the server takes") from error
+                if _is_full(error):
+                    raise _Full(_TOO_MANY) from error
                 if isinstance(error, _UNREACHABLE):
                     raise _Again(str(error) or type(error).__name__) from error
             raise self._failed(str(error)) from error
@@ -315,6 +321,11 @@ class Connection:
         self._closed.wait(min(pause, patience - elapsed))
 
     def _given_up(self, reason: _Again, elapsed: float) -> StoreError:
+        if isinstance(reason, _Full):
+            return StoreError(
+                f"store {self.name}: {reason}, and for {elapsed:.0f} seconds none has left: end some of the programs "
+                "that use it, or let the process that serves it open more files (ulimit -n)"
+            )
         if not isinstance(reason, _Held):
             return StoreError(
                 f"store {self.name} has not answered for {elapsed:.0f} seconds ({reason}): start its server again, "
@@ -395,7 +406,7 @@ class Connection:
         try:
             return GatewayClient(found.url, found.reader if self._reads_only else found.writer, NAMESPACE, DATABASE)
         except (SignInRefused, OSError, WebSocketException, ValueError) as error:
-            raise _Held(held, str(error) or type(error).__name__) from error
+            raise _Held(held, _TOO_MANY if _is_full(error) else str(error) or type(error).__name__) from error
 
     def _dial_server(self) -> StoreChannel:
         # Whole answers, as the gateway gives: an answer in frames is of use only for results larger than ours.
@@ -441,6 +452,10 @@ class _Busy(_Again):
     """It met another one in the server."""
 
 
+class _Full(_Again):
+    """The store has as many clients as it takes."""
+
+
 class _Held(_Again):
     """The process that holds the folder could not be reached."""
 
@@ -455,6 +470,15 @@ def folder_url(folder: str | Path) -> str:
     if "?" in str(path):  # it would open the folder whose name ends there, which other stores may share
         raise StoreError(f"store {folder}: the engine cannot use a path with '?' in it ({path}); choose another folder")
     return f"surrealkv://{path}"
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether a gateway has refused a connection because it has too many: not for who asks or how."""
+    while error is not None:
+        if isinstance(error, InvalidStatus):
+            return error.response.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _credentials(url: str) -> tuple[str, str] | None:

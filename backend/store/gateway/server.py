@@ -14,6 +14,7 @@ import errno
 import hmac
 import logging
 import re
+import resource
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,8 +46,11 @@ from simulator.errors import RunFailed
 
 MOST_BYTES = 32 * 1024 * 1024  # of one message
 MOST_BYTES_UNKNOWN = 64 * 1024  # of one message of who has yet to sign in
-MOST_CLIENTS = 64
-MOST_UNKNOWN = 32  # connections that have yet to sign in; they take no place of a client
+MOST_CLIENTS = 4096  # a process that may open fewer files takes fewer clients
+FILES_BESIDE = 200  # open files that a process needs besides those of its clients
+MOST_UNKNOWN = 256  # connections that have yet to sign in; they take no place of a client
+MOST_UNDER_WAY = 256 * 1024 * 1024  # bytes of requests and answers at once, before further requests wait
+TAKING_SECONDS = 120.0  # for a client to take an answer; it holds memory until then
 OPENING_SECONDS = 5.0  # for a connection to become a WebSocket
 SIGN_IN_SECONDS = 10.0  # from connecting to having signed in
 REFUSAL_SECONDS = 0.5  # between two wrong passwords, whoever tries them
@@ -111,6 +115,8 @@ class Gateway:
         self._clients = 0
         self._unknown = 0
         self._under_way = 0
+        self._bytes_under_way = 0
+        self._room = asyncio.Event()
         self._idle = asyncio.Event()
         self._stop = asyncio.Event()
         self._refusing = asyncio.Lock()
@@ -173,7 +179,7 @@ class Gateway:
             return connection.respond(HTTPStatus.FORBIDDEN, "The store serves no web pages.\n")
         if asked.path != "/rpc":
             return connection.respond(HTTPStatus.NOT_FOUND, "The store is at /rpc, for clients of SurrealDB.\n")
-        if self._clients >= MOST_CLIENTS or self._unknown >= MOST_UNKNOWN:
+        if self._clients >= most_clients() or self._unknown >= MOST_UNKNOWN:
             self._say(f"refused a client: {self._clients} are signed in, {self._unknown} have yet to sign in")
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "The store has too many clients.\n")
         return None
@@ -190,7 +196,7 @@ class Gateway:
                     await connection.close(1003, "this store takes CBOR only")
                     return
                 with self._counted():
-                    await connection.send(await self._answer(client, message))
+                    await self._answer_in_room(connection, client, message)
                 if client.account is None:
                     await connection.close(1008, "not signed in")
                     return
@@ -198,7 +204,8 @@ class Gateway:
                     known, self._unknown, self._clients = True, self._unknown - 1, self._clients + 1
                     connection.protocol.max_message_size = MOST_BYTES
         except TimeoutError:
-            await connection.close(1008, f"sign in within {SIGN_IN_SECONDS:.0f} seconds")
+            why = "answers are to be taken" if known else f"sign in within {SIGN_IN_SECONDS:.0f} seconds"
+            await connection.close(1008, why)
         except ConnectionClosed as closed:
             if closed.sent is not None and closed.sent.code == 1009:
                 most = MOST_BYTES if known else MOST_BYTES_UNKNOWN
@@ -208,6 +215,24 @@ class Gateway:
                 self._clients -= 1
             else:
                 self._unknown -= 1
+
+    async def _answer_in_room(self, connection: ServerConnection, client: _Client, message: bytes) -> None:
+        """Answer once there is room for it: however many clients ask at once, memory is bounded. Raises `TimeoutError`
+        for a client that does not take its answer."""
+        while self._bytes_under_way > MOST_UNDER_WAY:
+            self._room.clear()
+            await self._room.wait()
+        size = len(message)
+        self._bytes_under_way += size
+        try:
+            answer = await self._answer(client, message)
+            size += len(answer)
+            self._bytes_under_way += len(answer)
+            async with asyncio.timeout(TAKING_SECONDS):
+                await connection.send(answer)
+        finally:
+            self._bytes_under_way -= size
+            self._room.set()
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -312,6 +337,12 @@ def _answer_about_files(objects: ObjectCalls, message: bytes) -> bytes:
         return success(message, objects(parsed(message, MOST_BYTES)))
     except StoreError as error:
         return failure(message, str(error))
+
+
+def most_clients() -> int:
+    """How many may be signed in at once: no more than this process may open files for."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CLIENTS if files == resource.RLIM_INFINITY else min(MOST_CLIENTS, max(1, files - FILES_BESIDE))
 
 
 def _same(given: str, wanted: str) -> bool:
