@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from typing import Any
 
 import streamlit as st
 
@@ -18,6 +20,7 @@ from cryptosentinel.protocol.untrusted import visible
 from simulator.errors import UserError
 
 STORE_VARIABLE = "CRYPTOSENTINEL_STORE"
+_READ_SECONDS = 0.7  # for which a page waits for a read that it can do without
 
 
 def store_name() -> str:
@@ -69,6 +72,27 @@ def set_address(name: str, values: Sequence[str]) -> None:
         st.query_params[name] = list(values)
     elif name in st.query_params:
         del st.query_params[name]
+
+
+@st.cache_resource(show_spinner=False)
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(4, thread_name_prefix="page")
+
+
+def in_time(key: str, read: Callable[[], Any]) -> tuple[Any, bool]:
+    """What `read` gives, and whether that is of now: else it is the last that came for this `key`, None where nothing
+    ever did, and the reading goes on beside. Raises what `read` raises."""
+    futures: dict[str, Future[Any]] = st.session_state.setdefault("reads", {})
+    known: dict[str, Any] = st.session_state.setdefault("read", {})
+    future = futures.get(key)
+    if future is None:
+        future = futures[key] = _pool().submit(read)
+    if not wait([future], _READ_SECONDS).done:
+        return known.get(key), False
+    del futures[key]
+    found = future.result()
+    known[key] = found
+    return found, True
 
 
 def read_run(run_id: str) -> RunPage:

@@ -12,9 +12,8 @@ from backend.paper.review.overview import SessionOverview, is_killed, overview, 
 from backend.paper.sessions import paper_sessions
 from backend.runs.requests import RUNS
 from backend.store.records import RunRecord
-from ui.access import asked_for, mistakes_explained, open_store, set_address
+from ui.access import asked_for, in_time, mistakes_explained, open_store, set_address
 from ui.parts.drawing import MOMENT
-from ui.parts.in_time import in_time
 from ui.parts.paper_session import draw_session, draw_switch
 
 _LOOK_SECONDS = 3.0
