@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
@@ -45,13 +46,20 @@ def named_strategies() -> dict[str, type[Strategy]]:
 
 
 def named_strategy(text: str) -> NamedStrategy:
-    """The strategy `text`: the name of one, or `module:attribute`.
+    """The strategy `text`: the name of one, or `module:attribute`, and behind another colon arguments for it, as
+    `ema_cross:fast=10,slow=50`.
 
-    The module is looked for in the current folder first. The attribute is a class or a function, and is called without
-    arguments. Raises `UserError` for anything that makes no strategy.
+    The module is looked for in the current folder first. The attribute is a class or a function, and is called with
+    these arguments alone. Raises `UserError` for anything that makes no strategy.
     """
+    known = named_strategies()
+    name, _, arguments = text.partition(":")
+    if name in known and arguments:
+        return with_arguments(NamedStrategy(name, known[name]), arguments)
+    if text.count(":") == 2:
+        place, _, arguments = text.rpartition(":")
+        return with_arguments(named_strategy(place), arguments)
     if ":" not in text:
-        known = named_strategies()
         if text not in known:
             raise UserError(
                 f"no strategy '{text}'{suggestion(text, list(known))}; there are {', '.join(known)}, or give your own "
@@ -59,6 +67,47 @@ def named_strategy(text: str) -> NamedStrategy:
             )
         return NamedStrategy(text, known[text])
     return NamedStrategy(text, _maker_of(text, _attribute(text)), lambda: _loaded_anew(text))
+
+
+def with_arguments(strategy: NamedStrategy, text: str) -> NamedStrategy:
+    """A strategy called with arguments, as `fast=10,slow=50`. Raises `UserError` for an argument that it does not take,
+    a value that is none, and values that it refuses."""
+    given: dict[str, float | int] = {}
+    taken = arguments_of_strategy(strategy)
+    for part in text.split(","):
+        key, equals, value = (one.strip() for one in part.partition("="))
+        if not equals or key not in taken:
+            raise UserError(
+                f"{strategy.name}: '{part.strip()}' is no argument of it{suggestion(key, list(taken))}; write "
+                f"{', '.join(f'{name}=NUMBER' for name in taken) or 'none: it takes no number'}"
+            )
+        try:
+            given[key] = int(value) if isinstance(taken[key], int) else float(value)
+        except ValueError:
+            kind = "a whole number" if isinstance(taken[key], int) else "a number"
+            raise UserError(f"{strategy.name}: {key} = '{value}' is not {kind}") from None
+    return _called_with(strategy, f"{strategy.name}:{text}", given)
+
+
+def arguments_of_strategy(strategy: NamedStrategy) -> dict[str, float | int]:
+    """The arguments of a strategy that are numbers, with their defaults."""
+    parameters = inspect.signature(strategy.make).parameters.values()
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {
+        one.name: one.default
+        for one in parameters
+        if one.kind in plain and isinstance(one.default, int | float) and not isinstance(one.default, bool)
+    }
+
+
+def _called_with(strategy: NamedStrategy, name: str, given: dict[str, float | int]) -> NamedStrategy:
+    def bound(make: Make) -> Make:
+        return functools.partial(make, **given)
+
+    load = strategy.load
+    called = NamedStrategy(name, bound(strategy.make), None if load is None else lambda: bound(load()))
+    called.make()  # values that it refuses are refused now
+    return called
 
 
 def _maker_of(text: str, made: Callable[..., Any]) -> Make:
@@ -75,8 +124,9 @@ def _maker_of(text: str, made: Callable[..., Any]) -> Make:
             "default, or name a function without arguments that makes the strategy"
         )
 
-    def make() -> Strategy:
-        strategy: Strategy = made()
+    @functools.wraps(made, updated=())
+    def make(**given: float) -> Strategy:
+        strategy: Strategy = made(**given)
         if not callable(_decide_of(strategy)):
             raise UserError(f"{text} makes a {type(strategy).__name__} without a method decide(view, account); add it")
         return strategy

@@ -98,6 +98,12 @@ COMMANDS = (
         _TEAM,
     ),
     Command(
+        "search",
+        "backend.cli.experiments.search:search",
+        "Try many parameter sets of a strategy on the first part of a window, and the best of them once on the rest.",
+        _TEAM,
+    ),
+    Command(
         "paper",
         "backend.cli.paper.commands:paper_app",
         "Paper trading: a team on data that goes on, with the simulator's exchange as the broker. No real money.",

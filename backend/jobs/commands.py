@@ -9,7 +9,7 @@ from backend.runs.requests import BacktestRequest
 from simulator.errors import UserError
 
 # Those that work for a while and end by themselves. A paper session has a background of its own, `paper start`.
-JOB_COMMANDS = ("backtest", "train", "sft", "evaluate", "demo", "experiment", "check", "data", "models")
+JOB_COMMANDS = ("backtest", "train", "sft", "evaluate", "demo", "experiment", "search", "check", "data", "models")
 _GOES_ON = ("train", "sft", "demo", "experiment")  # they keep what they have done until they are stopped
 _KEPT = ("--store", "--runs", "--launch", "--workers", "--ray-address")  # of a training that is resumed
 

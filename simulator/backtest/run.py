@@ -63,7 +63,8 @@ class Strategy(Protocol):
     """Decides from what was known and from its own account, nothing else.
 
     It may also have a method `fit(view)`. That is called once, before the first decision and with the same view: what
-    is learned from the past is learned there.
+    is learned from the past is learned there. An attribute `parameters` says what a search may try of its arguments:
+    by name the lowest and the highest value.
     """
 
     name: str
