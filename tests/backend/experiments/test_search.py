@@ -8,7 +8,7 @@ from backend.experiments.search import SearchRequest, draw_sets, parts_of, range
 from backend.store.store import Store
 from simulator.backtest.run import Window
 from simulator.data.archive import write_market
-from simulator.errors import UserError
+from simulator.errors import DataError, UserError
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 
@@ -64,7 +64,6 @@ def test_sets_are_different_valid_and_spread_over_their_ranges() -> None:
         ({"ranges": {"fast": (5.0, 2.0)}}, "the lower"),
         ({"ranges": {"fast": (50.0, 60.0), "slow": (5.0, 6.0)}}, "fewer than two sets"),
         ({"strategy": "flat"}, "says nothing of its parameters"),
-        ({"end": "2021-01-20"}, "it takes 64"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(bars: Path, tmp_path: Path, options: dict[str, object], said: str) -> None:
@@ -77,3 +76,5 @@ def test_the_parts_of_a_window_share_no_decision() -> None:
     searched, final = parts_of(Window(130, 1_000, 6), 0.3)
     assert (searched.start, searched.stop, final.stop) == (130, final.start, 1_000)
     assert (searched.stop - searched.start) % 6 == 0
+    with pytest.raises(DataError, match="it takes 64"):
+        parts_of(Window(130, 200, 1), 0.3)
