@@ -18,6 +18,7 @@ from backend.distributed.coordinator import coordinator_state
 from backend.distributed.heartbeat import COORDINATOR, RunOver
 from backend.distributed.published_weights import as_trained
 from backend.store.records import PublishedRecord
+from backend.store.sharing.fences import Fence
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
 from backend.training.trainer import Trainer
@@ -110,18 +111,21 @@ def test_the_best_version_replaces_a_collapse_as_in_one_process(
 class DiesReplacing:
     """The coordinator's store, which kills it after it has replaced so many records; it publishes nothing else."""
 
-    def __init__(self, store: Store, replaced: int) -> None:
-        self._store, self._left = store, replaced
+    def __init__(self, store: Store, left: list[int]) -> None:
+        self._store, self._left = store, left
+
+    def fenced(self, *fences: Fence) -> DiesReplacing:
+        return DiesReplacing(self._store.fenced(*fences), self._left)
 
     def __getattr__(self, name: str) -> Any:
-        if self._left < 0:
+        if self._left[0] < 0:
             raise Crash
         if name != "add_published":
             return getattr(self._store, name)
 
         def add(record: PublishedRecord) -> None:
-            self._left -= 1
-            if self._left < 0:
+            self._left[0] -= 1
+            if self._left[0] < 0:
                 raise Crash
             self._store.add_published(record)
 
@@ -138,7 +142,7 @@ def test_a_coordinator_that_dies_while_it_replaces_weights_does_it_again(
     begin_run(store, config)
 
     def opened(one: Store, name: str) -> Store:
-        return cast("Store", DiesReplacing(one, left.pop(0))) if name == COORDINATOR and left else one
+        return cast("Store", DiesReplacing(one, [left.pop(0)])) if name == COORDINATOR and left else one
 
     deaths = run_in_threads(store, processes(config, nano, tmp_path, 2), opened)
     assert deaths[COORDINATOR] == len(replaced)
@@ -169,6 +173,9 @@ class Interrupted:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    def fenced(self, *fences: Fence) -> Interrupted:
+        return Interrupted(self._store.fenced(*fences))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
@@ -184,6 +191,9 @@ class Watched:
 
     def __init__(self, store: Store, steps: list[int]) -> None:
         self._store, self._steps = store, steps
+
+    def fenced(self, *fences: Fence) -> Watched:
+        return Watched(self._store.fenced(*fences), self._steps)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
