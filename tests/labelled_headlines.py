@@ -32,7 +32,8 @@ _SPAN = re.compile(r"(\d+)-(\d+)([A-Z])")
 
 @dataclass
 class Recall:
-    """What of the labelled spans was masked, by kind; `missed` are file, hash and span of what was not."""
+    """What of the labelled spans was masked, by kind; `missed` are file, hash and span of what was not; `by_headline`
+    are the spans of each headline and how many of them were missed."""
 
     headlines: int = 0
     clean: int = 0  # headlines of which every span was masked
@@ -40,6 +41,7 @@ class Recall:
     spans: Counter[str] = field(default_factory=Counter)
     caught: Counter[str] = field(default_factory=Counter)
     missed: list[str] = field(default_factory=list)
+    by_headline: list[tuple[int, int]] = field(default_factory=list)
 
 
 def news_folder() -> Path | None:
@@ -59,17 +61,18 @@ def measured(folder: Path) -> Recall:
             masked = masked_headline(text)
             recall.headlines += 1
             recall.withheld += masked.withheld
-            caught = True
+            missed_before = len(recall.missed)
             for span in spans:
                 begin, end, kind = _parsed(span)
                 left = [text[max(begin, a) : min(end, b)] for a, b in masked.kept if a < end and b > begin]
                 hidden = masked.withheld or all(word.islower() and len(word) <= 3 for word in left)
                 recall.spans[kind] += 1
                 recall.caught[kind] += hidden
-                caught &= hidden
                 if not hidden:
                     recall.missed.append(f"{file} {digest} {span}")
-            recall.clean += caught
+            missed = len(recall.missed) - missed_before
+            recall.by_headline.append((len(spans), missed))
+            recall.clean += missed == 0
     return recall
 
 
