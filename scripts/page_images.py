@@ -1,0 +1,107 @@
+"""Takes the pictures of the pages for the documentation: `python -m scripts.page_images`, in the repository's folder.
+
+It opens the page with the finished run that ships with the sample, in Chromium, and writes each page in both themes to
+`docs/images/`. It needs the extra `ui`, Playwright and a Chromium in the PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from playwright.sync_api import Page, sync_playwright
+
+from backend.runs.sample_run import add_sample_run
+from backend.store.store import Store
+
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
+_WIDTH, _HEIGHT = 1366, 900
+_PATIENCE = 60_000  # milliseconds
+# Name of the picture, path of the page, the tabs that are opened one after the other.
+_PAGES = (
+    ("runs", "", ("Against one another",)),
+    ("decision", "?decision=5", ("Decisions", "Who asked whom")),
+    ("what-if", "?decision=5", ("Decisions", "What if")),
+    ("new-backtest", "new_backtest", ()),
+    ("laboratory", "laboratory", ()),
+    ("arena", "arena", ()),
+)
+
+
+def main() -> None:
+    """Take all pictures."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "data").symlink_to(ROOT / "data")
+        with Store.open(folder / "runs" / "store") as store:
+            add_sample_run(store)
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "ui" / "app.py"), f"--server.port={port}",
+                   "--server.headless=true", "--server.address=localhost", "--browser.gatherUsageStats=false",
+                   "--server.fileWatcherType=none", "--client.toolbarMode=viewer"]  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+        try:
+            _wait_for(f"http://localhost:{port}/_stcore/health")
+            _take_all(f"http://localhost:{port}")
+        finally:
+            server.terminate()
+            server.wait(timeout=10)
+
+
+def _wait_for(url: str) -> None:
+    for _ in range(240):
+        try:
+            with urlopen(url, timeout=1):
+                return
+        except (URLError, TimeoutError):
+            time.sleep(0.25)
+    raise SystemExit(f"{url} does not answer")
+
+
+def _take_all(url: str) -> None:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for theme in ("light", "dark"):
+            for name, path, tabs in _PAGES:
+                context = browser.new_context(
+                    viewport={"width": _WIDTH, "height": _HEIGHT},
+                    color_scheme="dark" if theme == "dark" else "light",
+                )
+                page = context.new_page()
+                page.goto(f"{url}/{path}")
+                page.get_by_role("heading", level=1).first.wait_for(timeout=_PATIENCE)
+                for tab in tabs:
+                    page.get_by_role("tab", name=tab).click(timeout=_PATIENCE)
+                _settle(page)
+                if tabs:
+                    page.get_by_role("tab", name=tabs[-1]).evaluate("tab => tab.scrollIntoView(true)")
+                    page.wait_for_timeout(1_500)
+                file = IMAGES / f"page-{name}-{theme}.png"
+                page.screenshot(path=file)
+                print(f"{file.relative_to(ROOT)}: {file.stat().st_size:,} bytes", flush=True)
+                context.close()
+        browser.close()
+
+
+def _settle(page: Page) -> None:
+    """Wait until the page's program has run and its pictures are drawn."""
+    page.wait_for_timeout(1_000)
+    page.locator("[data-testid=stStatusWidget]").wait_for(state="detached", timeout=_PATIENCE)
+    page.wait_for_timeout(1_500)
+
+
+if __name__ == "__main__":
+    main()
