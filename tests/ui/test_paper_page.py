@@ -11,6 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import backend.paper.review.overview
+import ui.access
 from backend.cli.main import app as program
 from backend.paper.monitor import LOG
 from backend.paper.review.last_report import last_report
@@ -42,6 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(made)
     monkeypatch.setenv("CRYPTOSENTINEL_STORE", str(made / "store"))
+    monkeypatch.setattr(ui.access, "_READ_SECONDS", 60.0)  # a busy machine decides nothing here
     yield made
     for name in (KILL_FILE, STOP_FILE):
         (made / "runs" / SESSION / name).unlink(missing_ok=True)
@@ -105,9 +107,10 @@ def test_a_switch_is_the_file_that_the_command_writes(here: Path, how: str) -> N
 def test_the_kill_switch_waits_for_no_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that does not answer: the page is there, says so, and its switch works."""
     release = threading.Event()
+    monkeypatch.setattr(ui.access, "_READ_SECONDS", 0.1)
 
     def stuck(*_: Any) -> Any:
-        release.wait(20.0)
+        release.wait(60.0)
 
     monkeypatch.setattr(backend.paper.review.overview, "overview", stuck)
     monkeypatch.setattr("backend.paper.sessions.paper_sessions", stuck)
