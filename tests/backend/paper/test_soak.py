@@ -14,7 +14,8 @@ def test_a_day_of_minutes_over_a_bad_network_with_ten_kills(tmp_path: Path) -> N
     found = soak(tmp_path, 1440, 10)
     assert found.kills == 10 and found.bars == 1440 and found.fills > 5
     assert found.differences == () and found.broken == () and found.unequal == 0
-    assert found.other_inputs <= 2 * found.kills
+    # A kill changes what is known of about three bars (581 to 589 bars in three months with 200 kills each).
+    assert found.other_inputs <= 6 * found.kills
 
 
 def test_the_slope_of_memory_is_seen_and_noise_is_not() -> None:
