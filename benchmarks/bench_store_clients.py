@@ -36,7 +36,7 @@ def client(number):
 threads = [threading.Thread(target=client, args=(first + number,)) for number in range(clients)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-sys.exit("; ".join(failures[:3]))
+sys.exit("; ".join(failures[:3]) or 0)
 """
 
 
