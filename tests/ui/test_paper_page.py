@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-import backend.paper.review.overview
+import backend.paper.overview.session_overview
 import ui.access
 from backend.cli.main import app as program
 from backend.paper.monitor import LOG
-from backend.paper.review.last_report import last_report
+from backend.paper.overview.last_report import last_report
 from backend.paper.sessions import PaperRequest, run_paper
 from backend.paper.switch import KILL_FILE, STOP_FILE
 from backend.store.store import Store
@@ -68,7 +68,7 @@ def test_a_session_is_shown_as_it_stands(here: Path) -> None:
     assert not app.exception and not app.error
     assert [tile.label for tile in app.metric] == ["Equity", "Bars", "Decisions", "Held", "Guard"]
     with Store.open(here / "store", reads_only=True) as store:
-        found = backend.paper.review.overview.overview(store, SESSION, here / "runs", 0.0)
+        found = backend.paper.overview.session_overview.overview(store, SESSION, here / "runs", 0.0)
     assert app.metric[0].value == f"{found.outcome.equity:,.2f}" and app.metric[4].value == "open"
     assert len(found.log.equity) == found.outcome.bars and found.log.equity[-1] == pytest.approx(found.outcome.equity)
     assert len(app.get("plotly_chart")) == 1 and len(found.decisions) == found.outcome.decisions
@@ -112,7 +112,7 @@ def test_the_kill_switch_waits_for_no_store(here: Path, monkeypatch: pytest.Monk
     def stuck(*_: Any) -> Any:
         release.wait(60.0)
 
-    monkeypatch.setattr(backend.paper.review.overview, "overview", stuck)
+    monkeypatch.setattr(backend.paper.overview.session_overview, "overview", stuck)
     monkeypatch.setattr("backend.paper.sessions.paper_sessions", stuck)
     try:
         app = page()

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from backend.decisions.tree import decision_tree
-from backend.paper.review.overview import SessionOverview, is_killed
+from backend.paper.overview.session_overview import SessionOverview, is_killed
 from backend.paper.switch import set_kill, set_stop
 from backend.reporting.charts import CONFIG, accounts_chart
 from backend.reporting.decision_narrative import headline, narrate

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from backend.paper.background import process_of
-from backend.paper.review.overview import SessionOverview, is_killed, overview, session_folders
+from backend.paper.overview.session_overview import SessionOverview, is_killed, overview, session_folders
 from backend.paper.sessions import paper_sessions
 from backend.runs.requests import RUNS
 from backend.store.records import RunRecord

@@ -222,9 +222,9 @@ def report_session(
     """Show what a session did, whether each week is what a backtest lets one expect, and whether a backtest of its
     recorded inputs does the same. A difference from that has exit code 1."""
     from backend.paper.monitor import tell_parity
+    from backend.paper.overview.last_report import drift_sentences, keep_report
     from backend.paper.review.comparison import paper_comparison
     from backend.paper.review.drift import paper_drift
-    from backend.paper.review.last_report import drift_sentences, keep_report
     from backend.paper.sessions import paper_parity, paper_status
     from backend.store.run_record import store_at
 
@@ -277,7 +277,7 @@ def _print_shadow(record: RunRecord, store: str, runs: Path) -> None:
 
 def _print_parity(found: Parity) -> None:
     """Print a comparison with the backtest; a difference ends the command with exit code 1."""
-    from backend.paper.review.last_report import parity_sentence
+    from backend.paper.overview.last_report import parity_sentence
 
     console.print(parity_sentence(found))
     for what, count in found.inputs.items():

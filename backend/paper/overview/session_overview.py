@@ -12,8 +12,8 @@ from typing import Any
 from backend.decisions.document import DecisionDocument, StoredDecision
 from backend.paper.background import process_of
 from backend.paper.monitor import LOG, paper_problem
+from backend.paper.overview.last_report import LastReport, last_report
 from backend.paper.records.stored import newest_entries, session_record, shadow_name
-from backend.paper.review.last_report import LastReport, last_report
 from backend.paper.sessions import PaperOutcome, paper_status
 from backend.paper.switch import KILL_FILE
 from backend.store.errors import StoreError
