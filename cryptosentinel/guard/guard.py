@@ -371,6 +371,8 @@ class _Desk:
         if before + allowed != 0.0 and math.isfinite(quantity):  # what does not close must be whole lots
             lot = self._account.rules.get(order.symbol, SymbolRules()).lot
             quantity = math.copysign(down_to(abs(quantity), lot), quantity)
+            if abs(allowed) <= _ROUNDING:  # what rounding leaves of a limit is no room
+                quantity = 0.0
         detail = f"exposure {before + asked:+.3f} asked, {before + allowed:+.3f} allowed"
         return replace(order, quantity=quantity, reduce_only=reduces), [_clamp(binding, order, quantity, detail)]
 

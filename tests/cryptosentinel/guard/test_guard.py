@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.guard.guard import Guard
@@ -132,6 +132,18 @@ def test_what_is_lessened_is_whole_lots_or_closes(size: float, held: dict[str, f
         closes = account.positions[COINS[0]] + one.quantity == pytest.approx(0.0, abs=1e-9)
         assert not clamps or closes or on_step(one.quantity, lot)
         assert abs(one.quantity) <= abs(order.quantity) * (1.0 + 1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(size=st.floats(-0.6, 0.6), held=HELD, dust=st.floats(0.0, 1e-12))
+def test_what_rounding_leaves_of_a_limit_is_no_room(size: float, held: dict[str, float], dust: float) -> None:
+    assume(gross(held) > 0.0)
+    view = view_at()
+    limits = replace(LIMITS, max_gross_exposure=gross(held) + dust, max_net_exposure=10.0, max_exposure=10.0)
+    order = order_of(view, COINS[0], size)
+    passed, _ = Guard(limits).review(view, hand_made_account(view, held), [order])
+    reduces, unit = size * held[COINS[0]] < 0.0, abs(order.quantity / size) if size else 0.0
+    assert all(reduces or one == order or abs(one.quantity) > 1e-12 * unit for one in passed)
 
 
 @settings(max_examples=150, deadline=None)
