@@ -150,13 +150,21 @@ def runs_export(
     file: Annotated[Path, typer.Argument(help="File to write, for example RUN.jsonl.gz.")],
     store: StoreOption = "",
 ) -> None:
-    """Write all records of a run to one file, which `runs import` reads. Files of its folder are not in it."""
+    """Write all records of a run to one file, which `runs import` reads. Files of its folder, and those that lie with
+    the store, are not in it."""
     from backend.store.store import Store
     from backend.store.transfer import export_run
 
     with Store.open(_where(context, store), reads_only=True) as opened:
         count = export_run(opened, run, file)
+        left_out = len(opened.files(run))
     console.print(f"wrote {count} records of run {run} to {file}", soft_wrap=True)
+    if left_out:
+        console.print(
+            f"{left_out} files of this run lie with the store and are not in it: copy those with `cryptosentinel store "
+            "backup`",
+            soft_wrap=True,
+        )
 
 
 @runs_app.command("import")

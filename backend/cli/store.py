@@ -22,7 +22,8 @@ store_app = typer.Typer(
 
 @store_app.command("check")
 def store_check(store: StoreOption = STORE, runs: RunsOption = RUNS) -> None:
-    """Read every record of a store and say what is damaged. Exit code 1 if anything is; nothing is changed."""
+    """Read every record of a store, and the files that lie with it, and say what is damaged. Exit code 1 if anything
+    is; nothing is changed."""
     from backend.runs.store_check import check_store
     from backend.store.store import Store
 
@@ -56,8 +57,8 @@ def store_backup(
     target: Annotated[Path, typer.Argument(help="Folder to make. It becomes a store itself.")],
     store: StoreOption = STORE,
 ) -> None:
-    """Copy a store into a new folder, also while a training writes it, and verify the copy. Runs' folders are not in
-    it."""
+    """Copy a store into a new folder, also while a training writes it, and verify the copy, files of runs that lie with
+    the store included. Runs' folders are not in it."""
     from backend.store.maintenance.backup import backup_store
     from backend.store.store import Store
 
@@ -72,8 +73,8 @@ def store_backup(
 
 @store_app.command("compact")
 def store_compact(store: StoreOption = STORE) -> None:
-    """Write a store's database anew without the space of deleted records. The present one stays until the new one is
-    verified."""
+    """Write a store's database anew without the space of deleted records, and remove files that no record names. The
+    present database stays until the new one is verified."""
     from backend.store.maintenance.compaction import compact_store
 
     if "://" in store:
@@ -82,6 +83,8 @@ def store_compact(store: StoreOption = STORE) -> None:
         )
     with bars() as shown:
         done = compact_store(Path(existing(store)), shown.progress)
+    if done.strays:
+        console.print(f"removed {done.strays} files of runs that no record names")
     console.print(
         f"{store}: {size_in_words(done.before)} before, {size_in_words(done.after)} now, {done.records:,} records",
         soft_wrap=True,

@@ -14,6 +14,7 @@ from backend.decisions.document import StoredDecision
 from backend.runs.deletion import folder_of
 from backend.store.errors import StoreError
 from backend.store.maintenance.copying import counted
+from backend.store.maintenance.object_copy import file_problem, stray_files
 from backend.store.maintenance.tables import OF_A_RUN, OF_RUNS, Tables, stray_runs
 from backend.store.records import (
     AdapterRecord,
@@ -21,6 +22,7 @@ from backend.store.records import (
     CallCountRecord,
     DecisionRecord,
     Delegation,
+    FileRecord,
     QueryRecord,
     Record,
     RewardRecord,
@@ -29,6 +31,7 @@ from backend.store.records import (
     ShardRecord,
     TrajectoryRecord,
 )
+from backend.store.sharing.objects import OBJECTS_FOLDER
 from backend.store.store import Store
 
 _Key = tuple[Any, ...]
@@ -53,7 +56,8 @@ class StoreCheck:
 
 def check_store(store: Store, runs: Path, on_checked: OnChecked) -> StoreCheck:
     """Read everything in a store: each record can be read and has the key of its fields, each document has its form,
-    what a record refers to is there, and so are the files of kept weights below `runs`. Changes nothing.
+    what a record refers to is there, and so are the files of kept weights below `runs` and those that lie with the
+    store. Changes nothing.
 
     What an interrupted run did not write of its last step is no damage, nor are conversations that `store.keep` dropped
     or records that a running training is about to write.
@@ -67,10 +71,16 @@ def check_store(store: Store, runs: Path, on_checked: OnChecked) -> StoreCheck:
         for found in _portions(store, run, check):
             _references(record, found, check)
             _files(run, found, folder_of(run, runs), check)
+            if record is not None and record.status != "deleting" and store.connection.keeps_files:
+                _files_with_store(store, found, check)
             on_checked("checked", check.records.total(), max(total, check.records.total()))
             if check.records.total() - read > _RECORDS_AT_ONCE:
                 read = check.records.total()
                 store.connection.release_memory()
+    if strays := stray_files(store) if store.connection.keeps_files else []:
+        check.notes.append(
+            f"{len(strays)} files in {OBJECTS_FOLDER} of the store are named by no record: `store compact` removes them"
+        )
     return check
 
 
@@ -227,3 +237,11 @@ def _files(run: str, found: _Found, folder: Path | None, check: StoreCheck) -> N
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != record.checksum:
                 check.add(run, f"{path} is not the file that was kept: its checksum differs")
+
+
+def _files_with_store(store: Store, found: _Found, check: StoreCheck) -> None:
+    """Read the files of a run that lie with the store, and compare them with their records."""
+    for file in found.get(FileRecord, {}).values():
+        assert isinstance(file, FileRecord)
+        if (problem := file_problem(store, file)) is not None:
+            check.add(file.run, f"{file.name} lies with the store, and {problem}")

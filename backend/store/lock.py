@@ -56,14 +56,19 @@ class _FileLock:
     def __init__(self, path: Path) -> None:
         """Raises BlockingIOError where somebody has the lock, any other OSError where there can be none."""
         self.path = path
-        # A link is not followed: it could lead to a file that is not ours to write.
-        self.descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        self.descriptor: int | None = None
         try:
+            # A link is not followed: it could lead to a file that is not ours to write.
+            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            _LOCKS.add(self)
+        except BaseException:  # also an interrupt: nobody else could give it back
             self.release()
             raise
-        _LOCKS.add(self)
+
+    def __del__(self) -> None:
+        """An interrupt may come between the end of the constructor and its assignment."""
+        self.release()
 
     def release(self) -> None:
         """Give the lock back; a second call does nothing."""
@@ -99,6 +104,24 @@ class FolderLock:
             raise FolderHeld(folder, _holder(path)) from None
         except OSError as error:
             raise _cannot_lock(folder, path, error) from error
+        self.launch = ""
+        try:
+            self._sign(folder)
+        except BaseException:  # also an interrupt
+            self.release()
+            raise
+
+    @property
+    def released(self) -> bool:
+        """Whether the lock was given back."""
+        return self._lock.descriptor is None
+
+    def release(self) -> None:
+        """Give the lock back; a second call does nothing. The file stays, since removing it could race an opener."""
+        self._lock.release()
+
+    def _sign(self, folder: Path) -> None:
+        """Say in the file who holds the folder."""
         self.launch = secrets.token_hex(8)
         note = json.dumps({"pid": os.getpid(), "since": int(time.time()), "launch": self.launch}).encode()
         descriptor = self._lock.descriptor
@@ -107,12 +130,7 @@ class FolderLock:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, note, 0)
         except OSError as error:
-            self.release()
             raise StoreError(f"store {folder}: cannot write ({error.strerror}); free some space") from error
-
-    def release(self) -> None:
-        """Give the lock back; a second call does nothing. The file stays, since removing it could race an opener."""
-        self._lock.release()
 
 
 class UserLock:

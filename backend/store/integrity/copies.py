@@ -76,7 +76,9 @@ def _copy(database: Path, target: Path, shared: tuple[str, ...]) -> None:
             name = path.relative_to(database)
             if path.is_dir():
                 (partial / name).mkdir()
-            elif name.parts[0] not in shared or not _linked(path, partial / name):
+            elif name.parts[0] in shared:
+                link_or_copy(path, partial / name)
+            else:
                 shutil.copy2(path, partial / name)
         os.rename(partial, target)
     except OSError:
@@ -84,9 +86,11 @@ def _copy(database: Path, target: Path, shared: tuple[str, ...]) -> None:
         raise
 
 
-def _linked(path: Path, target: Path) -> bool:
+def link_or_copy(path: Path, target: Path) -> None:
+    """A second name of a file, a copy where its file system has no such. Raises `OSError`."""
     try:
         os.link(path, target)
+    except FileNotFoundError:
+        raise
     except OSError:
-        return False
-    return True
+        shutil.copy2(path, target)

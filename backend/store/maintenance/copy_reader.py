@@ -1,7 +1,7 @@
 """The process that takes over a copy of a store's files: `python -m backend.store.maintenance.copy_reader FOLDER`.
 
-It makes the copy a store of its own and reads every record of it, in memory that ends with it. On standard output is a
-JSON document a line: `done` and `total` records, at the end `records` by table, or `error`.
+It makes the copy a store of its own, reads every record of it and compares the files of runs, in memory that ends with
+it. On standard output is a JSON document a line: `done` and `total` records, at the end `records` by table, or `error`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from backend.store.connection import Connection
 from backend.store.maintenance.copying import WRITTEN_MEANWHILE, all_counted, released
+from backend.store.maintenance.object_copy import verify_own_files
 from backend.store.maintenance.pages import read_pages
 from backend.store.store import Store
 from simulator.errors import UserError
@@ -24,6 +25,7 @@ def read_copy() -> None:
         with Store.open(Path(sys.argv[1]), exclusive=True) as copy:
             _become_own(copy.connection)
             records = _read(copy)
+            verify_own_files(copy)
         _say(records=dict(records))
     except UserError as error:
         _say(error=str(error))

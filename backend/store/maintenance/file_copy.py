@@ -26,38 +26,37 @@ _PORTION = 1 << 20  # bytes
 
 
 def copy_files(snapshot: DatabaseSnapshot, target: Path, on_copied: OnCopied) -> dict[str, int]:
-    """Make the folder `target` a store with the database of a snapshot, and verify it. Returns how many records of each
+    """Make the folder `target` a store with the files of a snapshot, and verify it: the process that reads the copy
+    compares the files of runs with their records. Returns how many records of each
     table it holds. It has an identity of its own, and a run that was being written is one that was interrupted.
 
     Raises `StoreError` if the copy differs or cannot be read, and `OSError` if it cannot be written.
     """
-    database = target / DATABASE_FOLDER
     with snapshot.opened() as files:
-        _reserve(database, files)
+        _reserve(target, files)
         total, done = sum(file.length for file in files), 0
         sums = {}
         for file in files:
-            sums[file.name] = _copied(file, database / file.name)
+            sums[file.name] = _copied(file, target / file.name)
             done += file.length
             on_copied("copied", done, total)
     for name, digest in sums.items():
-        if _digest(database / name) != digest:
-            raise StoreError(f"{database / name} does not hold what was written to it: is the disk damaged?")
+        if name.startswith(f"{DATABASE_FOLDER}/") and _digest(target / name) != digest:
+            raise StoreError(f"{target / name} does not hold what was written to it: is the disk damaged?")
     return _read_all(target, on_copied)
 
 
-def _reserve(database: Path, files: Sequence[SnapshotFile]) -> None:
+def _reserve(target: Path, files: Sequence[SnapshotFile]) -> None:
     """Make the files with the room that they need, so that a disk without it is known before anything is copied.
     Raises `OSError`."""
-    database.mkdir(parents=True)
     for file in files:
-        path = database / file.name
-        path.parent.mkdir(exist_ok=True)
+        path = target / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as made:
             if file.length:
                 os.posix_fallocate(made.fileno(), 0, file.length)
     for name in ("sstables", "vlog", "wal", "manifest"):  # the engine's, also where they are empty
-        (database / name).mkdir(exist_ok=True)
+        (target / DATABASE_FOLDER / name).mkdir(parents=True, exist_ok=True)
 
 
 def _copied(file: SnapshotFile, target: Path) -> bytes:
@@ -67,7 +66,7 @@ def _copied(file: SnapshotFile, target: Path) -> bytes:
         while at < file.length:
             part = os.pread(file.descriptor, min(_PORTION, file.length - at), at)
             if not part:
-                raise StoreError(f"{file.name} of the database was cut while it was copied")
+                raise StoreError(f"{file.name} of the store was cut while it was copied")
             digest.update(part)
             copy.write(part)
             at += len(part)

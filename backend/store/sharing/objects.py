@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -21,7 +21,7 @@ from websockets.exceptions import WebSocketException
 from backend.store.errors import StoreDiskError, StoreError
 from backend.store.gateway.client import GatewayClient, SignInRefused
 from backend.store.gateway.credentials import GatewayAccount
-from backend.store.records import valid_run_id
+from backend.store.records import FileRecord, valid_run_id
 from simulator.files import DISK_FULL
 
 OBJECTS_FOLDER = "objects"
@@ -30,7 +30,7 @@ _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,120}")
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 _UPLOAD = re.compile(r"[0-9a-f]{32}")
 _UPLOADS = ".uploads"
-_FORGOTTEN_AFTER = 86_400.0  # seconds after which an upload that nobody went on with is removed
+FORGOTTEN_AFTER = 86_400.0  # seconds after which an upload that nobody went on with, or a file without a record, may go
 _PAUSE = 1.0  # seconds between two tries to reach the gateway
 
 WrittenT = TypeVar("WrittenT")
@@ -116,6 +116,27 @@ class ObjectFolder:
         """See `ObjectStore`."""
         shutil.rmtree(self._folder / valid_run_id(run), ignore_errors=True)
 
+    def names(self) -> list[str]:
+        """All whole files, each as `RUN/PART/CHECKSUM`, its place in this folder."""
+        paths = (path.relative_to(self._folder) for path in sorted(self._folder.glob("*/*/*")))
+        return [path.as_posix() for path in paths if path.parts[1] != _UPLOADS]
+
+    def remove_others(self, named: Collection[str], seconds: float = FORGOTTEN_AFTER) -> int:
+        """Remove the files that are not in `named` and older than that, and return how many they were."""
+        others = self.others(named, seconds)
+        for name in others:
+            (self._folder / name).unlink(missing_ok=True)
+        return len(others)
+
+    def others(self, named: Collection[str], seconds: float = FORGOTTEN_AFTER) -> list[str]:
+        """The files that are not in `named` and older than that: of a younger one the record may be on its way."""
+        oldest = time.time() - seconds
+        return [
+            name
+            for name in self.names()
+            if name not in named and (path := self._folder / name).is_file() and path.stat().st_mtime <= oldest
+        ]
+
     def contents(self, run: str) -> set[tuple[str, str]]:
         """Part and checksum of all files of a run."""
         top = self._folder / valid_run_id(run)
@@ -134,7 +155,7 @@ class ObjectFolder:
     def _forget_uploads(self, run: str) -> None:
         """Remove what killed processes have left half sent."""
         for path in (self._folder / run / _UPLOADS).glob("*"):
-            if time.time() - path.stat().st_mtime > _FORGOTTEN_AFTER:
+            if time.time() - path.stat().st_mtime > FORGOTTEN_AFTER:
                 path.unlink(missing_ok=True)
 
 
@@ -212,6 +233,19 @@ class RemoteObjects:
 def object_part(name: str) -> str:
     """The part of the object store in which the file `name` of a run lies: one for each folder that has one writer."""
     return "-".join(name.split("/")[:2])
+
+
+def object_name(file: FileRecord) -> str:
+    """`RUN/PART/CHECKSUM`, where the content of a file lies in an `ObjectFolder`."""
+    return f"{file.run}/{object_part(file.name)}/{file.checksum}"
+
+
+def object_pieces(objects: ObjectStore, file: FileRecord) -> Iterator[bytes]:
+    """The content of a file, in pieces. Raises `StoreError` where it is not there."""
+    offset = 0
+    while piece := objects.read(file.run, object_part(file.name), file.checksum, offset):
+        offset += len(piece)
+        yield piece
 
 
 def answer_object_call(objects: ObjectStore, parameters: Any) -> bytes | bool | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures._base
-import dis
 import gc
 import sys
 from collections.abc import Callable
@@ -22,10 +21,9 @@ from cryptosentinel.llm.engine import Completion, Request, Sampling, StreamingEn
 from cryptosentinel.llm.openai_api.engine import OpenAIEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import AgentTask
+from tests.interrupts import Interrupt
 
 OWN = (str(Path(cryptosentinel.__file__).parent), asyncio.tasks.__file__)
-# After these the interpreter looks for signals; between a lock's taking and the block that gives it back it does not.
-LOOKS = ("RESUME", "CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD")
 WAITING = concurrent.futures._base.__file__
 
 
@@ -58,32 +56,24 @@ def asking(seed: int) -> AgentTask[None]:
     yield [Request("manager", (1,), Sampling(), 2 * seed + number) for number in range(2)]
 
 
-class Interrupt:
-    """Raises `KeyboardInterrupt` at the n-th place where the interpreter looks for signals, in the code of the product
-    and where asyncio takes a task from another thread; at the latest when an answer is waited for."""
+class WaitingInterrupt(Interrupt):
+    """In the code of the product and where asyncio takes a task from another thread; at the latest when an answer is
+    waited for."""
 
     def __init__(self, at: int) -> None:
-        self._left = at
-        self._last: dict[FrameType, str] = {}
+        super().__init__(at, OWN)
         self.waits = False
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
-        code = frame.f_code
-        self.waits = code.co_filename == WAITING and code.co_name in ("wait", "result")
-        if not self.waits and not code.co_filename.startswith(OWN):
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            self._left -= self._last.get(frame, "") in LOOKS
-            self._last[frame] = dis.opname[code.co_code[frame.f_lasti]]
-        if self._left <= 0 or self.waits:
+        self.waits = frame.f_code.co_filename == WAITING and frame.f_code.co_name in ("wait", "result")
+        if self.waits:
             raise KeyboardInterrupt
-        return self
+        return super().__call__(frame, event, argument)
 
 
 def interrupted(ask: Callable[[], object], at: int) -> bool:
     """Ask, with an interrupt at a place. Whether there is none so late: the answer was waited for before."""
-    tracer, former = Interrupt(at), sys.gettrace()
+    tracer, former = WaitingInterrupt(at), sys.gettrace()
     sys.settrace(tracer)
     try:
         with pytest.raises(KeyboardInterrupt):

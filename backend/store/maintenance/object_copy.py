@@ -1,0 +1,162 @@
+"""The files of runs that lie with a store (`sharing/objects.py`): compared with their records, and copied.
+
+The database has the name and the SHA-256 of each; a record of a file is only written when its content is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from backend.store.errors import StoreError
+from backend.store.folder_swap import sync_folder
+from backend.store.maintenance.tables import Tables
+from backend.store.records import FileRecord
+from backend.store.sharing.objects import (
+    OBJECTS_FOLDER,
+    ObjectFolder,
+    ObjectStore,
+    object_name,
+    object_pieces,
+)
+from backend.store.store import Store
+
+_TRIES = 5  # of a run whose files are replaced while they are copied
+
+
+def named_files(store: Store) -> dict[str, list[FileRecord]]:
+    """The files of each run that has any. One whose deletion has begun has none: its contents go before its records."""
+    deleting = {record.run for record in store.runs() if record.status == "deleting"}
+    return {run: store.files(run) for run in Tables(store).run_ids(FileRecord) if run not in deleting}
+
+
+def file_problem(store: Store, file: FileRecord) -> str | None:
+    """What is wrong with the content of a file, in words. None where nothing is, and where its record is gone: a
+    training replaces its files."""
+    problem = _difference(store.objects, file)
+    return problem if problem is not None and file in store.files(file.run) else None
+
+
+def verify_own_files(copy: Store) -> None:
+    """Compare the files of runs in a new copy with their records, every byte, and remove what no record names: nobody
+    else knows the copy. Raises `StoreError` for one that is not there or differs."""
+    objects = copy.objects
+    assert isinstance(objects, ObjectFolder)
+    by_run = named_files(copy)
+    for files in by_run.values():
+        for file in files:
+            if (problem := _difference(objects, file)) is not None:
+                raise _damaged(file, problem)
+    objects.remove_others({object_name(file) for files in by_run.values() for file in files}, 0.0)
+
+
+def stray_files(store: Store) -> list[str]:
+    """The contents that no record names, in the folder of a store: what a kill leaves between the two. Empty for any
+    other store."""
+    objects = store.objects if store.connection.folder is not None else None
+    if not isinstance(objects, ObjectFolder):
+        return []
+    there = objects.others(())
+    return objects.others(_all_named(store)) if there else []
+
+
+def remove_stray_files(store: Store) -> int:
+    """Remove what `stray_files` finds, and return how many they were. The caller has the store alone."""
+    objects = store.objects
+    assert isinstance(objects, ObjectFolder)
+    return objects.remove_others(_all_named(store))
+
+
+def copy_objects(source: Store, target: Path, without: Collection[str] = ()) -> dict[str, list[FileRecord]]:
+    """Copy the files of all runs but `without` into the folder `target` of a new store, and return which they are:
+    those that each run had at one moment. Raises `StoreError` for one that is damaged, and `OSError`."""
+    copied: dict[str, list[FileRecord]] = {}
+    for run in named_files(source):
+        for attempt in range(1, _TRIES + 1) if run not in without else ():
+            files = source.files(run)
+            problem = _copy_run(source.objects, files, target / OBJECTS_FOLDER)
+            if problem is None:
+                copied[run] = files
+                break
+            file, what = problem
+            if run not in (still := named_files(source)):
+                break  # it is being deleted
+            if file in still[run]:
+                raise _damaged(file, what)
+            if attempt == _TRIES:
+                raise StoreError(f"the files of run {run} were replaced faster than they could be copied: start again")
+    return copied
+
+
+def adopt_files(source: Store, target: Path, copied: dict[str, list[FileRecord]]) -> int:
+    """Let the new store in `target` name the files that `copy_objects` has copied, and no others: its records were
+    copied a little later. Compares every byte. Returns how many records of files it holds."""
+    with Store.open(target, exclusive=True) as copy:
+        named = named_files(copy)
+        late = set(named) - set(copied)  # of a run that was begun meanwhile
+        wanted = copied | (copy_objects(source, target, copied) if late else {})
+        for run, files in wanted.items():
+            if run in named and files != named[run]:
+                copy.remove_files(run, [file.name for file in named[run]])
+                for file in files:
+                    copy.add_file(file)
+        verify_own_files(copy)
+        return sum(Tables(copy).total(FileRecord, run) for run in Tables(copy).run_ids(FileRecord))
+
+
+def _all_named(store: Store) -> set[str]:
+    return {object_name(file) for run in Tables(store).run_ids(FileRecord) for file in store.files(run)}
+
+
+def _difference(objects: ObjectStore, file: FileRecord) -> str | None:
+    digest = hashlib.sha256()
+    try:
+        for piece in object_pieces(objects, file):
+            digest.update(piece)
+    except StoreError as error:
+        return f"its content cannot be read: {error}"
+    except OSError as error:
+        return f"its content cannot be read: {error.strerror}"
+    if digest.hexdigest() != file.checksum:
+        return "its content is not what was written: the SHA-256 differs"
+    return None
+
+
+def _copy_run(objects: ObjectStore, files: list[FileRecord], target: Path) -> tuple[FileRecord, str] | None:
+    """The first of the files that cannot be read or differs, with what is wrong; it may have been replaced meanwhile.
+    Raises `OSError`."""
+    wanted = {object_name(file): file for file in files}
+    missing = {name: file for name, file in wanted.items() if not (target / name).exists()}
+    target.mkdir(parents=True, exist_ok=True)
+    if sum(file.size for file in missing.values()) > shutil.disk_usage(target).free:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for name, file in missing.items():
+        path, digest = target / name, hashlib.sha256()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as copy:
+            try:
+                for piece in object_pieces(objects, file):
+                    digest.update(piece)
+                    copy.write(piece)
+            except StoreError as error:
+                path.unlink()
+                return file, str(error)
+            copy.flush()
+            os.fsync(copy.fileno())
+            os.posix_fadvise(copy.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # what is compared is to come from the disk
+        if digest.hexdigest() != file.checksum:
+            path.unlink()
+            return file, "its content is not what was written: the SHA-256 differs"
+        sync_folder(path.parent)
+    return None
+
+
+def _damaged(file: FileRecord, problem: str) -> StoreError:
+    return StoreError(
+        f"{file.name} of run {file.run} lies with the store, and {problem}. Delete the run with `cryptosentinel runs "
+        f"delete {file.run}`, or keep a copy of the store's folder as it is"
+    )
