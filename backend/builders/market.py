@@ -211,8 +211,8 @@ def describe_carry(account: Account, market: Market, window: Window | None = Non
     return "; ".join(parts)
 
 
-def describe_venue(venue: Venue, market: Market) -> str:
-    """What the venue adds to the bars and the account's costs, in words."""
+def describe_venue(venue: Venue, market: Market, window: Window | None = None) -> str:
+    """What the venue adds to the bars of the window, or of the whole history, and to the account's costs, in words."""
     parts = []
     if venue.rules:
         without = [symbol for symbol in market.symbols if symbol not in venue.rules]
@@ -228,11 +228,24 @@ def describe_venue(venue: Venue, market: Market) -> str:
     if venue.isolated:
         parts.append("isolated " + ", ".join(f"{symbol} at {size:g}" for symbol, size in venue.isolated.items()))
     if venue.finer is not None:
-        there = [market.symbols[column] for column in np.flatnonzero(venue.finer.present.any(axis=0))]
-        parts.append(f"{venue.finer.timeframe} bars inside those of {', '.join(there)}")
+        parts.append(_describe_finer(venue.finer, market, window))
     if venue.mark is not None:
         parts.append("mark prices")
     return "; ".join(parts) or "no rules, finer bars or mark prices"
+
+
+def _describe_finer(finer: Market, market: Market, window: Window | None) -> str:
+    """Whose bars have finer ones inside, and how many where not all have."""
+    first, stop = (0, len(market)) if window is None else (window.start + 1, window.stop + 1)
+    inside = finer.present.reshape(len(market), -1, len(market.symbols)).any(axis=1)
+    bars = market.present[first:stop].sum(axis=0)
+    counts = (inside & market.present)[first:stop].sum(axis=0)
+    named = [
+        symbol if count == bars[column] else f"{symbol} ({count:,} of {bars[column]:,} bars)"
+        for column, (symbol, count) in enumerate(zip(market.symbols, counts, strict=True))
+        if count
+    ]
+    return f"{finer.timeframe} bars inside those of {', '.join(named) or 'none, as there are none for this time'}"
 
 
 def venue_record(account: Account, market: Market, window: Window | None = None) -> dict[str, Any]:
@@ -240,7 +253,7 @@ def venue_record(account: Account, market: Market, window: Window | None = None)
     venue = account.venue
     rules = hashlib.sha256(repr(sorted(venue.rules.items())).encode()).hexdigest() if venue.rules else None
     return {
-        "told": describe_venue(venue, market),
+        "told": describe_venue(venue, market, window),
         "carry": describe_carry(account, market, window),
         "rules": rules,
         "finer": None if venue.finer is None else venue.finer.content_hash,

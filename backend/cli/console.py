@@ -49,7 +49,7 @@ def print_account(start: RunStart) -> None:
     account, market = start.account, start.market
     console.print(f"costs: {describe_costs(account.costs, market)}")
     console.print(f"carry: {describe_carry(account, market, start.window)}")
-    console.print(f"venue: {describe_venue(account.venue, market)}")
+    console.print(f"venue: {describe_venue(account.venue, market, start.window)}")
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -149,6 +149,14 @@ def test_finer_bars_serve_the_symbols_that_have_them(folder: Path) -> None:
     assert (finer.open_time[0], len(finer)) == (market.open_time[0], 4 * len(market))
     assert finer.present[:, 0].all() and not finer.present[:, 1].any()
     assert describe_venue(account.venue, market) == "1h bars inside those of AAAUSDT"
+    bars = {name: getattr(finer, name).copy() for name in ("open", "high", "low", "close", "volume")}
+    for column in bars.values():
+        column[: 4 * 20] = np.nan
+    partly = replace(account.venue, finer=replace(finer, **bars))
+    assert describe_venue(partly, market, Window(9, 29)) == "1h bars inside those of AAAUSDT (10 of 20 bars)"
+    assert describe_venue(partly, market, Window(19, 29)) == "1h bars inside those of AAAUSDT"
+    none = "1h bars inside those of none, as there are none for this time"
+    assert describe_venue(partly, market, Window(5, 15)) == none
     # A stop and a target in one bar: the finer bars know which was first, and both symbols can be traded.
     result = run_backtest(market, EqualWeight(), Window(5, len(market) - 1), **account.terms)
     assert {fill.symbol for fill in result.fills} == set(SYMBOLS)
