@@ -1,5 +1,6 @@
-"""Two hundred light clients on one store, as the processes of a large training: each signs in, claims work, writes a
-record and reports, again and again. No client is refused, no record is lost, and the gateway's memory is bounded."""
+"""Two hundred light clients on one store, as many as a large training has processes: each signs in, waits for the
+others, and writes one record after another. No client is refused, no record is lost, and the gateway's memory is
+bounded. What a training does besides, claims and heartbeats, is not measured here."""
 
 from __future__ import annotations
 

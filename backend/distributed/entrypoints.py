@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from backend.config.schema import Config, ConfigError
 from backend.distributed.by_hand import ByHand, await_leader, led_run
 from backend.distributed.coordinator import CoordinatorState, RemoteLearners
 from backend.distributed.files.run_files import SERVICES, RunFiles
-from backend.distributed.heartbeat import COORDINATOR, ENDED, Heartbeat, RunOver
+from backend.distributed.heartbeat import COORDINATOR, ENDED, Heartbeat, NameTaken, RunOver
 from backend.distributed.published_weights import PublishedWeights
 from backend.distributed.role_trainer_service import RoleTrainerService
 from backend.distributed.rollout_worker import RolloutWorker
@@ -72,7 +72,7 @@ def run_worker(
     Raises `UserError`, `RunFailed`."""
     with Store.open(where) as store:
         joined = _join(store, run, runs, approved)
-        with _worker_heartbeat(store, run, number, replaces) as heartbeat:
+        with worker_heartbeat(store, run, number, replaces) as heartbeat:
             leads = heartbeat.name == COORDINATOR
             folder, files = joined.place(heartbeat, runs, files)
             with _rollout_parts(joined, heartbeat, folder, files, leads) as (parts, base):
@@ -137,13 +137,21 @@ def _rollout_parts(
         parts.recorder.close()
 
 
-def _worker_heartbeat(store: Store, run: str, number: int | None, replaces: str) -> Heartbeat:
-    """The heartbeat of a rollout worker, which has its name by now or when it is entered."""
-    if number is not None:
-        return Heartbeat(store, run, f"rollout-{number}", "rollout", None, replaces)
-    taken = {service.name for service in store.services(run) if service.state not in ENDED} | {COORDINATOR}
-    name = next(name for name in map("rollout-{}".format, itertools.count()) if name not in taken)
-    return Heartbeat(store, run, name, "rollout")
+@contextmanager
+def worker_heartbeat(store: Store, run: str, number: int | None, replaces: str = "") -> Iterator[Heartbeat]:
+    """The heartbeat of rollout worker `number`, for a block; the rest as of `Heartbeat`. Without a number it is the
+    first that nobody has: of several that begin at once each gets one of its own."""
+    with ExitStack() as stack:
+        if number is not None:
+            yield stack.enter_context(Heartbeat(store, run, f"rollout-{number}", "rollout", None, replaces))
+            return
+        while True:
+            taken = {service.name for service in store.services(run) if service.state not in ENDED} | {COORDINATOR}
+            name = next(name for name in map("rollout-{}".format, itertools.count()) if name not in taken)
+            with suppress(NameTaken):
+                heartbeat = stack.enter_context(Heartbeat(store, run, name, "rollout"))
+                break
+        yield heartbeat
 
 
 def coordinator_trainer(parts: TrainingParts, heartbeat: Heartbeat, files: RunFiles) -> Trainer:

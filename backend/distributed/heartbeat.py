@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class NameTaken(UserError):
-    """Another process has taken the name a moment before."""
+    """Another process that is alive has the name."""
 
 
 class RunOver(Exception):
@@ -73,7 +73,7 @@ class Heartbeat:
 
     `replaces` are ids of dead processes, with commas between them: this process takes their place at once. Any other
     process of the same name is dead if its last heartbeat is `DEAD_AFTER` seconds old by the database's clock and none
-    follows while this one watches, as that clock may have jumped. Raises `UserError` for one that is alive; `check`
+    follows while this one watches, as that clock may have jumped. Raises `NameTaken` for one that is alive; `check`
     raises later, should it have been taken for dead in error. With `standby` one that is alive is watched instead,
     until it ends or has been silent for `DEAD_AFTER` seconds of this process's own clock: `RunOver` if the run ends.
 
@@ -96,15 +96,14 @@ class Heartbeat:
         self.process = f"{os.getpid()}@{socket.gethostname()}/{secrets.token_hex(4)}"
         self.store = store.fenced(Fence(ServiceRecord.table, (run, name), self.process))
         self._by_hand = BY_HAND in store.run(run).config
-        services = store.services(run)
-        former = next((service for service in services if service.name == name), None)
+        self._standby = standby
+        self._record = ServiceRecord(run, name, kind, role, code_version(), self.process, "starting", None, 0)
+        former = self._present()
         if former is not None and former.process.partition("@")[0] not in replaces.split(","):
             former = self._outlived(former) if standby else self._require_dead(former)
         self._former = former
         # Before the run was resumed: processes that failed then are started again, and do not end the run now.
-        self._failed_before = {_identity(service) for service in services if service.state == "failed"}
-        beat = 0 if former is None else former.beat
-        self._record = ServiceRecord(run, name, kind, role, code_version(), self.process, "starting", None, beat)
+        self._failed_before = {_identity(service) for service in store.services(run) if service.state == "failed"}
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._reported_at, self._longest_work = time.monotonic(), 0.0
@@ -118,13 +117,14 @@ class Heartbeat:
         return self._record.name
 
     def __enter__(self) -> Self:
-        with self._lock:
-            self._record = replace(self._record, beat=self._record.beat + 1)
-            if not self._store.take_service(self._record, self._former):
+        while not self._take_name():
+            taker = self._present()
+            if not self._standby or taker is None:
                 raise NameTaken(
                     f"another process has just begun as {self._record.name} of run {self.run}: start this one again "
                     "if that was not meant"
                 )
+            self._former = self._outlived(taker)
         set_service(self._record.name)
         _log.info("started: %s, process %s, code %s", self._record.name, self._record.process, code_version())
         self._thread.start()
@@ -195,8 +195,14 @@ class Heartbeat:
                 _log.warning("has waited %.0f s %s%s", now - began, what, self._silent_services())
                 last_log = now
 
+    def _take_name(self) -> bool:
+        """Take the name from who had it; False if another has been faster."""
+        with self._lock:
+            self._record = replace(self._record, beat=(0 if self._former is None else self._former.beat) + 1)
+            return self._store.take_service(self._record, self._former)
+
     def _require_dead(self, former: ServiceRecord) -> ServiceRecord:
-        """The last record of a process that is dead. Raises `UserError` if the one that `former` is about is alive."""
+        """The last record of a process that is dead. Raises `NameTaken` if the one that `former` is about is alive."""
         if former.state in ENDED:
             return former
         age = (self._store.now() - former.updated_at) / 1000
@@ -205,15 +211,15 @@ class Heartbeat:
             "two would do the same work. Stop it, or try again in {} s if it is dead"
         )
         if 0 <= age < DEAD_AFTER:
-            raise UserError(alive.format(f"{age:.0f} s ago", f"{DEAD_AFTER - age:.0f}"))
+            raise NameTaken(alive.format(f"{age:.0f} s ago", f"{DEAD_AFTER - age:.0f}"))
         until = time.monotonic() + 2 * BEAT_SECONDS
         while time.monotonic() < until:
             time.sleep(BEAT_SECONDS / 10)
-            now = self._now(former)
+            now = self._present() or former
             if (now.process, now.beat) != (former.process, former.beat):
                 if now.state in ENDED:
                     return now
-                raise UserError(alive.format("just now", f"{DEAD_AFTER:.0f}"))
+                raise NameTaken(alive.format("just now", f"{DEAD_AFTER:.0f}"))
         return former
 
     def _outlived(self, former: ServiceRecord) -> ServiceRecord:
@@ -222,7 +228,7 @@ class Heartbeat:
         silent_since = time.monotonic()
         while former.state not in ENDED and time.monotonic() - silent_since < DEAD_AFTER:
             time.sleep(BEAT_SECONDS / 10)
-            now = self._now(former)
+            now = self._present() or former
             if (now.process, now.beat) != (former.process, former.beat):
                 former, silent_since = now, time.monotonic()
             if (status := self._store.run(self.run).status) in OVER:
@@ -230,10 +236,10 @@ class Heartbeat:
                 raise RunOver
         return former
 
-    def _now(self, former: ServiceRecord) -> ServiceRecord:
-        """The present record of the name that `former` had."""
+    def _present(self) -> ServiceRecord | None:
+        """The present record of this process's name."""
         services = self._store.services(self.run)
-        return next((service for service in services if service.name == former.name), former)
+        return next((service for service in services if service.name == self._record.name), None)
 
     def _check_run(self) -> None:
         """Raise `RunOver` if the run has ended, `RunFailed` if another process of it has failed."""

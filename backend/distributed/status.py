@@ -1,4 +1,4 @@
-"""What the processes of a run are doing, how far each is behind, and what waits for it; from the store alservice.
+"""What the processes of a run are doing, how far each is behind, and what waits for it; from the store alone.
 
 Ages are by the database's clock. A process is `silent` if its last heartbeat is `DEAD_AFTER` seconds old and it has not
 reported that it ends: it is dead, or cut off from the store.

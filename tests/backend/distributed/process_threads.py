@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from torch import Tensor
 
+from backend.config.ownership import digest_of
 from backend.config.schema import Config
+from backend.distributed import entrypoints
+from backend.distributed.by_hand import BEGUN, ByHand
 from backend.distributed.entrypoints import coordinator_trainer
 from backend.distributed.files.run_files import RunFiles
-from backend.distributed.heartbeat import Heartbeat, RunOver
+from backend.distributed.heartbeat import COORDINATOR, Heartbeat, RunOver
 from backend.distributed.published_weights import PublishedWeights
 from backend.distributed.role_trainer_service import RoleTrainerService
 from backend.distributed.rollout_worker import RolloutWorker
@@ -21,11 +28,13 @@ from backend.policies.adapters import load_versions
 from backend.policies.build import role_policies
 from backend.policies.tensor_files import read_tensors
 from backend.store.records import RunRecord
+from backend.store.run_record import BY_HAND, versions
 from backend.store.sharing.fences import Fence
 from backend.store.store import Store
 from backend.training.checkpoints import checkpoints
 from backend.training.rl_job import training_parts
 from cryptosentinel.agents.registry import ROLES, roles_of
+from simulator.errors import UserError
 from simulator.market.market import Market
 from tests.small_world import RUN, small_market
 
@@ -84,6 +93,61 @@ def processes(
 
     rollout_workers = {f"rollout-{number}": worker(number) for number in range(workers)}
     return rollout_workers | {f"trainer-{role}": trainer(role) for role in roles_of(config.team.roles)}
+
+
+def begin_by_hand(store: Store, config: Config) -> None:
+    """The run, as `train --begin` records it. Its files travel through the store."""
+    document = {"config": config.to_dict(), "versions": versions(), BY_HAND: ByHand(1, "store").document()}
+    store.add_run(
+        RunRecord(RUN, "train", 1, small_market().content_hash, 1, document, status="interrupted", message=BEGUN)
+    )
+
+
+def processes_by_hand(config: Config, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Process]:
+    """What two `serve lead` and the `serve trainer` do from their start to their end, by name. Each works in a folder
+    of its own in `folder`, as on a machine of its own. The second leader comes when the first leads."""
+    stores: dict[str, Store] = {}
+    approved = digest_of(config.to_dict())
+
+    @contextmanager
+    def opened(name: str) -> Iterator[Store]:
+        yield stores[name]
+
+    def one_at_a_time(build: Callable[..., Any]) -> Callable[..., Any]:
+        def built(*arguments: Any) -> Any:
+            with _BUILDING:
+                return build(*arguments)
+
+        return built
+
+    patch.setattr(entrypoints, "Store", SimpleNamespace(open=opened))
+    patch.setattr(entrypoints, "load_market", lambda *_: small_market())
+    for name in ("training_parts", "RoleTrainerService"):
+        patch.setattr(entrypoints, name, one_at_a_time(getattr(entrypoints, name)))
+
+    def leader(name: str, is_first: bool) -> Process:
+        def live(store: Store) -> None:
+            stores[name] = store
+            while not is_first and COORDINATOR not in {service.name for service in store.services(RUN)}:
+                time.sleep(0.01)
+            try:
+                entrypoints.run_leader(name, RUN, folder / name, approved)
+            except UserError as error:
+                if "another process" in str(error):  # it was silent for too long, on a machine with too much to do
+                    raise Crash from error
+                raise
+
+        return live
+
+    def trainer(role: str) -> Process:
+        def live(store: Store) -> None:
+            stores[role] = store
+            entrypoints.run_role(role, RUN, folder / role, role, approved=approved)
+
+        return live
+
+    trainers = {f"trainer-{role}": trainer(role) for role in roles_of(config.team.roles)}
+    return {"lead-0": leader("lead-0", True), "lead-1": leader("lead-1", False)} | trainers
 
 
 def run_in_threads(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from backend.config.schema import Config, ConfigError
+from backend.distributed import heartbeat, rollout_worker
 from backend.distributed.coordinator import coordinator_state
 from backend.distributed.entrypoints import check_distributed
 from backend.errors import message_and_code
@@ -24,7 +25,15 @@ from backend.store.store import Store
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import RunFailed
-from tests.backend.distributed.process_threads import Mortal, begin_run, last_parameters, processes, run_in_threads
+from tests.backend.distributed.process_threads import (
+    Mortal,
+    begin_by_hand,
+    begin_run,
+    last_parameters,
+    processes,
+    processes_by_hand,
+    run_in_threads,
+)
 from tests.small_world import RUN, one_process_trainer, small_market, smaller_config
 
 STEPS = 3  # one of stage 1, two of stage 2
@@ -66,9 +75,12 @@ def records(store: Store) -> list[Any]:
     return found
 
 
-def assert_equal_to(joint: tuple[Path, Trainer, list[Any]], folder: Path, store: Store) -> None:
+def assert_equal_to(
+    joint: tuple[Path, Trainer, list[Any]], folder: Path, store: Store, trainers: Mapping[str, Path] | None = None
+) -> None:
+    """The run in `folder`; `trainers` are the folders of the roles' trainers where these are others."""
     for role in ROLES:
-        mine, theirs = last_parameters(folder, role), last_parameters(joint[0], role)
+        mine, theirs = last_parameters((trainers or {}).get(role, folder), role), last_parameters(joint[0], role)
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[name], theirs[name]) for name in mine), f"{role} has become another"
     state, expected = coordinator_state(folder), joint[1].state
@@ -141,6 +153,37 @@ def test_a_hundred_deaths_change_nothing(
     deaths = run_in_threads(store, processes(config, nano, tmp_path), opened)
     assert sum(deaths.values()) >= 50 and min(deaths.values()) >= 3, "too few died for this to mean anything"
     assert_equal_to(joint, tmp_path, store)
+
+
+@pytest.mark.parametrize("deaths", [1, pytest.param(12, marks=pytest.mark.slow)])
+def test_a_leader_that_dies_is_replaced_by_one_that_stands_by(
+    deaths: int,
+    joint: tuple[Path, Trainer, list[Any]],
+    nano: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes on where the first was, though it has none of its files. The first comes back and stands by in turn."""
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.1)
+    for module in (heartbeat, rollout_worker):
+        monkeypatch.setattr(module, "DEAD_AFTER", 1.0)
+    config, rng, left = config_of(nano), random.Random(deaths), deaths
+
+    def opened(one: Store, name: str) -> Store:
+        nonlocal left
+        if not name.startswith("lead"):
+            return one
+        left -= 1
+        return cast("Store", Mortal(one, rng.randrange(20, 60))) if left >= 0 else one
+
+    with Store.open(tmp_path / "store") as store:  # one in memory keeps no files
+        begin_by_hand(store, config)
+        died = run_in_threads(store, processes_by_hand(config, tmp_path, monkeypatch), opened)
+        assert died["lead-0"] + died["lead-1"] >= deaths, "too few died for this to mean anything"
+        assert store.run(RUN).status == "finished"
+        [team] = tmp_path.glob(f"lead-*/{RUN}/team.json")
+        folders = {role: tmp_path / role / RUN / "processes" / f"trainer-{role}" for role in ROLES}
+        assert_equal_to(joint, team.parent, store, folders)
 
 
 class FullDisk:

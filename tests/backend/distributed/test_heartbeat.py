@@ -13,7 +13,7 @@ import pytest
 
 from backend.config.schema import Config
 from backend.distributed import heartbeat
-from backend.distributed.entrypoints import run_role
+from backend.distributed.entrypoints import run_role, worker_heartbeat
 from backend.distributed.heartbeat import Heartbeat, RunOver
 from backend.store import lease
 from backend.store.errors import StoreError
@@ -100,6 +100,48 @@ def test_beats_tell_it_too_without_a_word(store: Store) -> None:
         while time.monotonic() < deadline:
             time.sleep(0.01)
             sleeper.check()
+
+
+def test_of_several_that_stand_by_one_takes_the_place_and_the_others_go_on_standing_by(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where all of them saw the name free at the same moment."""
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.05)
+    ready, order = threading.Barrier(4), list[str]()
+
+    def live() -> None:
+        standing_by = Heartbeat(store, RUN, "rollout-0", "rollout", standby=True)
+        ready.wait()
+        with standing_by as own:
+            order.append(own.process)
+            time.sleep(0.2)
+            own.check()
+            assert store.services(RUN)[0].process == own.process, "two had the name at the same time"
+            order.append(own.process)
+
+    threads = [threading.Thread(target=live) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert order[::2] == order[1::2], "two had the name at the same time"
+    assert len(set(order)) == 4, "one of them gave up"
+
+
+def test_of_several_workers_that_begin_at_once_each_has_a_name_of_its_own(store: Store) -> None:
+    ready, over = threading.Barrier(4), threading.Barrier(4)
+
+    def live() -> None:
+        ready.wait()
+        with worker_heartbeat(store, RUN, None):
+            over.wait()
+
+    threads = [threading.Thread(target=live) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.name for one in store.services(RUN)] == [f"rollout-{number}" for number in range(1, 5)]
 
 
 def test_an_answer_that_was_lost_is_no_other_process(store: Store) -> None:

@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
 from simulator.data.archive import write_market
 from simulator.errors import RunFailed
+from tests.backend.distributed.disturber import Disturber
 from tests.backend.distributed.process_threads import begin_run, last_parameters
 from tests.small_world import RUN, one_process_trainer, small_config, small_market
 
@@ -95,43 +97,21 @@ def test_one_whose_work_never_ends_kills_itself(
     assert "stuck: at one piece of work" in caplog.text
 
 
-class Stopper(threading.Thread):
-    """Stops one process after another with SIGSTOP, at moments drawn by a seed. Some of them go on later (SIGCONT),
-    when another has their place or has not."""
+class Stopper:
+    """Stops processes with SIGSTOP. Some of them go on later (SIGCONT), when another has their place or has not."""
 
-    def __init__(self, store: Store, seed: int, stops: int) -> None:
-        super().__init__(daemon=True)
-        self.rng, self.store, self.left = random.Random(seed), store, stops
-        self.alive: dict[str, int] = {}
-        self.stopped: list[str] = []
-        self.at_work = 0
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
 
-    def started(self, name: str, process: int) -> None:
-        self.alive[name] = process
-        if len(self.alive) == 1 + len(ROLES) and not self.is_alive() and self.left:
-            self.start()
-
-    def run(self) -> None:
-        while self.left:
-            time.sleep(self.rng.uniform(0.5, 4.0))
-            name = self.rng.choice(sorted(self.alive))
-            states = {service.name: service for service in self.store.services(RUN)}
-            try:
-                os.kill(self.alive[name], signal.SIGSTOP)
-            except ProcessLookupError:
-                continue
-            self.at_work += name in states and states[name].state == "working"
-            self.stopped.append(name)
-            self.left -= 1
-            if self.rng.random() < 0.3:
-                threading.Timer(self.rng.uniform(1.0, 20.0), self._go_on, (self.alive[name],)).start()
+    def __call__(self, process: int) -> None:
+        os.kill(process, signal.SIGSTOP)
+        if self._rng.random() < 0.3:
+            threading.Timer(self._rng.uniform(1.0, 20.0), self._go_on, (process,)).start()
 
     @staticmethod
     def _go_on(process: int) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(process, signal.SIGCONT)
-        except ProcessLookupError:
-            return
 
 
 @pytest.mark.slow
@@ -139,6 +119,8 @@ def test_processes_that_are_stopped_end_where_one_loop_does(
     nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(silence, "SILENT_SECONDS", 12.0)
+    monkeypatch.setattr(silence, "START_SECONDS", 60.0)
+    monkeypatch.setattr(silence, "MOST_HANGS", STOPS)  # they hang for no reason of their own
     monkeypatch.setattr(local_launcher, "_LOOK", 0.5)
     write_market(small_market(), tmp_path / "market")
     config = small_config(base_model=str(nano), stage1_max_steps=1, stage2_steps=STEPS - 1, queries_per_step=4)
@@ -152,11 +134,12 @@ def test_processes_that_are_stopped_end_where_one_loop_does(
         one_process_trainer(config, market, store, joint, nano).run()
     address = str(tmp_path / "store")
     with Store.open(address) as store:
-        stopper = Stopper(store, 1, STOPS)
+        stopper = Disturber(store, Stopper(2), 1, STOPS, (0.5, 4.0))
         with recorded_run(store, RUN, "train", 1, market.content_hash, config):
             run_processes(address, RUN, apart, 1, lambda step: None, stopper.started)
-    print(f"{len(stopper.stopped)} stopped, {stopper.at_work} of them at work")
+    print(stopper)
     assert not stopper.left, "the run was over before it was disturbed enough"
+    assert stopper.begun >= STOPS // 4, "too few were stopped in their work for this to mean anything"
     for role in ROLES:
         mine, theirs = last_parameters(apart / RUN, role), last_parameters(joint, role)
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs), f"{role} has become another"
