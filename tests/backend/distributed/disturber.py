@@ -17,9 +17,9 @@ class Disturber(threading.Thread):
     """Does `disturb` to the id of one process of the run after another, `times` in all, with `pauses` of so many
     seconds, from the moment on at which the worker and a trainer for each role have been started.
 
-    A process that loads its libraries does nothing that could go wrong, and on a busy machine it does so most of the
-    time. Half of the times a process is therefore left alone until it has begun. `begun` counts those that had,
-    `at_work` those that were in the middle of their work.
+    A process that loads its libraries or waits does nothing that could go wrong, and on a busy machine, or where
+    another hangs, it does so most of the time. Half of the times one that is at work is therefore waited for. `begun`
+    counts those that had reported anything, `at_work` those that were in the middle of their work.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class Disturber(threading.Thread):
         self.left, self.begun, self.at_work = times, 0, 0
         self.alive: dict[str, int] = {}
         self._store, self._disturb, self._pauses = store, disturb, pauses
+        self._left_at = set[tuple[int, int | None]]()  # process and beat: those that have not moved since
         self._rng = random.Random(seed)
 
     def __str__(self) -> str:
@@ -44,22 +45,36 @@ class Disturber(threading.Thread):
     def run(self) -> None:
         while self.left:
             time.sleep(self._rng.uniform(*self._pauses))
-            name, awaits = self._rng.choice(sorted(self.alive)), self._rng.random() < 0.5
-            while awaits and self._service(name) is None:
-                time.sleep(0.1)
-            if awaits:
-                time.sleep(self._rng.uniform(0.0, 1.0))
-            service, process = self._service(name), self.alive[name]
+            name = self._at_work() if self._rng.random() < 0.5 else self._rng.choice(sorted(self.alive))
+            process, service = self.alive[name], self._services().get(name)
+            beat = None if service is None else service.beat
+            if (process, beat) in self._left_at:
+                continue
             try:
                 self._disturb(process)
             except ProcessLookupError:
                 continue
+            self._left_at.add((process, beat))
             self.disturbed.append(name)
             self.begun += service is not None
             self.at_work += service is not None and service.state == "working"
             self.left -= 1
 
-    def _service(self, name: str) -> ServiceRecord | None:
-        """What the present process of that name has reported, None before it has reported anything."""
-        mine = (service for service in self._store.services(RUN) if service.name == name)
-        return next((service for service in mine if service.process.startswith(f"{self.alive[name]}@")), None)
+    def _at_work(self) -> str:
+        """Wait until a process is at work, and then for a moment; its name."""
+        while True:
+            services = self._services().values()
+            names = [
+                one.name
+                for one in services
+                if one.state == "working" and (self.alive[one.name], one.beat) not in self._left_at
+            ]
+            if names:
+                time.sleep(self._rng.uniform(0.0, 0.2))
+                return self._rng.choice(names)
+            time.sleep(0.02)
+
+    def _services(self) -> dict[str, ServiceRecord]:
+        """What the present processes have reported, by name; nothing of those that have reported nothing."""
+        found = ((one, self.alive.get(one.name)) for one in self._store.services(RUN))
+        return {service.name: service for service, process in found if service.process.startswith(f"{process}@")}

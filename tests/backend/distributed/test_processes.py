@@ -55,7 +55,7 @@ def test_processes_that_are_killed_end_where_one_loop_does(nano: Path, tmp_path:
         assert {one.step for one in store.published(RUN)} == set(range(STEPS + 1))
     print(killer)
     assert not killer.left, "the run was over before it was disturbed enough"
-    assert killer.begun >= KILLS // 4, "too few were killed in their work for this to mean anything"
+    assert killer.at_work >= KILLS // 4, "too few were killed in their work for this to mean anything"
     assert set(killer.disturbed) == set(killer.alive), "some process was never killed"
     for role in ROLES:
         mine, theirs = last_parameters(apart / RUN, role), last_parameters(joint, role)
