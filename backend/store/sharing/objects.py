@@ -13,6 +13,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -155,8 +156,9 @@ class ObjectFolder:
     def _forget_uploads(self, run: str) -> None:
         """Remove what killed processes have left half sent."""
         for path in (self._folder / run / _UPLOADS).glob("*"):
-            if time.time() - path.stat().st_mtime > FORGOTTEN_AFTER:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another process's, which has just been put in its place
+                if time.time() - path.stat().st_mtime > FORGOTTEN_AFTER:
+                    path.unlink()
 
 
 class RemoteObjects:
