@@ -29,6 +29,9 @@ from backend.runs.requests import (
 )
 from backend.store.run_record import store_at
 from backend.store.store import Store
+from simulator.data.archive import bar_file, write_bars
+from simulator.errors import UserError
+from simulator.market.market import Market
 
 NameList = str | Sequence[str]  # one name, several with commas, or a list of them
 OnProgress = Callable[[str, int, int], None]  # what is done, how many parts of it, of how many
@@ -38,7 +41,7 @@ OnProgress = Callable[[str, int, int], None]  # what is done, how many parts of 
 def backtest(
     teams: NameList = "scripted",
     *,
-    data: str | Path | None = None,
+    data: str | Path | Market | None = None,
     symbols: NameList = (),
     timeframe: str = "",
     resample: str = "",
@@ -62,14 +65,15 @@ def backtest(
 ) -> BacktestOutcome:
     """Backtest teams and strategies beside the baselines. The arguments are the options of the command `backtest`.
 
-    An empty `baselines` is none; left out, the configuration decides. `lookahead` of the outcome has the verdict on
-    each strategy of your own; look at it before the numbers.
+    `data` may be a market, such as `Market.from_frame` makes of pandas tables; its bars are kept in a folder below
+    `runs`, so that the run can be repeated. An empty `baselines` is none; left out, the configuration decides.
+    `lookahead` of the outcome has the verdict on each strategy of your own; look at it before the numbers.
     """
     request = BacktestRequest(
         teams=_names(teams),
-        data=data,
+        data=_kept(data, Path(runs)) if isinstance(data, Market) else data,
         symbols=_names(symbols),
-        timeframe=timeframe,
+        timeframe=data.timeframe if isinstance(data, Market) else timeframe,
         resample=resample,
         funding=funding,
         news=news,
@@ -231,6 +235,22 @@ class _Callback(Observer):
     def progress(self, what: str, done: int, total: int) -> None:
         if self._on_progress is not None:
             self._on_progress(what, done, total)
+
+
+def _kept(market: Market, runs: Path) -> Path:
+    """The folder with the bars of a market, by their hash. Raises `UserError` for a market that is more than bars."""
+    beside = {name: bool(getattr(market, name)) for name in ("funding", "news", "series", "books")}
+    beside |= {name: getattr(market, name) is not None for name in ("truth", "signs", "partial")}
+    lost = [name for name, there in beside.items() if there]
+    if lost:
+        raise UserError(
+            f"the market has {', '.join(lost)} beside its bars, and data= keeps the bars alone: write it with "
+            "simulator.data.archive.write_market, and give the folder"
+        )
+    folder = runs / "data" / market.content_hash[:16]
+    if not all((folder / bar_file(symbol, market.timeframe)).is_file() for symbol in market.symbols):
+        write_bars(market, folder)
+    return folder
 
 
 def _names(given: NameList) -> tuple[str, ...]:

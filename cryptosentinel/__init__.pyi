@@ -4,7 +4,12 @@ from backend.api import backtest, demo, evaluate, sft, train
 from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.runs.outcomes import BacktestOutcome, EvaluationOutcome, SftOutcome, TrainOutcome
+from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst
+from cryptosentinel.agents.role import SubAgent, Tool
+from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
+from cryptosentinel.tools.context import ToolContext
 from simulator.backtest.run import Strategy, Window, orders_for_target
+from simulator.env.trading_env import EnvConfig, TradingEnv, TradingVectorEnv
 from simulator.errors import UserError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order, OrderRequest, Replace, Target
@@ -12,19 +17,29 @@ from simulator.market.market import Bars, Market, MarketView
 
 __all__ = [
     "AccountView",
+    "Arguments",
+    "AskAboutPosition",
+    "AskAnalyst",
     "BacktestOutcome",
     "Bars",
     "Cancel",
     "Config",
+    "EnvConfig",
     "EvaluationOutcome",
     "Market",
     "MarketView",
+    "NoArguments",
     "Order",
     "OrderRequest",
     "Replace",
     "SftOutcome",
     "Strategy",
+    "SubAgent",
     "Target",
+    "Tool",
+    "ToolContext",
+    "TradingEnv",
+    "TradingVectorEnv",
     "TrainOutcome",
     "UserError",
     "Window",

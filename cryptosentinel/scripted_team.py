@@ -10,16 +10,14 @@ of each lean and by inverse volatility, halves a book that could lose too much, 
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
 
-from cryptosentinel.agents.instructions import opening_results
+from cryptosentinel.added_roles import ToolExchange, added_policies, exchanges, question_to_added
 from cryptosentinel.agents.joint import CONSULT_ON_COINS, CONSULT_ON_POSITIONS, EACH
 from cryptosentinel.agents.manager import ASK_SEVERAL, MAX_QUESTIONS, MOST_POSITIONS
 from cryptosentinel.agents.market_analyst import Analysis, reply
@@ -27,10 +25,8 @@ from cryptosentinel.agents.registry import SPEAKERS, STANDARD
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedPolicy
-from cryptosentinel.protocol.tool_calls import MalformedCall, parse, render_call
+from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.tools.context import MISSING
-
-ToolExchange = tuple[str, dict[str, Any], dict[str, Any]]  # tool name, its arguments, its result
 
 _COIN_LINE = re.compile(
     r"^(\S+): held (-?[\d.]+), day (\S+|not available), volatility (\S+|not available)$", re.MULTILINE
@@ -61,7 +57,7 @@ def expert_policies(
     if teacher == "none":
         return novice_policies(team, portfolio=portfolio)
     manager, weights = _expert_portfolio if portfolio else _expert_manager, _TEACHERS[teacher]
-    return {
+    return added_policies(team, novice=False) | {
         "manager": lambda messages, seed: manager(messages, team, weights),
         "market_analyst": lambda messages, seed: _expert_analyst(messages, weights),
         "risk_analyst": lambda messages, seed: _expert_risk(messages, portfolio),
@@ -73,30 +69,12 @@ def novice_policies(team: Collection[str] = STANDARD, *, portfolio: bool = False
     """Valid answers of a team of the sub-agents `team` drawn at random, by role; with `portfolio` of one that decides
     on all coins at once."""
     manager = _novice_portfolio if portfolio else _novice_manager
-    return {
+    return added_policies(team, novice=True) | {
         "manager": lambda messages, seed: manager(messages, random.Random(seed), team),
         "market_analyst": lambda messages, seed: _novice_analyst(messages, random.Random(seed)),
         "risk_analyst": lambda messages, seed: _novice_risk(messages, random.Random(seed), portfolio),
         "trader": lambda messages, seed: _novice_trader(messages, random.Random(seed)),
     }
-
-
-def exchanges(messages: ChatMessages, role: str) -> list[ToolExchange]:
-    """The calls so far with their results; what the first message of a full prompt tells counts as called. Calls that
-    do not parse, and results that are no JSON object, are left out."""
-    user = next((message["content"] for message in messages if message["role"] == "user"), "")
-    found: list[ToolExchange] = opening_results(SPEAKERS[role], user)
-    types = SPEAKERS[role].argument_types()
-    for said, heard in pairwise(messages):
-        if said["role"] != "assistant" or heard["role"] != "tool":
-            continue
-        call = parse(said["content"], types)
-        if isinstance(call, MalformedCall):
-            continue
-        result = json.loads(heard["content"])
-        if isinstance(result, dict):
-            found.append((call.name, call.arguments.model_dump(), result))
-    return found
 
 
 def _expert_manager(messages: ChatMessages, team: Collection[str], weights: _Weights) -> str:
@@ -401,6 +379,9 @@ def _novice_manager(messages: ChatMessages, rng: random.Random, team: Collection
     coins = _coins(messages)
     symbol = rng.choice(coins)[0] if coins else "C1"
     done = exchanges(messages, "manager")
+    asking = question_to_added(team, symbol, rng, EXPOSURES) if len(done) < 4 else None
+    if asking is not None:
+        return asking
     choice = rng.random()
     if len(done) < 4 and choice < 0.62:
         if choice < 0.36:

@@ -95,6 +95,7 @@ def hostile_config(key: str, outside: str = "/etc", url: str = "http://127.0.0.1
         "engine.provider": "ollama", "engine.structured": "text", "engine.reasoning_effort": "max", "engine.top_p": 0.5,
         "engine.extra_body": {"theirs": 1}, "training.data_parallel": 2, "budget.prices": {"theirs": [1.0, 1.0, 1.0]},
         "paper.broker": "sandbox", "gate.better_than": ["hold"], "gate.decisions": 20, "budget.max_cost": 0.0,
+        "plugins.roles": ["theirs:ROLE"],
     }  # fmt: skip
     default = table[name]
     table[name] = values.get(key, outside if isinstance(default, str) else 5 if isinstance(default, int) else 5.0)

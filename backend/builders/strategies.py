@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any
 
 from backend import TOP_PACKAGES
+from backend.builders.plugins import imported_attribute, installed, loaded
 from backend.config.base import suggestion
+from backend.config.schema import STRATEGY_PLUGINS
 from simulator import strategies
 from simulator.backtest.run import Strategy
 from simulator.errors import UserError
@@ -46,27 +47,48 @@ def named_strategies() -> dict[str, type[Strategy]]:
 
 
 def named_strategy(text: str) -> NamedStrategy:
-    """The strategy `text`: the name of one, or `module:attribute`, and behind another colon arguments for it, as
-    `ema_cross:fast=10,slow=50`.
+    """The strategy `text`: the name of one, of the simulator or installed as a plug-in, or `module:attribute`, and
+    behind another colon arguments for it, as `ema_cross:fast=10,slow=50`.
 
     The module is looked for in the current folder first. The attribute is a class or a function, and is called with
     these arguments alone. Raises `UserError` for anything that makes no strategy.
     """
     known = named_strategies()
     name, _, arguments = text.partition(":")
-    if name in known and arguments:
-        return with_arguments(NamedStrategy(name, known[name]), arguments)
+    if arguments and (name in known or ("=" in arguments and installed(STRATEGY_PLUGINS, name))):
+        return with_arguments(named_strategy(name), arguments)
     if text.count(":") == 2:
         place, _, arguments = text.rpartition(":")
         return with_arguments(named_strategy(place), arguments)
     if ":" not in text:
-        if text not in known:
+        if text in known:
+            return NamedStrategy(text, known[text])
+        point = installed(STRATEGY_PLUGINS, text)
+        if point is not None:
+            return _installed_strategy(text, point)
+        raise UserError(
+            f"no strategy '{text}'{suggestion(text, list(known))}; there are {', '.join(known)}, or give your own "
+            "as module:Class, like my_module:MyStrategy"
+        )
+    module = text.partition(":")[0]
+    return NamedStrategy(
+        text, _maker_of(text, _attribute(text)), lambda: _loaded_anew(text, module, lambda: _attribute(text))
+    )
+
+
+def _installed_strategy(text: str, point: EntryPoint) -> NamedStrategy:
+    """The strategy that an entry point names. Raises `UserError` for one that makes none."""
+
+    def attribute() -> Callable[..., Any]:
+        made: Callable[..., Any] = loaded(point)
+        if not callable(made):
             raise UserError(
-                f"no strategy '{text}'{suggestion(text, list(known))}; there are {', '.join(known)}, or give your own "
-                "as module:Class, like my_module:MyStrategy"
+                f"the installed plug-in '{text}' ({point.value}) is a {type(made).__name__} and makes no strategy: its "
+                "entry point must name a class or a function"
             )
-        return NamedStrategy(text, known[text])
-    return NamedStrategy(text, _maker_of(text, _attribute(text)), lambda: _loaded_anew(text))
+        return made
+
+    return NamedStrategy(text, _maker_of(text, attribute()), lambda: _loaded_anew(text, point.module, attribute))
 
 
 def with_arguments(strategy: NamedStrategy, text: str) -> NamedStrategy:
@@ -134,15 +156,16 @@ def _maker_of(text: str, made: Callable[..., Any]) -> Make:
     return make
 
 
-def _loaded_anew(text: str) -> Make:
-    """`text` from modules that are imported again. The modules that were there come back afterwards."""
-    kept = sys.modules[text.partition(":")[0]]
+def _loaded_anew(text: str, module_name: str, attribute: Callable[[], Callable[..., Any]]) -> Make:
+    """The strategy `text` from modules that are imported again: `module_name`, where `attribute` finds it, and those
+    beside it. The modules that were there come back afterwards."""
+    kept = sys.modules[module_name]
     folder = os.path.dirname(os.path.abspath(getattr(kept, "__file__", None) or "x")) + os.sep
     own = {name: module for name, module in sys.modules.items() if module is kept or _lies_in(module, folder)}
     for name in own:
         del sys.modules[name]
     try:
-        return _maker_of(text, _attribute(text))
+        return _maker_of(text, attribute())
     finally:
         sys.modules.update(own)
 
@@ -155,32 +178,10 @@ def _lies_in(module: ModuleType, folder: str) -> bool:
     return file.startswith(folder) and file.endswith(".py") and "site-packages" not in file
 
 
-def describe_failure(error: Exception) -> str:
-    """What a user's own code raised, with the file and the line."""
-    if isinstance(error, SyntaxError):
-        return f"SyntaxError: {error}"
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({os.path.basename(frame.filename)}, line {frame.lineno})"
-
-
 def _attribute(text: str) -> Callable[..., Any]:
     """The class or function that `module:attribute` names."""
+    module, made = imported_attribute(text, "strategy", "my_module:MyStrategy")
     module_name, _, attribute = text.partition(":")
-    if not attribute.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
-        raise UserError(f"'{text}' is no strategy: write module:Class, like my_module:MyStrategy")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # whatever importing a user's module raises
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
-            raise UserError(f"no module '{module_name}' in {here}: run the command from the folder it is in") from None
-        raise UserError(
-            f"module '{module_name}' cannot be imported: {describe_failure(error)}; mend it first"
-        ) from error
-    made = getattr(module, attribute, None)
     if not callable(made):
         known = [name for name, one in vars(module).items() if isinstance(one, type) and callable(_decide_of(one))]
         raise UserError(

@@ -10,9 +10,10 @@ import torch
 
 from backend.builders.engines import LoadedEngine, load_engine, served_engine
 from backend.builders.loaded_team import LoadedTeam, scripted_team, team_settings
+from backend.builders.plugins import load_plugins
 from backend.config.engine import EngineConfig
 from backend.config.schema import PROMPTED, SCRIPTED, Config, TeamConfig
-from backend.models.manifest import read_manifest
+from backend.models.manifest import read_manifest, team_folder, team_name
 from backend.models.registry import base_of_team
 from backend.policies.adapter_shapes import largest_rank
 from backend.policies.adapters import export_adapter, load_versions
@@ -68,6 +69,7 @@ def configured_team(name: str, config: Config, *, trained: bool = True) -> Loade
 
     Raises `UserError` where there is no such team or the engine cannot run it.
     """
+    load_plugins(config)
     if name == SCRIPTED:
         return scripted_team(config.team)
     loaded, model, price = _on_its_engine(name, config, trained)
@@ -112,7 +114,7 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
             f"{config.engine.kind}): use "
             "engine.kind=local or vllm, or --team model for the endpoint's own"
         )
-    folder = Path(name)
+    folder = team_folder(name)
     manifest = read_manifest(folder)
     base = base_of_team(folder, manifest, config.training.base_model)
     if config.engine.kind == "local":
@@ -142,7 +144,7 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
 
 
 def _label(folder: Path, trained: bool) -> str:
-    return folder.resolve().name if trained else "warm_started"
+    return team_name(folder) if trained else "warm_started"
 
 
 def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str = "") -> LoadedTeam:
@@ -154,9 +156,10 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str 
     """
     if name == SCRIPTED:
         return scripted_team(config)
-    folder = Path(name)
+    folder = team_folder(name)
     manifest = read_manifest(folder)
     trained_with = manifest.config
+    load_plugins(trained_with)
     policies_base = base_of_team(folder, manifest, base)
     policies, codec = role_policies(
         policies_base,

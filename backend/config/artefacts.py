@@ -98,6 +98,7 @@ USER_ONLY: Mapping[str, Effect] = {
     "paper.decision_timeout": "spends",
     "paper.metrics_port": "runs",
     "gate": "admits",
+    "plugins": "runs",
     "store.keep": "removes",
     "training.base_model": "reads",
     "training.start_from": "reads",

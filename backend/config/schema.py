@@ -15,6 +15,7 @@ from simulator.errors import UserError
 from simulator.market.timeframes import parse_time
 
 SCRIPTED = "scripted"
+STRATEGY_PLUGINS = "cryptosentinel.strategies"  # group of entry points
 PROMPTED = "model"  # a model that was not trained here: only its prompts say what to do
 
 # What teams can be measured against: the strategies of `simulator.strategies`, by name, and two that are made for the
@@ -313,6 +314,12 @@ class PaperConfig(Section):
         return broker
 
 
+class PluginsConfig(Section):
+    """The user's own additions to the program."""
+
+    roles: Names = Field((), description="roles of your own, as 'my_module:ROLE,...'; `team.roles` names them by key")
+
+
 class Config(Section):
     """All sections."""
 
@@ -330,6 +337,7 @@ class Config(Section):
     sft: SftConfig = Field(default_factory=SftConfig)
     paper: PaperConfig = Field(default_factory=PaperConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
+    plugins: PluginsConfig = Field(default_factory=PluginsConfig)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -36,6 +36,11 @@ class RoleRates(Section):
     risk_analyst: Rate = Field(2e-4, description="learning rate of RiskAnalyst")
     trader: Rate = Field(2e-4, description="learning rate of Trader")
 
+    def of(self, role: str) -> float:
+        """A role's rate; a role of the user's own has that of MarketAnalyst."""
+        rates: dict[str, float] = self.model_dump()
+        return rates.get(role, self.market_analyst)
+
 
 class TrainingConfig(Section):
     """M-GRPO (arXiv 2511.13288) and its two-stage curriculum."""

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, PreTrainedConfig, Qwen3Config
 
 from backend.config.schema import NanoConfig
 from backend.config.training import TrainingConfig
-from backend.models.manifest import read_manifest
+from backend.models.manifest import read_manifest, team_folder
 from backend.models.registry import base_of_team, hub_folder, is_hub_name
 from cryptosentinel.llm.model_files import CONFIG, read_config
 from cryptosentinel.llm.nano import nano_config
@@ -92,7 +92,7 @@ def architecture_of(training: TrainingConfig, nano: NanoConfig) -> PreTrainedCon
     model where it is there, or else known by its name; nano where no base is named. Raises `UserError` for a base that
     is none of them."""
     if training.start_from:
-        team = Path(training.start_from)
+        team = team_folder(training.start_from)
         return read_config(base_of_team(team, read_manifest(team)))
     if not training.base_model:
         return nano_config(

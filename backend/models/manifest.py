@@ -24,6 +24,9 @@ from simulator.files import write_whole
 from simulator.folders import check_links, path_inside
 
 MANIFEST = "team.json"
+SAMPLE_TEAM = "sample"  # the name of the trained team that is shipped
+_IN_REPOSITORY = Path(__file__).resolve().parents[2] / "data" / "sample_team"
+_IN_WHEEL = Path(__file__).resolve().parent / "sample_team"
 _MOST_BYTES = 4 * 2**20
 
 
@@ -65,6 +68,23 @@ class TeamManifest(Section):
 
     def _places(self) -> dict[str, Any]:
         return {"base": self.base, **places_in(self.stated)}
+
+
+def sample_team() -> Path:
+    """The folder of the trained team that is shipped."""
+    return _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_REPOSITORY
+
+
+def team_folder(name: str | Path) -> Path:
+    """The folder of the team called `name`: the shipped one for `sample`, unless the user has such a folder with a team
+    in it."""
+    folder = Path(name)
+    return sample_team() if str(folder) == SAMPLE_TEAM and not (folder / MANIFEST).is_file() else folder
+
+
+def team_name(folder: Path) -> str:
+    """How the team in `folder` is called in tables and reports."""
+    return SAMPLE_TEAM if folder.resolve() == sample_team() else folder.resolve().name
 
 
 def write_manifest(folder: Path, manifest: TeamManifest) -> None:

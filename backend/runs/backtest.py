@@ -18,17 +18,18 @@ from backend.builders.market import (
     thinking_time_of,
     venue_record,
 )
+from backend.builders.plugins import installed, load_plugins
 from backend.builders.strategies import NamedStrategy, named_strategies, named_strategy
 from backend.builders.variants import Variant
 from backend.config.load import load_config
-from backend.config.schema import SCRIPTED, Config
+from backend.config.schema import SCRIPTED, STRATEGY_PLUGINS, Config
 from backend.decisions.backtest_document import InferenceCost, inference_cost, write_backtest
 from backend.decisions.document import write_decisions
 from backend.decisions.recording import episode_decisions, remarks
 from backend.evaluation.compare import baselines
 from backend.evaluation.memorisation import cutoff_note, headlines_note, masking_note
 from backend.evaluation.trials import record_trial
-from backend.models.manifest import MANIFEST, read_manifest, team_notice
+from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
 from backend.reporting.report import write_report
 from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import BacktestOutcome
@@ -113,6 +114,7 @@ def backtest_teams(
 def plan_backtest(request: BacktestRequest) -> BacktestPlan:
     """Load what a backtest needs, and check it. Raises `UserError`."""
     config = request.at_venue(market_settings(request))
+    load_plugins(config)
     market = load_market(config.market, config.costs)
     window = requested_window(market, request)
     if not request.teams:
@@ -211,7 +213,7 @@ def subject_of(name: str, config: Config) -> Subject:
     """The team or strategy called `name`: `scripted`, `model`, a strategy by its name or as module:Class, a cassette,
     or the folder of a run. Raises `UserError` where there is none."""
     check_subject(name)
-    if name in named_strategies() or (":" in name and not Path(name).exists()):
+    if name in named_strategies() or installed(STRATEGY_PLUGINS, name) or (":" in name and not Path(name).exists()):
         return named_strategy(name)
     if name == SCRIPTED:
         return scripted_team(config.team)
@@ -230,9 +232,10 @@ def notes_on(names: Sequence[str], config: Config, market: Market, window: Windo
     notes = []
     first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
     for name in names:
-        if name != SCRIPTED and (Path(name) / MANIFEST).is_file():
-            manifest = read_manifest(Path(name))
-            own, said = manifest.config, team_notice(Path(name), manifest)
+        folder = team_folder(name)
+        if name != SCRIPTED and (folder / MANIFEST).is_file():
+            manifest = read_manifest(folder)
+            own, said = manifest.config, team_notice(folder, manifest)
             notes += [said] if said else []
             other = other_costs(own.costs, config.costs)
             if other:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import account_of, limits_of, load_market
+from backend.builders.plugins import load_plugins
 from backend.builders.strategies import NamedStrategy, named_strategy
 from backend.config.schema import SCRIPTED, Config
-from backend.models.manifest import MANIFEST, read_manifest, team_notice
+from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
 from backend.runs.backtest import market_settings, requested_window
 from backend.runs.requests import CheckRequest
 from backend.runs.strategy_run import lookahead_verdict, play_strategy
@@ -61,13 +61,14 @@ def check_case(request: CheckRequest) -> CheckCase:
     if bool(request.strategy) == bool(request.team):
         raise UserError("say what to check: either --strategy NAME (or module:Class) or --team scripted (or a folder)")
     config, strategy, said = market_settings(request), None, ""
+    load_plugins(config)
     if request.strategy:
         strategy = named_strategy(request.strategy)
         name, drive = strategy.name, drive_strategies(strategy.make)
     else:
         loaded = _checked_team(request.team, config)
         loaded = loaded.at_temperature(0.0) if request.greedy else loaded
-        folder = Path(request.team)
+        folder = team_folder(request.team)
         if (folder / MANIFEST).is_file():
             said = team_notice(folder, read_manifest(folder))
         name, drive = loaded.name, team_drive(loaded, limits_of(config.guard), request.seed)

@@ -23,7 +23,7 @@ from backend.evaluation.evaluate import (
 )
 from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict, judged
 from backend.evaluation.gate_data import held_out_rules
-from backend.models.manifest import MANIFEST, read_manifest, team_notice
+from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
 from backend.models.team_digest import team_digest
 from backend.reporting.report import write_report
 from backend.runs.outcomes import EvaluationOutcome
@@ -47,7 +47,7 @@ def evaluate_team(
     config, notes = _settings(request)
     market = load_market(config.market, config.costs)
     name = str(request.folder)
-    digest = team_digest(Path(request.folder), config.training.base_model) if request.gate else ""
+    digest = team_digest(team_folder(request.folder), config.training.base_model) if request.gate else ""
     teams = [
         configured_team(name, config).renamed(TRAINED),
         configured_team(name, config, trained=False).renamed(WARM_STARTED),
@@ -68,8 +68,9 @@ def evaluate_team(
             if market.truth is not None and config.market.edge and not config.market.data:
                 twin = load_market(config.market.model_copy(update={"edge": False}), config.costs)
                 no_edge = measure(config, twin, teams[:2], "no_edge", opened, run, observer.progress).result
-            has_manifest = (Path(request.folder) / MANIFEST).is_file()
-            trained_on = read_manifest(Path(request.folder)).config if has_manifest else config
+            folder_of_team = team_folder(request.folder)
+            has_manifest = (folder_of_team / MANIFEST).is_file()
+            trained_on = read_manifest(folder_of_team).config if has_manifest else config
             sentence = verdict(held_out, no_edge, other_costs(trained_on.costs, config.costs))
             gate = _gate(request, config, market, measured, no_edge, digest) if request.gate else None
             if gate is not None:
@@ -88,7 +89,7 @@ def _gate(
     digest: str,
 ) -> GateVerdict:
     """The verdict on the team whose files had the digest `digest` when it was measured."""
-    folder = Path(request.folder)
+    folder = team_folder(request.folder)
     rules = judged(config.gate, config.evaluation, measured.result, no_edge, measured.decisions)
     rules += held_out_rules(read_manifest(folder), config, market, held_out_windows(config, market))
     if team_digest(folder, config.training.base_model) != digest:
@@ -100,7 +101,7 @@ def _settings(request: EvaluateRequest) -> tuple[Config, tuple[str, ...]]:
     """The configuration of the request, or that of the team's training with the request's overrides; and what a reader
     must know of it. Raises `ConfigError` where the team's folder says what only the user may say, and the measurement
     would be another one without it."""
-    folder, given = Path(request.folder), request.given()
+    folder, given = team_folder(request.folder), request.given()
     if request.config:
         config = request.settings()
         manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None

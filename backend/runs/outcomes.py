@@ -79,6 +79,14 @@ class BacktestOutcome:
             }
         )
 
+    def frame(self) -> pd.DataFrame:
+        """The table of results, as `metrics`."""
+        return self.metrics
+
+    def plot(self) -> go.Figure:
+        """The picture of the results, as `figure`."""
+        return self.figure()
+
     def figure(self) -> go.Figure:
         """Return since the start of each team, strategy and baseline."""
         curves = {name: result.equity for name, result in self._window.results.items()}

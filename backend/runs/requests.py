@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.config.artefacts import given_keys
 from backend.config.base import suggestion
 from backend.config.load import config_from_dict, load_config, override
-from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, Config
-from backend.models.manifest import MANIFEST, read_manifest
+from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, STRATEGY_PLUGINS, Config
+from backend.models.manifest import MANIFEST, SAMPLE_TEAM, read_manifest, team_folder
 from simulator.errors import UserError
 from simulator.folders import data_folder
 from simulator.market.timeframes import parse_time
@@ -39,10 +40,13 @@ def sample_data() -> Path:
 def check_subject(name: str) -> None:
     """Raise `UserError` where `name` is neither that of a team or strategy nor a folder, nor `module:Class`."""
     known = sorted(set(BASELINES) - {"matched_random", "oracle"})  # these two need arguments
-    if name in (SCRIPTED, PROMPTED, *known) or ":" in name or Path(name).exists():
+    if name in (SCRIPTED, PROMPTED, SAMPLE_TEAM, *known) or ":" in name or Path(name).exists():
         return
+    if entry_points(group=STRATEGY_PLUGINS, name=name):
+        return
+    named = [SCRIPTED, PROMPTED, SAMPLE_TEAM, *known]
     raise UserError(
-        f"no team '{name}'{suggestion(name, [SCRIPTED, PROMPTED, *known])}: give 'scripted', 'model' (see "
+        f"no team '{name}'{suggestion(name, named)}: give 'scripted', 'sample' (a shipped trained team), 'model' (see "
         f"engine.model), a strategy ({', '.join(known)}), your own as module:Class, a cassette, or the folder of a "
         f"finished training (one that holds {MANIFEST})"
     )
@@ -196,7 +200,7 @@ class EvaluateRequest(MarketRequest):
     def check(self) -> None:
         """As for every request; also the team's folder. What its manifest says is checked later."""
         if not self.config:
-            read_manifest(Path(self.folder))
+            read_manifest(team_folder(self.folder))
         self.compared(self.settings() if self.config else Config())
         if self.data is not None:
             data_folder(self.data)

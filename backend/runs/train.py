@@ -13,7 +13,7 @@ from backend.config.artefacts import effect_of
 from backend.config.load import override
 from backend.config.ownership import is_own, signed
 from backend.config.schema import Config
-from backend.models.manifest import MANIFEST, read_manifest, team_notice
+from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
 from backend.policies.hardware import describe_hardware, hardware_change
 from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import SftOutcome, TrainBegun, TrainOutcome
@@ -223,7 +223,8 @@ def fine_tune_roles(request: SftRequest, observer: Observer = SILENT) -> SftOutc
     market = load_market(config.market, config.costs)
     try:
         for name in request.sources:
-            if (Path(name) / MANIFEST).is_file() and (said := team_notice(Path(name), read_manifest(Path(name)))):
+            team = team_folder(name)
+            if (team / MANIFEST).is_file() and (said := team_notice(team, read_manifest(team))):
                 observer.message(f"note: {said}")
         result = run_sft(config, market, request.sources, folder, observer.progress)
     except KeyboardInterrupt:

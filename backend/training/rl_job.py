@@ -10,6 +10,7 @@ from pathlib import Path
 
 from backend.builders.engines import served_engine
 from backend.builders.market import split
+from backend.builders.plugins import load_plugins
 from backend.builders.teams import model_team, team_over, with_prompts_for
 from backend.config.schema import Config, ConfigError
 from backend.evaluation.compare import ReportProgress
@@ -31,7 +32,7 @@ from backend.training.rollout.collect import rollout_settings
 from backend.training.start import NANO, begin, start_of
 from backend.training.trainer import Progress, Trainer
 from backend.training.wandb_logger import require_wandb
-from cryptosentinel.agents.registry import STANDARD, roles_of, team_of
+from cryptosentinel.agents.registry import STANDARD, SUB_AGENTS, roles_of, team_of
 from cryptosentinel.llm.model_files import read_config
 from simulator.market.market import Market
 from simulator.synthetic.beliefs import MOST_COINS
@@ -83,6 +84,7 @@ def training_parts(
 ) -> TrainingParts:
     """What trains or rolls out over the base model in `base`, with the weights that the run in `folder` begins with;
     the files of its metrics go to `metrics_folder`."""
+    load_plugins(config)
     training, horizon = config.training, config.team.horizon_bars
     working = with_prompts_for(config.team, base)
     parts = split(market, config.market, horizon)
@@ -128,6 +130,7 @@ def check_ready(config: Config) -> None:
 def check_trainable(config: Config) -> None:
     """Raise `ConfigError` for a team that is not trained, settings about roles that are not in it, or an engine whose
     samples cannot be trained on. Raises `UserError` for a team that cannot be."""
+    load_plugins(config)
     for problem in _of_the_team(config):
         raise ConfigError(problem)
     if config.training.scenario_source == "beliefs" and not config.market.data and config.market.coins > MOST_COINS:
@@ -177,10 +180,10 @@ def _of_the_team(config: Config) -> Iterator[str]:
     team = roles_of(sub_agents)
     named = f"team.roles = '{','.join(sub_agents)}'"
     for role in sub_agents:
-        if role not in STANDARD:
+        if role not in STANDARD and SUB_AGENTS[f"consult_{role}"].score is None:
             yield (
                 f"{named}: nothing scores what {role} says, so it cannot be trained; what is trained is the manager "
-                f"with any of {', '.join(STANDARD)}"
+                f"with any of {', '.join(STANDARD)}, and roles with a score of their own"
             )
     experimental = training.experimental
     for key, roles in (("freeze", training.freeze), ("experimental.per_role", tuple(experimental.per_role))):

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import split
+from backend.builders.plugins import load_plugins
 from backend.builders.teams import model_team, with_prompts_for
 from backend.config.load import config_from_dict
 from backend.config.schema import LEAST_ANSWER, Config, ConfigError
@@ -53,7 +54,7 @@ from backend.training.sft.datasets import (
 from backend.training.sft.role_scores import compare_roles, score_roles
 from backend.training.sft.sft_trainer import Example, SftSettings, SupervisedTrainer, pad_examples
 from backend.training.start import NANO, begin
-from cryptosentinel.agents.registry import ROLES, STANDARD
+from cryptosentinel.agents.registry import STANDARD, roles_of
 from cryptosentinel.llm.architecture import positions_of
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.team import TOKENS_PER_COIN, derive_seed
@@ -89,10 +90,11 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     `sources` are the teams that are listened to, as `collection.sources_of` takes them. Raises `UserError` for sources,
     a folder or a configuration that cannot be used, `RunFailed` where training cannot go on.
     """
-    if config.team.roles != STANDARD:
+    load_plugins(config)
+    if config.team.roles[: len(STANDARD)] != STANDARD:
         raise ConfigError(
-            f"team.roles = '{','.join(config.team.roles)}': sft trains the team of {', '.join(STANDARD)}; "
-            "leave team.roles out"
+            f"team.roles = '{','.join(config.team.roles)}': sft trains the team of {', '.join(STANDARD)}, and "
+            "roles of your own after these; leave team.roles out, or name them in this order"
         )
     if config.training.start_from:
         raise ConfigError(
@@ -113,11 +115,12 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
         config.training,
         empty_think=config.engine.empty_think,
         think=config.team.thinking_tokens > 0,
+        roles=roles_of(config.team.roles),
         hardware=hardware_of(config.training),
     )
     manifest = _data_set(config, market, sources, folder, policies, codec, report)
     losses: dict[str, Sequence[float] | None] = {
-        role: _train_role(config, folder, role, policies, codec, report) for role in ROLES
+        role: _train_role(config, folder, role, policies, codec, report) for role in roles_of(config.team.roles)
     }
     save_versions(policies, folder / ADAPTERS, folder.resolve().name, config.sft.steps)
     base_name = NANO if base == folder / NANO else os.path.relpath(base.resolve(), folder.resolve())
@@ -367,7 +370,12 @@ def _scores(
     # Made one after the other, since each keeps a merged copy of the base for every role.
     teams: dict[str, Callable[[], LoadedTeam]] = {
         "before": lambda: model_team(
-            "before", role_policies(base, config.training)[0], codec, config.team, temperature, config.engine
+            "before",
+            role_policies(base, config.training, roles=roles_of(config.team.roles))[0],
+            codec,
+            config.team,
+            temperature,
+            config.engine,
         ),
         "after": lambda: model_team("after", policies, codec, config.team, temperature, config.engine),
         "scripted": lambda: scripted_team(config.team),

@@ -17,7 +17,7 @@ from backend.config.market import MarketConfig
 from backend.config.schema import Config, ConfigError
 from backend.config.training import TrainingConfig
 from backend.evaluation.compare import ReportProgress
-from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, write_manifest
+from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, team_folder, write_manifest
 from backend.models.registry import START, base_of_team, resolve_base
 from backend.training.curriculum.queries import QueryPool, gross_limit
 from backend.training.rollout.collect import rollout_settings
@@ -65,7 +65,7 @@ def start_of(training: TrainingConfig, folder: Path) -> Path | None:
 
 def _take_over(config: Config, folder: Path) -> None:
     """Copy weights, and a base of its own, from the team that the run starts from. The copy is a team as well."""
-    team = Path(config.training.start_from)
+    team = team_folder(config.training.start_from)
     kept = folder / START
     if kept.is_dir():  # whole, since it was renamed
         return

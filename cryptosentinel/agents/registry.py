@@ -1,8 +1,9 @@
 """The registry of roles: the manager, and each sub-agent that has a file in this folder.
 
-A new sub-agent is one new file with a `ROLE` in it. `team.roles` names the sub-agents of a team. The manager can ask
+A new sub-agent is one new file with a `ROLE` in it, or a role of the user's own that `register` adds. `team.roles`
+names the sub-agents of a team. The manager can ask
 those and no others; it takes over the tools of the standard sub-agents that are absent. Without any sub-agent it is a
-single agent. Training supports the manager with any of the standard sub-agents.
+single agent. Training supports the manager with any of the standard sub-agents, and with others that have a score.
 """
 
 from __future__ import annotations
@@ -61,6 +62,25 @@ def _speakers() -> dict[str, Role]:
 SPEAKERS: dict[str, Role] = _speakers()
 
 
+def register(role: SubAgent) -> None:
+    """Add a role of the user's own, or put it in the place of one of the same key that was added before. Raises
+    `UserError` for a role that takes the name of another, or that no manager could ask."""
+    if (
+        role.key in (*STANDARD, MANAGER.key)
+        or not role.key.isidentifier()
+        or role.consult.name != f"consult_{role.key}"
+    ):
+        raise UserError(
+            f"the role '{role.key}', consulted by '{role.consult.name}': its key must be a name of its own, to "
+            f"be consulted by 'consult_{role.key}'"
+        )
+    if role.max_turns <= len(role.opening):
+        raise UserError(f"the role '{role.key}' has {role.max_turns} turns: give it more than its opening tools")
+    _FOUND[role.key] = SUB_AGENTS[role.consult.name] = role
+    ROLES[role.key] = role
+    SPEAKERS.update(_speakers())
+
+
 def team_of(
     keys: Sequence[str], portfolio: bool = False, *, joint_questions: bool = False
 ) -> tuple[Role, dict[str, SubAgent]]:
@@ -72,7 +92,7 @@ def team_of(
         role = SUB_AGENTS.get(f"consult_{key}")
         if role is None:
             known = ", ".join(one.key for one in SUB_AGENTS.values())
-            raise UserError(f"no role '{key}'; there are {known}, and a file in cryptosentinel/agents adds one")
+            raise UserError(f"no role '{key}'; there are {known}, or add one with plugins.roles")
         if role.consult.name in chosen:
             raise UserError(f"the role '{key}' is named twice")
         chosen[role.consult.name] = joint(role) if joint_questions else role

@@ -7,6 +7,7 @@ A further sub-agent is one new file in `agents/` and one entry in `agents/regist
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,9 @@ from typing import Any
 
 from cryptosentinel.protocol.tool_calls import Arguments, tool_schema
 from cryptosentinel.tools.context import ToolContext
+from simulator.arrays import FloatArray
+
+ExpertScore = Callable[[Any, Mapping[str, Any], FloatArray, float], float]  # (answer, question, moves, volatility)
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,23 @@ class SubAgent(Role):
     """A role that the manager may ask. `consult` is the call with which it does; its arguments are the question.
     `taken_over` are the tools that the manager has itself in a team without this role. A role that is asked about
     several coins at once has the role about one coin as `single`, and says of each what `core` holds, or all; see
-    `joint.py`."""
+    `joint.py`.
+
+    What a role of one's own needs to be trained:
+
+    Attributes:
+        score: how good an answer was, from 0 to 1, given what was asked, what followed (simple returns of the coin over
+            the horizon in each scenario, (paths,)) and the coin's volatility over it. The standard roles have theirs in
+            `backend/training/rollout/scoring.py`.
+        rules: the arguments of the answer that the warm start's teacher gives, from the results of the `opening` tools.
+        guess: arguments of a valid answer at random, as the warm start's novice gives; None: the rules.
+    """
 
     consult: Tool
     taken_over: tuple[Tool, ...] = ()
     reply: Callable[[Any], dict[str, Any]] = _plain  # the typed answer as the manager reads it
     single: SubAgent | None = None
     core: type[Arguments] | None = None
+    score: ExpertScore | None = None
+    rules: Callable[[Mapping[str, dict[str, Any]]], dict[str, Any]] | None = None
+    guess: Callable[[random.Random], dict[str, Any]] | None = None

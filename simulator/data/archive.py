@@ -60,7 +60,7 @@ def write_market(market: Market, root: str | Path) -> None:
         bars |= {name: getattr(market, name)[rows, column] for name in BAR_COLUMNS}
         if market.partial is not None:
             bars["partial"] = market.partial[rows, column].astype(np.int8)
-        files[f"{symbol}-{market.timeframe}.parquet"] = bars
+        files[bar_file(symbol, market.timeframe)] = bars
         events = market.funding.get(symbol)
         if events:
             files[f"{symbol}-funding.parquet"] = funding_columns(events)
@@ -87,6 +87,28 @@ def write_market(market: Market, root: str | Path) -> None:
     for name, columns in files.items():
         write_table(folder / name, columns)
     _write_manifest(folder, manifest)
+
+
+def bar_file(symbol: str, timeframe: str) -> str:
+    """The name of the file with the bars of a symbol."""
+    return f"{symbol}-{timeframe}.parquet"
+
+
+def write_bars(market: Market, root: str | Path) -> None:
+    """Write the bars of a market into the folder `root` as recorded ones, and nothing that lies beside them. Raises
+    `DataError`."""
+    folder = Path(root)
+    for column, symbol in enumerate(market.symbols):
+        if not SYMBOL.fullmatch(symbol):
+            raise DataError(f"{symbol!r} cannot name a file: use letters, digits, '_' and '-'")
+        rows = market.present[:, column]
+        bars: dict[str, Any] = {"timestamp": timestamp_array(market.open_time[rows])}
+        bars |= {name: getattr(market, name)[rows, column] for name in BAR_COLUMNS}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_table(folder / bar_file(symbol, market.timeframe), bars)
+        except OSError as error:
+            raise _unwritable(folder, error) from error
 
 
 def write_sample(root: str | Path, seed: int = SAMPLE_SEED) -> list[Path]:

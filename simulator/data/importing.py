@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simulator.arrays import IntArray
-from simulator.data.archive import MARKET_MANIFEST, SYMBOL
+from simulator.data.archive import MARKET_MANIFEST, SYMBOL, bar_file
 from simulator.data.catalog import BAR_FILE, STORED_COLUMNS, Catalog, read_bars
 from simulator.data.formats.recognise import NO_DATA, SUFFIXES, FileOptions, read_recorded
 from simulator.data.formats.recorded import BAR_VALUES, Disagreement, Recorded, joined
@@ -308,7 +308,7 @@ def _take_series(parts: list[tuple[Path, Recorded]], work: _Work) -> None:
     folder = work.out / venue
     if (folder / MARKET_MANIFEST).exists():
         raise DataError(f"{folder} holds a market that was written as a whole; choose another folder")
-    name = f"{symbol}{_FUNDING_SUFFIX}" if kind == "funding" else f"{symbol}-{timeframe}.parquet"
+    name = f"{symbol}{_FUNDING_SUFFIX}" if kind == "funding" else bar_file(symbol, timeframe)
     place = f"mark/{name}" if kind == "mark" else name
     source = _Found(parts[0][0], "funding" if kind == "funding" else "bars", venue, symbol, timeframe)
     target = work.claim(source, [venue], place)[0]

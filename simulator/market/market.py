@@ -18,7 +18,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from simulator.market.resample import CoarseBars, resample_arrays
 from simulator.market.series import DataSeries, OrderBook, OrderBooks
 from simulator.market.signs import PrivateSigns
 from simulator.market.timeframes import BAR_COLUMNS, bar_start, interval_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Indicator = Callable[..., FloatArray]
 
@@ -96,6 +99,23 @@ class Market:
         for symbol in self.books:
             if symbol not in self.symbols:
                 raise DataError(f"{self.source}: order books of '{symbol}', which is not a symbol of the market")
+
+    @classmethod
+    def from_frame(
+        cls, frames: pd.DataFrame | Mapping[str, pd.DataFrame], symbol: str = "BTCUSDT", *, half_spread_bps: float = 5.0
+    ) -> Self:
+        """A market of pandas tables of bars: one of `symbol`, or several by symbol.
+
+        Each has an index of open times (without a zone: UTC) and the columns open, high, low, close and volume; no
+        order is filled in a bar without volume. `half_spread_bps` is half the spread in basis points. Raises
+        `DataError`.
+        """
+        from simulator.market.resample import frame_columns  # pandas takes half a second
+
+        by_symbol = frames if isinstance(frames, Mapping) else {symbol: frames}
+        timeframe, open_time, columns = frame_columns(by_symbol)
+        spread = np.where(np.isnan(columns["close"]), np.nan, half_spread_bps / 1e4)
+        return cls(tuple(by_symbol), timeframe, open_time, **columns, half_spread=spread, source="a table")
 
     def __len__(self) -> int:
         return len(self.open_time)

@@ -8,13 +8,16 @@ dropped, since its close is not known yet.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.arrays import FloatArray
-from simulator.market.timeframes import bar_start
+from simulator.arrays import FloatArray, IntArray
+from simulator.errors import DataError
+from simulator.market.timeframes import TIMEFRAMES, bar_start
 
 
 @dataclass(frozen=True)
@@ -82,3 +85,64 @@ def resample_arrays(
         partial=~absent & (count < parts),
         interval=target,
     )
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PRICES = ("open", "high", "low", "close")
+
+
+def frame_columns(frames: Mapping[str, pd.DataFrame]) -> tuple[str, IntArray, dict[str, Any]]:
+    """The timeframe, the open times (T,) in ms and the columns (T, S) of tables of bars by symbol.
+
+    Each table has an index of open times (without a zone: UTC) and the columns open, high, low, close and volume; no
+    order is filled in a bar without volume. A bar that one of them lacks is NaN. Raises `DataError` for what is no such
+    table.
+    """
+    if not frames:
+        raise DataError("no table of bars is given: give at least one symbol")
+    tables = {symbol: _checked(symbol, frame) for symbol, frame in frames.items()}
+    times = np.unique(np.concatenate([_times(table) for table in tables.values()]))
+    if len(times) < 2:
+        raise DataError("a single bar has no timeframe: give at least two")
+    interval = int(np.diff(times).min())
+    timeframe = next((name for name, length in TIMEFRAMES.items() if length == interval), None)
+    if timeframe is None or ((times - times[0]) % interval).any():
+        raise DataError(
+            f"the open times are no regular grid: the smallest step is {interval} ms; known are {', '.join(TIMEFRAMES)}"
+        )
+    grid = np.arange(times[0], times[-1] + 1, interval, dtype=np.int64)
+    columns: dict[str, Any] = {name: np.full((len(grid), len(tables)), np.nan) for name in (*_PRICES, "volume")}
+    for place, table in enumerate(tables.values()):
+        rows = (_times(table) - grid[0]) // interval
+        for name, column in columns.items():
+            column[rows, place] = table[name].to_numpy(np.float64)
+    return timeframe, grid, columns
+
+
+def _checked(symbol: str, frame: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd  # it takes half a second
+
+    if not isinstance(frame.index, pd.DatetimeIndex):
+        raise DataError(f"{symbol}: the index must be open times (a DatetimeIndex), not {type(frame.index).__name__}")
+    lower = frame.rename(columns={name: str(name).lower() for name in frame.columns}).sort_index()
+    missing = [name for name in (*_PRICES, "volume") if name not in lower]
+    if missing:
+        raise DataError(
+            f"{symbol}: column {', '.join(missing)} is missing; there are {', '.join(map(str, frame.columns))}"
+        )
+    if lower.index.has_duplicates:
+        raise DataError(f"{symbol}: the bar of {lower.index[lower.index.duplicated()][0]} is there twice")
+    prices = lower[list(_PRICES)].to_numpy(np.float64)
+    known = prices[~np.isnan(prices).any(axis=1)]
+    if (known <= 0.0).any() or (known[:, 1] < known.max(axis=1)).any() or (known[:, 2] > known.min(axis=1)).any():
+        raise DataError(f"{symbol}: a bar has a price that is not above 0, or a high or low inside its own range")
+    return lower
+
+
+def _times(table: pd.DataFrame) -> IntArray:
+    index: Any = table.index
+    utc = index.tz_localize("UTC") if index.tz is None else index.tz_convert("UTC")
+    moments: IntArray = utc.as_unit("ms").asi8
+    return moments

@@ -16,6 +16,9 @@ from backend.runs.train import ThisProcess, train_team
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from simulator.errors import Interrupted, UserError
+from simulator.market.market import Market
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 from tests.small_world import HORIZON
 
 ROOT = Path(__file__).parents[2]
@@ -150,3 +153,23 @@ def test_a_configuration_object_is_used_as_it_is(here: Path) -> None:
     }
     result = cs.backtest("hold", config=config, **request)
     assert result.config.costs == config.costs and list(result.metrics.index) == ["hold"]
+
+
+def test_a_market_that_is_more_than_its_bars_is_not_cut_down(here: Path) -> None:
+    market = generate(SyntheticConfig(bars=300, seed=3, symbols=("AAAUSDT",)))
+    with pytest.raises(UserError, match="funding, news, truth beside its bars"):
+        cs.backtest("hold", data=market, store="mem://")
+    assert not (here / "runs").exists()
+
+
+def test_bars_of_a_table_are_kept_whole(here: Path) -> None:
+    """Also where a file of them is gone."""
+    times = pd.date_range("2024-01-01", periods=300, freq="4h")
+    close = pd.Series(range(100, 400), times, dtype=float)
+    table = pd.DataFrame({"open": close, "high": close, "low": close, "close": close, "volume": 9.0})
+    market = Market.from_frame({"AAAUSDT": table, "BBBUSDT": table})
+    first = cs.backtest("hold", data=market, store="mem://", baselines=())
+    [folder] = (here / "runs" / "data").iterdir()
+    (folder / "BBBUSDT-4h.parquet").unlink()
+    again = cs.backtest("hold", data=market, store="mem://", baselines=())
+    assert first.frame().equals(again.frame()) and first.frame()["trades"]["hold"] == 2

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cryptosentinel.added_roles import exchanges
 from cryptosentinel.agents.manager import Decision
 from cryptosentinel.agents.market_analyst import Analysis
 from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
@@ -19,7 +20,7 @@ from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import ToolCall, parse, render_call
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.scripted_team import Teacher, exchanges, expert_policies, novice_policies
+from cryptosentinel.scripted_team import Teacher, expert_policies, novice_policies
 from cryptosentinel.team import TeamDecision
 from simulator.arrays import FloatArray
 from simulator.backtest.scenarios import simulate_scenarios

@@ -10,7 +10,7 @@ from backend.builders.strategies import named_strategies
 from backend.config.schema import SCRIPTED
 from backend.jobs.commands import backtest_command
 from backend.jobs.queue import Submission
-from backend.models.manifest import MANIFEST
+from backend.models.manifest import MANIFEST, SAMPLE_TEAM
 from backend.runs.requests import RUNS, BacktestRequest
 from backend.runs.stored_setup import StoredSetup, stored_setup
 from ui.access import (
@@ -50,10 +50,10 @@ def choose_backtest(key: str) -> StoredSetup | None:
 
 
 def known_teams() -> Sequence[str]:
-    """What can be named as a team: the scripted one, folders under `runs/` that hold one, the newest first, and
-    strategies."""
+    """What can be named as a team: the scripted one, the shipped one, folders under `runs/` that hold one, the newest
+    first, and strategies."""
     found = sorted(RUNS.glob(f"**/{MANIFEST}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    return [SCRIPTED, *(str(path.parent) for path in found), *named_strategies()]
+    return [SCRIPTED, SAMPLE_TEAM, *(str(path.parent) for path in found), *named_strategies()]
 
 
 def hand_over(request: BacktestRequest) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from backend.config.ownership import is_own
 from backend.config.schema import Config
 from backend.evaluation.gate import GATE_RECORD
-from backend.models.manifest import MANIFEST
+from backend.models.manifest import MANIFEST, team_folder
 from backend.models.team_digest import team_digest
 from backend.paper.journal import entries_of
 from backend.paper.records.stored import shadow_name
@@ -49,9 +49,9 @@ def promotable(store: Store, record: RunRecord, config: Config, name: str = "") 
         raise UserError(f"session {session} has no shadow, and only what has been one is promoted: {where}")
     if name and Path(name).resolve() != Path(stated).resolve():
         raise UserError(f"{name} is not the shadow of session {session}, which is {stated}: {where}")
-    if not (Path(team) / MANIFEST).is_file():
+    if not (team_folder(team) / MANIFEST).is_file():
         raise UserError(f"'{team}' is not the folder of a training, and only such a team can pass the gate: {where}")
-    digest = team_digest(Path(team), config.training.base_model)
+    digest = team_digest(team_folder(team), config.training.base_model)
     shadow = shadow_name(record)
     known = store.run(shadow) if any(one.run == shadow for one in store.runs()) else None
     if known is None or known.config.get("team_digest") != digest:

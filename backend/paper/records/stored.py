@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import thinking_time_of
 from backend.config.base import suggestion
 from backend.config.schema import RECORDED, Config
-from backend.models.manifest import MANIFEST
+from backend.models.manifest import MANIFEST, team_folder
 from backend.models.team_digest import team_digest
 from backend.paper.journal import entries_in_portions
 from backend.paper.snapshots import Snapshot, newest_snapshot
@@ -90,7 +89,7 @@ def session_team(name: str, config: Config) -> LoadedTeam:
 
 def digest_of_named(name: str, config: Config) -> str:
     """SHA-256 of the files of the team called `name`; empty for one that is not the folder of a training."""
-    folder = Path(name)
+    folder = team_folder(name)
     return team_digest(folder, config.training.base_model) if (folder / MANIFEST).is_file() else ""
 
 

@@ -288,7 +288,7 @@ class Learner:
 def role_settings(config: TrainingConfig, role: str) -> RoleTrainerSettings:
     """The settings of one role's trainer; `config` as it is for the role (`TrainingConfig.of_role`)."""
     return RoleTrainerSettings(
-        learning_rate=getattr(config.learning_rate, role),
+        learning_rate=config.learning_rate.of(role),
         warmup_steps=config.warmup_steps,
         optimizer=config.optimizer,
         weight_decay=config.weight_decay,

@@ -15,6 +15,7 @@ from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.queries import Query
 from backend.training.rollout.scoring import RolloutScorer, tail_of
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Question, Side
+from cryptosentinel.agents.registry import SUB_AGENTS
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
@@ -188,7 +189,7 @@ def practise(
 def _question(query: Query, tool: str, symbol: str) -> Question:
     """What is asked about a coin of a query, the same for all its rollouts: the coin, or a position drawn by the
     query's seed."""
-    if tool == "consult_market_analyst":
+    if SUB_AGENTS[tool].consult.arguments is AskAnalyst:
         return AskAnalyst(symbol=symbol)
     which = [] if symbol == query.symbol else [symbol]
     rng = np.random.default_rng(derive_seed(query.seed, tool, *which))

@@ -26,12 +26,14 @@ from cryptosentinel.agents.joint import answers_of
 from cryptosentinel.agents.market_analyst import FLAT_BAND, Analysis
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.agents.risk_analyst import LOSS_LEVEL, Verdict
+from cryptosentinel.agents.role import ExpertScore, Role, SubAgent
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.protocol.tool_calls import Arguments
 from simulator.arrays import FloatArray
 from simulator.backtest.run import orders_for_target
 from simulator.backtest.scenarios import ScenarioOutcome, simulate_scenarios
+from simulator.errors import UserError
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
@@ -109,21 +111,30 @@ class RolloutScorer:
         if transcript.role not in ROLES:
             raise ValueError(f"no expert score is defined for the role {transcript.role!r}")
         scores = [
-            0.0 if answer is None else self._score(transcript.role, asked, answer)
+            0.0 if answer is None else self._score(ROLES[transcript.role], asked, answer)
             for asked, answer in answers_of(ROLES[transcript.role], transcript.brief, transcript.answer)
             if self._measurable(asked["symbol"])
         ]
         known = [score for score in scores if score is not None]
         return float(np.mean(known)) if known else None
 
-    def _score(self, role: str, asked: Mapping[str, Any], answer: Arguments) -> float | None:
+    def _score(self, role: Role, asked: Mapping[str, Any], answer: Arguments) -> float | None:
+        if isinstance(role, SubAgent) and role.score is not None:
+            return self._by_own_score(role, role.score, asked, answer)
         if isinstance(answer, Analysis):
             return self._analysis(answer, asked["symbol"])
         if isinstance(answer, Verdict):
             return self._verdict(answer, asked)
         if isinstance(answer, Execution):
             return self._execution(answer, asked)
-        raise ValueError(f"no expert score is defined for the role {role!r}")
+        raise ValueError(f"no expert score is defined for the role {role.key!r}")
+
+    def _by_own_score(self, role: Role, score: ExpertScore, asked: Mapping[str, Any], answer: Arguments) -> float:
+        symbol = asked["symbol"]
+        value = float(score(answer, asked, self._moves_of(symbol).copy(), self._volatility_of(symbol)))
+        if not 0.0 <= value <= 1.0:  # False for NaN as well
+            raise UserError(f"the score of the role '{role.key}' is {value}: it must lie between 0 and 1")
+        return value
 
     def _measurable(self, symbol: str) -> bool:
         """Whether a coin's volatility is known at the state, and its price at the end of every scenario."""

@@ -7,7 +7,7 @@ same question K times, since only answers to one question can be compared, and s
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.queries import Query
 from backend.training.rollout.collect import RolloutSettings, collect, practise
 from backend.training.sft.conversations import messages_of
+from cryptosentinel.agents.registry import STANDARD
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
 from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
@@ -74,11 +75,19 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
     for name in names:
         if name == SCRIPTED:
             sources.append(
-                Source(_scripted(SCRIPTED, expert_policies(portfolio=config.team.portfolio), codec, config), 1)
+                Source(
+                    _scripted(
+                        SCRIPTED, expert_policies(config.team.roles, portfolio=config.team.portfolio), codec, config
+                    ),
+                    1,
+                )
             )
             if rollouts > 1 and settings.random_share > 0.0:
                 wavering = _scripted(
-                    WAVERING, wavering_policies(settings.random_share, config.team.portfolio), codec, config
+                    WAVERING,
+                    wavering_policies(settings.random_share, config.team.portfolio, config.team.roles),
+                    codec,
+                    config,
                 )
                 sources.append(Source(wavering, rollouts - 1))
         elif name == WARM_START:
@@ -103,9 +112,11 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
     return sources
 
 
-def wavering_policies(share: float, portfolio: bool = False) -> dict[str, ScriptedPolicy]:
+def wavering_policies(
+    share: float, portfolio: bool = False, team: Collection[str] = STANDARD
+) -> dict[str, ScriptedPolicy]:
     """The expert's rules, but for about `share` of the turns, which are the novice's. The seed decides which."""
-    experts, novices = expert_policies(portfolio=portfolio), novice_policies(portfolio=portfolio)
+    experts, novices = expert_policies(team, portfolio=portfolio), novice_policies(team, portfolio=portfolio)
 
     def wavering(role: str) -> ScriptedPolicy:
         def says(messages: ChatMessages, seed: int) -> str:
