@@ -108,12 +108,16 @@ def run(installed: Path, folder: Path, *arguments: str, code: int = 0) -> str:
 def test_it_holds_what_the_program_reads_and_one_package_at_the_top(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    moved = {"backend/config/presets/": "configs/", "backend/runs/sample/": "data/synthetic/"}
+    moved = {
+        "backend/config/presets/": "configs/",
+        "backend/runs/sample/": "data/synthetic/",
+        "backend/models/sample_team/": "data/sample_team/",
+    }
     inside = {name.removeprefix(HOME) for name in names} | names
     inside |= {place + name.removeprefix(HOME + part) for part, place in moved.items() for name in names}
     wanted = {
         path.relative_to(ROOT).as_posix()
-        for folder in (*LAYERS, "configs", "data/synthetic")
+        for folder in (*LAYERS, "configs", "data/synthetic", "data/sample_team")
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }

@@ -1,0 +1,66 @@
+"""The trained team that ships: what lies in its folder, where it comes from, and that every command knows its name."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import cryptosentinel as cs
+from backend.builders.market import load_market
+from backend.builders.teams import load_team
+from backend.config.load import load_config
+from backend.config.schema import TeamConfig
+from backend.models.manifest import SAMPLE_TEAM, read_manifest, sample_team, team_folder, team_name
+from backend.runs.requests import EvaluateRequest
+from scripts import sample_team as script
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = sample_team()
+PROVENANCE = json.loads((SHIPPED / script.PROVENANCE).read_text())
+MOST_SHIPPED = 20_000_000  # bytes of all data in the repository
+
+
+def test_its_files_are_those_of_the_script() -> None:
+    assert script.hashes_below(SHIPPED) == PROVENANCE["files"]
+    assert {path.suffix for path in SHIPPED.rglob("*") if path.is_file()} == {".json", ".jinja", ".safetensors"}
+
+
+def test_it_is_small_and_names_no_folder_of_a_machine() -> None:
+    def size(folder: Path) -> int:
+        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+    assert size(SHIPPED) <= script.MOST_BYTES and size(ROOT / "data") <= MOST_SHIPPED
+    texts = [path.read_text() for path in SHIPPED.rglob("*.json") if path.name != "tokenizer.json"]
+    assert [text for text in texts if any(f"{root}/" in text for root in ('"/tmp', '"/home', '"/work', '"/root'))] == []
+
+
+def test_it_is_of_the_preset_and_its_market() -> None:
+    stated, preset = read_manifest(SHIPPED).stated, load_config(PROVENANCE["preset"])
+    seeds = {"market": preset.market.seed, "nano": preset.nano.seed, "training": preset.training.seed}
+    assert PROVENANCE["seeds"] == seeds
+    assert all(stated.to_dict()[section] == preset.to_dict()[section] for section in script.MADE_OF)
+    assert load_market(stated.market, stated.costs).content_hash == PROVENANCE["data_hash"]
+
+
+def test_the_script_refuses_another_team(tmp_path: Path) -> None:
+    with pytest.raises(cs.UserError, match="no team"):
+        script.copy_team(tmp_path, tmp_path / "out")
+
+
+def test_one_name_is_known_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert team_folder(SAMPLE_TEAM) == team_folder(Path(SAMPLE_TEAM)) == SHIPPED
+    assert {team_name(folder) for folder in (SHIPPED, ROOT / "data" / "sample_team")} == {SAMPLE_TEAM}
+    EvaluateRequest(folder=SAMPLE_TEAM).check()
+    assert load_team(SAMPLE_TEAM, TeamConfig()).name == SAMPLE_TEAM
+    (tmp_path / SAMPLE_TEAM).mkdir()
+    assert team_folder(SAMPLE_TEAM) == SHIPPED, "a folder without a team takes the name"
+    (tmp_path / SAMPLE_TEAM / "team.json").write_text("{}")
+    assert team_folder(SAMPLE_TEAM) == Path(SAMPLE_TEAM)
+
+
+def test_it_is_backtested_under_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = ROOT / "data" / "synthetic"
+    result = cs.backtest(SAMPLE_TEAM, data=data, start="2021-06-28", end="2021-06-30", baselines="hold", store="mem://")
+    assert list(result.frame().index) == [SAMPLE_TEAM, "hold"]
