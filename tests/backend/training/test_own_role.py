@@ -55,7 +55,7 @@ def learnt(folder: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_m_grpo_moves_the_adapter_of_a_fourth_role(folder: Path) -> None:
-    """With the warm start of SMALL no answer of the role is valid, so that none is scored and nothing is learnt."""
+    """The warm start is longer than that of SMALL: only valid answers are scored, and nothing is learnt without."""
     larger = ("nano.decisions=250", "nano.steps=300", "training.rollouts_per_query=4", "training.practice_queries=4")
     trained = cs.train("quick", overrides=[*SMALL, *larger, *OWN], store="mem://")
     assert trained.metrics[f"{KEY}/grad_norm"].max() > 0.0
