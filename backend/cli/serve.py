@@ -68,8 +68,10 @@ def page(
     host: Annotated[str, typer.Option("--host", help="Address to answer at. The page has no sign-in.")] = "localhost",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port of the page.")] = 8501,
 ) -> None:
-    """Show the page of runs and backtests in a browser. It reads the stores of the current folder; where there is none
-    yet, it begins with the finished run that comes with the program."""
+    """Show the page of runs and backtests in a browser. It reads the stores of the current folder.
+
+    Where there is none yet, it begins with the finished run that comes with the program.
+    """
     place = find_spec("ui.app")
     if find_spec("streamlit") is None or place is None or place.origin is None:
         raise UserError('the page needs Streamlit: pip install "cryptosentinel[ui]"')

@@ -26,7 +26,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
         seen.append(settings)
         return object()
 
-    monkeypatch.setattr(engines, "VllmServer", start)
+    monkeypatch.setattr("cryptosentinel.llm.vllm.server.VllmServer", start)
     engines._server.cache_clear()
     return seen
 

@@ -27,6 +27,7 @@ EXPECTED = {  # a setting that no preset and no benchmark names: why there is on
     "optimizer": "the choice of the optimizer, as in transformers",
     "quantization": "QLoRA, for GPUs that a model does not fit otherwise",
     "seed": "another draw of the same training",
+    "tokens": "arms of an experiment get equal shares by it (`tokens` of `experiment run`)",
     "wandb_project": "metrics to Weights & Biases",
     "weight_decay": "AdamW's own, as in torch",
 }

@@ -328,18 +328,17 @@ def test_other_paths_and_too_many_clients_are_turned_away(
             connect(f"{served.url}/rpc", subprotocols=CBOR)
 
 
-def test_who_finds_a_store_full_is_told_so_and_comes_in_when_there_is_room(
-    served: GatewayThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "MOST_CLIENTS", 0)
-    with pytest.raises(StoreError, match=r"it has too many clients, and for \d+ seconds none has left") as full:
-        Store.open(served.url, patience=0.3)
-    assert "PASSWORD" not in str(full.value), "the password is not the matter"
-    room = threading.Timer(0.5, lambda: monkeypatch.setattr(server, "MOST_CLIENTS", 8))
-    room.start()
-    with Store.open(served.url) as store:
-        assert store.runs() == []
-    room.join()
+def test_who_finds_a_store_full_is_told_so_and_comes_in_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    with gateway_thread() as served:
+        monkeypatch.setattr(server, "MOST_CLIENTS", 0)
+        with pytest.raises(StoreError, match=r"it has too many clients, and for \d+ seconds none has left") as full:
+            Store.open(served.url, patience=0.3)
+        assert "PASSWORD" not in str(full.value), "the password is not the matter"
+        room = threading.Timer(0.5, lambda: monkeypatch.setattr(server, "MOST_CLIENTS", 8))
+        room.start()
+        with Store.open(served.url) as store:
+            assert store.runs() == []
+        room.join()
 
 
 def test_answers_that_wait_for_room_all_come(served: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:

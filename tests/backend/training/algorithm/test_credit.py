@@ -246,6 +246,7 @@ def test_shuffled_rewards_are_the_same_rewards_at_other_calls(drawn: Drawn) -> N
         assert all(call.parts.outcome in {one.parts.outcome for one in group.calls} for call in turned.calls)
 
 
+@given(groups)
 def test_an_overlong_answer_is_paid_less_whether_valid_or_not(drawn: Drawn) -> None:
     """Every call of these samples one token."""
     rolled = build(drawn)
