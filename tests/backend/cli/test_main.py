@@ -354,9 +354,7 @@ def test_options_about_the_market_hold_without_data_and_leave_the_rest_as_config
 def test_the_sample_is_written_listed_and_checked(command: Run, tmp_path: Path) -> None:
     assert command("data", "sample", "--out", tmp_path / "made").code == 0
     shipped = tree(SAMPLE)
-    assert shipped.pop("sample-run.jsonl.gz"), (
-        "the finished run of `scripts.make_sample_run`"
-    )
+    assert shipped.pop("sample-run.jsonl.gz"), "the finished run of `scripts.make_sample_run`"
     assert tree(tmp_path / "made" / "synthetic") == shipped, "the shipped data comes from this very command"
     listed = command("data", "list", tmp_path / "made" / "no_edge")
     assert listed.code == 0
