@@ -34,7 +34,7 @@ def draw_switch(session: str) -> None:
     if is_killed(folder):
         words.error("The kill switch is set. `paper resume --release` takes it back.", icon=":material/block:")
         return
-    words.caption("The kill switch works within a second, also while a model thinks and while this page waits.")
+    words.caption("The kill switch works within about a second, also while a model thinks and while this page waits.")
     with stop.popover("Stop", icon=":material/pause:", width="stretch"):
         st.text("The decision under way is finished; orders and positions stay. The session can be resumed.")
         if st.button("Stop it", key=f"stop {session}"):

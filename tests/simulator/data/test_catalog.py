@@ -209,8 +209,9 @@ def test_the_shipped_sample_is_what_its_command_makes(name: str) -> None:
     assert catalog.check() == []
 
 
-def test_the_shipped_sample_is_small() -> None:
-    assert sum(path.stat().st_size for path in (ROOT / "data").rglob("*") if path.is_file()) < 3_000_000
+def test_the_shipped_markets_are_small() -> None:
+    folders = [ROOT / "data" / name for name in SAMPLE_MARKETS]
+    assert 0 < sum(path.stat().st_size for folder in folders for path in folder.rglob("*")) < 3_000_000
 
 
 def test_writing_never_mixes_with_foreign_files(tmp_path: Path) -> None:
