@@ -201,8 +201,8 @@ class BudgetConfig(Section):
 
     def price(self, model: str, shipped: Price | None) -> Price | None:
         """The user's own price of a model, or else the `shipped` one; None where neither is known."""
-        own = self.prices.get(model)
-        return shipped if own is None else Price(*own)
+        stated = self.prices.get(model)
+        return shipped if stated is None else Price(*stated)
 
     def budget(self, model: str, shipped: Price | None) -> Budget:
         """The budget of a team that thinks with `model`, whose price is the user's or else the `shipped` one.

@@ -311,10 +311,10 @@ def as_toml(settings: Mapping[str, Any]) -> str:
 def _add_table(lines: list[str], path: tuple[str, ...], table: Mapping[str, Any]) -> None:
     """The values of a table first, then the tables in it."""
     inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    own = {key: value for key, value in table.items() if key not in inner and value is not None}
-    if path and (own or not inner):
+    values = {key: value for key, value in table.items() if key not in inner and value is not None}
+    if path and (values or not inner):
         lines += ["", f"[{'.'.join(map(_toml_key, path))}]"]
-    lines += [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in own.items()]
+    lines += [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in values.items()]
     for key, value in inner.items():
         _add_table(lines, (*path, key), value)
 

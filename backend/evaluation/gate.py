@@ -96,8 +96,8 @@ def _beats(rival: str, evaluation: EvaluationConfig, held_out: Mapping[str, Any]
     size = f"{100 * gains.mean():+.2f} percentage points a window ({100 * low:+.2f} to {100 * high:+.2f}"
     many = f", {100 * level:.4g} % because {tried} ways of trading were tried on these windows)" if tried > 1 else ")"
     against = "its beginning" if rival == OWN_BEGINNING else rival
-    said = "ahead of" if low > 0.0 else "not for certain ahead of"
-    return GateRule(name, low > 0.0, f"{said} {against}: {size}{many}")
+    judgement = "ahead of" if low > 0.0 else "not for certain ahead of"
+    return GateRule(name, low > 0.0, f"{judgement} {against}: {size}{many}")
 
 
 def _no_luck(no_edge: Mapping[str, Any]) -> GateRule:
@@ -106,8 +106,10 @@ def _no_luck(no_edge: Mapping[str, Any]) -> GateRule:
     low, saved = float(lead["ci95"][0]), max(0.0, float(lead["costs_saved"]))
     size = f"{100 * lead['mean']:+.2f} percentage points a window, of which {100 * lead['costs_saved']:+.2f} are costs"
     lucky = low > saved
-    said = "ahead beyond its lower costs where nothing can be known" if lucky else "no skill shown where there is none"
-    return GateRule("twin without an edge", not lucky, f"{said}: {size}")
+    judgement = "no skill shown where there is none"
+    if lucky:
+        judgement = "ahead beyond its lower costs where nothing can be known"
+    return GateRule("twin without an edge", not lucky, f"{judgement}: {size}")
 
 
 def _guard_was_idle(decisions: Sequence[StoredDecision]) -> GateRule:

@@ -91,13 +91,13 @@ def _show(result: Mapping[str, Any]) -> None:
         compared = {one["arm"]: one for one in market["comparisons"]}
         for arm in market["arms"]:
             mean = arm["means"][result["measure"]]
-            one = compared.get(arm["arm"])
+            comparison = compared.get(arm["arm"])
             cells = ["-"] * 4
-            if one is not None:
-                ends = one["interval"]
+            if comparison is not None:
+                ends = comparison["interval"]
                 low, high = (f"{scale * ends[key]:+.2f}" for key in ("low", "high"))
                 cells = [f"{scale * ends['mean']:+.2f}", f"{low} to {high}", f"{ends['p_value']:.3f}",
-                         f"{one['adjusted']:.3f}"]  # fmt: skip
+                         f"{comparison['adjusted']:.3f}"]  # fmt: skip
             table.add_row(arm["arm"], f"{scale * mean:+.2f}", *cells)
         console.print(table)
         if market["problem"]:

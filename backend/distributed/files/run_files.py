@@ -170,12 +170,12 @@ class CarriedFiles(RunFiles):
         top = self.folder / part
         paths = sorted(path for path in top.rglob("*") if path.is_file() and path.suffix in _KEPT)
         paths.sort(key=lambda path: path.name == _LAST)
-        own = {path.relative_to(self.folder).as_posix(): file_sha256(path) for path in paths}
+        checksums = {path.relative_to(self.folder).as_posix(): file_sha256(path) for path in paths}
         there = self._call("names", part)
-        for name, checksum in own.items():
+        for name, checksum in checksums.items():
             if there.get(name) != checksum:
                 self._put(name, checksum)
-        self._call("prune", part, list(own))
+        self._call("prune", part, list(checksums))
 
     def restore_file(self, name: str) -> None:
         """As `RunFiles.restore_file`."""

@@ -39,10 +39,10 @@ class StoreLibrary:
     def read(self, name: str, offset: int) -> bytes:
         """See `Library`. A file that is replaced while it is read is read to its end as it was."""
         if not offset:
-            found = self.names(name.rpartition("/")[0])
-            if name not in found:
+            checksums = self.names(name.rpartition("/")[0])
+            if name not in checksums:
                 raise RunFailed(f"{name} of run {self._run} is not with the store: its process keeps it no more")
-            self._reading[name] = found[name]
+            self._reading[name] = checksums[name]
         return self._store.objects.read(self._run, object_part(name), self._reading[name], offset)
 
     def write(self, name: str, offset: int, content: bytes) -> None:
