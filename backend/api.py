@@ -15,6 +15,8 @@ from pathlib import Path
 from backend.config.base import split_names
 from backend.config.schema import Config
 from backend.errors import names_missing_extras
+from backend.evaluation.paired_runs import compared_result
+from backend.reporting.comparison.paired import ComparisonOutcome, compare_results
 from backend.runs.backtest import backtest_teams
 from backend.runs.outcomes import BacktestOutcome, EvaluationOutcome, SftOutcome, TrainOutcome
 from backend.runs.requests import (
@@ -91,6 +93,27 @@ def backtest(
         overrides=tuple(overrides),
     )
     return backtest_teams(request, store, Path(runs), _Callback(on_progress))
+
+
+def compare(
+    *results: BacktestOutcome | str, team: str = "", seed: int = 0, store: Store | str | Path = STORE
+) -> ComparisonOutcome:
+    """Compare backtests bar by bar, each with the first, as the command `runs compare`.
+
+    `results` are backtests, or the ids of those in `store`. Of a single one those that were tested in it are compared
+    with each other; of several the first of each, or `team`. Only what traded the same bars at the same costs can be
+    compared. `seed` is that of the bootstrap.
+    """
+    if len(results) == 1 and not isinstance(results[0], str) and not team:
+        return compare_results(results[0].compared(), seed)
+    compared = []
+    for result in results:
+        if isinstance(result, str):
+            with store_at(store) as opened:
+                compared.append(compared_result(opened, result, team))
+        else:
+            compared.append(result.compared(team)[0])
+    return compare_results(compared, seed)
 
 
 @names_missing_extras

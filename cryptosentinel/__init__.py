@@ -12,7 +12,8 @@ from typing import Any
 
 # Where each public name is. Strings, because most of these layers lie above this one.
 _PLACES = {
-    "backend.api": ("backtest", "demo", "evaluate", "sft", "train"),
+    "backend.api": ("backtest", "compare", "demo", "evaluate", "sft", "train"),
+    "backend.reporting.comparison.paired": ("ComparisonOutcome",),
     "backend.config.load": ("load_config",),
     "backend.config.schema": ("Config",),
     "backend.runs.outcomes": ("BacktestOutcome", "EvaluationOutcome", "SftOutcome", "TrainOutcome"),

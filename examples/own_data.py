@@ -33,7 +33,7 @@ def main() -> None:
     market = cs.Market.from_frame(load(), "BTCUSDT")
     result = cs.backtest("ema_cross,donchian_breakout", data=market, baselines="hold")
     print(result.metrics[["total_return", "sharpe", "max_drawdown", "trades"]].round(3))
-    print(result.report)
+    print(result.report())
 
 
 if __name__ == "__main__":

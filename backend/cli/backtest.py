@@ -119,7 +119,7 @@ def backtest(
         if line is not None:
             console.print(f"{stored.name}: {line}")
     print_notes(note for note in outcome.notes if note not in shown_before)
-    console.print(f"report: {outcome.report}")
+    console.print(f"report: {outcome.page}")
     verdicts = outcome.lookahead
     for name, verdict in verdicts.items():
         console.print(f"{name}: {verdict.text}")

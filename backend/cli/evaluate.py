@@ -69,7 +69,7 @@ def evaluate(
     console.print(comparison_table("Held out", outcome.held_out))
     console.print(difference_line(outcome.held_out))
     console.print(outcome.verdict)
-    console.print(f"report: {outcome.report}")
+    console.print(f"report: {outcome.page}")
     if outcome.gate is not None:
         for rule in outcome.gate.rules:
             console.print(f"{'pass' if rule.passed else 'FAIL'}  {rule.name}: {rule.sentence}", soft_wrap=True)
@@ -92,7 +92,7 @@ def demo(recorded: RecordOptions, config: ConfigOption = "demo", set_: SetOption
             console.print(comparison_table(title, evaluation))
             console.print(difference_line(evaluation))
     console.print(f"\n{outcome.verdict}\n", style="bold")
-    console.print(f"report: {outcome.report}\nnext: make ui, or cryptosentinel backtest --team {outcome.folder}")
+    console.print(f"report: {outcome.page}\nnext: make ui, or cryptosentinel backtest --team {outcome.folder}")
 
 
 def doctor(

@@ -33,6 +33,8 @@ from backend.reporting.labels import (
 from backend.reporting.market_reload import MarketReload
 from backend.reporting.result_stats import FEWEST_RETURNS, cost_summary, monthly_returns, yearly_returns
 from backend.reporting.run_summary import WindowResult
+from backend.reporting.tearsheet.distribution import distribution_block
+from backend.reporting.tearsheet.drawdowns import drawdowns_block
 from backend.reporting.trade_sections import costs_section, loss_limits_block, trades_section, withheld_block
 from backend.statistics.bootstrap import Interval
 from simulator.backtest.regimes import UNKNOWN
@@ -143,6 +145,7 @@ def result_section(window: WindowResult) -> ReportSection:
                 charts.drawdown_chart(curves, x, "", window.main, waiting),
             ),
             _rolling_block(window),
+            distribution_block(window),
             Picture(
                 f"Exposure of {title_of(window.main)}",
                 "Value of the positions over the equity: above 0 long, below 0 short. Good: within the limits, and not "
@@ -187,6 +190,7 @@ def numbers_section(window: WindowResult) -> ReportSection:
             ),
             _evidence_block(window),
             _months_block(window),
+            drawdowns_block(window),
             *_lookahead_block(window),
         ),
     )

@@ -116,7 +116,7 @@ def answer_sentence(node: ConversationNode, names: dict[str, str]) -> str:
 def _about(asked: JsonValue) -> str:
     """One question: the coin, and the position that is proposed."""
     match asked:
-        case {"symbol": str(symbol), "side": str(side), "exposure": int() | float() as exposure}:
+        case {"symbol": str(symbol), "side": str(side), "exposure": int() | float() as exposure} if exposure:
             return f"{side} {symbol} {_percent(float(exposure))}"
         case {"symbol": str(symbol)}:
             return symbol
@@ -150,6 +150,8 @@ def _question(consult: str, question: AskAnalyst | AskAboutPosition, names: dict
     if isinstance(question, AskAnalyst):
         return f"{asked.title}, where is {_name(question.symbol, names)} going?"
     wish = f"{question.side} {_name(question.symbol, names)} with {_percent(question.exposure)}"
+    if not question.exposure:
+        wish = f"nothing of {_name(question.symbol, names)}"
     return f"{asked.title}, {f'may I hold {wish}?' if asked.key == 'risk_analyst' else f'how would you trade {wish}?'}"
 
 
@@ -201,7 +203,7 @@ def _said(answer: Arguments) -> str | None:
 
 
 def _position(position: Position, names: dict[str, str]) -> str:
-    if position.side == "flat":
+    if position.side == "flat" or not position.exposure:  # a short of nothing is no position
         return f"flat in {_name(position.symbol, names)}"
     text = f"{position.side} {_name(position.symbol, names)} {_percent(position.exposure)}"
     brackets = [

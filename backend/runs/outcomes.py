@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,17 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from backend.config.schema import Config
-from backend.decisions.backtest_document import VerdictDocument
+from backend.decisions.backtest_document import BacktestDocument, VerdictDocument
 from backend.evaluation.gate import GateVerdict
+from backend.evaluation.paired_runs import ComparedResult
 from backend.reporting import charts
+from backend.reporting.report import write_pages
+from backend.reporting.result_stats import monthly_returns, yearly_returns
 from backend.reporting.run_summary import RunSummary, WindowResult
+from backend.reporting.tearsheet.drawdowns import Drawdown, deepest_drawdowns
+from simulator.backtest import metrics
 from simulator.errors import UserError
+from simulator.files import write_whole
 
 if TYPE_CHECKING:  # it imports torch, which a strategy's backtest does not need
     from backend.training.checkpoints import TrainingState
@@ -23,11 +29,11 @@ if TYPE_CHECKING:  # it imports torch, which a strategy's backtest does not need
 
 @dataclass(frozen=True)
 class BacktestOutcome:
-    """A finished backtest. `summary` is all that was stored of it."""
+    """A finished backtest. `summary` is all that was stored of it, `page` the path of its report."""
 
     run: str
     folder: Path
-    report: Path
+    page: Path
     config: Config
     summary: RunSummary
 
@@ -79,6 +85,41 @@ class BacktestOutcome:
             }
         )
 
+    @property
+    def returns(self) -> pd.DataFrame:
+        """Simple return of each bar, by its close (UTC), a column for each. That of an account that was ruined is -1,
+        and 0 from then on."""
+        equity = self.equity
+        columns = {name: metrics.returns_of(equity[name].to_numpy()) for name in equity.columns}
+        return pd.DataFrame(columns, index=equity.index[1:])
+
+    def months(self, name: str = "") -> pd.DataFrame:
+        """Returns of the calendar months (UTC) of a team, strategy or baseline, the first that was tested if none is
+        named: a row for each year, a column for each month (1 to 12) and `year`. A month that was not traded is
+        missing."""
+        result = self._result(name)
+        months = monthly_returns(result.times, result.equity)
+        table = pd.DataFrame(index=pd.Index(sorted({one.year for one in months}), name="year"), columns=range(1, 13))
+        for one in months:
+            table.loc[one.year, one.month] = one.total_return
+        return table.astype(float).assign(year=pd.Series(yearly_returns(months)))
+
+    def drawdowns(self, name: str = "", most: int = 5) -> pd.DataFrame:
+        """The deepest drawdowns, the deepest first: `depth` as a fraction of the peak, and `peak`, `valley` and
+        `recovery` (UTC, missing where the account did not get back) with `days` from peak to recovery or the end."""
+        result = self._result(name)
+        rows = deepest_drawdowns(result.times, result.equity, most)
+        table = pd.DataFrame([asdict(row) for row in rows], columns=[field.name for field in fields(Drawdown)])
+        for column in ("peak", "valley", "recovery"):
+            table[column] = pd.to_datetime(table[column], unit="ms", utc=True)
+        return table
+
+    def compared(self, name: str = "") -> list[ComparedResult]:
+        """What can be compared with other backtests: those that were tested, or the one of this name."""
+        names = [name] if name else list(self._window.subjects)
+        results = [self._result(one) for one in names]
+        return [ComparedResult(self.summary.run, one, result) for one, result in zip(names, results, strict=True)]
+
     def frame(self) -> pd.DataFrame:
         """The table of results, as `metrics`."""
         return self.metrics
@@ -86,6 +127,11 @@ class BacktestOutcome:
     def plot(self) -> go.Figure:
         """The picture of the results, as `figure`."""
         return self.figure()
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """The path of the report, one page that works offline, with the tearsheet; a copy of it is written to `path` if
+        that is given. Raises `UserError` where it cannot be."""
+        return _copied(self.page, path)
 
     def figure(self) -> go.Figure:
         """Return since the start of each team, strategy and baseline."""
@@ -95,6 +141,12 @@ class BacktestOutcome:
     @property
     def _window(self) -> WindowResult:
         return self.summary.windows()[0]
+
+    def _result(self, name: str) -> BacktestDocument:
+        results = self._window.results
+        if name and name not in results:
+            raise UserError(f"no result of '{name}'; there are {', '.join(results)}")
+        return results[name or self._window.main]
 
 
 @dataclass(frozen=True)
@@ -122,6 +174,19 @@ class TrainOutcome:
         """A row for each step, with a column for each metric, such as `team/outcome` or `manager/reward/mean`."""
         return _stepwise(self.summary)
 
+    def frame(self) -> pd.DataFrame:
+        """The metrics by step, as `metrics`."""
+        return self.metrics
+
+    def plot(self, title: str = "Reward") -> go.Figure:
+        """A curve of the training, as `figure`."""
+        return self.figure(title)
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the report into the team's folder, and a copy of it to `path` if that is given; returns the path.
+        Raises `UserError` where it cannot be written."""
+        return _copied(write_pages(self.summary, self.folder), path)
+
     def figure(self, title: str = "Reward") -> go.Figure:
         """One picture of the report: Reward, Format, Expert score, Calls in a decision, or Validation.
 
@@ -137,12 +202,12 @@ class TrainOutcome:
 class EvaluationOutcome:
     """A finished evaluation or demo: the verdict in words, and the documents behind it. The team is in `folder` after a
     demo. `no_edge` is the measurement on the twin market in which nothing can be known; None for historical bars.
-    `gate` is the verdict of the gate, where it was asked for.
+    `page` is the path of the report, `gate` the verdict of the gate, where it was asked for.
     """
 
     run: str
     folder: Path
-    report: Path
+    page: Path
     config: Config
     verdict: str
     held_out: dict[str, Any]
@@ -167,6 +232,19 @@ class EvaluationOutcome:
             for label, row in self._differences().items()
         }
         return _named(rows)
+
+    def frame(self) -> pd.DataFrame:
+        """The table of results, as `metrics`."""
+        return self.metrics
+
+    def plot(self) -> go.Figure:
+        """The picture of the differences, as `figure`."""
+        return self.figure()
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """The path of the report, one page that works offline; a copy of it is written to `path` if that is given.
+        Raises `UserError` where it cannot be."""
+        return _copied(self.page, path)
 
     def figure(self) -> go.Figure:
         """The paired differences of the windows, their mean and its 95 % interval."""
@@ -206,6 +284,10 @@ class SftOutcome:
             }
         return _named(rows)
 
+    def frame(self) -> pd.DataFrame:
+        """The table of roles, as `metrics`."""
+        return self.metrics
+
     def conversations(self, role: str) -> dict[str, int]:
         """How many conversations of a role were collected, dropped and kept, and how the kept ones were divided."""
         count = self.counts[role]
@@ -222,6 +304,18 @@ class SftOutcome:
         from backend.training.sft.datasets import DROP_REASONS  # it imports torch
 
         return {reason: self.counts[role][reason] for reason in DROP_REASONS if self.counts[role][reason]}
+
+
+def _copied(page: Path, path: str | Path | None) -> Path:
+    if path is None:
+        return page
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, page.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"the report {page} cannot be copied to {target} ({error.strerror})") from error
+    return target
 
 
 def _named(rows: dict[str, dict[str, Any]]) -> pd.DataFrame:

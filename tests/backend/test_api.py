@@ -62,7 +62,26 @@ def test_the_page_s_backtests_run_as_they_are_written(here: Path, capsys: pytest
     assert set(result.decisions["team"]) == {"scripted"} and len(result.decisions) == 30
     assert 0 < len(names["active"]) <= 30 and names["drawdown"].max().max() == 0.0
     assert [trace.name for trace in result.figure().data][:2] == ["Scripted team", "EMA cross"]
-    assert result.report.is_file() and result.report.parent == result.folder
+    assert result.report().is_file() and result.report().parent == result.folder
+    assert names["months"].loc[2021, 6] == pytest.approx(result.metrics["total_return"]["ema_cross"])
+    assert names["months"]["year"].loc[2021] == pytest.approx(names["months"].loc[2021, 6])
+    assert names["worst"]["depth"][0] == pytest.approx(result.metrics["max_drawdown"]["ema_cross"])
+    grown = (1.0 + result.returns).prod() - 1.0
+    pd.testing.assert_series_equal(grown, result.metrics["total_return"], check_names=False)
+    with pytest.raises(UserError, match="no result of 'nobody'; there are scripted, ema_cross"):
+        result.months("nobody")
+    compared = names["compared"]
+    assert compared.verdict.startswith("ema_cross is") and list(compared.frame().index) == ["ema_cross"]
+    assert compared.frame()["wealth"]["ema_cross"] == pytest.approx(
+        (1 + result.metrics["total_return"]["ema_cross"]) / (1 + result.metrics["total_return"]["scripted"]) - 1
+    )
+    assert "Against the first" in names["page"].read_text(encoding="utf-8")
+    with pytest.raises(UserError, match="cannot be compared"):
+        cs.compare(result, cheap)
+    again = cs.compare(result, result.run, team="ema_cross")
+    assert again.frame()["wealth"].tolist() == [0.0] and result.run in again.frame().index[0]
+    with pytest.raises(UserError, match="needs two runs or more"):
+        cs.compare(result, team="ema_cross")
     assert cheap.config.costs.taker_fee == 0.0 and list(cheap.metrics.index) == ["sma_cross", "hold"]
     assert cheap.trades["fees"].sum() == 0.0
     assert "no team 'ema_cros' (did you mean 'ema_cross'?)" in capsys.readouterr().out
@@ -84,14 +103,15 @@ def test_a_training_and_its_evaluation(here: Path, nano: Path) -> None:
     training = cs.train(overrides=overrides, on_progress=lambda *news: seen.append(news))
     assert ("M-GRPO", 3, 3) in seen
     assert list(training.metrics.index) == [0, 1, 2, 3] and "manager/reward/mean" in training.metrics
-    assert training.state.step == 3 and training.figure("Validation").data
+    assert training.state.step == 3 and training.plot("Validation").data
+    assert training.report("copy.html").is_file() and (training.folder / "report.html").is_file()
     with pytest.raises(UserError, match=r"no picture 'Loss'; there are .*Validation"):
         training.figure("Loss")
     measured = cs.evaluate(training.folder, baselines=["hold"])
     assert set(measured.metrics.index) == {"trained", "warm_started", "scripted", "hold"}
     assert list(measured.differences.index) == ["Held-out windows", "No-edge twin"]
     assert (measured.differences["low"] <= measured.differences["mean"]).all()
-    assert measured.equity.iloc[0].tolist() == [1.0] * 4 and measured.report.is_file()
+    assert measured.equity.iloc[0].tolist() == [1.0] * 4 and measured.report().is_file()
     with pytest.raises(UserError, match="no training run"):
         cs.train(resume=measured.run)
 

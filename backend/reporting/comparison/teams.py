@@ -56,7 +56,7 @@ def teams_section(window: WindowResult, run: RunRecord) -> ReportSection | None:
             Picture(
                 f"Final wealth over that of {title_of(window.main)}",
                 "A bar wholly right of 0: better on this window. One that touches 0: the window does not tell.",
-                _differences(differences),
+                wealth_chart(differences),
             )
         )
     prices = {name: row for name in window.subjects if (row := _price(window, name)) is not None}
@@ -91,7 +91,8 @@ def _price(window: WindowResult, name: str) -> tuple[float, float] | None:
     return result.inference.tokens / result.decisions, 100.0 * result.total_return
 
 
-def _differences(differences: Mapping[str, PairedDifference]) -> go.Figure:
+def wealth_chart(differences: Mapping[str, PairedDifference]) -> go.Figure:
+    """Each one's final wealth over the first's, less 1, with its 95 % interval, in percent."""
     figure = charts.blank_figure("final wealth over the first's, less 1", "", "")
     names = list(differences)
     for number, name in enumerate(names):

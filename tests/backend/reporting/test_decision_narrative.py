@@ -96,6 +96,8 @@ def test_every_kind_of_answer_has_its_sentence() -> None:
     position = {"symbol": "C1", "side": "long", "exposure": 0.5, "stop": 3.0, "reason": "trend"}
     tree = manager_says(render_call("submit_decision", {"positions": [position]}))
     assert conversation_lines(tree)[-1].text == "My decision:\nlong C1 50 % (stop 3 % away): trend"
+    short = manager_says(render_call("submit_decision", {"positions": [{**position, "side": "short", "exposure": 0}]}))
+    assert "\nflat in C1" in conversation_lines(short)[-1].text, "a short of 0 % is none"
     nothing = manager_says(render_call("submit_decision", {"positions": []}))
     assert conversation_lines(nothing)[-1].text.endswith("no change.")
     for role, name, arguments, sentence in (

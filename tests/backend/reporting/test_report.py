@@ -22,14 +22,20 @@ from backend.decisions.document import EXAMPLE_DECISION
 from backend.reporting import charts
 from backend.reporting.labels import ABSENT
 from backend.reporting.market_reload import MarketReload
-from backend.reporting.report import interval_meaning, render, write_report
+from backend.reporting.report import _packed_plotly, interval_meaning, render, write_report
 from backend.reporting.run_summary import RunSummary, run_facts, summarise
 from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.store import Store
 from simulator.errors import UserError
 from tests.stored_runs import add_backtest_run, add_demo_run, altered, comparison, episode, full_document, small_market
 
+ROOT = Path(__file__).resolve().parents[3]
 EVIL = '</script><script>alert(1)</script><img src="https://evil.example/x" onerror="alert(1)">'
+
+
+def unpacked(text: str) -> str:
+    """What is packed as base64 of gzip."""
+    return gzip.decompress(base64.b64decode(text)).decode()
 
 
 class Page(HTMLParser):
@@ -53,7 +59,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._inside == "figure":
-            self.figures.append(json.loads(data))
+            self.figures.append(json.loads(unpacked(data)))
         elif self._inside not in ("script", "style"):
             self.words.append(data)
 
@@ -123,7 +129,9 @@ def test_the_page_works_offline(store: Store, run: str) -> None:
     html = shown(summarise(store, run))
     page = Page(html)
     [packed] = re.findall(r'<script type="application/gzip" id="plotly">([A-Za-z0-9+/=]+)</script>', html)
-    assert gzip.decompress(base64.b64decode(packed)).decode() == get_plotlyjs()
+    library = unpacked(packed)
+    assert library.startswith("/**\n* plotly.js (finance - minified)")
+    assert len(html) < 1_000_000
     assert html.index(packed) > html.index("</main>"), "the words come before the library"
     assert not [
         tag for tag, attributes in page.tags if attributes.keys() & {"src", "href"} or tag in ("link", "iframe")
@@ -134,6 +142,24 @@ def test_the_page_works_offline(store: Store, run: str) -> None:
     wanted = [attributes["data-plot"] for tag, attributes in page.tags if attributes.get("class") == "plot-data"]
     assert len(wanted) == len(page.figures) == len(places)
     assert set(wanted) == places
+
+
+def test_the_smaller_bundle_draws_every_kind_of_figure() -> None:
+    """And is of the same major version as the one whose JSON plotly writes."""
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "backend").rglob("*.py"))
+    used = {name.lower() for name in re.findall(r"\bgo\.([A-Z]\w+)\(", source)} - {"figure"}
+    assert used <= {"bar", "candlestick", "histogram", "ohlc", "pie", "scatter", "waterfall"}, "not in this bundle"
+    versions = [re.search(r"plotly\.js[^\n]* v(\d+)\.", text) for text in (get_plotlyjs(), unpacked(_packed_plotly()))]
+    assert versions[0] is not None and versions[1] is not None and versions[0][1] == versions[1][1]
+
+
+@pytest.mark.parametrize("time", [1_700_000_000_000, None])
+@pytest.mark.parametrize("symbols", [["AAAUSDT"], []])
+def test_no_caption_begins_with_a_comma(demo: RunSummary, symbols: list[str], time: int | None) -> None:
+    stored = {**demo.evaluations[EXAMPLE_DECISION], "symbols": symbols, "time": time}
+    html = shown(replace(demo, evaluations={**demo.evaluations, EXAMPLE_DECISION: stored}))
+    captions = [text.strip() for text in re.findall(r'<p class="caption">(.*?)</p>', html, re.DOTALL)]
+    assert len(captions) > 4 and not [text for text in captions if not text or text[0] in ",.;:"]
 
 
 def test_every_section_is_in_the_contents(demo: RunSummary, store: Store) -> None:
@@ -228,7 +254,7 @@ def test_the_backtest_page(store: Store) -> None:
     assert f"{len(result.trades)} from flat to flat" in page.text
     active = sum(bool(decision.orders) for _, decision in episode().decisions)
     assert f"{active} of {len(episode().decisions)} decisions sent orders" in page.text
-    assert len(page.figures) == 6  # equity, drawdown, Sharpe, exposure, costs, excursions: no candles without data
+    assert len(page.figures) == 7  # equity, drawdown, Sharpe, days, exposure, costs, excursions; no candles
     assert "lacks" not in page.text
     [holed] = [record for record in summary.backtests if record.name == "scripted"]
     others = [record for record in summary.backtests if record.name != "scripted"]
