@@ -92,6 +92,10 @@ def licences_page(notice: str) -> str:
         "frequency lists of symspellpy (MIT, copyright 2025 mmb L, 2021 Wolf Garbe) and pyspellchecker (MIT, copyright "
         "2018-2021 Tyler Barrus).",
         "",
+        "`backend/reporting/plotly/plotly-finance.min.js.gz` is the file of that name of the npm package "
+        "`plotly.js-finance-dist-min` 4.1.0, packed by `gzip -9 -n` (MIT, copyright 2012-2026 Plotly, Inc.). A report "
+        "holds a copy of it.",
+        "",
     ]
     return "\n".join(lines)
 
