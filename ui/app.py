@@ -7,6 +7,7 @@ st.navigation(
     [
         st.Page("views/runs.py", title="Runs", icon=":material/history:", default=True),
         st.Page("views/new_backtest.py", title="New backtest", icon=":material/play_arrow:"),
+        st.Page("views/training.py", title="Training", icon=":material/model_training:"),
         st.Page("views/laboratory.py", title="Laboratory", icon=":material/science:"),
         st.Page("views/arena.py", title="Arena", icon=":material/trophy:"),
         st.Page("views/paper.py", title="Paper", icon=":material/monitoring:"),

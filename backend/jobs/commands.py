@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backend.jobs.files import Job
-from backend.runs.requests import BacktestRequest
+from backend.runs.requests import BacktestRequest, MarketRequest, TrainRequest
 from simulator.errors import UserError
 
 # Those that work for a while and end by themselves. A paper session has a background of its own, `paper start`.
@@ -30,13 +30,7 @@ def backtest_command(request: BacktestRequest, store: str, runs: str) -> tuple[s
     is left out."""
     assert isinstance(request.config, str)
     given: list[tuple[str, object]] = [
-        ("--config", request.config),
-        ("--data", request.data),
-        ("--symbols", ",".join(request.symbols)),
-        ("--timeframe", request.timeframe),
-        ("--resample", request.resample),
-        ("--funding", request.funding),
-        ("--news", request.news),
+        *_market_options(request),
         *(("--team", team) for team in request.teams),
         ("--start", request.start),
         ("--end", request.end),
@@ -53,11 +47,20 @@ def backtest_command(request: BacktestRequest, store: str, runs: str) -> tuple[s
     ]
     if request.baselines is not None:
         given.append(("--baselines", ",".join(request.baselines) or "none"))
-    # With "=", so that a value may begin with a dash.
-    command = [f"{option}={value}" for option, value in given if value is not None and value != ""]
+    command = _words(given)
     command += ["--unmasked"] if request.unmasked else []
     command += [] if request.check_lookahead else ["--no-check-lookahead"]
     return ("backtest", *command)
+
+
+def training_command(request: TrainRequest, store: str, runs: str) -> tuple[str, ...]:
+    """The command line of a training whose configuration is a preset or a file, or of going on with one."""
+    assert isinstance(request.config, str)
+    records: list[tuple[str, object]] = [("--store", store), ("--runs", runs)]
+    if request.resume:
+        return ("train", *_words([("--resume", request.resume), *records]))
+    changed = [("--set", override) for override in request.overrides]
+    return ("train", *_words([*_market_options(request), *records, *changed]))
 
 
 def resumed_command(job: Job) -> tuple[str, ...]:
@@ -80,6 +83,24 @@ def can_go_on(job: Job) -> bool:
     command = job.request.command
     recorded = any(one == "--record" or one.startswith("--record=") for one in command)
     return not job.active and job.status != "done" and (recorded or command[0] in _GOES_ON)
+
+
+def _market_options(request: MarketRequest) -> list[tuple[str, object]]:
+    """What every command on a market takes."""
+    return [
+        ("--config", request.config),
+        ("--data", request.data),
+        ("--symbols", ",".join(request.symbols)),
+        ("--timeframe", request.timeframe),
+        ("--resample", request.resample),
+        ("--funding", request.funding),
+        ("--news", request.news),
+    ]
+
+
+def _words(given: Sequence[tuple[str, object]]) -> list[str]:
+    """Options as arguments, without those that are empty; with "=", so that a value may begin with a dash."""
+    return [f"{option}={value}" for option, value in given if value is not None and value != ""]
 
 
 def _kept(command: Sequence[str]) -> list[str]:

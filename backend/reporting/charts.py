@@ -53,7 +53,7 @@ CONFIG: dict[str, Any] = {"displaylogo": False, "responsive": True, "modeBarButt
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened at a step of training. `kind` is "stage", "rollback" or "best"."""
+    """Something that happened at a step of training. `kind` is "stage", "rollback", "best" or "finding"."""
 
     step: int
     kind: str
@@ -206,7 +206,12 @@ def step_chart(
                 legendgroup=name,
             )
         )
-    styles = {"stage": (INK, "solid"), "rollback": (VERMILION, "dot"), "best": (GREEN, "dash")}
+    styles = {
+        "stage": (INK, "solid"),
+        "rollback": (VERMILION, "dot"),
+        "best": (GREEN, "dash"),
+        "finding": (PINK, "dashdot"),
+    }
     for level, event in enumerate(sorted(events, key=lambda item: item.step)):
         colour, dash = styles[event.kind]
         left = event.step <= (first + last) / 2  # the label stands on the side with more room

@@ -33,6 +33,7 @@ from backend.reporting.labels import ABSENT, COLUMNS, MEANINGS, duration_text, n
 from backend.reporting.market_reload import MarketReload, reload_market
 from backend.reporting.run_summary import RunSummary, how_it_was_run, run_facts, summarise
 from backend.reporting.trade_sections import candles_section
+from backend.reporting.training.curves import learning_curves, optimizer_curves, reward_curves
 from backend.store.store import Store
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -108,7 +109,7 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
 
     `reload` is the market of the run, for the candles and regimes of a backtest.
     """
-    figures, example = _Figures(), summary.example
+    figures, example, metrics = _Figures(), summary.example, summary.metrics
     context: dict[str, Any] = {
         "summary": summary,
         "run": summary.run,
@@ -123,8 +124,8 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
         "difference": _difference(figures, summary),
         "equity": _mean_equity(figures, summary),
         "curves": [
-            (curve, figures.add(curve.title, charts.step_chart(curve.series, summary.events)))
-            for curve in summary.curves()
+            (curve, figures.add(curve.title, curve.picture(summary.events).figure))
+            for curve in (*learning_curves(metrics), *reward_curves(metrics), *optimizer_curves(metrics))
         ],
         "calls": figures.add("Calls per decision", charts.calls_chart(summary.calls)) if summary.calls else None,
         "example": example,

@@ -6,7 +6,7 @@ of the narrative's lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from backend.reporting.market_reload import MarketReload, reload_market
 from backend.reporting.result_stats import traded_notional
 from backend.reporting.run_summary import RunSummary, WindowResult, how_it_was_run, summarise
 from backend.reporting.trade_sections import candles_block
+from backend.reporting.training.curves import CurveMark, Curves, learning_curves, optimizer_curves, reward_curves
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.market.market import Market
@@ -101,26 +102,26 @@ class RunPage:
             blocks.append(Picture("Equity on held-out windows", caption, chart))
         return ReportSection("Did it help?", tuple(blocks))
 
-    def learning(self) -> ReportSection:
-        """The curves of training, and whom the manager asked."""
-        events = self.summary.events
-        curves = [
-            Picture(curve.title, curve.caption, charts.step_chart(curve.series, events))
-            for curve in self.summary.curves()
-        ]
+    def learning(self, marks: Sequence[CurveMark] = ()) -> ReportSection:
+        """The curves of training, and whom the manager asked. `marks` are drawn where they belong."""
+        curves = self._pictures(learning_curves(self.summary.metrics), marks)
         if self.summary.calls:
             curves.append(Picture("Whom the manager asked", "", charts.calls_chart(self.summary.calls)))
         blocks = tuple(curves) or (Missing("Curves", "the run stored no metrics"),)
         return ReportSection("How it learned", blocks)
 
-    def optimizer(self) -> ReportSection:
+    def rewards(self, marks: Sequence[CurveMark] = ()) -> ReportSection:
+        """What each role's reward was made of."""
+        curves = tuple(self._pictures(reward_curves(self.summary.metrics), marks))
+        return ReportSection("What was paid for", curves or (Missing("Curves", "the run stored none of them"),))
+
+    def optimizer(self, marks: Sequence[CurveMark] = ()) -> ReportSection:
         """The curves of what the optimizer saw."""
-        events = self.summary.events
-        curves = tuple(
-            Picture(curve.title, curve.caption, charts.step_chart(curve.series, events))
-            for curve in self.summary.optimizer_curves()
-        )
+        curves = tuple(self._pictures(optimizer_curves(self.summary.metrics), marks))
         return ReportSection("What the optimizer saw", curves or (Missing("Curves", "the run stored none of them"),))
+
+    def _pictures(self, curves: Sequence[Curves], marks: Sequence[CurveMark]) -> list[Picture]:
+        return [one.picture(self.summary.events, marks) for one in curves]
 
     @property
     def steps(self) -> dict[int, dict[str, float]]:

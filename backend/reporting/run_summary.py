@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,37 +16,8 @@ from backend.reporting.charts import Event
 from backend.reporting.labels import ABSENT, listed, number_text, title_of
 from backend.store.records import EvaluationRecord, MetricRecord, RunRecord
 from backend.store.store import Store
-from cryptosentinel.agents.registry import MANAGER, ROLES, role_title
+from cryptosentinel.agents.registry import role_title
 from simulator.market.timeframes import format_time
-
-_Series = dict[str, tuple[list[int], list[float]]]  # name -> steps, values
-
-# Curves that are drawn for each role: the metric's name without the role, a title, its range.
-_ROLE_METRICS = (
-    ("reward/mean", "Reward", "Mean reward of the role's conversations, from 0 to 1. This is what training raises."),
-    ("valid", "Format", "Share of answers that follow the protocol. It must stay near 1."),
-    ("expert/mean", "Expert score", "How good the advice itself was, checked against what happened. 1 is best."),
-    ("calls", "Calls in a decision", "How often the manager asked this role. It is free to ask nobody."),
-)
-
-# The same of what the optimizer saw; the page alone draws them.
-_OPTIMIZER_METRICS = (
-    ("reward/std", "Spread of rewards", "Deviation over a role's conversations; without it nothing is learnt."),
-    ("degenerate_share", "Zero-spread groups", "Groups whose answers all earned the same: they teach nothing."),
-    ("entropy", "Entropy", "How undecided the model is at a token, in nats. Near 0 it says the same each time."),
-    ("kl", "Distance from the start", "Kullback-Leibler divergence from the model before training, in nats a token."),
-    ("clip_share", "Clipped tokens", "Share of tokens whose update was cut off. PPO's usual is 0.1 to 0.2."),
-    ("grad_norm", "Gradient", "Norm of the gradient before it is cut off. A sudden rise is a bad sign."),
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Curves:
-    """One picture of metrics over the steps."""
-
-    title: str
-    caption: str
-    series: _Series
 
 
 @dataclass(frozen=True)
@@ -178,38 +149,6 @@ class RunSummary:
             if "stage" in record.values:
                 first.setdefault(int(record.values["stage"]), record.step)
         return sorted((stage, step) for stage, step in first.items() if stage > 1)
-
-    def curves(self) -> list[Curves]:
-        """The pictures of training that the metrics allow."""
-        curves = []
-        for suffix, title, caption in _ROLE_METRICS:
-            roles = [role for role in ROLES if suffix != "calls" or role != MANAGER.key]  # nobody calls the manager
-            series = self._series({f"{role}/{suffix}": role for role in roles})
-            if series:
-                curves.append(Curves(title, caption, series))
-        names = {"validation/outcome": "outcome", "validation/hold_share": "hold share"}
-        series = self._series(names)
-        if series:
-            caption = (
-                "The team on states that it never trains on, always the same ones. Outcome: its result squashed to "
-                "0…1, 0.5 is break-even. Hold share: decisions that changed nothing."
-            )
-            curves.append(Curves("Validation", caption, series))
-        return curves
-
-    def optimizer_curves(self) -> list[Curves]:
-        """The pictures of what the optimizer saw, by role, that the metrics allow."""
-        drawn = ((title, caption, self._series({f"{role}/{suffix}": role for role in ROLES}))
-                 for suffix, title, caption in _OPTIMIZER_METRICS)  # fmt: skip
-        return [Curves(title, caption, series) for title, caption, series in drawn if series]
-
-    def _series(self, names: Mapping[str, str]) -> _Series:
-        series: _Series = {}
-        for metric, label in names.items():
-            points = [(record.step, record.values[metric]) for record in self.metrics if metric in record.values]
-            if points:
-                series[label] = ([step for step, _ in points], [value for _, value in points])
-        return series
 
     @property
     def data_source(self) -> str:

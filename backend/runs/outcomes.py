@@ -19,6 +19,7 @@ from backend.reporting.report import write_pages
 from backend.reporting.result_stats import monthly_returns, yearly_returns
 from backend.reporting.run_summary import RunSummary, WindowResult
 from backend.reporting.tearsheet.drawdowns import Drawdown, deepest_drawdowns
+from backend.reporting.training.curves import learning_curves, optimizer_curves, reward_curves
 from simulator.backtest import metrics
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -188,14 +189,16 @@ class TrainOutcome:
         return _copied(write_pages(self.summary, self.folder), path)
 
     def figure(self, title: str = "Reward") -> go.Figure:
-        """One picture of the report: Reward, Format, Expert score, Calls in a decision, or Validation.
+        """One picture of the report, such as Reward, Format, Expert score, Calls in a decision, Validation or Entropy.
 
         Raises `UserError` for any other title.
         """
-        curves = {picture.title: picture.series for picture in self.summary.curves()}
+        steps = self.summary.metrics
+        every = (*learning_curves(steps), *reward_curves(steps), *optimizer_curves(steps))
+        curves = {picture.title: picture for picture in every}
         if title not in curves:
             raise UserError(f"no picture '{title}'; there are {', '.join(curves) or 'none, as no step was recorded'}")
-        return charts.step_chart(curves[title], self.summary.events)
+        return curves[title].picture(self.summary.events).figure
 
 
 @dataclass(frozen=True)

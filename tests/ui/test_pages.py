@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,7 +13,6 @@ from backend.cli.main import app as program
 from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.decisions.document import Message, StoredDecision, write_decisions
-from backend.jobs import queue as jobs_queue
 from backend.jobs.files import Job, JobOutcome, JobProcess, JobProgress, write_part
 from backend.jobs.processes import this_process
 from backend.jobs.queue import JobQueue
@@ -23,47 +21,15 @@ from backend.runs.backtest import settings_for
 from backend.runs.requests import BacktestRequest
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from simulator.data.archive import write_market
 from simulator.data.venue import write_rules
 from simulator.errors import UserError
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules
 from tests.hostile_runs import RUN, dangerous, hostile_store
-from tests.stored_runs import add_backtest_run, add_demo_run, comparison, episode, full_decision, small_market
+from tests.stored_runs import add_backtest_run, add_demo_run, comparison, episode, full_decision
+from tests.ui.page_client import APP, address, field, look_at, open_page, words
 
-APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
 EVIL = "<script>alert(1)</script> ![x](https://evil.example/x) :red[no] $x$"
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a small sample of data and an empty store."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CRYPTOSENTINEL_STORE", str(tmp_path / "store"))
-    write_market(small_market(), tmp_path / "data" / "synthetic")
-    return tmp_path
-
-
-def open_page(page: str = "views/runs.py") -> AppTest:
-    app = AppTest.from_file(str(APP), default_timeout=30).run()
-    return app if page == "views/runs.py" else app.switch_page(page).run()
-
-
-def field(elements: Any, label: str) -> Any:
-    """The one element whose label holds these words."""
-    [found] = [one for one in elements if label in one.label.replace("\\", "")]
-    return found
-
-
-def address(app: AppTest, name: str) -> list[str]:
-    """What the page's address says; the test client gives one value as it was set."""
-    value = app.query_params.get(name, [])
-    return [value] if isinstance(value, str) else list(value)
-
-
-def words(app: AppTest) -> str:
-    kinds = (app.title, app.subheader, app.markdown, app.caption, app.text, app.info, app.warning, app.success)
-    return "\n".join(str(element.value) for kind in kinds for element in kind)
 
 
 def test_an_empty_store_says_what_to_do(here: Path) -> None:
@@ -158,11 +124,14 @@ def test_a_training_run_shows_its_curves_and_tables(here: Path) -> None:
     app = open_page()
     assert not app.exception and not app.error
     said = words(app)
-    for text in ("M-GRPO made the team better", "Reward", "Expert score", "Validation", "Whom the manager asked"):
-        assert text in said
-    assert len(app.get("plotly_chart")) == 8
+    assert "M-GRPO made the team better" in said
+    assert len(app.get("plotly_chart")) == 2  # the difference and the equity
     held_out = app.dataframe[1].value
     assert held_out["Return"][list(held_out["Who"]).index("Trained team")] == pytest.approx(2.1)
+    look_at(app, "How it learned")
+    for text in ("Reward", "Expert score", "Validation", "Whom the manager asked"):
+        assert f"**{text}**" in words(app)
+    assert len(app.get("plotly_chart")) == 6
 
 
 def test_a_training_is_watched_while_it_runs(here: Path) -> None:
@@ -175,10 +144,14 @@ def test_a_training_is_watched_while_it_runs(here: Path) -> None:
                                                 "manager/entropy": 1e-6, "manager/degenerate_share": 1.0})  # fmt: skip
         app.run()
         assert not app.exception and "Step 29 is done" in words(app)
-        said = words(app)
-        for title in ("Reward", "Format", "Entropy", "Zero-spread groups"):
-            assert f"**{title}**" in said
-        assert len(app.get("plotly_chart")) == 4
+        shown = {"How it learned": ("Reward", "Format"), "What the optimizer saw": ("Entropy", "Zero-spread groups")}
+        for part, titles in shown.items():
+            look_at(app, part)
+            assert all(f"**{title}**" in words(app) for title in titles)
+            assert len(app.get("plotly_chart")) == 2
+        [entropy] = [chart.proto.spec for chart in app.get("plotly_chart") if "Manager: " in chart.proto.spec][:1]
+        assert "groups without spread" in entropy, "a finding is marked at the step where it begins"
+        look_at(app, "Findings")
         assert any("steps" in one.label or "step" in one.label for one in app.expander), "what the doctor finds"
         store.finish_run("train-1", "finished")
         app.run()
@@ -226,13 +199,6 @@ def test_a_store_that_others_use_is_shown(here: Path) -> None:
         app = open_page()
         assert not app.error and not app.exception
         assert "backtest-9" in [str(one) for one in app.multiselect(key="open").options]
-
-
-@pytest.fixture
-def queue(here: Path, monkeypatch: pytest.MonkeyPatch) -> JobQueue:
-    """The jobs of the page; no process is started for them."""
-    monkeypatch.setattr(jobs_queue, "start_detached", lambda *given: None)
-    return JobQueue(here / "runs")
 
 
 def asked_of(job: Job) -> BacktestRequest:

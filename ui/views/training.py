@@ -1,0 +1,177 @@
+"""The page of trainings: start one from a preset, watch it, stop it, go on with it, and look at former ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from backend.config.load import load_config, presets
+from backend.config.schema import Config
+from backend.jobs.commands import training_command
+from backend.jobs.files import Job
+from backend.jobs.queue import JobQueue, command_words
+from backend.runs.requests import RUNS, TrainRequest
+from backend.store.records import RunRecord
+from cryptosentinel.protocol.untrusted import visible
+from ui.access import (
+    asked_for,
+    escape_markdown,
+    job_queue,
+    mistakes_explained,
+    open_store,
+    read_run,
+    set_address,
+    store_name,
+)
+from ui.parts.job import job_label, open_job, show_job
+from ui.parts.training import show_training
+
+_KINDS = ("train", "demo", "sft")
+_COMMANDS = ("train", "demo", "sft")
+_FIRST = "quick"  # a minute: one sees every part of it
+# The settings that one changes: key, label, what it means.
+_NUMBERS = (
+    ("training.stage1_steps", "Steps of stage 1", "Stage 1 teaches the protocol and pays sub-agents for their advice."),
+    ("training.stage2_steps", "Steps of stage 2", "In stage 2 all roles share the outcome of the team's trades."),
+    ("training.queries_per_step", "Windows a step", "Market windows that each step plays."),
+    ("training.rollouts_per_query", "Rollouts a window",
+     "K: how often each window is played from the same state. They are compared with one another."),
+    ("training.seed", "Seed", "Same seed, same result, on the same kind of processor."),
+)  # fmt: skip
+
+
+def _page() -> None:
+    st.title("Training")
+    st.caption(
+        "M-GRPO: a team plays the same market window several times; what turned out better than its siblings is said "
+        "more often afterwards. Each role has a small adapter of its own on one base model."
+    )
+    queue = job_queue()
+    with mistakes_explained():
+        queue.wake()
+        jobs = [job for job in queue.jobs() if job.request.command[0] in _COMMANDS]
+        with open_store() as store:
+            runs = [run for run in store.runs() if run.kind in _KINDS]
+        shown = _shown(queue, jobs, runs)
+        if not runs and not jobs:
+            st.info("No training is stored yet. Start one below: the preset quick takes about a minute.")
+        with st.expander("Start a training", expanded=shown is None, icon=":material/play_arrow:"):
+            _ask()
+
+
+def _shown(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]) -> str | None:
+    """Offer the jobs and trainings, show the chosen one, and return its name; None where there is none."""
+    by_run = {job.run: job for job in reversed(jobs) if job.run}
+    waiting = [job for job in jobs if job.active and job.run not in {run.run for run in runs}]
+    labels = {job.name: job_label(job) for job in [*waiting, *jobs]}
+    names = [*(job.name for job in waiting), *(run.run for run in runs)]
+    asked = asked_for("job", [job.name for job in queue.jobs()], "a job")[:1]
+    asked_run = asked_for("run", [run.run for run in runs], "a training")[:1]
+    ended = {job.name: job for job in jobs}
+    if asked and asked[0] in ended and asked[0] not in names:
+        run = ended[asked[0]].run
+        names = [asked[0], *names] if run not in names else names
+        asked = [run] if run in names else asked
+    wanted = (asked or asked_run)[:1]
+    if not names:
+        return None
+    if wanted and wanted[0] in names and st.session_state.get("training asked") != wanted[0]:
+        st.session_state["training"] = wanted[0]
+    elif st.session_state.get("training") not in names:
+        st.session_state["training"] = names[0]
+    labels |= {run.run: f"{run.run}, {run.status}" for run in runs}
+    chosen: str = st.selectbox("Training, the newest first", names, key="training", format_func=labels.__getitem__)
+    st.session_state["training asked"] = chosen
+    told = st.session_state.pop("told of job", None)
+    if told:
+        st.info(told)
+    of_run = {run.run: run for run in runs}
+    if chosen not in of_run:
+        set_address("run", [])
+        set_address("job", [chosen])
+        show_job(queue.job(chosen))
+        return chosen
+    set_address("job", [])
+    set_address("run", [chosen])
+    job = by_run.get(chosen)
+    if job is not None:
+        show_job(queue.job(job.name))
+    _go_on(of_run[chosen], job)
+    page = read_run(chosen)
+    for warning in page.warnings:
+        st.warning(escape_markdown(warning))
+    show_training(page)
+    st.page_link("views/runs.py", label=f"All of run {chosen}", icon=":material/open_in_new:",
+                 query_params={"run": chosen})  # fmt: skip
+    return chosen
+
+
+def _go_on(run: RunRecord, job: Job | None) -> None:
+    """Offer to go on with a training that stopped. One whose job stopped has a button there already."""
+    if run.kind != "train" or run.status not in ("interrupted", "failed") or (job is not None and not job.active):
+        return
+    command = training_command(TrainRequest(resume=run.run), store_name(), str(RUNS))
+    if st.button("Go on where it stopped", key=f"go on {run.run}", icon=":material/resume:"):
+        open_job(job_queue().submit(command, once=True))
+
+
+def _ask() -> None:
+    """The preset, the few settings that one changes, and the same as a command."""
+    names = presets()
+    place, about = st.columns([1, 2], vertical_alignment="bottom")
+    preset = place.selectbox("Preset", names, index=names.index(_FIRST) if _FIRST in names else 0)
+    config = load_config(preset)
+    about.caption(escape_markdown(_in_words(config)))
+    changed: list[str] = []
+    for column, (key, label, meaning) in zip(st.columns(len(_NUMBERS)), _NUMBERS, strict=True):
+        former = int(_value_of(config, key))
+        value = column.number_input(
+            label, min_value=0, max_value=2**31 - 1, value=former, step=1, help=meaning, key=f"{preset} {key}"
+        )
+        if int(value) != former:
+            changed.append(f"{key}={int(value)}")
+            if key == "training.stage1_steps" and int(value) > config.training.stage1_max_steps:
+                changed.append(f"training.stage1_max_steps={int(value)}")
+    left, middle, right = st.columns(3)
+    data = left.text_input(
+        "Data folder", config.market.data, key=f"{preset} data",
+        help="Empty: a synthetic market, whose truth is known. A folder of bars: presets such as recorded_training.",
+    ).strip()  # fmt: skip
+    start = middle.text_input(
+        "Begin with the team in", config.training.start_from, key=f"{preset} start",
+        help="The folder of a team, such as one that sft has made. Empty: the preset's own warm start.",
+    ).strip()  # fmt: skip
+    others = right.text_area(
+        "Other settings, one a line", key=f"{preset} others", height=68, placeholder="training.kl=0.01",
+        help="section.key=value, as --set takes them; `cryptosentinel config` lists all.",
+    )  # fmt: skip
+    if start != config.training.start_from:
+        changed.append(f"training.start_from={start}")
+    changed += [line.strip() for line in others.splitlines() if line.strip()]
+    request = TrainRequest(config=preset, overrides=tuple(changed), data=data if data != config.market.data else None)
+    command = training_command(request, store_name(), str(RUNS))
+    st.caption("The same as a command:")
+    st.code(visible(command_words(command)), language=None, wrap_lines=True)
+    if st.button("Start", type="primary", icon=":material/play_arrow:", key="start training"):
+        request.check()
+        open_job(job_queue().submit(command, once=True))
+
+
+def _value_of(config: Config, key: str) -> float:
+    section, name = key.split(".")
+    value: float = getattr(getattr(config, section), name)
+    return value
+
+
+def _in_words(config: Config) -> str:
+    """What a preset is, in a line."""
+    training, market = config.training, config.market
+    model = training.base_model or "nano, a small model of its own that is made in the run"
+    where = market.data or f"a synthetic market of {market.coins} coins and {market.bars:,} bars"
+    steps = training.stage1_steps + training.stage2_steps
+    decisions = steps * training.queries_per_step * training.rollouts_per_query
+    return f"Base model: {model}. Data: {where}. {steps} steps, {decisions:,} decisions of the team."
+
+
+_page()
