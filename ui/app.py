@@ -8,6 +8,8 @@ st.navigation(
         st.Page("views/runs.py", title="Runs", icon=":material/history:", default=True),
         st.Page("views/new_backtest.py", title="New backtest", icon=":material/play_arrow:"),
         st.Page("views/training.py", title="Training", icon=":material/model_training:"),
+        st.Page("views/data.py", title="Data", icon=":material/database:"),
+        st.Page("views/experiments.py", title="Experiments", icon=":material/biotech:"),
         st.Page("views/laboratory.py", title="Laboratory", icon=":material/science:"),
         st.Page("views/arena.py", title="Arena", icon=":material/trophy:"),
         st.Page("views/paper.py", title="Paper", icon=":material/monitoring:"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from backend.jobs.files import Job
 from backend.runs.requests import BacktestRequest, MarketRequest, TrainRequest
@@ -61,6 +62,23 @@ def training_command(request: TrainRequest, store: str, runs: str) -> tuple[str,
         return ("train", *_words([("--resume", request.resume), *records]))
     changed = [("--set", override) for override in request.overrides]
     return ("train", *_words([*_market_options(request), *records, *changed]))
+
+
+def import_command(source: str, out: Path, instrument: str, columns: str) -> tuple[str, ...]:
+    """The command line of an import of recorded files into the folder `out`."""
+    given: list[tuple[str, object]] = [("--out", out), ("--instrument", instrument), ("--columns", columns)]
+    return ("data", "import", *_words(given), "--", source)
+
+
+def download_command(
+    exchange: str, market: str, symbols: str, timeframes: str, start: str, out: Path
+) -> tuple[str, ...]:
+    """The command line of a download into the folder `out`, which goes on where it stopped."""
+    given: list[tuple[str, object]] = [
+        ("--exchange", exchange), ("--market", market), ("--symbols", symbols), ("--timeframe", timeframes),
+        ("--start", start), ("--out", out),
+    ]  # fmt: skip
+    return ("data", "download", *_words(given))
 
 
 def resumed_command(job: Job) -> tuple[str, ...]:

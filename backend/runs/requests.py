@@ -30,11 +30,14 @@ STORE = "runs/store"  # where runs are recorded, and the folder of their files, 
 RUNS = Path("runs")
 SAMPLE = Path("data/synthetic")  # the bars of a backtest without data, where the current folder has them
 _SHIPPED = Path(__file__).resolve().parent / "sample"  # where a wheel installs the same
+_REPOSITORY = Path(__file__).resolve().parents[2] / SAMPLE  # where they are in an editable install
 
 
 def sample_data() -> Path:
-    """The bars of a backtest without data: those in the current folder, or else those that were installed."""
-    return SAMPLE if SAMPLE.is_dir() or not _SHIPPED.is_dir() else _SHIPPED
+    """The bars of a backtest without data: those in the current folder, or else those that were installed, or of the
+    repository that this program is."""
+    places = (SAMPLE, _SHIPPED, _REPOSITORY)
+    return next((place for place in places if place.is_dir()), SAMPLE)
 
 
 def check_subject(name: str) -> None:

@@ -1,0 +1,1 @@
+"""What a folder of market data holds, drawn over time."""

@@ -1,0 +1,45 @@
+"""The page of experiments: the leaderboard, the ledger of trials and a finished experiment."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from backend.store.records import TrialRecord
+from backend.store.store import Store
+from tests.stored_runs import add_backtest_run
+from tests.ui.browsing import ROOT
+from tests.ui.page_client import open_page, words
+
+_PAGE = "views/experiments.py"
+
+
+def test_it_says_what_to_do_where_nothing_is(here: Path) -> None:
+    app = open_page(_PAGE)
+    said = words(app)
+    assert not app.exception and not app.error
+    assert "No backtest has finished" in said and "No trial yet" in said and "No experiment was run" in said
+
+
+def test_backtests_are_ranked_trials_counted_and_an_experiment_shown(here: Path) -> None:
+    with Store.open(here / "store") as store:
+        add_backtest_run(store, "backtest-1")
+        for number in range(3):
+            store.add_trial(TrialRecord("backtest-1", f"team {number}", "hash", 0, 86_400_000, f"d{number}", 5))
+    folder = here / "runs" / "experiments" / "no_edge"
+    shutil.copytree(ROOT / "docs" / "experiments" / "no_edge", folder)
+    result = json.loads((folder / "results.json").read_text())
+    state = {"run": result["run"], "digest": "d", "seeds": [1], "config": {}, "question": result["question"]}
+    (folder / "experiment.json").write_text(json.dumps(state))
+    app = open_page(_PAGE)
+    assert not app.exception and not app.error
+    leaders, ledger = app.dataframe[0].value, app.dataframe[1].value
+    assert list(leaders["team"]) == ["Scripted team"] and list(leaders["run"]) == ["backtest-1"]
+    assert 0 <= leaders["deflated"][0] <= 100
+    assert list(ledger["ways of trading"]) == [3] and list(ledger["looks (runs)"]) == [1]
+    assert result["sentence"][:40] in words(app).replace("\\", "")
+    assert len(app.get("plotly_chart")) == len([one for one in result["markets"] if one["comparisons"]])
+    (folder / "results.json").write_text("{}")
+    app = open_page(_PAGE)
+    assert not app.exception and "cannot be read" in app.error[0].value
