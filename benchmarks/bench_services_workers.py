@@ -36,13 +36,13 @@ from backend.training.start import begin
 from benchmarks.run import Result
 
 STEPS = 4  # the first warms up
-ROUNDS = 2
+ROUNDS = 1
 TARGET = 1.8
 LOOK = 0.05  # seconds between two looks of those who play the trainers
 SETTINGS = (
     "training.queries_per_step=32", "training.rollouts_per_query=8", "training.shards=2", "training.stage1_steps=0",
     "training.stage1_max_steps=0", f"training.stage2_steps={STEPS}", "training.validation_every=1000",
-    "training.validation_queries=2", "training.scenario_paths=16",
+    "training.validation_queries=2", "training.scenario_paths=16", "nano.steps=80", "nano.decisions=100",
 )  # fmt: skip
 _SILENT: Callable[[str, int, int], None] = lambda what, done, total: None  # noqa: E731  # of no interest here
 

@@ -139,7 +139,9 @@ class RolloutWorker:
             rollouts = self._collector.roll_out(step, queries, throughput)
             outcomes = self._collector.role_outcomes(rollouts.team, stage)
             self._heartbeat.check()
-            records = self._recorder.rollouts(step, stage.number, rollouts.team, rollouts.practice, outcomes, store)
+            records = self._recorder.rollouts(
+                step, stage.number, rollouts.team, rollouts.practice, outcomes, store, shard
+            )
             calls = sum(1 + len(one.subs) for group in rollouts.team for one in group)
             calls += sum(len(one.subs) for group in rollouts.practice for one in group)
             store.add_shard(ShardRecord(self._run, step, shard, len(numbers), len(records), calls))

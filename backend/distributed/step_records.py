@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-import numpy as np
-
 from backend.config.training import TrainingConfig
 from backend.store.records import RolloutRecord, TrajectoryRecord
+from backend.store.sharing.token_files import ConversationTokens
 from backend.store.store import Store
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
@@ -17,6 +16,8 @@ from backend.training.curriculum.curriculum import Curriculum
 from backend.training.learning.step_data import StepData
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.replay import acts_through_code
+
+_Conversation = tuple[TrajectoryRecord, ConversationTokens]
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ def read_step_data(
     """The data of a complete step for `role`; equal, to the bit, to what a training in one process has."""
     queries = sorted(store.queries(run, step), key=lambda query: query.query)
     stage = curriculum.stage(queries[0].stage)
-    calls: dict[tuple[int, int], list[TrajectoryRecord]] = defaultdict(list)
-    for trajectory in store.trajectories(run, step, role):
-        calls[trajectory.query, trajectory.rollout].append(trajectory)
+    calls: dict[tuple[int, int], list[_Conversation]] = defaultdict(list)
+    for trajectory, tokens in store.conversation_tokens(run, step, role):
+        calls[trajectory.query, trajectory.rollout].append((trajectory, tokens))
     rollouts: dict[int, list[RolloutRecord]] = defaultdict(list)
     for rollout in store.rollouts(run, step):
         rollouts[rollout.query].append(rollout)
@@ -68,7 +69,9 @@ def read_step_data(
             group = sorted(rollouts[number], key=lambda rollout: rollout.rollout)
             team.append([_step_rollout(one, calls[number, one.rollout]) for one in group])
             # A rollout that did not call the role has no share that anybody reads.
-            outcomes.append([next((t.shared for t in calls[number, one.rollout]), None) or 0.0 for one in group])
+            outcomes.append(
+                [next((call.shared for call, _ in calls[number, one.rollout]), None) or 0.0 for one in group]
+            )
         else:
             attempts = sorted(place for place in calls if place[0] == number)
             practice.append([StepRollout(False, _NO_OUTCOME, _trajectories(calls[place])) for place in attempts])
@@ -78,22 +81,22 @@ def read_step_data(
     return StepData(stage, team, [*team, *practice], {role: outcomes} if is_credited_apart else {})
 
 
-def _step_rollout(rollout: RolloutRecord, calls: list[TrajectoryRecord]) -> StepRollout:
+def _step_rollout(rollout: RolloutRecord, calls: list[_Conversation]) -> StepRollout:
     parts = rollout.parts
     outcome = Outcome(rollout.outcome, parts["net_return"], parts["fees"], parts["spread"], parts["funding"])
     return StepRollout(rollout.valid, outcome, _trajectories(calls))
 
 
-def _trajectories(records: list[TrajectoryRecord]) -> tuple[Trajectory, ...]:
+def _trajectories(conversations: list[_Conversation]) -> tuple[Trajectory, ...]:
     return tuple(
         Trajectory(
             role=one.role,
             query=f"{one.step}-{one.query}",
             rollout=one.rollout,
             ordinal=one.ordinal,
-            ids=np.array(one.ids, np.int32),
-            mask=np.array(one.mask, np.bool_),
-            sampled_logps=np.array(one.sampled_logps, np.float32),
+            ids=tokens.ids,
+            mask=tokens.mask,
+            sampled_logps=tokens.sampled_logps,
             policy_version=one.policy_version,
             valid=one.valid,
             format_score=one.format_score or 0.0,
@@ -104,7 +107,7 @@ def _trajectories(records: list[TrajectoryRecord]) -> tuple[Trajectory, ...]:
             thought_tokens=one.thought_tokens or 0,
             thoughts_cut=one.thoughts_cut or 0,
         )
-        for one in sorted(records, key=lambda one: one.ordinal)
+        for one, tokens in sorted(conversations, key=lambda pair: pair[0].ordinal)
     )
 
 

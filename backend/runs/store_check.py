@@ -29,9 +29,11 @@ from backend.store.records import (
     RolloutRecord,
     RunRecord,
     ShardRecord,
+    TensorRecord,
     TrajectoryRecord,
 )
 from backend.store.sharing.objects import OBJECTS_FOLDER
+from backend.store.sharing.token_files import in_file, problem_of_place, without_tokens
 from backend.store.store import Store
 
 _Key = tuple[Any, ...]
@@ -133,13 +135,19 @@ def _portions(store: Store, run: str, check: StoreCheck) -> Iterator[_Found]:
             check.add(run, f"its step {step} cannot be read: {error}")
             continue
         check.records.update({kind.table: len(rows) for kind, rows in by_kind.items()})
-        yield {kind: _readable(kind, rows, run, check) for kind, rows in by_kind.items()}
+        found = {kind: _readable(kind, rows, run, check) for kind, rows in by_kind.items()}
+        files = [file for file in found.get(TensorRecord, {}).values() if isinstance(file, TensorRecord)]
+        for row in by_kind.get(TrajectoryRecord, ()):
+            if in_file(row) and (problem := problem_of_place(row, files)) is not None:
+                check.add(run, f"trajectory {row['id'].id} cannot be read: {problem}")
+        yield found
 
 
 def _readable(kind: type[Record], rows: list[dict[str, Any]], run: str, check: StoreCheck) -> dict[_Key, Record]:
     """The records of rows by key, without those that cannot be read."""
     records: dict[_Key, Record] = {}
-    for row in rows:
+    for there in rows:
+        row = without_tokens(there) if kind is TrajectoryRecord and in_file(there) else there
         key = tuple(row["id"].id) if isinstance(row["id"].id, list) else (row["id"].id,)
         try:
             record = kind.from_row(row)
@@ -241,7 +249,7 @@ def _files(run: str, found: _Found, folder: Path | None, check: StoreCheck) -> N
 
 def _files_with_store(store: Store, found: _Found, check: StoreCheck) -> None:
     """Read the files of a run that lie with the store, and compare them with their records."""
-    for file in found.get(FileRecord, {}).values():
-        assert isinstance(file, FileRecord)
+    for file in (*found.get(FileRecord, {}).values(), *found.get(TensorRecord, {}).values()):
+        assert isinstance(file, FileRecord | TensorRecord)
         if (problem := file_problem(store, file)) is not None:
             check.add(file.run, f"{file.name} lies with the store, and {problem}")

@@ -9,3 +9,10 @@ class StoreError(UserError):
 
 class StoreDiskError(StoreError, RunFailed):
     """The disk failed the database, as a full one does. What was acknowledged is stored."""
+
+
+def half_deleted(store: str, run_id: str) -> StoreError:
+    """The error for a run whose deletion was cut short."""
+    return StoreError(
+        f"run {run_id} in store {store} is half deleted: finish that with `cryptosentinel runs delete {run_id}`"
+    )

@@ -413,6 +413,30 @@ class FileRecord(Record):
 
 
 @dataclass(frozen=True)
+class TensorRecord(Record):
+    """The file with the tokens of a role's conversations in a shard of a step (`token_files.py`). It lies with the
+    store, and is written before this record, which comes before the conversations and the shard's marker."""
+
+    table = "tensors"
+    identity = ("run", "step", "shard", "role")
+
+    step: int
+    shard: int
+    role: str
+    checksum: str  # SHA-256
+    size: int  # bytes
+    tokens: int
+
+    @property
+    def name(self) -> str:
+        """As `FileRecord.name`; the files of a step lie together."""
+        return f"tensors/step-{self.step:06d}/{self.shard:04d}-{self.role}.safetensors"
+
+
+StoredFile = FileRecord | TensorRecord  # whose content is with the store
+
+
+@dataclass(frozen=True)
 class TrialRecord(Record):
     """One way of trading that was tested on one window: a row of the ledger of trials.
 

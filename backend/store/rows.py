@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from surrealdb import RecordID
@@ -36,6 +37,17 @@ FOR $one IN $steps {
 };
 """
 
+# A process reports (`service_report`) if no other has reported under its name since; whether it has. In each, what the
+# record itself says is there when this is sent again because its answer was lost.
+BEAT_SERVICE = (
+    "IF (SELECT VALUE process = $process AND beat IN [$since, $beat] FROM ONLY $key) != false "
+    "{{ {report}; RETURN true }} ELSE {{ RETURN false }}"
+)
+TAKE_SERVICE = (
+    "LET $now = SELECT process, beat FROM ONLY $key; LET $who = IF $now = NONE {{ NONE }} ELSE {{ [$now.process, "
+    "$now.beat] }}; IF $who = $expected OR $who = [$process, $beat] {{ {report}; RETURN true }} ELSE {{ RETURN false }}"
+)
+
 
 def key_range(kind: type[Record], run_id: str, step: int | None) -> RecordID | None:
     """The keys of the records that a run has, or one step of it: they are counted without a look at the records. None
@@ -51,6 +63,21 @@ def key_range(kind: type[Record], run_id: str, step: int | None) -> RecordID | N
 def counted_steps(steps: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
     """The parameter of `COUNT_CALLS` for steps of runs."""
     return [{"id": RecordID(CallCountRecord.table, [run, step]), "run": run, "step": step} for run, step in steps]
+
+
+def equal_condition(fields: Mapping[str, str | int | None]) -> tuple[str, dict[str, str | int]]:
+    """The condition that fields have these values (None: any), and its parameters."""
+    wanted = {name: value for name, value in fields.items() if value is not None}
+    return " AND ".join(f"{name} = ${name}" for name in wanted), wanted
+
+
+def call_histogram(records: Iterable[CallCountRecord]) -> dict[str, dict[int, int]]:
+    """Per sub-agent how many rollouts called it how many times, over all steps."""
+    histogram: dict[str, Counter[int]] = defaultdict(Counter)
+    for record in records:
+        for role, calls, rollouts in zip(record.roles, record.calls, record.rollouts, strict=True):
+            histogram[role][calls] += rollouts
+    return {role: dict(sorted(counts.items())) for role, counts in sorted(histogram.items())}
 
 
 def record_key(record: Record, row: dict[str, Any]) -> RecordID:

@@ -7,7 +7,7 @@ as parameters, never inside the query text.
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from surrealdb.data.types.range import BoundExcluded, BoundIncluded, Range
 
 from backend.store import lease
 from backend.store.connection import PATIENCE, Connection
-from backend.store.errors import StoreError
+from backend.store.errors import StoreError, half_deleted
 from backend.store.gateway.host import Listen
 from backend.store.migration import migrate
 from backend.store.records import (
@@ -43,22 +43,28 @@ from backend.store.records import (
     RunStatus,
     ServiceRecord,
     ShardRecord,
+    TensorRecord,
     TrajectoryRecord,
     TrialRecord,
 )
 from backend.store.rows import (
+    BEAT_SERVICE,
     COUNT_CALLS,
     ROWS_PER_REQUEST,
+    TAKE_SERVICE,
     WRITE_EDGES,
+    call_histogram,
     counted_steps,
     database_row,
+    equal_condition,
     key_range,
     portions,
     record_key,
     service_report,
 )
-from backend.store.sharing.fences import CLAIM, FENCED, Fence, StoreFenced, guard
-from backend.store.sharing.objects import ObjectStore
+from backend.store.sharing.fences import CLAIM, CLAIMED, FENCED, Fence, StoreFenced, guard
+from backend.store.sharing.objects import ObjectStore, object_part
+from backend.store.sharing.token_files import ConversationTokens, conversations, without_tokens, write_token_files
 
 R = TypeVar("R", bound=Record)
 
@@ -189,13 +195,19 @@ class Store:
         """Add the rollouts of a step."""
         self._write(records)
 
-    def add_trajectories(self, records: Sequence[TrajectoryRecord]) -> None:
+    def add_trajectories(self, records: Sequence[TrajectoryRecord], shard: int | None = None) -> None:
         """Add conversations, and an edge `caller -> delegated -> callee` for each that has a caller.
 
         Give all conversations of a rollout in one call and in the order in which they began: that order numbers the
-        calls that each caller made. Raises `StoreError` if a caller is neither among them nor stored.
+        calls that each caller made. Where they are all those of a `shard` of a step, their tokens lie in files, if the
+        store takes files. Raises `StoreError` if a caller is neither among them nor stored.
         """
-        self._write(records)
+        if shard is None or not (self._connection.keeps_files and self.objects.offered()):
+            self._write(records)
+        else:
+            rows = [database_row(record) for record in records]
+            self._write(write_token_files(self.objects, shard, rows))
+            self._write_rows(TrajectoryRecord, rows)
         edges: list[Delegation] = []
         made: Counter[tuple[int, int, int, tuple[str, int]]] = Counter()
         for record in records:
@@ -250,8 +262,10 @@ class Store:
                 f"DELETE {kind.table} WHERE run = $run AND step = $step AND query IN $queries RETURN NONE;"
                 for kind in (RewardRecord, Delegation, TrajectoryRecord, RolloutRecord, QueryRecord)
             )
+            + f"DELETE {TensorRecord.table} WHERE run = $run AND step = $step AND shard = $shard RETURN NONE;"
             + COUNT_CALLS,
             parameters={
+                "shard": shard,
                 "steps": counted_steps([(run_id, step)]),
                 "marker": RecordID(ShardRecord.table, [run_id, step, shard]),
                 "run": run_id,
@@ -268,10 +282,7 @@ class Store:
         row = record.row()
         marker = RecordID(ShardRecord.table, [record.run, record.step, record.shard])
         parameters = {**row, "key": record_key(record, row), "marker": marker, "dead_after": int(1000 * dead_after)}
-        answer = (
-            "RETURN (SELECT VALUE process FROM ONLY $key) = $process AND (SELECT VALUE shard FROM ONLY $marker) = NONE"
-        )
-        return bool(self._change(CLAIM, parameters=parameters, answer=answer))
+        return bool(self._change(CLAIM, parameters=parameters, answer=CLAIMED))
 
     def claims(self, run_id: str, step: int) -> dict[int, str]:
         """Which process has which shard of a step; also of complete ones."""
@@ -299,29 +310,14 @@ class Store:
         """As `report_service`, for a process whose last report had the beat `since`. False, and nothing is written,
         where another process has reported under this name in the meantime."""
         report, values = service_report(record)
-        # `$beat` itself is there when this is sent again because its answer was lost.
-        mine: bool = self._connection.query(
-            "IF (SELECT VALUE process = $process AND beat IN [$since, $beat] FROM ONLY $key) != false "
-            f"{{ {report}; RETURN true }} "
-            "ELSE { RETURN false }",
-            {"since": since, **values},
-        )
-        return mine
+        return bool(self._connection.query(BEAT_SERVICE.format(report=report), {"since": since, **values}))
 
     def take_service(self, record: ServiceRecord, former: ServiceRecord | None) -> bool:
         """As `report_service`, for a process that takes the name of `former`, None where nobody had it. False, and
         nothing is written, where another has taken it since or the former one has reported again."""
         report, values = service_report(record)
         expected = None if former is None else [former.process, former.beat]
-        # That of the record itself is there when this is sent again because its answer was lost.
-        taken: bool = self._connection.query(
-            "LET $now = SELECT process, beat FROM ONLY $key; LET $who = IF $now = NONE { NONE } ELSE { [$now.process, "
-            "$now.beat] }; IF $who = $expected OR $who = [$process, $beat] "
-            f"{{ {report}; RETURN true }} "
-            "ELSE { RETURN false }",
-            {"expected": expected, **values},
-        )
-        return taken
+        return bool(self._connection.query(TAKE_SERVICE.format(report=report), {"expected": expected, **values}))
 
     def put(self, records: Sequence[Record]) -> None:
         """Add records of any one kind as they are, edges too."""
@@ -351,13 +347,14 @@ class Store:
         whole, and a second call finishes it. Raises `StoreError` as `mark_deleting` does.
         """
         self.mark_deleting(run_id)
-        if self._connection.keeps_files and self.files(run_id):
+        if self._connection.keeps_files and (self.files(run_id) or self.count(TensorRecord, run_id)):
             self.objects.remove_run(run_id)
         deleted = 0
         kinds: tuple[type[Record], ...] = (
             ServiceRecord,
             ClaimRecord,
             FileRecord,
+            TensorRecord,
             CallCountRecord,
             *reversed(KINDS[:-1]),
         )
@@ -377,6 +374,9 @@ class Store:
         for step in steps:
             self._delete(Delegation, run_id, step)
             dropped += self._delete(TrajectoryRecord, run_id, step)
+            if files := self.tensors(run_id, step):
+                self._delete(TensorRecord, run_id, step)
+                self.objects.remove(run_id, object_part(files[0].name), [file.checksum for file in files])
         return dropped
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -405,8 +405,20 @@ class Store:
         return self._read(RolloutRecord, run=run_id, step=step)
 
     def trajectories(self, run_id: str, step: int, role: str | None = None) -> list[TrajectoryRecord]:
-        """Conversations of a step, of one role or of all, in order of query, rollout, role and ordinal."""
+        """Conversations of a step, of one role or of all, in order of query, rollout, role and ordinal. Raises
+        `StoreError` where the file with the tokens of one is damaged."""
         return self._read(TrajectoryRecord, run=run_id, step=step, role=role)
+
+    def conversation_tokens(
+        self, run_id: str, step: int, role: str
+    ) -> list[tuple[TrajectoryRecord, ConversationTokens]]:
+        """As `trajectories` of one role, for who needs arrays: the tokens are not in the records but beside them."""
+        rows, reader = conversations(self._connection, {"run": run_id, "step": step, "role": role})
+        return [(TrajectoryRecord.from_row(without_tokens(row)), reader.tokens(row)) for row in rows]
+
+    def tensors(self, run_id: str, step: int | None = None) -> list[TensorRecord]:
+        """The files with tokens of conversations in order of step, shard and role."""
+        return self._read(TensorRecord, run=run_id, step=step)
 
     def delegations(self, run_id: str, step: int) -> list[Delegation]:
         """Edges of the graph: who called whom in a step."""
@@ -449,11 +461,8 @@ class Store:
     def journal_between(self, run_id: str, first: int, stop: int) -> list[JournalRecord]:
         """Its entries of the ordinals ``first .. stop - 1``, in order, without a look at the others."""
         if self._connection.remote:  # a server of version 2 reads ranges of keys wrongly
-            rows = self._connection.query(
-                f"SELECT * FROM {JournalRecord.table} WHERE run = $run AND ordinal >= $first AND ordinal < $stop "
-                "ORDER BY id",
-                {"run": run_id, "first": first, "stop": stop},
-            )
+            text = "SELECT * FROM journal WHERE run = $run AND ordinal >= $first AND ordinal < $stop ORDER BY id"
+            rows = self._connection.query(text, {"run": run_id, "first": first, "stop": stop})
         else:
             bounds = Range(BoundIncluded([run_id, first]), BoundExcluded([run_id, stop]))
             rows = self._connection.query("SELECT * FROM $keys ORDER BY id", {"keys": RecordID("journal", bounds)})
@@ -512,10 +521,7 @@ class Store:
 
     def each(self, kind: type[R], run_id: str) -> Iterator[R]:
         """All records of a kind that a run has, in order of key; those of steps are read one step at a time."""
-        if "step" not in kind.identity:
-            yield from self._read(kind, run=run_id)
-            return
-        for step in self.steps(kind, run_id):
+        for step in self.steps(kind, run_id) if "step" in kind.identity else (None,):
             yield from self._read(kind, run=run_id, step=step)
 
     def steps(self, kind: type[Record], run_id: str, before: int | None = None) -> list[int]:
@@ -529,19 +535,18 @@ class Store:
 
     def calls_per_rollout(self, run_id: str) -> dict[str, dict[int, int]]:
         """Per sub-agent a histogram: how many rollouts of the run called it how many times."""
-        histogram: dict[str, Counter[int]] = defaultdict(Counter)
-        for record in self._read(CallCountRecord, run=run_id):
-            for role, calls, rollouts in zip(record.roles, record.calls, record.rollouts, strict=True):
-                histogram[role][calls] += rollouts
-        return {role: dict(sorted(counts.items())) for role, counts in sorted(histogram.items())}
+        return call_histogram(self._read(CallCountRecord, run=run_id))
 
     # -- the database -----------------------------------------------------------------------------------------------
 
     def _write(self, records: Sequence[Record], verb: str = "CONTENT") -> None:
         """Put records of one table in place, in transactions of bounded size."""
-        kind = type(records[0]) if records else None
+        if records:
+            self._write_rows(type(records[0]), [database_row(record) for record in records], verb)
+
+    def _write_rows(self, kind: type[Record], every: Sequence[dict[str, Any]], verb: str = "CONTENT") -> None:
         plain = f"FOR $row IN $rows {{ UPSERT $row.id {verb} $row RETURN NONE }};"
-        for rows in portions([database_row(record) for record in records]):
+        for rows in portions(every):
             if kind is RolloutRecord:
                 steps = counted_steps({(row["run"], row["step"]) for row in rows})
                 self._change(plain + COUNT_CALLS, parameters={"rows": rows, "steps": steps})
@@ -579,17 +584,12 @@ class Store:
 
     def _read(self, kind: type[R], **equal: str | int | None) -> list[R]:
         """Records whose fields equal those given (None: any), in order of their keys."""
-        wanted = {name: value for name, value in equal.items() if value is not None}
-        condition = " AND ".join(f"{name} = ${name}" for name in wanted)
+        if kind is TrajectoryRecord:
+            rows, reader = conversations(self._connection, equal)
+            return [kind.from_row(reader.row(row)) for row in rows]
+        condition, wanted = equal_condition(equal)
         rows = self._connection.query(f"SELECT * FROM {kind.table} WHERE {condition} ORDER BY id", wanted)
         return [kind.from_row(row) for row in rows]
-
-
-def half_deleted(store: str, run_id: str) -> StoreError:
-    """The error for a run whose deletion was cut short."""
-    return StoreError(
-        f"run {run_id} in store {store} is half deleted: finish that with `cryptosentinel runs delete {run_id}`"
-    )
 
 
 def _prepare(connection: Connection) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from torch.utils.tensorboard.writer import SummaryWriter
 
-from backend.store.records import QueryRecord, RewardRecord, RolloutRecord, TrajectoryRecord
+from backend.store.records import QueryRecord, RewardRecord, RolloutRecord, TensorRecord, TrajectoryRecord
 from backend.store.store import Store
 from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.trajectory import Trajectory
@@ -87,9 +87,10 @@ class TrainingRecorder:
         practice: Sequence[Sequence[Practice]],
         role_outcomes: Mapping[str, Sequence[Sequence[float]]],
         store: Store | None = None,
+        shard: int | None = None,
     ) -> list[RolloutRecord]:
         """Write queries, rollouts, conversations and delegations of a step; returns the rollouts' records. `store` is
-        the run's, as it is fenced for who writes a part of the step.
+        the run's, as it is fenced for who writes the part `shard` of the step.
 
         `role_outcomes` are those of `team` (`rollout.role_outcomes`). Practice has conversations, but no team, so no
         rollout and no delegation.
@@ -121,7 +122,7 @@ class TrainingRecorder:
                     for call, transcript in zip(attempt.subs, attempt.transcripts, strict=True)
                 ]
         store.add_rollouts(records)
-        store.add_trajectories(trajectories)
+        store.add_trajectories(trajectories, shard)
         return records
 
     def rewards(self, step: int, credits: Mapping[str, RoleCredit]) -> None:
@@ -139,7 +140,8 @@ class TrainingRecorder:
         if not self._keep or before <= (self._dropped_before or 0):
             return
         if self._dropped_before is None:  # a former life of the run may have left some
-            steps: Sequence[int] = self.store.steps(TrajectoryRecord, self.run, before)
+            kinds = (TrajectoryRecord, TensorRecord)
+            steps: Iterable[int] = sorted({step for kind in kinds for step in self.store.steps(kind, self.run, before)})
         else:
             steps = range(self._dropped_before, before)
         self.store.drop_trajectories(self.run, steps)

@@ -13,7 +13,6 @@ from backend.store.lock import FolderLock
 from backend.store.maintenance.copying import OnCopied, all_counted, copy_store
 from backend.store.maintenance.file_copy import copy_files
 from backend.store.maintenance.object_copy import adopt_files, copy_objects
-from backend.store.records import FileRecord
 from backend.store.store import Store
 
 
@@ -71,7 +70,7 @@ def _copy(source: Store, target: Path, on_copied: OnCopied) -> dict[str, int]:
     if snapshot is None:
         files = copy_objects(source, target) if source.connection.keeps_files else {}
         copied = copy_store(source, target, on_copied)
-        return copied | {FileRecord.table: adopt_files(source, target, files)}
+        return copied | adopt_files(source, target, files)
     copied = copy_files(snapshot, target, on_copied)
     if before is not None and +Counter(copied) != before and _counts(source) == before:
         raise StoreError(f"the copy holds {sum(copied.values())} records, and the store {before.total()}: start again")

@@ -15,7 +15,7 @@ from pathlib import Path
 from backend.store.errors import StoreError
 from backend.store.folder_swap import sync_folder
 from backend.store.maintenance.tables import Tables
-from backend.store.records import FileRecord
+from backend.store.records import Delegation, FileRecord, StoredFile, TensorRecord, TrajectoryRecord
 from backend.store.sharing.objects import (
     OBJECTS_FOLDER,
     ObjectFolder,
@@ -28,17 +28,18 @@ from backend.store.store import Store
 _TRIES = 5  # of a run whose files are replaced while they are copied
 
 
-def named_files(store: Store) -> dict[str, list[FileRecord]]:
+def named_files(store: Store) -> dict[str, list[StoredFile]]:
     """The files of each run that has any. One whose deletion has begun has none: its contents go before its records."""
     deleting = {record.run for record in store.runs() if record.status == "deleting"}
-    return {run: store.files(run) for run in Tables(store).run_ids(FileRecord) if run not in deleting}
+    runs = sorted({run for kind in (FileRecord, TensorRecord) for run in Tables(store).run_ids(kind)})
+    return {run: _files_of(store, run) for run in runs if run not in deleting}
 
 
-def file_problem(store: Store, file: FileRecord) -> str | None:
+def file_problem(store: Store, file: StoredFile) -> str | None:
     """What is wrong with the content of a file, in words. None where nothing is, and where its record is gone: a
     training replaces its files."""
     problem = _difference(store.objects, file)
-    return problem if problem is not None and file in store.files(file.run) else None
+    return problem if problem is not None and file in _files_of(store, file.run) else None
 
 
 def verify_own_files(copy: Store) -> None:
@@ -71,13 +72,13 @@ def remove_stray_files(store: Store) -> int:
     return objects.remove_others(_all_named(store))
 
 
-def copy_objects(source: Store, target: Path, without: Collection[str] = ()) -> dict[str, list[FileRecord]]:
+def copy_objects(source: Store, target: Path, without: Collection[str] = ()) -> dict[str, list[StoredFile]]:
     """Copy the files of all runs but `without` into the folder `target` of a new store, and return which they are:
     those that each run had at one moment. Raises `StoreError` for one that is damaged, and `OSError`."""
-    copied: dict[str, list[FileRecord]] = {}
+    copied: dict[str, list[StoredFile]] = {}
     for run in named_files(source):
         for attempt in range(1, _TRIES + 1) if run not in without else ():
-            files = source.files(run)
+            files = _files_of(source, run)
             problem = _copy_run(source.objects, files, target / OBJECTS_FOLDER)
             if problem is None:
                 copied[run] = files
@@ -92,27 +93,53 @@ def copy_objects(source: Store, target: Path, without: Collection[str] = ()) -> 
     return copied
 
 
-def adopt_files(source: Store, target: Path, copied: dict[str, list[FileRecord]]) -> int:
-    """Let the new store in `target` name the files that `copy_objects` has copied, and no others: its records were
-    copied a little later. Compares every byte. Returns how many records of files it holds."""
+def adopt_files(source: Store, target: Path, copied: dict[str, list[StoredFile]]) -> dict[str, int]:
+    """Let the new store in `target` name the files that `copy_objects` has copied, and no others but the tokens of
+    steps that were written since: its records were copied a little later. Compares every byte. Returns how many records
+    it holds of the tables that this may change."""
     with Store.open(target, exclusive=True) as copy:
         named = named_files(copy)
         late = set(named) - set(copied)  # of a run that was begun meanwhile
         wanted = copied | (copy_objects(source, target, copied) if late else {})
         for run, files in wanted.items():
-            if run in named and files != named[run]:
-                copy.remove_files(run, [file.name for file in named[run]])
-                for file in files:
-                    copy.add_file(file)
+            if run in named:
+                _name_anew(copy, run, [file for file in files if isinstance(file, FileRecord)])
+                _add_tokens(source, copy, run, target)
         verify_own_files(copy)
-        return sum(Tables(copy).total(FileRecord, run) for run in Tables(copy).run_ids(FileRecord))
+        kinds = (FileRecord, TensorRecord, TrajectoryRecord, Delegation)
+        return {kind.table: sum(Tables(copy).total(kind, record.run) for record in copy.runs()) for kind in kinds}
+
+
+def _name_anew(copy: Store, run: str, files: list[FileRecord]) -> None:
+    """Let a copy name these files of a run, which do not belong to a step."""
+    if files != (there := copy.files(run)):
+        copy.remove_files(run, [file.name for file in there])
+        for file in files:
+            copy.add_file(file)
+
+
+def _add_tokens(source: Store, copy: Store, run: str, target: Path) -> None:
+    """Bring the files with the tokens of a run's steps into the folder `target` of a copy. A step whose conversations
+    were dropped meanwhile loses them in the copy as well."""
+    for step in sorted({file.step for file in copy.tensors(run)}):
+        problem = _copy_run(source.objects, list(copy.tensors(run, step)), target / OBJECTS_FOLDER)
+        if problem is not None:
+            file, what = problem
+            if file in source.tensors(run, step):
+                raise _damaged(file, what)
+            copy.drop_trajectories(run, [step])
 
 
 def _all_named(store: Store) -> set[str]:
-    return {object_name(file) for run in Tables(store).run_ids(FileRecord) for file in store.files(run)}
+    runs = {run for kind in (FileRecord, TensorRecord) for run in Tables(store).run_ids(kind)}
+    return {object_name(file) for run in runs for file in _files_of(store, run)}
 
 
-def _difference(objects: ObjectStore, file: FileRecord) -> str | None:
+def _files_of(store: Store, run: str) -> list[StoredFile]:
+    return [*store.files(run), *store.tensors(run)]
+
+
+def _difference(objects: ObjectStore, file: StoredFile) -> str | None:
     digest = hashlib.sha256()
     try:
         for piece in object_pieces(objects, file):
@@ -126,7 +153,7 @@ def _difference(objects: ObjectStore, file: FileRecord) -> str | None:
     return None
 
 
-def _copy_run(objects: ObjectStore, files: list[FileRecord], target: Path) -> tuple[FileRecord, str] | None:
+def _copy_run(objects: ObjectStore, files: list[StoredFile], target: Path) -> tuple[StoredFile, str] | None:
     """The first of the files that cannot be read or differs, with what is wrong; it may have been replaced meanwhile.
     Raises `OSError`."""
     wanted = {object_name(file): file for file in files}
@@ -155,7 +182,7 @@ def _copy_run(objects: ObjectStore, files: list[FileRecord], target: Path) -> tu
     return None
 
 
-def _damaged(file: FileRecord, problem: str) -> StoreError:
+def _damaged(file: StoredFile, problem: str) -> StoreError:
     return StoreError(
         f"{file.name} of run {file.run} lies with the store, and {problem}. Delete the run with `cryptosentinel runs "
         f"delete {file.run}`, or keep a copy of the store's folder as it is"

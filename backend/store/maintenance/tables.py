@@ -18,6 +18,7 @@ from backend.store.records import (
     Record,
     RunRecord,
     ServiceRecord,
+    TensorRecord,
     TrialRecord,
 )
 from backend.store.rows import portions
@@ -27,6 +28,7 @@ OF_A_RUN: tuple[type[Record], ...] = (
     *KINDS,
     ServiceRecord,
     FileRecord,
+    TensorRecord,
     CallCountRecord,
 )  # what goes when a run is deleted
 COPIED: tuple[type[Record], ...] = (*OF_A_RUN, TrialRecord)

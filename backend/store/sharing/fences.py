@@ -64,3 +64,5 @@ IF $done = NONE AND ($claim = NONE OR $claim.process = $process OR $holder = NON
     } RETURN NONE
 };
 """
+# What it returns then: whether this process has the shard, which is not complete.
+CLAIMED = "RETURN (SELECT VALUE process FROM ONLY $key) = $process AND (SELECT VALUE shard FROM ONLY $marker) = NONE"

@@ -22,11 +22,12 @@ from websockets.exceptions import WebSocketException
 from backend.store.errors import StoreDiskError, StoreError
 from backend.store.gateway.client import GatewayClient, SignInRefused
 from backend.store.gateway.credentials import GatewayAccount
-from backend.store.records import FileRecord, valid_run_id
+from backend.store.records import StoredFile, valid_run_id
 from simulator.files import DISK_FULL
 
 OBJECTS_FOLDER = "objects"
-PIECE_BYTES = 4 * 2**20  # of a file in one message
+PIECE_BYTES = 4 * 2**20  # of a file in one message to the store
+_ANSWER_BYTES = 2**20  # of one from it: others wait while the process that holds the store copies it
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,120}")
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 _UPLOAD = re.compile(r"[0-9a-f]{32}")
@@ -39,6 +40,9 @@ WrittenT = TypeVar("WrittenT")
 
 class ObjectStore(Protocol):
     """Where the contents of files are. `part` groups those of one writer within a run. Raises `StoreError`."""
+
+    def offered(self) -> bool:
+        """Whether files are taken at all: a server of SurrealDB takes none."""
 
     def write(self, run: str, upload: str, offset: int, content: bytes) -> None:
         """Take a piece of a file that arrives under the name `upload`. Saying it twice does no harm."""
@@ -61,6 +65,10 @@ class ObjectFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+
+    def offered(self) -> bool:
+        """See `ObjectStore`."""
+        return True
 
     def write(self, run: str, upload: str, offset: int, content: bytes) -> None:
         """See `ObjectStore`."""
@@ -96,7 +104,7 @@ class ObjectFolder:
         try:
             with path.open("rb") as file:
                 file.seek(offset)
-                return file.read(PIECE_BYTES)
+                return file.read(_ANSWER_BYTES)
         except FileNotFoundError:
             raise StoreError(
                 f"a file of run {run} is not in {self._folder} any more ({part}, {checksum[:12]}): it was replaced "
@@ -171,6 +179,13 @@ class RemoteObjects:
         self._place = namespace, database
         self._patience = patience
         self._client: GatewayClient | None = None
+        self._offered: bool | None = None  # not asked yet
+
+    def offered(self) -> bool:
+        """See `ObjectStore`. The other side is asked once."""
+        if self._offered is None:
+            self._offered = self._account is not None and self._answer("offered").get("result") is True
+        return self._offered
 
     def write(self, run: str, upload: str, offset: int, content: bytes) -> None:
         """See `ObjectStore`."""
@@ -199,21 +214,7 @@ class RemoteObjects:
             client.close()
 
     def _call(self, operation: str, *arguments: Any) -> Any:
-        until = time.monotonic() + self._patience
-        while True:
-            try:
-                if self._client is None:
-                    self._client = self._dial()
-                answer = self._client.call("object", [operation, *arguments])
-                break
-            except (OSError, WebSocketException, ValueError) as error:
-                self.close()
-                if time.monotonic() > until:
-                    raise StoreError(
-                        f"store {self._url} has not answered for {self._patience:.0f} seconds "
-                        f"({str(error) or type(error).__name__}): start it again, then this program"
-                    ) from error
-                time.sleep(_PAUSE)
+        answer = self._answer(operation, *arguments)
         if "error" in answer:
             reason = answer["error"].get("message") if isinstance(answer["error"], dict) else answer["error"]
             raise StoreError(
@@ -222,6 +223,22 @@ class RemoteObjects:
                 "folder)"
             )
         return answer.get("result")
+
+    def _answer(self, operation: str, *arguments: Any) -> dict[str, Any]:
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                if self._client is None:
+                    self._client = self._dial()
+                return self._client.call("object", [operation, *arguments])
+            except (OSError, WebSocketException, ValueError) as error:
+                self.close()
+                if time.monotonic() > until:
+                    raise StoreError(
+                        f"store {self._url} has not answered for {self._patience:.0f} seconds "
+                        f"({str(error) or type(error).__name__}): start it again, then this program"
+                    ) from error
+                time.sleep(_PAUSE)
 
     def _dial(self) -> GatewayClient:
         if self._account is None:
@@ -237,12 +254,12 @@ def object_part(name: str) -> str:
     return "-".join(name.split("/")[:2])
 
 
-def object_name(file: FileRecord) -> str:
+def object_name(file: StoredFile) -> str:
     """`RUN/PART/CHECKSUM`, where the content of a file lies in an `ObjectFolder`."""
     return f"{file.run}/{object_part(file.name)}/{file.checksum}"
 
 
-def object_pieces(objects: ObjectStore, file: FileRecord) -> Iterator[bytes]:
+def object_pieces(objects: ObjectStore, file: StoredFile) -> Iterator[bytes]:
     """The content of a file, in pieces. Raises `StoreError` where it is not there."""
     offset = 0
     while piece := objects.read(file.run, object_part(file.name), file.checksum, offset):
@@ -253,6 +270,8 @@ def object_pieces(objects: ObjectStore, file: FileRecord) -> Iterator[bytes]:
 def answer_object_call(objects: ObjectStore, parameters: Any) -> bytes | bool | None:
     """What a gateway answers to a client's call. Raises `StoreError` for one that is none."""
     match parameters:
+        case ["offered"]:
+            return objects.offered()
         case ["write", str(run), str(upload), int(offset), bytes(content)] if offset >= 0:
             objects.write(run, upload, offset, content)
             return None

@@ -47,8 +47,9 @@ def config_of(nano: Path, **training: Any) -> Config:
 
 
 @pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.open("mem://") as opened:
+def store(tmp_path: Path) -> Iterator[Store]:
+    """In a folder, where tokens lie in files; `joint` has them in rows."""
+    with Store.open(tmp_path / "store") as opened:
         yield opened
 
 
@@ -239,8 +240,8 @@ def test_conversations_with_other_weights_are_refused(nano: Path, tmp_path: Path
     """As a worker of another run would write them under this one's name."""
 
     class Foreign(Mortal):
-        def add_trajectories(self, records: list[TrajectoryRecord]) -> None:
-            store.add_trajectories([replace(one, policy_version="other") for one in records])
+        def add_trajectories(self, records: list[TrajectoryRecord], shard: int | None = None) -> None:
+            store.add_trajectories([replace(one, policy_version="other") for one in records], shard)
 
     config = config_of(nano)
     begin_run(store, config)
