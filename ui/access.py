@@ -104,8 +104,9 @@ def read_run(run_id: str) -> RunPage:
     return _read_ended(store_name(), run_id, run.finished_at)
 
 
-@st.cache_data(show_spinner="Reading the records", max_entries=8)
+@st.cache_resource(show_spinner="Reading the records", max_entries=8)
 def _read_ended(where: str, run_id: str, finished_at: int | None) -> RunPage:
-    """The arguments are the key of the cache."""
+    """The arguments are the key of the cache. All tabs share what it gives, which nothing changes: a copy for each
+    look would take longer than all the rest."""
     with open_store() as store:
         return RunPage.read(store, run_id)

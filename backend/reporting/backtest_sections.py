@@ -40,6 +40,8 @@ from backend.statistics.bootstrap import Interval
 from simulator.backtest.regimes import UNKNOWN
 
 _REGIME_TITLES = {"trend": "Trend", "volatility": "Volatility", "truth": "Hidden regime"}
+SECTIONS = ("Equity", "Numbers", "Costs", "Trades", "Regimes")
+NEED_MARKET = ("Trades", "Regimes")
 _UNFAIR = "oracle"  # it knows what nobody can, so it is no yardstick
 
 
@@ -111,17 +113,25 @@ def tiles(window: WindowResult) -> list[Tile]:
 
 def sections(window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> list[ReportSection]:
     """All that is shown of `window` but the candles. `settings` is the config of the run."""
-    trades = trades_section(window)
-    return [
-        result_section(window),
-        numbers_section(window),
-        costs_section(window, settings),
-        replace(
-            trades,
-            blocks=(*trades.blocks, withheld_block(window, settings, reload), loss_limits_block(window, settings)),
-        ),
-        regimes_section(window, reload),
-    ]
+    return [section(name, window, settings, reload) for name in SECTIONS]
+
+
+def section(name: str, window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> ReportSection:
+    """The one of `SECTIONS` that is called `name`; only those of `NEED_MARKET` look at `reload`."""
+    match name:
+        case "Equity":
+            return result_section(window)
+        case "Numbers":
+            return numbers_section(window)
+        case "Costs":
+            return costs_section(window, settings)
+        case "Trades":
+            trades = trades_section(window)
+            more = (withheld_block(window, settings, reload), loss_limits_block(window, settings))
+            return replace(trades, blocks=(*trades.blocks, *more))
+        case "Regimes":
+            return regimes_section(window, reload)
+    raise ValueError(f"there is no section {name!r}")
 
 
 def result_section(window: WindowResult) -> ReportSection:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from backend.decisions.document import StoredDecision
 from backend.decisions.tree import DecisionTree, decision_tree, traced_tree
 from backend.reporting import charts
-from backend.reporting.backtest_sections import sections, tiles
+from backend.reporting.backtest_sections import NEED_MARKET, section, tiles
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow, Tile
 from backend.reporting.comparison.teams import teams_section
 from backend.reporting.decision.graph import delegation_graph
@@ -21,7 +22,7 @@ from backend.reporting.decision.timeline import timeline
 from backend.reporting.decision_narrative import Line, headline, narrate
 from backend.reporting.decision_views import decision_facts, decision_page
 from backend.reporting.labels import COLUMNS, duration_text, title_of
-from backend.reporting.market_reload import MarketReload, reload_market
+from backend.reporting.market_reload import MOST_CANDLES, MarketReload, reload_market
 from backend.reporting.result_stats import traded_notional
 from backend.reporting.run_summary import RunSummary, WindowResult, how_it_was_run, summarise
 from backend.reporting.trade_sections import candles_block
@@ -72,7 +73,7 @@ class RunPage:
         """The config of the run."""
         return self.summary.settings
 
-    @property
+    @cached_property
     def windows(self) -> list[WindowPage]:
         """The windows whose results are stored: that of a backtest, or the first one of each evaluation."""
         return [WindowPage(window, self.run, self.settings) for window in self.summary.windows()]
@@ -167,9 +168,10 @@ class WindowPage:
             return MarketReload(None, "the twin's bars are not kept, since it is made anew for each evaluation")
         return reload_market(self.run, load)
 
-    def sections(self, market: MarketReload) -> list[ReportSection]:
-        """Equity, numbers, costs, trades and regimes."""
-        return sections(self.result, self.settings, market)
+    def section(self, name: str, load: Callable[[RunRecord], Market]) -> ReportSection:
+        """One of `SECTIONS`; the market is only loaded for one that needs it."""
+        reload = self.market(load) if name in NEED_MARKET else MarketReload(None)
+        return section(name, self.result, self.settings, reload)
 
     def against(self) -> ReportSection | None:
         """Those that were tested against one another; None where there is only one."""
@@ -187,11 +189,16 @@ class WindowPage:
         """All of a team's decisions, each where it was made and with what the account made of it."""
         return timeline(self.result.decisions[team])
 
-    def candles(self, market: MarketReload, symbol: str) -> ReportBlock:
-        """The candles of one coin with the trades in it."""
+    def candles(self, market: MarketReload, symbol: str, span: tuple[int, int] | None = None) -> ReportBlock:
+        """The candles of one coin with the trades in it; `span` is the part of the window that is shown (ms)."""
         if market.market is None:
             return Missing(symbol, market.problem)
-        return candles_block(self.result, market.market, symbol)
+        return candles_block(self.result, market.market, symbol, span)
+
+    def zoomable(self, market: MarketReload) -> bool:
+        """Whether the window has more bars than are drawn as they are, so that a part of it shows finer ones."""
+        times = self.result.main_result.times
+        return market.market is not None and (times[-1] - times[0]) // market.market.interval > MOST_CANDLES
 
     def label(self, decision: StoredDecision) -> str:
         """When it was made, what was decided and what the account made."""

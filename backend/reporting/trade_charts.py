@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import plotly.graph_objects as go
 
 from backend.reporting.charts import (
@@ -24,6 +25,7 @@ from backend.reporting.charts import (
     label_of,
     moments,
 )
+from backend.reporting.decision.on_candles import Cut, CutKind, DecisionsOnCandles
 from backend.reporting.labels import COST_TITLES, title_of
 from backend.reporting.result_stats import RollingSharpe, trade_return
 from simulator.backtest.trades import Trade
@@ -31,6 +33,7 @@ from simulator.exchange.exchange_records import Fill
 from simulator.market.market import Bars
 
 MOST_TRADES = 400  # drawn in one figure
+MOST_CUTS = 400  # of each kind
 
 _COST_STYLES = {
     "fees": (BLUE, ""),
@@ -43,19 +46,36 @@ _COST_STYLES = {
 
 
 class _Side(NamedTuple):
-    """How one side of the market is drawn: the sign of its quantity, colour, dash, symbols of entry and exit."""
+    """How one side of the market is drawn: the sign of its quantity, colour, dash, symbols of entry and of the exits
+    by what closed the trade."""
 
     sign: int
     colour: str
     dash: str
     entry: str
-    exit: str
+    exits: Mapping[str, str]
 
 
 _SIDES = {
-    "long": _Side(1, GREEN, "solid", "triangle-up", "circle-open"),
-    "short": _Side(-1, VERMILION, "dot", "triangle-down", "square-open"),
+    "long": _Side(
+        1, GREEN, "solid", "triangle-up", {"exit": "circle-open", "stop": "x", "target": "star", "forced": "bowtie"}
+    ),
+    "short": _Side(
+        -1,
+        VERMILION,
+        "dot",
+        "triangle-down",
+        {"exit": "square-open", "stop": "cross", "target": "star-diamond", "forced": "hourglass"},
+    ),
 }
+_EXITS = {"stop": "stop", "target": "target", "liquidation": "forced", "delisted": "forced"}  # others are plain exits
+# What was cut, its words in the legend, symbol and colour.
+_CUTS: dict[CutKind, tuple[str, str, str]] = {
+    "veto": ("vetoed by RiskAnalyst", "octagon", VERMILION),
+    "reduced": ("reduced by RiskAnalyst", "octagon-open", ORANGE),
+    "guard": ("cut by the guard", "diamond-open", PINK),
+}
+_ABOVE = 0.03  # how far above its candle a cut stands, as a share of the picture's height
 
 
 def rolling_sharpe_chart(rolling: Mapping[str, RollingSharpe], main: str, waiting: Collection[str]) -> go.Figure:
@@ -96,11 +116,15 @@ def costs_chart(costs: Mapping[str, Mapping[str, float]], start: Mapping[str, fl
     return figure
 
 
-def candles_chart(bars: Bars, trades: Sequence[Trade], fills: Sequence[Fill]) -> go.Figure:
+def candles_chart(
+    bars: Bars, trades: Sequence[Trade], fills: Sequence[Fill], decisions: DecisionsOnCandles | None = None
+) -> go.Figure:
     """Candles of one symbol with its trades, each a line from its first fill to its last; an absent bar leaves a hole.
 
     `trades` and `fills` (of the stored result) may hold those of other symbols, which are left out. Of more than
-    `MOST_TRADES` those with the largest profits and losses are drawn.
+    `MOST_TRADES` those with the largest profits and losses are drawn. With `decisions` what RiskAnalyst and the guard
+    took stands above the candles, at most `MOST_CUTS` of a kind, and the last of a mark's `customdata` is the number
+    of its decision, None where there is none.
     """
     figure = blank_figure("", "price", "")
     here = bars.present
@@ -124,32 +148,86 @@ def candles_chart(bars: Bars, trades: Sequence[Trade], fills: Sequence[Fill]) ->
         chosen = [trade for trade in own if trade.quantity * _SIDES[side].sign > 0.0]
         entries = [first_price.get((one.entry_time, one.quantity > 0.0), one.entry_price) for one in chosen]
         exits = [one.exit_price if one.closing_price is None else one.closing_price for one in chosen]
-        figure.add_traces(_trade_marks(side, chosen, _short(entries), _short(exits)) if chosen else [])
+        figure.add_traces(_trade_marks(side, chosen, _short(entries), _short(exits), decisions) if chosen else [])
+    if decisions is not None and here.any():
+        figure.add_traces(_cut_marks(bars, decisions))
     figure.update_layout(xaxis_rangeslider_visible=False, hovermode="closest", height=420)
     return figure
 
 
-def _trade_marks(side: str, trades: Sequence[Trade], entries: list[float], exits: list[float]) -> list[go.Scatter]:
-    """Lines from entries to exits, and the marks at both ends."""
+def _trade_marks(
+    side: str,
+    trades: Sequence[Trade],
+    entries: Sequence[float],
+    exits: Sequence[float],
+    decisions: DecisionsOnCandles | None,
+) -> list[go.Scatter]:
+    """Lines from entries to exits, and the marks at both ends: an exit's shape says what closed the trade."""
     style = _SIDES[side]
     start, end = (moments([trade.entry_time for trade in trades]), moments([trade.exit_time for trade in trades]))
     way = [moment for pair in zip(start, end, strict=True) for moment in (*pair, None)]
     height = [price for pair in zip(entries, exits, strict=True) for price in (*pair, None)]
     line = {"color": style.colour, "width": 1.6, "dash": style.dash}
     marks = [go.Scatter(x=way, y=height, mode="lines", line=line, legendgroup=side, hoverinfo="skip", showlegend=False)]
-    hover = [[round(100.0 * trade_return(trade), 2), label_of(trade.reason)] for trade in trades]
-    for what, moment, price, symbol in (("entry", start, entries, style.entry), ("exit", end, exits, style.exit)):
+    ends = [_EXITS.get(trade.reason, "exit") for trade in trades]
+    for what, symbol in {"entry": style.entry, **style.exits}.items():
+        enters = what == "entry"
+        rows = [row for row, kind in enumerate(ends) if enters or kind == what]
+        if not rows:
+            continue
+        bars = [trades[row].entry_bar if enters else trades[row].exit_bar for row in rows]
         marks.append(
             go.Scatter(
-                x=moment,
-                y=price,
+                x=[(start if enters else end)[row] for row in rows],
+                y=[(entries if enters else exits)[row] for row in rows],
                 name=f"{side}, {what}",
                 mode="markers",
                 legendgroup=side,
                 marker={"symbol": symbol, "size": 9, "color": style.colour, "line": {"color": INK, "width": 1}},
-                customdata=hover,
+                customdata=[
+                    [
+                        round(100.0 * trade_return(trades[row]), 2),
+                        label_of(trades[row].reason),
+                        None if decisions is None else decisions.number(bar),
+                    ]
+                    for row, bar in zip(rows, bars, strict=True)
+                ],
                 hovertemplate=f"{side} {what} at %{{y:.6g}}<br>%{{customdata[0]:+.2f}} % net, closed by "
-                "%{customdata[1]}<extra></extra>",
+                f"%{{customdata[1]}}{_OF_DECISION if decisions is not None else ''}<extra></extra>",
+            )
+        )
+    return marks
+
+
+_OF_DECISION = "<br>decision %{customdata[2]}"
+
+
+def _cut_marks(bars: Bars, decisions: DecisionsOnCandles) -> list[go.Scatter]:
+    """What RiskAnalyst and the guard took, above the candle at whose close they did."""
+    here = bars.present
+    times, highs = bars.open_time[here], bars.high[here]
+    gap = _ABOVE * float(highs.max() - bars.low[here].min())
+    last = int(times[-1]) + (int(times[1] - times[0]) if len(times) > 1 else 0)
+    by_kind: dict[CutKind, list[Cut]] = {}
+    for cut in decisions.cuts():
+        if times[0] < cut.time <= last:
+            by_kind.setdefault(cut.kind, []).append(cut)
+    marks = []
+    for kind, (name, symbol, colour) in _CUTS.items():
+        cuts = by_kind.get(kind, [])
+        cuts = cuts[:: -(-len(cuts) // MOST_CUTS) or 1]
+        if not cuts:
+            continue
+        rows = np.searchsorted(times, [cut.time - 1 for cut in cuts], side="right") - 1
+        marks.append(
+            go.Scatter(
+                x=moments([cut.time for cut in cuts]),
+                y=_short((highs[rows] + gap).tolist()),
+                name=name,
+                mode="markers",
+                marker={"symbol": symbol, "size": 9, "color": colour, "line": {"width": 1.5}},
+                customdata=[[name, label_of(cut.text), cut.decision] for cut in cuts],
+                hovertemplate=f"%{{customdata[0]}}<br>%{{customdata[1]}}{_OF_DECISION}<extra></extra>",
             )
         )
     return marks

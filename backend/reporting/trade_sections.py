@@ -14,6 +14,7 @@ from backend.config.schema import Config
 from backend.evaluation.guard_attribution import RISK_ANALYST
 from backend.reporting import labels, trade_charts
 from backend.reporting.blocks import Missing, Picture, ReportSection, Table, TableRow
+from backend.reporting.decision.on_candles import DecisionsOnCandles
 from backend.reporting.json_facts import TRADES_LISTED, withheld_of
 from backend.reporting.labels import COST_TITLES, Column, title_of
 from backend.reporting.market_reload import MarketReload, candles
@@ -36,9 +37,10 @@ _FEW_TRADES = 12  # a longer list is opened by a click
 CANDLES_SHOWN = 6  # figures in the report: the symbols that were traded most
 
 _SIGNS = (
-    "▲ opens a long and ○ closes it, with a solid line between; ▼ opens a short and □ closes it, dotted. Good: longs "
-    "rise and shorts fall along their lines."
+    "▲ opens a long and ○ closes it, with a solid line between; ▼ opens a short and □ closes it, dotted. A cross is a "
+    "stop, a star a target. Good: longs rise and shorts fall along their lines."
 )
+_CUT_SIGNS = " Above the candles: octagons are what RiskAnalyst vetoed (full) or reduced, diamonds what the guard cut."
 
 
 def costs_section(window: WindowResult, settings: Mapping[str, Any]) -> ReportSection:
@@ -286,22 +288,29 @@ def _trade_row(trade: Trade) -> TableRow:
     return TableRow(trade.symbol, values)
 
 
-def candles_block(window: WindowResult, market: Market, symbol: str) -> Picture | Missing:
-    """The candles of one symbol with the trades in it."""
-    times = window.main_result.times
-    trades = window.main_result.trades
+def candles_block(
+    window: WindowResult, market: Market, symbol: str, span: tuple[int, int] | None = None
+) -> Picture | Missing:
+    """The candles of one symbol with the trades in it and the number of each one's decision; `span` is the part of the
+    window that is shown (ms), in bars as fine as it allows."""
+    own = window.main_result
+    first, last = (own.times[0], own.times[-1]) if span is None else span
+    trades = [trade for trade in own.trades if trade.symbol == symbol]
     try:
-        bars = candles(market, symbol, times[0], times[-1])
+        bars = candles(market, symbol, first, last)
     except DataError as error:
         return Missing(symbol, str(error))
     if not bars.present.any():
         return Missing(symbol, "the data has no bar of it in this window")
-    own = sum(trade.symbol == symbol for trade in trades)
-    drawn = len(trade_charts.drawn_trades(trades, symbol))
-    cut = f", the {drawn} with the largest profits and losses drawn" if drawn < own else ""
+    decisions = window.decisions.get(window.main)
+    on_candles = None if decisions is None else DecisionsOnCandles(decisions, own, symbol)
+    shown = [trade for trade in trades if trade.exit_time >= first and trade.entry_time <= last]
+    drawn = len(trade_charts.drawn_trades(shown, symbol))
+    cut = f", the {drawn} with the largest profits and losses drawn" if drawn < len(shown) else ""
     length = int(bars.open_time[1] - bars.open_time[0]) if len(bars) > 1 else market.interval
-    caption = f"Bars of {_length(length)}; {own} trade{'' if own == 1 else 's'}{cut}. {_SIGNS}"
-    return Picture(symbol, caption, trade_charts.candles_chart(bars, trades, window.main_result.fills))
+    counted = f"{len(shown)} trade{'' if len(shown) == 1 else 's'}{cut}"
+    caption = f"Bars of {_length(length)}; {counted}. {_SIGNS}{'' if on_candles is None else _CUT_SIGNS}"
+    return Picture(symbol, caption, trade_charts.candles_chart(bars, shown, own.fills, on_candles))
 
 
 def candles_section(window: WindowResult, reload: MarketReload) -> ReportSection:

@@ -7,6 +7,8 @@ from typing import Any
 
 from streamlit.testing.v1 import AppTest
 
+from ui.parts.decision import part_key
+
 APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
 
 
@@ -23,6 +25,14 @@ def open_page(page: str = "views/runs.py", **asked: str | list[str]) -> AppTest:
     for name, value in asked.items():
         app.query_params[name] = value
     return app.run()
+
+
+def open_part(app: AppTest, part: str, window: str = "") -> AppTest:
+    """The page with another part of a run open."""
+    app.session_state[part_key(window)] = part
+    app.run()
+    assert not app.exception, app.exception
+    return app
 
 
 def field(elements: Any, label: str) -> Any:

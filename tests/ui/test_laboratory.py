@@ -19,7 +19,7 @@ from backend.runs.stored_setup import stored_setup
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from tests.stored_runs import small_market
-from tests.ui.test_pages import APP, address, asked_of, field, open_page, words
+from tests.ui.test_pages import APP, address, asked_of, field, open_page, open_part, words
 
 ROOT = Path(__file__).resolve().parents[2]
 LABORATORY, ARENA = "views/laboratory.py", "views/arena.py"
@@ -109,8 +109,8 @@ def test_nonsense_in_the_address_is_a_sentence(queue: JobQueue) -> None:
 
 
 def test_a_decision_is_replayed_beside_what_happened(queue: JobQueue) -> None:
-    app = open_page()
-    assert not app.exception and not app.error
+    app = open_part(open_page(), "Decisions")
+    assert not app.error
     assert "digraph decision" in app.get("graphviz_chart")[0].proto.spec
     answer = field(app.text_area, "Instead")
     assert '"up"' in answer.value

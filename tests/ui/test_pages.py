@@ -27,7 +27,7 @@ from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules
 from tests.hostile_runs import RUN, dangerous, hostile_store
 from tests.stored_runs import add_backtest_run, add_demo_run, comparison, episode, full_decision
-from tests.ui.page_client import APP, address, field, look_at, open_page, words
+from tests.ui.page_client import APP, address, field, look_at, open_page, open_part, words
 
 EVIL = "<script>alert(1)</script> ![x](https://evil.example/x) :red[no] $x$"
 
@@ -103,7 +103,7 @@ def test_the_address_names_the_runs_and_several_are_compared(here: Path) -> None
 def test_a_decision_is_a_conversation(here: Path) -> None:
     with Store.open(here / "store") as store:
         add_backtest_run(store, "b")
-    app = open_page()
+    app = open_part(open_page(), "Decisions")
     titles = [message.name for message in app.chat_message]
     assert titles[:2] == ["Situation", "DeepTraderManager"] and titles[-1] == "What it earned"
     assert "MarketAnalyst, where is AAAUSDT going?" in words(app)
@@ -176,7 +176,7 @@ def test_untrusted_words_are_never_markdown(here: Path) -> None:
         evil = document.model_copy(update={"conversations": (conversation,), "orders": (Order("A", 1.0),)})
         write_decisions(store, [StoredDecision("b", "scripted", 0, 0, evil)])
         store.finish_run("b", "failed", EVIL)
-    app = open_page()
+    app = open_part(open_page(), "Decisions")
     assert EVIL in [text.value for text in app.text]
     for kind in (app.markdown, app.caption, app.warning, app.subheader):
         assert not [element.value for element in kind if "<script>" in element.value or "![x](" in element.value]
@@ -271,6 +271,7 @@ def test_a_backtest_is_found_again_from_anywhere_and_opens_its_result(here: Path
     app.run()
     assert not app.exception and not app.error
     assert "Stored as run backtest-9" in words(app).replace("\\", "") and "Scripted team made" in words(app)
+    open_part(app, "Decisions")
     app.toggle(key="active ").set_value(False).run()
     assert "Scripted team made" in words(app), "the result stays when something in it is clicked"
     field(app.button, "Close").click().run()
@@ -379,5 +380,7 @@ def test_a_hostile_run_is_shown_as_text(here: Path, kind: str) -> None:
     app.multiselect(key="open").set_value([RUN]).run()
     assert not app.exception, app.exception
     said = words(app)
+    for part in ("Numbers", "Costs", "Trades", "Regimes", "Candles", "Decisions"):
+        said += words(open_part(app, part))
     assert dangerous(said) == []
     assert "\\u{1b}" in said.replace("\\\\", "\\")

@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from backend.decisions.backtest_document import write_backtest
-from backend.reporting.backtest_sections import sections, tiles
+from backend.reporting.backtest_sections import SECTIONS, section, tiles
 from backend.reporting.blocks import Picture, Table
 from backend.reporting.market_reload import MarketReload
 from backend.reporting.run_summary import RunSummary, summarise
@@ -18,6 +18,7 @@ from backend.store.records import BacktestRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from tests.stored_runs import add_backtest_run, add_demo_run, episode, small_market
+from tests.ui.page_client import open_part
 
 APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
 
@@ -54,24 +55,26 @@ def test_the_page_shows_what_the_report_shows(here: Path) -> None:
     summary = stored(here)
     app = opened()
     [window] = summary.windows()
+    assert "Equity" in words(app) and "Months" not in words(app), "only what is open is drawn"
     assert [(one.label, one.value) for one in app.metric] == [(one.label, one.value) for one in tiles(window)]
-    said = words(app)
-    market = MarketReload(small_market())
-    blocks = [block for one in sections(window, summary.settings, market) for block in one.blocks]
-    for block in blocks:
-        assert block.title in said
-        if isinstance(block, Picture | Table):
-            assert block.caption in said
-    tables = [block for block in blocks if isinstance(block, Table)]
-    shown = [frame.value for frame in app.dataframe][-len(tables) :]
-    for table, frame in zip(tables, shown, strict=True):
-        assert list(frame.iloc[:, 0]) == [row.label for row in table.rows]
-        assert len(frame.columns) == 1 + len(table.columns)
+    for name in SECTIONS:
+        open_part(app, name)
+        said = words(app)
+        blocks = section(name, window, summary.settings, MarketReload(small_market())).blocks
+        for block in blocks:
+            assert block.title in said
+            if isinstance(block, Picture | Table):
+                assert block.caption in said
+        tables = [block for block in blocks if isinstance(block, Table)]
+        shown = [frame.value for frame in app.dataframe][-len(tables) :] if tables else []
+        for table, frame in zip(tables, shown, strict=True):
+            assert list(frame.iloc[:, 0]) == [row.label for row in table.rows]
+            assert len(frame.columns) == 1 + len(table.columns)
 
 
 def test_another_symbol_shows_its_candles(here: Path) -> None:
     stored(here)
-    app = opened()
+    app = open_part(opened(), "Candles")
     choice = app.selectbox(key="symbol ")
     assert sorted(choice.options) == ["AAAUSDT", "BBBUSDT"]
     other = choice.options[1]
@@ -84,9 +87,14 @@ def test_data_that_is_gone_is_explained_and_found_again(here: Path) -> None:
     stored(here)
     shutil.move(here / "data", here / "away")
     app = opened()
-    said = words(app)
-    assert said.count("no such folder") == 3  # regimes, candles and what the guard withheld
-    assert "Months" in said and "Costs in money" in said
+    for name, needs_data in {
+        "Numbers": False,
+        "Costs": False,
+        "Trades": True,
+        "Regimes": True,
+        "Candles": True,
+    }.items():
+        assert ("no such folder" in words(open_part(app, name))) == needs_data, name
     shutil.move(here / "away", here / "data")
     assert "no such folder" not in words(app.run())
 
@@ -99,9 +107,8 @@ def test_windows_of_an_evaluation_stand_below_each_other(here: Path) -> None:
                 write_backtest(store, "demo", f"{window}/{name}", episode().result)
     app = opened()
     assert [one.value for one in app.metric][:5] == [one.value for one in app.metric][5:]
-    said = words(app)
-    assert "it is made anew for each evaluation" in said
-    assert len(app.get("plotly_chart")) == 8 + 2 * 6
+    assert len(app.get("plotly_chart")) == 8 + 2 * 4
+    assert "it is made anew for each evaluation" in words(open_part(app, "Candles", "no_edge"))
 
 
 def test_an_older_record_is_shown(here: Path) -> None:
@@ -111,13 +118,14 @@ def test_an_older_record_is_shown(here: Path) -> None:
     trades = [{key: value for key, value in one.items() if key not in old} for one in result.to_dict()["trades"]]
     costs = {key: result.costs[key] for key in ("fees", "spread", "funding")}
     stored(here, metrics=kept, trades=trades, costs=costs)
-    said = words(opened())
+    app = opened()
+    said = words(open_part(app, "Costs")) + words(open_part(app, "Trades"))
     assert "the run was recorded before they were told apart" in said
     assert "the run's record does not hold them" in said
 
 
 def test_the_whole_transcript_of_a_decision_can_be_downloaded(here: Path) -> None:
     stored(here)
-    app = opened()
+    app = open_part(opened(), "Decisions")
     labels = [button.proto.label for button in app.get("download_button")]
     assert labels.count("Download the whole transcript") == 1 and not app.exception

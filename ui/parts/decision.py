@@ -31,6 +31,20 @@ _AVATARS = {
 }
 
 
+def part_key(window: str) -> str:
+    """The key under which the page keeps which part of a window is open."""
+    return f"part {window}"
+
+
+def open_decision(window: WindowPage, team: str, number: int) -> None:
+    """Let the page show a decision when it is drawn next; only for callbacks."""
+    name = window.name
+    st.session_state[part_key(name)] = "Decisions"
+    st.session_state[f"team {name}"] = team
+    st.session_state[f"active {name}"] = False
+    st.session_state[f"decision {name}"] = number
+
+
 def choose_decision(window: WindowPage) -> None:
     """A choice of the decisions of a window, and the chosen one as a conversation and as a graph."""
     by_team, name = window.result.decisions, window.name
@@ -73,8 +87,7 @@ def _choose_on_timeline(window: WindowPage, team: str) -> None:
     def take() -> None:
         for point in st.session_state[f"timeline {name} {team}"]["selection"]["points"][:1]:
             number = point.get("customdata")
-            st.session_state[f"active {name}"] = False
-            st.session_state[f"decision {name}"] = int(number[0] if isinstance(number, list) else number)
+            open_decision(window, team, int(number[0] if isinstance(number, list) else number))
 
     st.plotly_chart(
         in_theme(picture.figure), theme=None, config=CONFIG, alt=picture.title, key=f"timeline {name} {team}",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import streamlit as st
 
 from backend.config.load import as_toml
-from backend.reporting.labels import ABSENT
-from backend.reporting.market_reload import MarketReload, market_of
+from backend.reporting.backtest_sections import SECTIONS
+from backend.reporting.market_reload import market_of
 from backend.reporting.run_page import RunPage, WindowPage
 from backend.store.records import RunRecord
 from cryptosentinel.protocol.untrusted import visible
 from simulator.market.market import Market
 from ui.access import escape_markdown, mistakes_explained, store_name
-from ui.parts.decision import choose_decision
+from ui.parts.candles import show_candles
+from ui.parts.decision import choose_decision, part_key
 from ui.parts.download import offer_downloads
 from ui.parts.drawing import draw_blocks
 from ui.parts.training import show_training
@@ -52,28 +53,28 @@ def _window(window: WindowPage) -> None:
     for column, tile in zip(st.columns(5), window.tiles, strict=True):
         column.metric(tile.label, tile.value)
         column.caption(escape_markdown(tile.note))
-    market = window.market(lambda run: _market(store_name(), run.run, run.data_hash, run))
-    against = window.against()
-    titles = ["Equity", "Numbers", "Costs", "Trades", "Regimes", "Candles", "Decisions"]
-    *tabs, candles, decisions = st.tabs([*(["Against one another"] if against else []), *titles])
-    if against:
-        with tabs.pop(0):
-            draw_blocks(against.blocks, window.name)
-    for tab, section in zip(tabs, window.sections(market), strict=True):
-        with tab:
-            draw_blocks(section.blocks, window.name)
-    with candles:
-        _candles(window, market)
-    with decisions:
-        choose_decision(window)
+    against = ["Against one another"] if len(window.result.subjects) > 1 else []
+    parts = [*against, *SECTIONS, "Candles", "Decisions"]
+    key = part_key(window.name)
+    if key not in st.session_state and not window.name and "decision" in st.query_params:
+        st.session_state[key] = "Decisions"
+    # Only the open one is drawn: all of them together take seconds.
+    tabs = dict(zip(parts, st.tabs(parts, key=key, on_change="rerun"), strict=True))
+    part = next(name for name, tab in tabs.items() if tab.open)
+    with tabs[part]:
+        if part == "Candles":
+            show_candles(window, window.market(_market_of))
+        elif part == "Decisions":
+            choose_decision(window)
+        elif part in SECTIONS:
+            draw_blocks(window.section(part, _market_of).blocks, window.name)
+        else:
+            section = window.against()
+            draw_blocks(section.blocks if section is not None else (), window.name)
 
 
-def _candles(window: WindowPage, market: MarketReload) -> None:
-    if market.market is None:
-        st.caption(escape_markdown(f"{ABSENT}: {market.problem}"))
-        return
-    symbol = st.selectbox("Symbol, most traded first", window.symbols, key=f"symbol {window.name}")
-    draw_blocks([window.candles(market, symbol)], f"{window.name} Candles of")
+def _market_of(run: RunRecord) -> Market:
+    return _market(store_name(), run.run, run.data_hash, run)
 
 
 @st.cache_resource(show_spinner="Reading the data", max_entries=1)

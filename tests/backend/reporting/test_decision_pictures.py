@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.decisions.backtest_document import BacktestDocument
+from backend.decisions.document import LaterClamp, RiskRuling, StoredDecision
 from backend.decisions.recording import episode_decisions
 from backend.decisions.tree import decision_tree, traced_tree
+from backend.reporting.blocks import Picture
 from backend.reporting.decision.graph import delegation_graph, dot_label
 from backend.reporting.decision.side_by_side import NOTHING_HERE, paired_rows
 from backend.reporting.decision.timeline import timeline
-from tests.stored_runs import codec, episode, full_decision
+from backend.reporting.run_summary import WindowResult
+from backend.reporting.trade_sections import candles_block
+from simulator.exchange.exchange_records import FillReason
+from tests.stored_runs import codec, episode, full_decision, small_market
 
 DECISIONS = episode_decisions("run", "scripted", codec(), episode())
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -82,3 +90,40 @@ def test_what_only_one_of_two_has_stands_beside_nothing() -> None:
     assert rows["Trader 1"].now == NOTHING_HERE and rows["Trader 1"].differs
     assert not rows["Orders"].differs
     assert not any(row.differs for row in paired_rows(whole, whole))
+
+
+def test_a_mark_on_the_candles_names_its_decision() -> None:
+    result = BacktestDocument.of(episode().result)
+    [window] = _windows(result, DECISIONS)
+    picture = candles_block(window, small_market(), "AAAUSDT")
+    assert isinstance(picture, Picture)
+    marks = [trace for trace in picture.figure.data if trace.name and trace.name.startswith(("long,", "short,"))]
+    assert marks
+    for trace in marks:
+        for row, moment in zip(trace.customdata, trace.x, strict=True):
+            tree = traced_tree(DECISIONS[row[-1]], DECISIONS, result)
+            assert moment in {
+                f"{pd.to_datetime(fill.time, unit='ms'):%Y-%m-%d %H:%M}" for fill in tree.fills or ()
+            } or (row[1] == "open")
+
+
+def test_shapes_tell_entries_exits_stops_and_vetoes_apart() -> None:
+    trade = next(one for one in episode().result.trades if one.symbol == "AAAUSDT")
+    reasons: tuple[FillReason, ...] = ("order", "stop", "target", "liquidation")
+    trades = [replace(trade, reason=reason, quantity=size) for reason in reasons for size in (1.0, -1.0)]
+    first = DECISIONS[2]
+    ruling = RiskRuling(symbol="AAAUSDT", side="long", asked=0.5, allowed=0.0, verdict="veto")
+    later = LaterClamp(rule="daily_loss", symbol="AAAUSDT", asked=1.0, allowed=0.0, detail="<b>x", time=first.time + 1)
+    cut = replace(first, document=first.document.model_copy(update={"rulings": (ruling,), "later": (later,)}))
+    result = BacktestDocument.of(episode().result).model_copy(update={"trades": trades})
+    [window] = _windows(result, [cut])
+    picture = candles_block(window, small_market(), "AAAUSDT")
+    assert isinstance(picture, Picture)
+    marks = {trace.name: trace for trace in picture.figure.data[1:] if trace.mode == "markers"}
+    assert len(marks) == 2 * 5 + 2 and len({trace.marker.symbol for trace in marks.values()}) == len(marks)
+    assert marks["vetoed by RiskAnalyst"].customdata[0][-1] == marks["cut by the guard"].customdata[0][-1] == 2
+    assert "<b>" not in picture.figure.to_json()
+
+
+def _windows(result: BacktestDocument, decisions: Sequence[StoredDecision]) -> list[WindowResult]:
+    return [WindowResult("", "scripted", ("scripted",), {"scripted": result}, {"scripted": list(decisions)})]
