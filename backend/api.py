@@ -15,7 +15,7 @@ from pathlib import Path
 from backend.config.base import split_names
 from backend.config.schema import Config
 from backend.errors import names_missing_extras
-from backend.evaluation.paired_runs import compared_result
+from backend.evaluation.paired_runs import compared_result, results_within
 from backend.reporting.comparison.paired import ComparisonOutcome, compare_results
 from backend.runs.backtest import backtest_teams
 from backend.runs.outcomes import BacktestOutcome, EvaluationOutcome, SftOutcome, TrainOutcome
@@ -101,11 +101,15 @@ def compare(
     """Compare backtests bar by bar, each with the first, as the command `runs compare`.
 
     `results` are backtests, or the ids of those in `store`. Of a single one those that were tested in it are compared
-    with each other; of several the first of each, or `team`. Only what traded the same bars at the same costs can be
+    with its first; of several the first of each, or `team`. Only what traded the same bars at the same costs can be
     compared. `seed` is that of the bootstrap.
     """
-    if len(results) == 1 and not isinstance(results[0], str) and not team:
-        return compare_results(results[0].compared(), seed)
+    if len(results) == 1 and not team:
+        [result] = results
+        if isinstance(result, BacktestOutcome):
+            return compare_results(result.compared(), seed)
+        with store_at(store) as opened:
+            return compare_results(results_within(opened, result), seed)
     compared = []
     for result in results:
         if isinstance(result, str):

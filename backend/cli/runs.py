@@ -216,25 +216,34 @@ def runs_adopt(
 @runs_app.command("compare")
 def runs_compare(
     context: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Backtests; each is compared with the first.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...", help="Backtests; each is compared with the first. Of a single one: all that it tested."
+        ),
+    ],
     team: Annotated[
         str, typer.Option("--team", help="Whose result, where a run tested several; default: the first of each run.")
     ] = "",
     store: StoreOption = "",
 ) -> None:
     """Compare backtests bar by bar, with intervals. Other data, windows or costs are refused with what differs."""
-    from backend.evaluation.paired_runs import compared_result, paired_differences
+    from backend.evaluation.paired_runs import compared_result, paired_differences, results_within
     from backend.store.store import Store
 
     with Store.open(_where(context, store), reads_only=True) as opened:
-        differences = paired_differences([compared_result(opened, name, team) for name in names])
+        alone = len(names) == 1 and not team
+        compared = (
+            results_within(opened, names[0]) if alone else [compared_result(opened, name, team) for name in names]
+        )
+        differences = paired_differences(compared)
     table = narrow_table(f"over {differences[0].theirs}")
     for heading in ("wealth%", "95 %", "Sharpe", "p", "p, Holm"):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in differences:
         wealth = one.wealth
         table.add_row(
-            one.ours.run.run,
+            one.ours.name if alone else one.ours.run.run,
             f"{100 * wealth.value:+.1f}",
             f"{100 * wealth.low:+.0f} to {100 * wealth.high:+.0f}",
             f"{one.sharpe:+.2f}",

@@ -60,22 +60,35 @@ class PairedDifference:
 def compared_result(store: Store, run_id: str, team: str = "") -> ComparedResult:
     """What is compared of a run: `team`, or the first that it tested. Raises `UserError` for a run without a backtest,
     or without this team."""
+    run, results, tested = _results_of(store, run_id)
+    name = team or next(iter(tested), next(iter(results)))
+    if name not in results:
+        raise UserError(f"run {run_id} has no result of '{name}'; it has {', '.join(results)}")
+    return ComparedResult(run, name, results[name])
+
+
+def results_within(store: Store, run_id: str) -> list[ComparedResult]:
+    """All that were tested in one run, in their order: teams, their variants and strategies, without baselines. Raises
+    `UserError` for a run without a backtest."""
+    run, results, tested = _results_of(store, run_id)
+    return [ComparedResult(run, name, results[name]) for name in tested]
+
+
+def _results_of(store: Store, run_id: str) -> tuple[RunRecord, dict[str, BacktestDocument], list[str]]:
+    """A run, its results by name, and the names of those that were tested in it."""
     run = store.run(run_id)
     results = {one.name: one.document for one in read_backtests(store, run_id)}
     if run.kind != "backtest" or not results:
         raise UserError(f"run {run_id} is no backtest with a result ({run.kind}, {run.status}): compare backtests")
     stated = run.config.get("teams")
-    name = team or next((str(one) for one in stated or () if one in results), next(iter(results)))
-    if name not in results:
-        raise UserError(f"run {run_id} has no result of '{name}'; it has {', '.join(results)}")
-    return ComparedResult(run, name, results[name])
+    return run, results, [str(name) for name in stated or () if name in results]
 
 
 def paired_differences(compared: Sequence[ComparedResult], seed: int = 0) -> list[PairedDifference]:
     """Each result but the first against the first. Raises `UserError` for fewer than two, and for results that cannot
     be paired; `DataError` for windows that are too short."""
     if len(compared) < 2:
-        raise UserError("a comparison needs two runs or more")
+        raise UserError("a comparison needs two results or more: name two runs, or one that tested several teams")
     first, *others = compared
     for other in others:
         reasons = differing(first, other)

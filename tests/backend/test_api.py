@@ -76,11 +76,13 @@ def test_the_page_s_backtests_run_as_they_are_written(here: Path, capsys: pytest
         (1 + result.metrics["total_return"]["ema_cross"]) / (1 + result.metrics["total_return"]["scripted"]) - 1
     )
     assert "Against the first" in names["page"].read_text(encoding="utf-8")
+    within = cs.compare(result.run).frame()
+    pd.testing.assert_frame_equal(within, compared.frame())
     with pytest.raises(UserError, match="cannot be compared"):
         cs.compare(result, cheap)
     again = cs.compare(result, result.run, team="ema_cross")
     assert again.frame()["wealth"].tolist() == [0.0] and result.run in again.frame().index[0]
-    with pytest.raises(UserError, match="needs two runs or more"):
+    with pytest.raises(UserError, match="needs two results or more"):
         cs.compare(result, team="ema_cross")
     assert cheap.config.costs.taker_fee == 0.0 and list(cheap.metrics.index) == ["sma_cross", "hold"]
     assert cheap.trades["fees"].sum() == 0.0

@@ -63,7 +63,7 @@ def test_what_cannot_be_compared_is_refused(store: Store) -> None:
     one = compared_result(store, "one")
     with pytest.raises(UserError, match="no result of 'nobody'; it has"):
         compared_result(store, "one", "nobody")
-    with pytest.raises(UserError, match="two runs or more"):
+    with pytest.raises(UserError, match="two results or more"):
         paired_differences([one])
     short = one.result.model_copy(
         update={"times": one.result.times[:9], "equity": one.result.equity[:9], "exposure": one.result.exposure[:9]}
