@@ -56,7 +56,8 @@ class _Close:
 
     late: int = 0
     decision: Mapping[str, Any] | None = None
-    controls: list[Mapping[str, Any]] = field(default_factory=list)
+    earlier: list[Mapping[str, Any]] = field(default_factory=list)  # orders of the operator before that
+    controls: list[Mapping[str, Any]] = field(default_factory=list)  # and those after it
     promotions: int = 0  # that were not handed over yet
 
 
@@ -119,7 +120,7 @@ class ReplayedSession:
         if recorded is not None and not recorded["dropped"]:
             late = [max(one, int(recorded["begun"])) for one in thinking_ms or [0] * len(requests)]
             self._run.submit(requests, late)
-        self._operate()
+        self._operate(self._here().controls)
         self._advance()
 
     def earned(self) -> Mapping[str, float]:
@@ -140,6 +141,7 @@ class ReplayedSession:
         return self.succeeded
 
     def _begin(self) -> None:
+        self._operate(self._here().earlier)
         recorded = self._here().decision
         self._thought = [int(one["thinking_ms"]) for one in recorded["decisions"]] if recorded else []
 
@@ -156,14 +158,15 @@ class ReplayedSession:
             self._look()
 
     def _look(self) -> None:
+        self._operate(self._here().earlier)
         account = self._run.account()
         assert self._watch is not None
         requests = closing_orders(account) if self._killed else self._watch(self.view(), account)
         self._run.submit(requests, [self._here().late] * len(requests))
-        self._operate()
+        self._operate(self._here().controls)
 
-    def _operate(self) -> None:
-        for control in self._here().controls:
+    def _operate(self, controls: Sequence[Mapping[str, Any]]) -> None:
+        for control in controls:
             self._run.submit(*requests_from_json(control["requests"]))
             self._killed = control["what"] == "flatten" or (self._killed and control["what"] != "resume")
 
@@ -252,8 +255,17 @@ def _played(task: AgentTask[EpisodeResult], silent: CutOffEngine) -> BacktestRes
 def _closes(entries: Sequence[JournalRecord], first: int) -> tuple[dict[int, _Close], dict[str, int]]:
     closes: dict[int, _Close] = {}
     inputs = dict.fromkeys(("missed decisions", "cut off", "orders by the operator", "data not used"), 0)
+    due = True  # whether a decision is due at the newest close and not written yet
+    meanwhile: list[Mapping[str, Any]] = []  # what the operator ordered since
     for entry in entries[1:]:
         data = entry.document
+        if entry.kind in ("decision", "missed"):
+            here = closes.setdefault(int(data["bar" if entry.kind == "decision" else "bar_index"]), _Close())
+            # A decision that was under way had begun before, and nothing of it was sent.
+            (here.controls if data.get("dropped") else here.earlier).extend(meanwhile)
+            meanwhile, due = [], False
+        elif entry.kind == "bar":
+            due, meanwhile = bool(data["due"]), []
         if entry.kind == "decision":
             closes.setdefault(int(data["bar"]), _Close()).decision = data
             inputs["cut off"] += bool(data.get("cut_off"))
@@ -263,7 +275,7 @@ def _closes(entries: Sequence[JournalRecord], first: int) -> tuple[dict[int, _Cl
             closes.setdefault(int(data["bar_index"]), _Close()).late = int(data.get("late", 0))
             inputs["missed decisions"] += bool(data.get("missed"))
         elif entry.kind == "control":
-            closes.setdefault(int(data["bar_index"]), _Close()).controls.append(data)
+            (meanwhile if due else closes.setdefault(int(data["bar_index"]), _Close()).controls).append(data)
             inputs["orders by the operator"] += len(data["requests"])
         elif entry.kind == "notice":
             inputs["data not used"] += data["kind"] in ("late", "duplicate", "conflicting", "off_grid", "unknown")

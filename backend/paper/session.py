@@ -131,6 +131,7 @@ class PaperSession:
         self.bars = self.decided = self.fills = 0
         self._now = broker.close  # no decision is earlier than what was known before it
         self._due = True  # whether a decision at this close is to be taken
+        self._thinking, self._began = False, broker.close  # whether one is under way, and when it began
         self._watch: Watch | None = None
         self._thoughts: Thoughts = _Untold()
         self._succession: Succession | None = None
@@ -166,9 +167,10 @@ class PaperSession:
         self._watch, self.succeeded = watch, False
         if self._due and not self.done:
             late = max(self._now, self._bars.now()) - self._broker.close
-            if late >= self.view().interval:
+            if late >= self.view().interval or self._killed:
                 self._now = self._broker.close + late
-                self._journal.write("missed", self._now, self._look("nobody was there when it was due"))
+                why = "the kill switch was set" if self._killed else "nobody was there when it was due"
+                self._journal.write("missed", self._now, self._look(why))
                 self._send()
                 self._due = False
         if self._due:
@@ -179,16 +181,16 @@ class PaperSession:
     def late_ms(self, thought_ms: int) -> int:
         """What has passed since the close: until the decision was begun and `thought_ms`, or more by the clock."""
         passed = self._bars.now() - self._begun_at
-        return self._now - self._broker.close + max(thought_ms, passed)
+        return self._began - self._broker.close + max(thought_ms, passed)
 
     def apply(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
         """Write the decision, send its orders, and go on to the next one. While the kill switch is set, or the session
         is over, nothing of it is sent."""
-        if self.done:
+        if self.done and not self._thinking:
             return
-        begun = self._now - self._broker.close
+        begun = self._began - self._broker.close
         late = [max(milliseconds, begun) for milliseconds in thinking_ms or [0] * len(requests)]
-        self._now = self._broker.close + max([begun, *late])
+        self._now = max(self._now, self._broker.close + max([begun, *late]))
         dropped = self._switch.order() in ("flatten", "freeze")
         self._journal.write(
             "decision",
@@ -210,7 +212,7 @@ class PaperSession:
         if not dropped:
             self._broker.submit(requests, late)
         self.decided += 1
-        self._due = False
+        self._due = self._thinking = False
         self._advance()
 
     def earned(self) -> Mapping[str, float]:
@@ -246,8 +248,12 @@ class PaperSession:
         return time.monotonic() - self._begun
 
     def asked(self) -> SwitchOrder | None:
-        """What the kill switch, or a stop, asks for."""
-        return self._switch.order()
+        """What the kill switch, or a stop, asks for. A kill switch is obeyed before this returns, also while a model
+        thinks: the decision that is cut off then is written afterwards, and sends nothing."""
+        order = self._switch.order()
+        if order in ("flatten", "freeze") and not self._killed:
+            self._obey()
+        return order
 
     def restore(self, entries: Sequence[JournalRecord], released: bool = False) -> None:
         """Take everything that the journal says, from its second entry on, as if it happened now. `released`: the kill
@@ -302,6 +308,7 @@ class PaperSession:
 
     def _think(self) -> None:
         self._begun, self._begun_at = time.monotonic(), self._bars.now()
+        self._thinking, self._began = True, self._now
         self._thoughts.begin()
 
     def _advance(self) -> None:

@@ -14,11 +14,11 @@ from simulator.files import write_whole
 
 KILL_FILE, STOP_FILE = "KILL", "STOP"
 SwitchOrder = Literal["flatten", "freeze", "stop"]
-_LOOK_SECONDS = 0.05
+_LOOK_SECONDS = 0.02
 
 
 class Switch:
-    """What the files in `folder` say; they are looked at no more often than twenty times a second."""
+    """What the files in `folder` say; they are looked at no more often than fifty times a second."""
 
     def __init__(self, folder: Path, on_kill: Literal["flatten", "freeze"]) -> None:
         self._folder, self._on_kill = folder, on_kill

@@ -17,7 +17,7 @@ from cryptosentinel.llm.engine import Completion, Engine, Request, failed_comple
 from cryptosentinel.team import AgentTask
 
 _T = TypeVar("_T")
-_LOOK_SECONDS = 0.05  # how often it is looked whether to go on waiting
+_LOOK_SECONDS = 0.02  # how often it is looked whether to go on waiting
 
 WhyNot = Callable[[], str | None]  # why no answer is waited for any more; None: it is
 

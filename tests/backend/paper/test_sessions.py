@@ -6,12 +6,12 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from backend.builders.market import limits_of
-from backend.paper.journal import entries_of
+from backend.paper.journal import EntryKind, Journal, entries_of
 from backend.paper.parity import Parity, check_parity
 from backend.paper.switch import KILL_FILE, set_kill
 from backend.store import Store, StoreError
@@ -176,8 +176,9 @@ def test_the_kill_switch_acts_while_a_model_thinks(tmp_path: Path, how: Literal[
         control = next(entry for entry in entries if entry.kind == "control")
         assert control.document["what"] == how
         dropped = [entry for entry in entries if entry.kind == "decision" and entry.document["dropped"]]
-        assert len(dropped) == 1 and dropped[0].ordinal < control.ordinal
-        assert not any(entry.kind == "decision" for entry in entries[control.ordinal :])
+        # The books come first; what the cut-off decision said is written when it matters no more.
+        assert len(dropped) == 1 and dropped[0].ordinal == control.ordinal + 1
+        assert sum(entry.kind == "decision" for entry in entries[control.ordinal :]) == 1
         if how == "flatten":
             assert outcome.positions == dict.fromkeys(scene.SYMBOLS, 0.0)
         else:
@@ -185,4 +186,53 @@ def test_the_kill_switch_acts_while_a_model_thinks(tmp_path: Path, how: Literal[
         assert parity(store).differences == ()
         (tmp_path / KILL_FILE).unlink()
         assert scene.go_on(store, tmp_path, released=True).why == "finished"
+        assert parity(store).differences == ()
+
+
+def killed_after_its_order(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch, how: Literal["flatten", "freeze"]
+) -> None:
+    """A session whose switch is set while a model hangs, and whose program ends when the switch's order is written."""
+    hang = threading.Event()
+
+    def hangs() -> None:
+        set_kill(folder, how)
+        hang.wait()
+
+    def write(journal: scene.StruckJournal, kind: EntryKind, time_: int, document: dict[str, Any]) -> None:
+        Journal.write(journal, kind, time_, document)
+        if kind == "control":
+            raise scene.StruckError
+
+    engine = scene.HangingEngine(scene.named_team().engine, 40, hangs)
+    with monkeypatch.context() as patched:
+        patched.setattr(scene.StruckJournal, "write", write)
+        with pytest.raises(scene.StruckError):
+            scene.begin(store, folder, engine=engine, config=scene.settings(decision_timeout=600))
+    hang.set()
+    assert entries_of(store, scene.RUN)[-1].document["what"] == how
+    (folder / KILL_FILE).unlink()
+
+
+@pytest.mark.parametrize("how", ["flatten", "freeze"])
+def test_a_crash_between_the_kill_switch_and_the_decision_that_it_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Literal["flatten", "freeze"]
+) -> None:
+    """The order of the switch stands, and the backtest of the recorded inputs gives it in the same place."""
+    with Store.open("mem://") as store:
+        killed_after_its_order(store, tmp_path, monkeypatch, how)
+        assert scene.go_on(store, tmp_path, released=True).why == "finished"
+        assert parity(store).differences == ()
+
+
+def test_a_kill_switch_whose_file_is_lost_still_closes_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file was removed by hand, not released: nothing is decided at the close whose decision was cut off."""
+    with Store.open("mem://") as store:
+        killed_after_its_order(store, tmp_path, monkeypatch, "flatten")
+        outcome = scene.go_on(store, tmp_path)
+        assert outcome.positions == dict.fromkeys(scene.SYMBOLS, 0.0)
+        missed = [entry for entry in entries_of(store, scene.RUN) if entry.document.get("missed")]
+        assert missed[0].document["missed"] == "the kill switch was set"
         assert parity(store).differences == ()
