@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import streamlit as st
 
+from backend.reporting.comparison.run_labels import (
+    RunLabels,
+    SeedGroup,
+    read_labels,
+    seed_groups,
+    write_labels,
+)
 from backend.reporting.comparison.run_table import RunRow, run_row
 from backend.reporting.comparison.side_by_side import comparison_blocks
 from backend.runs.sample_run import add_sample_run, has_sample_run
 from backend.store.records import RunRecord
 from backend.store.store import Store
+from cryptosentinel.protocol.untrusted import visible
 from ui.access import asked_for, escape_markdown, mistakes_explained, open_store, read_run, set_address, store_name
 from ui.parts.drawing import MOMENT, draw_blocks
 from ui.views.run import show_run
@@ -40,6 +48,7 @@ def _page() -> None:
         with open_store() as store:
             runs = store.runs()
             rows = [_row(store, run) for run in runs]
+            labels = read_labels(store)
         if not runs:
             st.info("There are no runs yet. Start a backtest on the next page, or run `make demo`.")
             if has_sample_run():
@@ -48,7 +57,8 @@ def _page() -> None:
             return
         names = [run.run for run in runs]
         _begin_with(names)
-        _choose_in_table(rows)
+        _choose_in_table(rows, labels)
+        _show_seeds(seed_groups(runs, rows))
         chosen = st.multiselect(
             "Open one, or compare several", names, key="open", max_selections=_MOST_COMPARED, on_change=_keep_choice,
             help="Or tick them in the table. The address of this page names them.",
@@ -56,6 +66,7 @@ def _page() -> None:
         if not chosen:
             st.info("Tick a run in the table to open it, several to compare them.")
         elif len(chosen) == 1:
+            _edit_labels(chosen[0], labels.get(chosen[0], RunLabels()))
             show_run(read_run(chosen[0]))
         else:
             draw_blocks(comparison_blocks([read_run(name).summary for name in chosen]), "compared")
@@ -85,12 +96,52 @@ def _keep_choice() -> None:
     set_address("run", st.session_state["runs"])
 
 
-def _choose_in_table(rows: Sequence[RunRow]) -> None:
+def _edit_labels(run: str, labels: RunLabels) -> None:
+    """Tags and a note of one run, which the store keeps."""
+    shown = ", ".join(labels.tags)
+    with st.expander(escape_markdown(f"Tags and note: {shown}" if shown else "Tags and note"), icon=":material/label:"):
+        tags = st.text_input("Tags, with commas between", shown, key=f"tags of {run}", placeholder="baseline, keep")
+        note = st.text_area("Note", labels.note, key=f"note of {run}", height=80)
+        if st.button("Save", key=f"save labels of {run}"):
+            with mistakes_explained():
+                given = RunLabels.of(tags, note)
+                with Store.open(store_name()) as store:
+                    write_labels(store, run, given)
+                st.rerun()
+
+
+def _show_seeds(groups: Sequence[SeedGroup]) -> None:
+    """Runs that are alike but for the seed, a row for each such group."""
+    if not groups:
+        return
+    with st.expander(f"Groups of seeds: {len(groups)}", icon=":material/casino:"):
+        st.caption("Runs that differ in their seed alone: the mean return with Student's 95 % interval over the seeds.")
+        table = {
+            "teams": [one.teams or one.kind for one in groups],
+            "data": [one.data for one in groups],
+            "seeds": [len(one.runs) for one in groups],
+            "mean return": [100 * one.mean for one in groups],
+            "95 % interval": [f"{100 * one.low:+.2f} to {100 * one.high:+.2f}" for one in groups],
+            "runs": [", ".join(one.runs) for one in groups],
+        }
+        form = {"mean return": st.column_config.NumberColumn(format="%+.2f %%")}
+        st.dataframe(pd.DataFrame(table), hide_index=True, column_config=form)
+
+
+def _choose_in_table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> None:
     """The table, with what the reader looks for; ticked rows are opened."""
-    words, kinds = st.columns([3, 2])
+    words, kinds, tags = st.columns([3, 2, 2])
     sought = words.text_input("Find", placeholder="a team, a coin's folder, a date, a word of the verdict")
     wanted = kinds.pills("Kind", sorted({row.kind for row in rows}), selection_mode="multi")
-    seen = [row for row in rows if row.mentions(sought) and (not wanted or row.kind in wanted)]
+    known_tags = sorted({tag for one in labels.values() for tag in one.tags})
+    tagged = set(tags.pills("Tag", known_tags, selection_mode="multi") if known_tags else ())
+    seen = [
+        row
+        for row in rows
+        if row.mentions(sought)
+        and (not wanted or row.kind in wanted)
+        and tagged <= set(labels.get(row.run, RunLabels()).tags)
+    ]
     if not seen:
         st.caption("No run has these words: take some away.")
         return
@@ -101,8 +152,8 @@ def _choose_in_table(rows: Sequence[RunRow]) -> None:
         _keep_choice()
 
     height = 38 + 35 * min(len(seen), 8)
-    st.dataframe(_table(seen), hide_index=True, column_config=_COLUMNS, on_select=take, key="table", height=height,
-                 selection_mode="multi-row", placeholder="–")  # fmt: skip
+    st.dataframe(_table(seen, labels), hide_index=True, column_config=_COLUMNS, on_select=take, key="table",
+                 height=height, selection_mode="multi-row", placeholder="–")  # fmt: skip
 
 
 def _row(store: Store, run: RunRecord) -> RunRow:
@@ -118,7 +169,7 @@ def _ended_row(where: str, run_id: str, status: str, finished_at: int | None, _s
     return run_row(_store, _run)
 
 
-def _table(rows: Sequence[RunRow]) -> pd.DataFrame:
+def _table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> pd.DataFrame:
     def scaled(values: Sequence[float | None]) -> list[float | None]:
         return [None if value is None else 100.0 * value for value in values]
 
@@ -138,6 +189,8 @@ def _table(rows: Sequence[RunRow]) -> pd.DataFrame:
             "data": [row.data for row in rows],
             "started (UTC)": pd.to_datetime([row.started_at for row in rows], unit="ms"),
             "seed": [row.seed for row in rows],
+            "tags": [visible(", ".join(labels.get(row.run, RunLabels()).tags)) for row in rows],
+            "note": [visible(labels.get(row.run, RunLabels()).note) for row in rows],
             "verdict": [row.verdict for row in rows],
         }
     )

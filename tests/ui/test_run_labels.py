@@ -1,0 +1,62 @@
+"""Tags and notes of runs, and groups of seeds, on the page of runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend.reporting.comparison.run_labels import RunLabels, read_labels, seed_groups, write_labels
+from backend.reporting.comparison.run_table import run_row
+from backend.store.store import Store
+from backend.store.transfer import export_run, import_run
+from simulator.errors import UserError
+from tests.stored_runs import add_backtest_run
+from tests.ui.page_client import field, open_page
+
+
+def test_tags_and_notes_are_kept_and_filtered_by(here: Path) -> None:
+    with Store.open(here / "store") as store:
+        add_backtest_run(store, "one")
+        add_backtest_run(store, "two")
+    app = open_page(run="two")
+    app.text_input(key="tags of two").set_value("keep, baseline, keep")
+    app.text_area(key="note of two").set_value("the first with costs")
+    app.button(key="save labels of two").click().run()
+    assert not app.exception and not app.error
+    table = app.dataframe[0].value.set_index("run")
+    assert table["tags"]["two"] == "keep, baseline" and table["note"]["two"] == "the first with costs"
+    field(app.pills, "Tag").set_value(["keep"]).run()
+    assert list(app.dataframe[0].value["run"]) == ["two"]
+
+
+def test_labels_travel_with_their_run_and_go_with_it(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        add_backtest_run(store, "one")
+        labels = RunLabels.of("a,b", "why")
+        write_labels(store, "one", labels)
+        export_run(store, "one", tmp_path / "one.jsonl")
+        store.delete_run("one")
+        assert read_labels(store) == {}
+        import_run(store, tmp_path / "one.jsonl")
+        assert read_labels(store) == {"one": labels}
+
+
+def test_runs_that_differ_in_their_seed_alone_are_a_group(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        add_backtest_run(store, "one")
+        first = store.run("one")
+        row = run_row(store, first)
+    runs = [first, replace(first, run="two", seed=first.seed + 1), replace(first, run="three", data_hash="other")]
+    rows = [row, replace(row, run="two", total_return=(row.total_return or 0.0) + 0.02), replace(row, run="three")]
+    [group] = seed_groups(runs, rows)
+    assert group.runs == ("one", "two") and group.mean == pytest.approx((row.total_return or 0.0) + 0.01)
+    assert group.low < group.mean < group.high
+
+
+def test_labels_that_are_too_long_are_refused() -> None:
+    with pytest.raises(UserError, match="shorten"):
+        RunLabels.of("x" * 50, "")
+    with pytest.raises(UserError, match="shorten"):
+        RunLabels.of("", "x" * 3_000)
