@@ -16,6 +16,7 @@ from backend.config.ownership import signed
 from backend.decisions.backtest_document import BacktestDocument, write_backtest
 from backend.decisions.document import EXAMPLE_DECISION, DecisionDocument, StoredDecision, write_decisions
 from backend.decisions.recording import episode_decisions
+from backend.reporting.comparison.decision_value import HELD_OUT_VALUE
 from backend.store.records import EvaluationRecord, RolloutRecord, RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
@@ -109,6 +110,7 @@ def add_demo_run(store: Store, run_id: str) -> str:
         store.add_rollouts([RolloutRecord(run_id, 0, number, 0, 1, True, 0.5, calls, {"net_return": 0.0})])
     store.add_evaluation(EvaluationRecord(run_id, "held_out", 30, comparison(0.02)))
     store.add_evaluation(EvaluationRecord(run_id, "no_edge", 30, comparison(0.0005)))
+    store.add_evaluation(EvaluationRecord(run_id, HELD_OUT_VALUE, 30, decision_values()))
     store.add_evaluation(EvaluationRecord(run_id, EXAMPLE_DECISION, 30, full_decision().example().to_json()))
     closing = {
         "verdict": "M-GRPO made the team better: it earns 2.00 % more a window than before.",
@@ -121,6 +123,26 @@ def add_demo_run(store: Store, run_id: str) -> str:
     store.add_evaluation(EvaluationRecord(run_id, "summary", 30, closing))
     store.finish_run(run_id, "finished")
     return run_id
+
+
+def decision_values() -> dict[str, Any]:
+    """What decisions are worth on held-out states, as `held_out_value` says it."""
+    names = ("trained, greedy", "teacher", "warm_started, greedy", "holding")
+    return {
+        "states": 1000, "scenario_paths": 256, "stretches": 24, "tail_weight": 0.0,
+        "rows": {
+            name: {"net_return": 0.0031 - place / 1e3, "outcome": 0.58 - place / 1e2, "questions": 2.0, "traded": 0.6}
+            for place, name in enumerate(names)
+        },
+        "differences": [
+            {
+                "of": names[0], "against": name, "net_return": place / 1e3,
+                "net_return_ci95": [place / 1e3 - 0.0004, place / 1e3 + 0.0004], "outcome": place / 1e2,
+                "outcome_ci95": [place / 1e2 - 0.004, place / 1e2 + 0.004],
+            }
+            for place, name in enumerate(names) if place
+        ],
+    }  # fmt: skip
 
 
 def comparison(gain: float) -> dict[str, Any]:

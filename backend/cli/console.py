@@ -91,6 +91,24 @@ def comparison_table(title: str, evaluation: Mapping[str, Any]) -> Table:
     return table
 
 
+def value_table(value: Mapping[str, Any]) -> Table:
+    """What likeliest decisions are worth on held-out states, the best outcome first."""
+    table = narrow_table(
+        f"Value of a decision: means over {value['states']:,} held-out states x {value['scenario_paths']:,} scenarios"
+    )
+    for heading in ("return bp", "outcome", "questions", "trades%"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, row in sorted(value["rows"].items(), key=lambda item: -item[1]["outcome"]):
+        table.add_row(
+            name,
+            f"{1e4 * row['net_return']:+.1f}",
+            f"{row['outcome']:.4f}",
+            f"{row['questions']:.2f}",
+            f"{100 * row['traded']:.0f}",
+        )
+    return table
+
+
 def difference_line(evaluation: Mapping[str, Any]) -> str:
     """The paired difference in words."""
     difference = evaluation["difference"]

@@ -13,7 +13,15 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from backend.cli.console import comparison_table, console, difference_line, narrow_table, print_account, print_notes
+from backend.cli.console import (
+    comparison_table,
+    console,
+    difference_line,
+    narrow_table,
+    print_account,
+    print_notes,
+    value_table,
+)
 from backend.cli.options import (
     BaselinesOption,
     ConfigOption,
@@ -68,6 +76,8 @@ def evaluate(
         outcome = evaluate_team(request, recorded.store, recorded.runs, shown)
     console.print(comparison_table("Held out", outcome.held_out))
     console.print(difference_line(outcome.held_out))
+    if outcome.value is not None:
+        console.print(value_table(outcome.value))
     console.print(outcome.verdict)
     console.print(f"report: {outcome.page}")
     if outcome.gate is not None:
@@ -91,6 +101,8 @@ def demo(recorded: RecordOptions, config: ConfigOption = "demo", set_: SetOption
         if evaluation is not None:
             console.print(comparison_table(title, evaluation))
             console.print(difference_line(evaluation))
+    if outcome.value is not None:
+        console.print(value_table(outcome.value))
     console.print(f"\n{outcome.verdict}\n", style="bold")
     console.print(f"report: {outcome.page}\nnext: make ui, or cryptosentinel backtest --team {outcome.folder}")
 

@@ -57,7 +57,9 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "micro_batch_tokens", "shards", "validation_every", "validation_queries", "gate_format", "rollback_format",
         "seed", "train_thoughts", "experimental",
     ),
-    "evaluation": ("windows", "decisions_per_window", "bootstrap_samples", "seed", "baselines"),
+    "evaluation": (
+        "windows", "decisions_per_window", "bootstrap_samples", "states", "scenario_paths", "seed", "baselines",
+    ),
     "paper": ("speed", "history_bars", "snapshot_bars", "grace_seconds", "on_kill"),
     "sft": (
         "states", "rollouts", "random_share", "min_score", "min_margin", "validation_share", "steps", "batch_tokens",

@@ -209,6 +209,14 @@ class EvaluationConfig(Section):
     windows: int = Field(24, ge=2, le=10_000, description="held-out windows")
     decisions_per_window: int = Field(8, ge=1, le=10_000, description="decisions in each window")
     bootstrap_samples: int = Field(5000, ge=100, le=1_000_000, description="resamples behind the 95 % interval")
+    states: int = Field(
+        0,
+        ge=0,
+        le=100_000,
+        description="held-out states of a simulated market on which the likeliest decisions of the trained team, its "
+        "beginning and its teacher are scored over common scenarios; 0: none",
+    )
+    scenario_paths: int = Field(256, ge=1, le=100_000, description="scenarios of each of these states")
     seed: int = Field(3, ge=0, le=2**31 - 1, description="seed of sampling, resamples and random baselines")
     baselines: Names = Field(
         ("hold", "flat", "equal_weight", "always_short", "sma_cross", "volatility_target", "matched_random", "oracle"),

@@ -103,10 +103,13 @@ def held_out_windows(config: Config, market: Market) -> list[Window]:
     return split_windows(*held_out, evaluation.windows, evaluation.decisions_per_window, config.team.decide_every or 1)
 
 
-def verdict(held_out: dict[str, Any], no_edge: dict[str, Any] | None, other_costs: Sequence[str] = ()) -> str:
+def verdict(
+    held_out: dict[str, Any], no_edge: dict[str, Any] | None, other_costs: Sequence[str] = (), value: str = ""
+) -> str:
     """What training changed in one plain sentence, made from the intervals alone; and a second one where it was
-    measured on more than training scores, or on `other_costs` (see `backend.builders.market`)."""
-    sentence = _describe_difference(held_out, no_edge)
+    measured on more than training scores, or on `other_costs` (see `backend.builders.market`). `value`, a sentence
+    about what decisions are worth in expectation, stands first: it is against the teacher, and of many states."""
+    sentence = f"{value} {_describe_difference(held_out, no_edge)}".lstrip()
     beyond = held_out.get("unknown_to_training") or []
     if beyond:
         sentence += f" Measured with {', '.join(beyond)}, which training does not score."

@@ -19,6 +19,8 @@ _TITLES = {
     "trained": "Trained team",
     "warm_started": "Warm-started team",
     "scripted": "Scripted team",
+    "teacher": "Teacher",
+    "holding": "Holding",
     "hold": "Hold",
     "flat": "Flat",
     "always_short": "Always short",

@@ -25,6 +25,8 @@ from backend.decisions.tree import decision_tree
 from backend.reporting import charts
 from backend.reporting.backtest_sections import sections, tiles
 from backend.reporting.blocks import ReportSection
+
+from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, value_section
 from backend.reporting.comparison.teams import teams_section
 from backend.reporting.decision_narrative import headline, narrate
 from backend.reporting.decision_views import shown
@@ -121,6 +123,7 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
         "meanings": MEANINGS,
         "how": how_it_was_run(summary),
         "config": json.dumps(summary.settings, indent=2) if summary.settings else None,
+        "value": _value(summary),
         "difference": _difference(figures, summary),
         "equity": _mean_equity(figures, summary),
         "curves": [
@@ -182,6 +185,11 @@ def interval_meaning(low: float, high: float) -> str:
     if high < 0.0:
         return "wholly below 0: training did harm"
     return "holds 0: chance alone may explain it"
+
+
+def _value(summary: RunSummary) -> ReportSection | None:
+    document = summary.evaluations.get(HELD_OUT_VALUE)
+    return None if document is None else value_section(document)
 
 
 def _difference(figures: _Figures, summary: RunSummary) -> _Figure | None:

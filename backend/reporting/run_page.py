@@ -16,6 +16,7 @@ from backend.decisions.tree import DecisionTree, decision_tree, traced_tree
 from backend.reporting import charts
 from backend.reporting.backtest_sections import NEED_MARKET, section, tiles
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow, Tile
+from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, value_section
 from backend.reporting.comparison.teams import teams_section
 from backend.reporting.decision.graph import delegation_graph
 from backend.reporting.decision.timeline import timeline
@@ -82,7 +83,8 @@ class RunPage:
         """What training changed, on held-out windows and on the no-edge twin."""
         results = {label: self.summary.evaluations.get(name) for name, label in _EVALUATIONS}
         differences = {label: one["difference"] for label, one in results.items() if one and one.get("difference")}
-        blocks: list[ReportBlock] = []
+        value = self.summary.evaluations.get(HELD_OUT_VALUE)
+        blocks: list[ReportBlock] = [] if value is None else list(value_section(value).blocks)
         if differences:
             caption = (
                 "On the same windows. A bar wholly right of 0 says that training helped; on the no-edge twin, where "

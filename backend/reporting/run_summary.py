@@ -232,6 +232,7 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
         "peak_memory_mb": closing.get("peak_memory_mb"),
         "held_out": _comparison(held_out),
         "no_edge": _comparison(no_edge),
+        "held_out_value": summary.evaluations.get("held_out_value"),
         "behaviour": {key: trained.get(key) for key in ("exposure", "trades", "long_share", "hold_rate")},
         "calls_per_rollout": {
             role: {str(calls): count for calls, count in counts.items()} for role, counts in summary.calls.items()

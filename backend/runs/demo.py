@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import account_of, load_market
@@ -21,6 +22,7 @@ from backend.evaluation.evaluate import (
 )
 from backend.policies.hardware import describe_hardware
 from backend.reporting.report import write_report
+from backend.runs.evaluation import value_of
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, RunStart
 from backend.store.records import valid_run_id
@@ -28,6 +30,7 @@ from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.rl_job import check_ready, run_rl
+from backend.training.rollout.held_out_value import TRAINED_GREEDY, WARM_STARTED_GREEDY, value_sentence
 from simulator.documents import read_document
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -64,12 +67,12 @@ def run_demo(
         hardware = describe_hardware(config.training)
         with recorded_run(opened, run, "demo", config.training.seed, market.content_hash, config, hardware=hardware):
             try:
-                trained, held_out, no_edge = _train_and_measure(config, market, opened, run, folder, observer)
+                trained, held_out, no_edge, value = _train_and_measure(config, market, opened, run, folder, observer)
             finally:
                 spent += time.monotonic() - started
                 _save(folder, config, run, spent, finished=False)
             write_example(opened, run, held_out.decisions)
-            sentence = verdict(held_out.result, no_edge.result)
+            sentence = verdict(held_out.result, no_edge.result, value="" if value is None else value_sentence(value))
             opened.add_evaluation(
                 summary_record(
                     run,
@@ -82,13 +85,14 @@ def run_demo(
             )
         _save(folder, config, run, spent, finished=True)
         report = write_report(opened, run, folder)
-    return EvaluationOutcome(run, folder, report, config, sentence, held_out.result, no_edge.result)
+    return EvaluationOutcome(run, folder, report, config, sentence, held_out.result, no_edge.result, value=value)
 
 
 def _train_and_measure(
     config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
-) -> tuple[TrainingState, Measurement, Measurement]:
-    """The training, and the team's measurements on held-out windows and on the no-edge twin."""
+) -> tuple[TrainingState, Measurement, Measurement, dict[str, Any] | None]:
+    """The training, the team's measurements on held-out windows and on the no-edge twin, and what its decisions are
+    worth on held-out states."""
     twin = load_market(config.market.model_copy(update={"edge": False}), config.costs)
     observer.message(
         f"1. Market: {len(market)} bars of {market.timeframe}, {len(market.symbols)} coins whose drift is hidden but "
@@ -101,7 +105,9 @@ def _train_and_measure(
     teams = _teams(config, folder)
     held_out = measure(config, market, teams, "held_out", store, run, observer.progress)
     no_edge = measure(config, twin, teams[:2], "no_edge", store, run, observer.progress)
-    return trained.state, held_out, no_edge
+    observer.message("5. The likeliest decisions of the team, its beginning and its teacher, in many held-out states.")
+    value = value_of(config, market, teams[0], teams[1], store, run, observer)
+    return trained.state, held_out, no_edge, value
 
 
 def _teams(config: Config, folder: Path) -> list[LoadedTeam]:
@@ -111,8 +117,8 @@ def _teams(config: Config, folder: Path) -> list[LoadedTeam]:
     return [
         trained.renamed(TRAINED),
         warm.renamed(WARM_STARTED),
-        trained.at_temperature(0.0).renamed("trained, greedy"),
-        warm.at_temperature(0.0).renamed("warm_started, greedy"),
+        trained.at_temperature(0.0).renamed(TRAINED_GREEDY),
+        warm.at_temperature(0.0).renamed(WARM_STARTED_GREEDY),
         scripted_team(config.team),
     ]
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from backend.builders.loaded_team import scripted_team
+from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import account_of, load_market, other_costs, venue_record
 from backend.builders.teams import configured_team
 from backend.config.artefacts import notice
@@ -25,12 +25,18 @@ from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict, judged
 from backend.evaluation.gate_data import held_out_rules
 from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
 from backend.models.team_digest import team_digest
+from backend.reporting.comparison.decision_value import HELD_OUT_VALUE
 from backend.reporting.report import write_report
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, EvaluateRequest, Observer, RunStart
 from backend.store.records import EvaluationRecord
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
+from backend.training.rollout.held_out_value import (
+    greedy_teams,
+    held_out_value,
+    value_sentence,
+)
 from simulator.market.market import Market
 
 
@@ -71,13 +77,37 @@ def evaluate_team(
             folder_of_team = team_folder(request.folder)
             has_manifest = (folder_of_team / MANIFEST).is_file()
             trained_on = read_manifest(folder_of_team).config if has_manifest else config
-            sentence = verdict(held_out, no_edge, other_costs(trained_on.costs, config.costs))
+            value = value_of(config, market, teams[0], teams[1], opened, run, observer)
+            sentence = verdict(
+                held_out,
+                no_edge,
+                other_costs(trained_on.costs, config.costs),
+                "" if value is None else value_sentence(value),
+            )
             gate = _gate(request, config, market, measured, no_edge, digest) if request.gate else None
             if gate is not None:
                 opened.add_evaluation(EvaluationRecord(run, GATE_RECORD, 0, gate.to_json()))
             opened.add_evaluation(summary_record(run, sentence, time.monotonic() - started))
         report = write_report(opened, run, folder)
-    return EvaluationOutcome(run, folder, report, config, sentence, held_out, no_edge, gate)
+    return EvaluationOutcome(run, folder, report, config, sentence, held_out, no_edge, gate, value)
+
+
+def value_of(
+    config: Config,
+    market: Market,
+    trained: LoadedTeam,
+    warm_started: LoadedTeam,
+    store: Store,
+    run: str,
+    observer: Observer,
+) -> dict[str, Any] | None:
+    """What likeliest decisions are worth on `evaluation.states` held-out states, measured and stored; None without
+    states, or where the market's truth, and so its scenarios, is not known."""
+    if config.evaluation.states == 0 or market.truth is None:
+        return None
+    document = held_out_value(config, market, greedy_teams(config, trained, warm_started), observer.progress)
+    store.add_evaluation(EvaluationRecord(run, HELD_OUT_VALUE, 0, document))
+    return document
 
 
 def _gate(

@@ -205,7 +205,8 @@ class TrainOutcome:
 class EvaluationOutcome:
     """A finished evaluation or demo: the verdict in words, and the documents behind it. The team is in `folder` after a
     demo. `no_edge` is the measurement on the twin market in which nothing can be known; None for historical bars.
-    `page` is the path of the report, `gate` the verdict of the gate, where it was asked for.
+    `page` is the path of the report, `gate` the verdict of the gate, where it was asked for; `value` what likeliest
+    decisions are worth on held-out states (`evaluation.states`), where that was measured.
     """
 
     run: str
@@ -216,6 +217,7 @@ class EvaluationOutcome:
     held_out: dict[str, Any]
     no_edge: dict[str, Any] | None
     gate: GateVerdict | None = None
+    value: dict[str, Any] | None = None
 
     @property
     def metrics(self) -> pd.DataFrame:

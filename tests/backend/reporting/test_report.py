@@ -27,7 +27,16 @@ from backend.reporting.run_summary import RunSummary, run_facts, summarise
 from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.store import Store
 from simulator.errors import UserError
-from tests.stored_runs import add_backtest_run, add_demo_run, altered, comparison, episode, full_document, small_market
+from tests.stored_runs import (
+    add_backtest_run,
+    add_demo_run,
+    altered,
+    comparison,
+    decision_values,
+    episode,
+    full_document,
+    small_market,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 EVIL = '</script><script>alert(1)</script><img src="https://evil.example/x" onerror="alert(1)">'
@@ -104,6 +113,7 @@ def test_the_demo_writes_all_facts(store: Store, tmp_path: Path) -> None:
     assert held_out["baselines"] == {"scripted": 0.025, "hold": 0.004, "flat": 0.0, "matched_random": -0.003}
     assert found["no_edge"]["difference"] == 0.0005
     assert found["no_edge"]["ci95"] == pytest.approx([-0.0055, 0.0075])
+    assert found["held_out_value"] == decision_values()
     assert found["behaviour"] == {"exposure": 0.6, "trades": 4.25, "long_share": 0.55, "hold_rate": 0.4}
     assert found["calls_per_rollout"]["market_analyst"] == {"1": 20, "2": 20}
 
@@ -113,6 +123,9 @@ def test_the_demo_page_shows_it_all(demo: RunSummary) -> None:
     assert page.text.count("M-GRPO made the team better: it earns 2.00 % more a window than before.") == 1
     for said in ("+1.40 % to +2.70 %", "-0.55 % to +0.75 %", "Warm-started team", "Oracle", "7 min 11 s", "1,234 MB"):
         assert said in page.text
+    # What decisions are worth stands before the windows, the teacher first among the differences.
+    worth = [page.text.index(said) for said in ("What a decision is worth", "Trained − Teacher", "Did training help?")]
+    assert worth == sorted(worth) and "+6.0 to +14.0" in page.text
     # One decision as a conversation: who was asked what, what they said, what followed.
     steps = ("MarketAnalyst, where is", "Up 20 %, flat 20 %, down 60 %.", "RiskAnalyst, may I hold", "Approve.",
              "Trader, how would you trade", "At the market", "My decision:", "Within the hard limits",

@@ -1,0 +1,167 @@
+"""What decisions of the trained team, of its beginning and of its teacher are worth in expectation on held-out states.
+
+Windows of a backtest are few, and what happened in them is one course of many. Here each team decides once in each of
+many states, with its likeliest answers, and each decision is scored over the same simulated scenarios of its state.
+Scenarios begin with the regimes that the public data allows (`QueryPool`'s beliefs), so neither luck nor the hidden
+regime is noise. Only a market whose truth is known has scenarios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from backend.builders.loaded_team import LoadedTeam, scripted_team
+from backend.builders.market import split
+from backend.config.schema import SCRIPTED, Config
+from backend.statistics.mean_interval import mean_interval
+from backend.training.algorithm.rewards import Outcome
+from backend.training.curriculum.queries import Query, gross_limit, pools_of
+from backend.training.rollout.collect import Rollout, collect, rollout_settings
+from cryptosentinel.llm.engine import RememberingEngine
+from simulator.arrays import FloatArray, IntArray
+from simulator.market.market import Market
+
+TRAINED_GREEDY, WARM_STARTED_GREEDY, TEACHER, HOLDING = "trained, greedy", "warm_started, greedy", "teacher", "holding"
+
+
+@dataclass(frozen=True)
+class _Values:
+    """Of one team over N states, (N,) each: net return and outcome score, questions, and whether it sent orders."""
+
+    net_return: FloatArray
+    outcome: FloatArray
+    questions: FloatArray
+    traded: FloatArray
+
+
+def greedy_teams(config: Config, trained: LoadedTeam, warm_started: LoadedTeam) -> list[LoadedTeam]:
+    """Who is compared: both teams with their likeliest answers, the teacher that the warm start learned from, and the
+    scripted team that reads all evidence where that is another one."""
+    teams = [
+        trained.at_temperature(0.0).renamed(TRAINED_GREEDY),
+        warm_started.at_temperature(0.0).renamed(WARM_STARTED_GREEDY),
+        scripted_team(config.team, _teacher(config)).renamed(TEACHER),
+    ]
+    return teams if _teacher(config) == "whole" else [*teams, scripted_team(config.team).renamed(SCRIPTED)]
+
+
+def _teacher(config: Config) -> Any:
+    """A base model that was not made here has learned from no teacher of ours, so the rules stand for one."""
+    return "whole" if config.training.base_model else config.nano.teacher
+
+
+def held_out_value(
+    config: Config, market: Market, teams: Sequence[LoadedTeam], report: Callable[[str, int, int], None]
+) -> dict[str, Any]:
+    """What decisions are worth on `evaluation.states` held-out states, each scored over `evaluation.scenario_paths`
+    scenarios: a row for each team and for leaving all positions as they are (holding), and what the trained team earns
+    more than its teacher, its beginning and holding.
+
+    States that lie near each other share bars. So an interval is not over states: the held-out part is cut into as many
+    stretches as `evaluation.windows`, and the interval is that of the stretches' means.
+    """
+    evaluation = config.evaluation
+    queries = _states(config, market)
+    settings = replace(rollout_settings(config, 1), scenario_paths=evaluation.scenario_paths)
+    values: dict[str, _Values] = {}
+    for team in teams:
+
+        def finished(done: int, name: str = team.name) -> None:
+            report(f"value of {name}", done, len(queries))
+
+        groups = collect(team.team, team.engine, queries, settings, evaluation.seed, finished)
+        if isinstance(team.engine, RememberingEngine):
+            team.engine.forget()  # what it kept of these conversations helps no other, and is large
+        values[team.name] = _values_of([rollout for [rollout] in groups])
+    values[HOLDING] = _of_outcomes([settings.scorer(query).outcome([]) for query in queries])
+    stretches = _stretches(queries, evaluation.windows)
+    compared = [name for name in (TEACHER, WARM_STARTED_GREEDY, SCRIPTED, HOLDING) if name in values]
+    return {
+        "states": len(queries),
+        "scenario_paths": evaluation.scenario_paths,
+        "stretches": len(stretches),
+        "tail_weight": settings.tail.weight,
+        "rows": {
+            name: {
+                "net_return": float(one.net_return.mean()),
+                "outcome": float(one.outcome.mean()),
+                "questions": float(one.questions.mean()),
+                "traded": float(one.traded.mean()),
+            }
+            for name, one in values.items()
+        },
+        "differences": [
+            _difference(config, values[TRAINED_GREEDY], values[other], stretches)
+            | {"of": TRAINED_GREEDY, "against": other}
+            for other in compared
+        ],
+    }
+
+
+def value_sentence(document: dict[str, Any]) -> str:
+    """What the trained team's likeliest answers are worth beside its teacher's and those it began with, in words."""
+    sizes = {one["against"]: _size_in_words(one, document["tail_weight"] > 0.0) for one in document["differences"]}
+    return (
+        f"With its likeliest answers the trained team {sizes[TEACHER]} than its teacher, and "
+        f"{sizes[WARM_STARTED_GREEDY]} than it did before ({document['states']:,} held-out states, each scored over "
+        f"{document['scenario_paths']:,} common scenarios)."
+    )
+
+
+def _size_in_words(difference: dict[str, Any], by_outcome: bool) -> str:
+    """Of teams that are to avoid large losses the mean return says too little; then it is the outcome score."""
+    key, scale, unit = ("outcome", 1e3, "thousandths of the outcome") if by_outcome else ("net_return", 1e4, "bp")
+    mean, (low, high) = scale * difference[key], (scale * bound for bound in difference[f"{key}_ci95"])
+    interval = f"{mean:+.1f} {unit} a decision, 95 % interval {low:+.1f} to {high:+.1f}"
+    if low > 0.0:
+        return f"earns more ({interval})"
+    return f"earns less ({interval})" if high < 0.0 else f"earns neither certainly more nor less ({interval})"
+
+
+def _states(config: Config, market: Market) -> list[Query]:
+    part = split(market, config.market, config.team.horizon_bars).held_out
+    believed = config.training.model_copy(update={"scenario_source": "beliefs", "states": ""})
+    [pool] = pools_of(believed, market, [part], config.team.horizon_bars, gross_limit(config))
+    return pool.draw(config.evaluation.seed, 0, config.evaluation.states, easy=False)
+
+
+def _values_of(rollouts: Sequence[Rollout]) -> _Values:
+    values = _of_outcomes([rollout.outcome for rollout in rollouts])
+    return replace(
+        values,
+        questions=np.array([len(rollout.subs) for rollout in rollouts], np.float64),
+        traded=np.array([bool(rollout.decision.orders) for rollout in rollouts], np.float64),
+    )
+
+
+def _of_outcomes(outcomes: Sequence[Outcome]) -> _Values:
+    nothing = np.zeros(len(outcomes))
+    return _Values(
+        np.array([outcome.net_return for outcome in outcomes]),
+        np.array([outcome.score for outcome in outcomes]),
+        nothing,
+        nothing,
+    )
+
+
+def _stretches(queries: Sequence[Query], count: int) -> list[IntArray]:
+    """The states of each of `count` equal stretches of the bars drawn from, as positions; without empty ones."""
+    bars = np.array([query.bar for query in queries])
+    edges = np.linspace(bars.min(), bars.max() + 1, count + 1)
+    stretch = np.digitize(bars, edges[1:-1])
+    return [np.flatnonzero(stretch == number) for number in np.unique(stretch)]
+
+
+def _difference(config: Config, ours: _Values, other: _Values, stretches: Sequence[IntArray]) -> dict[str, Any]:
+    evaluation = config.evaluation
+    difference: dict[str, Any] = {}
+    for key in ("net_return", "outcome"):
+        gains = getattr(ours, key) - getattr(other, key)
+        means = [float(gains[positions].mean()) for positions in stretches]
+        difference[key] = float(np.mean(means))
+        difference[f"{key}_ci95"] = list(mean_interval(means, evaluation.bootstrap_samples, evaluation.seed))
+    return difference
