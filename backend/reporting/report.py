@@ -25,7 +25,6 @@ from backend.decisions.tree import decision_tree
 from backend.reporting import charts
 from backend.reporting.backtest_sections import sections, tiles
 from backend.reporting.blocks import ReportSection
-
 from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, value_section
 from backend.reporting.comparison.teams import teams_section
 from backend.reporting.decision_narrative import headline, narrate

@@ -89,7 +89,7 @@ def evaluate_team(
                 opened.add_evaluation(EvaluationRecord(run, GATE_RECORD, 0, gate.to_json()))
             opened.add_evaluation(summary_record(run, sentence, time.monotonic() - started))
         report = write_report(opened, run, folder)
-    return EvaluationOutcome(run, folder, report, config, sentence, held_out, no_edge, gate, value)
+    return EvaluationOutcome(run, folder, report, config, sentence, held_out, no_edge, gate=gate, value=value)
 
 
 def value_of(

@@ -22,6 +22,7 @@ FORMER = [
     "team.max_tokens=64",
     "engine.key_variable=OPENAI_API_KEY",
     "engine.constrained=false",
+    "evaluation.states=0",
 ]
 
 
