@@ -190,7 +190,9 @@ class PaperSession:
             return
         begun = self._began - self._broker.close
         late = [max(milliseconds, begun) for milliseconds in thinking_ms or [0] * len(requests)]
-        self._now = max(self._now, self._broker.close + max([begun, *late]))
+        # Also a decision without orders has taken its time: the next one cannot have begun before.
+        thought = [decision.thinking_ms for _, decision in self.decisions]
+        self._now = max(self._now, self._broker.close + max([begun, *late, *thought]))
         dropped = self._switch.order() in ("flatten", "freeze")
         self._journal.write(
             "decision",

@@ -93,3 +93,9 @@ def test_late_decisions_are_late_in_the_books(tmp_path: Path, milliseconds: int)
     assert bool(missed) == (max(one.late for one in decisions) > MINUTE_MS)
     if milliseconds == 31_000:
         assert min(one.late for one in decisions) > 2 * MINUTE_MS
+        # A model cannot think about two closes at once: no decision was begun before the former one was made.
+        begun = [int(entry.document["begun"]) for entry in entries if entry.kind == "decision"]
+        made = [one.close + one.late for one in decisions]
+        starts = [one.close + later for one, later in zip(decisions, begun, strict=True)]
+        assert all(start >= before for start, before in zip(starts[1:], made, strict=False))
+        assert len(missed) > len(decisions)
