@@ -20,13 +20,14 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from surrealdb import BlockingWsSurrealConnection
-from surrealdb.data.cbor import decode, encode
+from surrealdb.data.cbor import encode
 from surrealdb.errors import SurrealError, TransportError, UnexpectedResponseError
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from backend.store.errors import StoreDiskError, StoreError
 from backend.store.folder_swap import DATABASE_FOLDER
 from backend.store.gateway import address
+from backend.store.gateway.answers import decoded_answer
 from backend.store.gateway.client import GatewayClient, SignInRefused
 from backend.store.gateway.credentials import PASSWORD_VARIABLE, USER_VARIABLE, environment_account
 from backend.store.gateway.engine import DATABASE, NAMESPACE, Session, StoreEngine
@@ -89,7 +90,7 @@ class _OwnEngine:
 
     def query_raw(self, text: str, parameters: dict[str, Any], /) -> dict[str, Any]:
         """See `StoreChannel`."""
-        answer = decode(self.query_encoded(text, parameters))
+        answer = decoded_answer(self.query_encoded(text, parameters))
         return answer if isinstance(answer, dict) else {}
 
     def query_encoded(self, text: str, parameters: dict[str, Any], /) -> bytes:
@@ -222,7 +223,7 @@ class Connection:
 
         def result(answer: bytes) -> bytes:
             found = only_result(answer)
-            return bytes(encode(self._result(decode(answer)))) if found is None else found
+            return bytes(encode(self._result(decoded_answer(answer)))) if found is None else found
 
         return self._asked(lambda channel: channel.query_encoded(text, parameters or {}), result)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from surrealdb.data.cbor import decode, encode
+from surrealdb.data.cbor import encode
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from backend.store.errors import StoreError
+from backend.store.gateway.answers import decoded_answer
 from backend.store.gateway.credentials import GatewayAccount
 from backend.store.gateway.rpc_messages import NOT_OFFERED, short_id
 
@@ -74,7 +75,7 @@ class GatewayClient:
 
     def call(self, method: str, parameters: list[Any]) -> dict[str, Any]:
         """The answer to any request, with its result or an error."""
-        answer = decode(self._exchange(method, parameters))
+        answer = decoded_answer(self._exchange(method, parameters))
         return answer if isinstance(answer, dict) else {}
 
     def _exchange(self, method: str, parameters: list[Any]) -> bytes:
@@ -86,6 +87,6 @@ class GatewayClient:
             answer = received if isinstance(received, bytes) else received.encode()
             if short_id(answer) == wanted:
                 return answer
-            response = decode(answer)
+            response = decoded_answer(answer)
             if isinstance(response, dict) and response.get("id") in (wanted, None):
                 return answer

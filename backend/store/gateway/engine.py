@@ -8,6 +8,7 @@ may be made that the engine never answers.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import secrets
@@ -75,7 +76,7 @@ class StoreEngine:
         """Close a database in a folder and open it again, between two requests: what the engine keeps in memory of all
         that was read grows up to half of the machine's, and it has no other way to let go of it
         (surrealdb-embedded 3.0.0b10). Raises RuntimeError in the engine's words, and is closed then."""
-        self.while_closed(lambda: None)
+        self.while_closed(_trim_memory)
 
     def while_closed(self, act: Callable[[], DoneT]) -> DoneT:
         """Do something with the files of a database in a folder, between two requests: it is closed before and opened
@@ -162,3 +163,11 @@ def _opened(url: str) -> SyncEmbeddedDB:
 def _encoded(method: str, parameters: list[Any], session: UUID | None, identity: Any = "store") -> bytes:
     place = {} if session is None else {"session": session}
     return bytes(encode({"id": identity, "method": method, "params": parameters, **place}))
+
+
+def _trim_memory() -> None:
+    """Give the machine what the C library keeps of freed memory. It holds most of what a closed engine has freed: 250
+    MB where 85 are in use. Other libraries than glibc have no such call."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
