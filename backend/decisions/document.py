@@ -28,7 +28,7 @@ MaybeNumber = Annotated[
     BeforeValidator(lambda value: math.nan if value is None else value),
     PlainSerializer(lambda value: None if math.isnan(value) else value),
 ]
-
+SampledTurn = tuple[tuple[ModelText, float], ...]  # text and log-probability of each piece
 
 EXAMPLE_DECISION = "story"  # the evaluation that keeps the decision which a run's report shows
 
@@ -70,7 +70,11 @@ class TokenUsage(_Part):
 
 class ConversationDocument(_Part):
     """One conversation of one role. `asked` is the question that opened it, `answer` its valid answer, `problem` why
-    there is none. `usage` is None in stores of a program that did not count."""
+    there is none. `usage` is None in stores of a program that did not count.
+
+    `tokens` are the pieces of each turn that was sampled, in order, with their log-probabilities; empty where those are
+    not known: of rules, of endpoints that give none, and in stores of a program that did not keep them.
+    """
 
     role: str
     title: str
@@ -82,6 +86,7 @@ class ConversationDocument(_Part):
     problem: ModelText | None
     truncated: bool
     usage: TokenUsage | None
+    tokens: tuple[SampledTurn, ...] = ()
 
 
 class RiskRuling(_Part):

@@ -67,12 +67,13 @@ class ConversationNode:
 
 @dataclass(frozen=True)
 class TokenTotal:
-    """Tokens and turns over all conversations of a decision, as `TokenUsage` counts them."""
+    """Tokens, turns and money over all conversations of a decision, as `TokenUsage` counts them."""
 
     prompt: int
     sampled: int
     turns: int
     read: int
+    cost: float
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class DecisionTree:
             sum(one.sampled for one in counts),
             sum(one.turns for one in counts),
             sum(one.read for one in counts),
+            sum(one.cost for one in counts),
         )
 
     @property

@@ -12,8 +12,9 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from backend.decisions.document import SampledTurn
 from backend.decisions.tree import ConversationNode, DecisionTree
-from backend.reporting.labels import number_text
+from backend.reporting.labels import ABSENT, number_text
 from cryptosentinel.agents.joint import Consultation, JointAnswers
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
 from cryptosentinel.agents.market_analyst import Forecast
@@ -32,7 +33,8 @@ class Line:
 
     `speaker` is a role's key, or "desk" (the situation that the team is given), "tool" (what code answered), "guard",
     "orders" or "result". `depth` is 1 inside a consultation. `raw` is the exact text behind `text`, empty where
-    there is none.
+    there is none. `tokens` are its pieces with their log-probabilities, where those are known. `note` says what a whole
+    conversation took, at its last line.
     """
 
     speaker: str
@@ -41,6 +43,8 @@ class Line:
     raw: str = ""
     depth: int = 0
     problem: bool = False
+    tokens: SampledTurn = ()
+    note: str = ""
 
 
 def narrate(tree: DecisionTree) -> list[Line]:
@@ -113,6 +117,24 @@ def answer_sentence(node: ConversationNode, names: dict[str, str]) -> str:
     return f"No valid answer: {node.document.problem or 'no reason is stored'}"
 
 
+def used(node: ConversationNode) -> str:
+    """What a conversation took and how sure its words were."""
+    usage = node.document.usage
+    if usage is None:
+        return f"tokens and log-probabilities {ABSENT}"
+    sure = ABSENT if usage.mean_logp is None else f"{usage.logp:.3f}, {usage.mean_logp:.4f} a token"
+    more = f"; cost {usage.cost:.4g}" if usage.cost else ""
+    if usage.thought:
+        cut = f", {usage.thoughts_cut} cut off at their budget" if usage.thoughts_cut else ""
+        more += f"; {usage.thought:,} tokens were thoughts{cut}"
+    if usage.dropped:
+        more += f"; {usage.dropped} old results dropped to make room, and what was said before is not counted"
+    return (
+        f"tokens: {usage.prompt:,} given, {usage.sampled:,} sampled; {usage.read:,} read in "
+        f"{usage.turns:,} turns; log-probability {sure}{more}"
+    )
+
+
 def _about(asked: JsonValue) -> str:
     """One question: the coin, and the position that is proposed."""
     match asked:
@@ -128,20 +150,26 @@ def _conversation(node: ConversationNode, names: dict[str, str], depth: int) -> 
     role, title = node.role, role_title(node.role)
     if depth == 0 and node.prompt:
         yield Line("desk", "Situation", _named(node.prompt, names), node.prompt)
-    for turn in node.turns:
+    tokens = node.document.tokens
+    # Of a conversation from which results were dropped to make room, not every turn has its log-probabilities.
+    by_turn = tokens if len(tokens) == len(node.turns) else ((),) * len(node.turns)
+    problem = node.document.problem
+    for number, (turn, pieces) in enumerate(zip(node.turns, by_turn, strict=True), 1):
         call, content = turn.call, turn.content
+        note = used(node) if number == len(node.turns) and not problem else ""
         sentence = _sentence(call, content, names)
         looks_up = isinstance(call, ToolCall) and not turn.consults and not answers(role, call)
         if looks_up and turn.result is not None:
-            yield Line("tool", f"{title} {sentence}", _result(turn.result, names), f"{content}\n{turn.result}", depth)
+            raw = f"{content}\n{turn.result}"
+            shown = _result(turn.result, names)
+            yield Line("tool", f"{title} {sentence}", shown, raw, depth, tokens=pieces, note=note)
         else:  # what a consultation answers has lines of its own
-            yield Line(role, title, sentence, content, depth, isinstance(call, MalformedCall))
+            yield Line(role, title, sentence, content, depth, isinstance(call, MalformedCall), pieces, note)
         for other in turn.consulted:
             yield from _conversation(other, names, depth + 1)
-    problem = node.document.problem
     if problem:
         text = f"This answer could not be used ({problem}). It counts as no answer."
-        yield Line(role, title, text, "", depth, problem=True)
+        yield Line(role, title, text, "", depth, problem=True, note=used(node))
 
 
 def _question(consult: str, question: AskAnalyst | AskAboutPosition, names: dict[str, str]) -> str:

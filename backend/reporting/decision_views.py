@@ -13,7 +13,7 @@ from rich.tree import Tree
 from backend.decisions.backtest_document import RejectionDocument
 from backend.decisions.document import StoredDecision
 from backend.decisions.tree import ConversationNode, DecisionTree, Turn
-from backend.reporting.decision_narrative import consequences
+from backend.reporting.decision_narrative import consequences, used
 from backend.reporting.labels import ABSENT
 from cryptosentinel.agents.registry import answers, role_title
 from cryptosentinel.protocol.tool_calls import MalformedCall
@@ -49,7 +49,7 @@ def decision_page(decision: StoredDecision, tree: DecisionTree) -> str:
         facts=decision_facts(tree),
         outcome=outcome(tree),
         asked=_asked,
-        used=_used,
+        used=used,
         called=_called,
         problem=_problem,
         absent=ABSENT,
@@ -71,6 +71,8 @@ def decision_facts(tree: DecisionTree) -> list[str]:
             f"all conversations: {total.prompt + total.sampled:,} tokens, {total.sampled:,} of them sampled; "
             f"{total.read:,} read in {total.turns:,} turns"
         )
+        if total.cost:
+            cost += f"; cost {total.cost:.4g}"
     return [*([", ".join(names)] if names else []), cost]
 
 
@@ -93,24 +95,6 @@ def outcome(tree: DecisionTree) -> Iterator[tuple[str, str]]:
 def _asked(node: ConversationNode) -> str:
     """The question that opened a consultation, with real names; empty for the manager's."""
     return json.dumps(node.document.asked, ensure_ascii=False) if node.document.asked else ""
-
-
-def _used(node: ConversationNode) -> str:
-    """What a conversation took and how sure its words were."""
-    usage = node.document.usage
-    if usage is None:
-        return f"tokens and log-probabilities {ABSENT}"
-    sure = ABSENT if usage.mean_logp is None else f"{usage.logp:.3f}, {usage.mean_logp:.4f} a token"
-    more = f"; cost {usage.cost:.4g}" if usage.cost else ""
-    if usage.thought:
-        cut = f", {usage.thoughts_cut} cut off at their budget" if usage.thoughts_cut else ""
-        more += f"; {usage.thought:,} tokens were thoughts{cut}"
-    if usage.dropped:
-        more += f"; {usage.dropped} old results dropped to make room, and what was said before is not counted"
-    return (
-        f"tokens: {usage.prompt:,} given, {usage.sampled:,} sampled; {usage.read:,} read in "
-        f"{usage.turns:,} turns; log-probability {sure}{more}"
-    )
 
 
 def _called(node: ConversationNode, turn: Turn) -> str:
@@ -143,7 +127,7 @@ def _add_conversation(branch: Tree, node: ConversationNode) -> None:
     about = f", asked about {question}" if question else ""
     title = f"{role_title(node.role)} {document.ordinal}, policy {document.policy_version or ABSENT}{about}"
     own = branch.add(_text(title, "bold"))
-    own.add(_text(_used(node), "dim"))
+    own.add(_text(used(node), "dim"))
     own.add(_text(f"system: {node.system}", "dim"))
     own.add(_text(f"prompt: {node.prompt}"))
     for turn in node.turns:

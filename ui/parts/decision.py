@@ -8,6 +8,7 @@ import streamlit as st
 
 from backend.decisions.document import StoredDecision
 from backend.reporting.charts import CONFIG
+from backend.reporting.decision.token_colours import coloured_tokens, token_legend
 from backend.reporting.decision_narrative import Line
 from backend.reporting.labels import title_of
 from backend.reporting.run_page import WindowPage
@@ -128,7 +129,18 @@ def _chosen(
 def draw_lines(lines: Sequence[Line], key: str) -> None:
     """A decision line by line. What models and news said is shown as plain text, never as Markdown or HTML."""
     st.caption("Indented: consultations. Percentages of a position are of the part of the account that the coin has.")
-    exact = st.toggle("Show the exact words too", key=f"exact {key}")
+    exact = st.toggle(
+        "Show the exact words too", key=f"exact {key}",
+        help="Of a model whose log-probabilities are recorded, on grounds that say how sure it was of each word.",
+    )  # fmt: skip
+    if exact:
+        if any(line.tokens for line in lines):
+            st.html(token_legend())
+        else:
+            st.caption(
+                "No log-probabilities are recorded here: rules have none, many endpoints give none, and programs "
+                "before this one kept only their sum."
+            )
     for line in lines:
         if line.depth:
             with st.columns([1, 16])[1]:
@@ -141,11 +153,20 @@ def _draw_line(line: Line, exact: bool) -> None:
     if line.speaker == "tool":
         with st.expander(escape_markdown(line.title), icon=_AVATARS["tool"]):
             st.text(visible(line.text))
-            if exact and line.raw:
-                st.code(visible(line.raw), language=None, wrap_lines=True)
+            _draw_exact(line, exact)
         return
     with st.chat_message(line.title, avatar=_AVATARS.get(line.speaker)):
         st.caption(escape_markdown(line.title))
         st.text(visible(line.text))
-        if exact and line.raw and line.raw != line.text:
-            st.code(visible(line.raw), language=None, wrap_lines=True)
+        _draw_exact(line, exact)
+        if line.note:
+            st.caption(escape_markdown(line.note))
+
+
+def _draw_exact(line: Line, exact: bool) -> None:
+    if not exact:
+        return
+    if line.tokens:
+        st.html(coloured_tokens(line.tokens))
+    if line.raw and (line.speaker == "tool" or not line.tokens) and line.raw != line.text:
+        st.code(visible(line.raw), language=None, wrap_lines=True)
