@@ -107,7 +107,7 @@ def test_windows_of_an_evaluation_stand_below_each_other(here: Path) -> None:
                 write_backtest(store, "demo", f"{window}/{name}", episode().result)
     app = opened()
     assert [one.value for one in app.metric][:5] == [one.value for one in app.metric][5:]
-    assert len(app.get("plotly_chart")) == 8 + 2 * 4
+    assert len(app.get("plotly_chart")) == 2 + 2 * 5
     assert "it is made anew for each evaluation" in words(open_part(app, "Candles", "no_edge"))
 
 
