@@ -6,19 +6,10 @@ it is gone or has changed. What a run did not get to is said to be not available
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
-
-import plotly.graph_objects as go
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from backend.decisions.document import StoredDecision
 from backend.decisions.tree import decision_tree
@@ -28,9 +19,9 @@ from backend.reporting.blocks import ReportSection
 from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, value_section
 from backend.reporting.comparison.teams import teams_section
 from backend.reporting.decision_narrative import headline, narrate
-from backend.reporting.decision_views import shown
+from backend.reporting.html.page import PageFigure, PageFigures, render_page
 from backend.reporting.json_facts import backtest_facts
-from backend.reporting.labels import ABSENT, COLUMNS, MEANINGS, duration_text, number_text, title_of
+from backend.reporting.labels import ABSENT, COLUMNS, MEANINGS
 from backend.reporting.market_reload import MarketReload, reload_market
 from backend.reporting.run_summary import RunSummary, how_it_was_run, run_facts, summarise
 from backend.reporting.trade_sections import candles_section
@@ -38,38 +29,9 @@ from backend.reporting.training.curves import learning_curves, optimizer_curves,
 from backend.store.store import Store
 from simulator.errors import UserError
 from simulator.files import write_whole
-from simulator.market.timeframes import format_time
 
-_PLOTLY = Path(__file__).parent / "plotly" / "plotly-finance.min.js.gz"
 _NOT_NEEDED = MarketReload(None, "only a backtest needs its market again")
 _DECISIONS_SHOWN = 5  # before the largest gains, and as many before the largest losses
-
-
-@dataclass(frozen=True)
-class _Figure:
-    """A figure of the page: its JSON as base64 of gzip, and what it says in words."""
-
-    number: int
-    label: str
-    packed: Markup
-    height: int
-
-
-class _Figures:
-    """Numbers the figures of one page."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def add(self, label: str, figure: go.Figure) -> _Figure:
-        self._count += 1
-        packed = gzip.compress(figure.to_json().encode(), mtime=0)
-        return _Figure(self._count, label, _as_text(packed), int(figure.layout.height))
-
-
-def _as_text(packed: bytes) -> Markup:
-    """Bytes as base64, which cannot end the element that they are in."""
-    return Markup(base64.b64encode(packed).decode("ascii"))
 
 
 def write_report(store: Store, run_id: str, folder: Path) -> Path:
@@ -110,7 +72,7 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
 
     `reload` is the market of the run, for the candles and regimes of a backtest.
     """
-    figures, example, metrics = _Figures(), summary.example, summary.metrics
+    figures, example, metrics = PageFigures(), summary.example, summary.metrics
     context: dict[str, Any] = {
         "summary": summary,
         "run": summary.run,
@@ -134,45 +96,7 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
         "example_lines": narrate(decision_tree(example)) if example else [],
         "backtest": _backtest(summary, reload),
     }
-    return _page("report.html.j2", figures, context)
-
-
-def render_sections(title: str, opening: str, source: str, sections: Sequence[ReportSection]) -> str:
-    """A page of its own with the look of a report: `opening` is its first sentence, `source` what it was made from."""
-    context = {"title": title, "opening": opening, "source": source, "sections": sections, "absent": ABSENT}
-    return _page("sections.html.j2", _Figures(), context)
-
-
-def _page(template: str, figures: _Figures, context: dict[str, Any]) -> str:
-    environment = Environment(
-        loader=PackageLoader("backend.reporting"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-        finalize=shown,
-    )
-    environment.filters |= {"number": number_text, "duration": duration_text, "title_of": title_of, "time": format_time}
-    environment.filters["slug"] = _slug
-    drawing = {
-        "draw": lambda picture: figures.add(picture.title, picture.figure),
-        "plotly": _packed_plotly(),
-        "dark": charts.DARK,
-        "plotly_config": Markup(json.dumps(charts.CONFIG)),
-    }
-    return environment.get_template(template).render(context | drawing)
-
-
-def _slug(title: str) -> str:
-    """A title as the name of its place in the page."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-
-
-@cache
-def _packed_plotly() -> Markup:
-    """The library that draws the charts, as base64 of gzip: the partial bundle `finance` of plotly.js, which has lines,
-    bars, histograms and candles, in 0.6 MB where the whole has 2 MB. The page unpacks it."""
-    return _as_text(_PLOTLY.read_bytes())
+    return render_page("report.html.j2", figures, context)
 
 
 def interval_meaning(low: float, high: float) -> str:
@@ -191,7 +115,7 @@ def _value(summary: RunSummary) -> ReportSection | None:
     return None if document is None else value_section(document)
 
 
-def _difference(figures: _Figures, summary: RunSummary) -> _Figure | None:
+def _difference(figures: PageFigures, summary: RunSummary) -> PageFigure | None:
     rows = {}
     for name, label in (("held_out", "Held-out windows"), ("no_edge", "No-edge twin")):
         difference = summary.evaluations.get(name, {}).get("difference")
@@ -200,7 +124,7 @@ def _difference(figures: _Figures, summary: RunSummary) -> _Figure | None:
     return figures.add("Trained minus warm-started", charts.difference_chart(rows)) if rows else None
 
 
-def _mean_equity(figures: _Figures, summary: RunSummary) -> _Figure | None:
+def _mean_equity(figures: PageFigures, summary: RunSummary) -> PageFigure | None:
     result = summary.evaluations.get("held_out", {})
     if not result.get("equity"):
         return None

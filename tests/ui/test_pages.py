@@ -48,10 +48,12 @@ def test_a_backtest_is_listed_and_opened(here: Path) -> None:
     app.multiselect(key="open").set_value(["backtest-1"]).run()
     assert not app.exception and not app.error
     assert f"Scripted team made {100 * episode().result.metrics['total_return']:+.2f} %" in words(app)
-    assert len(app.get("plotly_chart")) == 8  # equity, drawdown, Sharpe, exposure, costs, excursions, candles, timeline
+    assert len(app.get("plotly_chart")) == 5  # equity, drawdown, Sharpe, daily returns, exposure: what is open
+    open_part(app, "Numbers")
     [numbers] = [table.value for table in app.dataframe if "Turnover" in table.value]
     assert list(numbers["Who"]) == ["Scripted team", "Flat", "Hold"]
     assert numbers["Return"][0] == pytest.approx(100 * episode().result.metrics["total_return"])
+    open_part(app, "Trades")
     [trades] = [table.value for table in app.dataframe if "Closed by" in table.value]
     assert list(trades["Profit"]) == [trade.pnl for trade in episode().result.trades]
 

@@ -14,8 +14,8 @@ from backend.evaluation.paired_runs import ComparedResult, PairedDifference, pai
 from backend.reporting import charts
 from backend.reporting.blocks import Picture, ReportSection, Table, TableRow
 from backend.reporting.comparison.teams import wealth_chart
+from backend.reporting.html.page import render_sections
 from backend.reporting.labels import COLUMNS, Column, interval_text, title_of
-from backend.reporting.report import render_sections
 from backend.statistics.bootstrap import Interval
 from simulator.errors import UserError
 from simulator.files import write_whole

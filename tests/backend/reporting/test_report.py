@@ -20,9 +20,10 @@ from plotly.offline import get_plotlyjs
 
 from backend.decisions.document import EXAMPLE_DECISION
 from backend.reporting import charts
+from backend.reporting.html.page import packed_plotly
 from backend.reporting.labels import ABSENT
 from backend.reporting.market_reload import MarketReload
-from backend.reporting.report import _packed_plotly, interval_meaning, render, write_report
+from backend.reporting.report import interval_meaning, render, write_report
 from backend.reporting.run_summary import RunSummary, run_facts, summarise
 from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.store import Store
@@ -162,7 +163,7 @@ def test_the_smaller_bundle_draws_every_kind_of_figure() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "backend").rglob("*.py"))
     used = {name.lower() for name in re.findall(r"\bgo\.([A-Z]\w+)\(", source)} - {"figure"}
     assert used <= {"bar", "candlestick", "histogram", "ohlc", "pie", "scatter", "waterfall"}, "not in this bundle"
-    versions = [re.search(r"plotly\.js[^\n]* v(\d+)\.", text) for text in (get_plotlyjs(), unpacked(_packed_plotly()))]
+    versions = [re.search(r"plotly\.js[^\n]* v(\d+)\.", text) for text in (get_plotlyjs(), unpacked(packed_plotly()))]
     assert versions[0] is not None and versions[1] is not None and versions[0][1] == versions[1][1]
 
 

@@ -1,0 +1,1 @@
+"""Pages as HTML files of their own."""
