@@ -6,7 +6,8 @@ machine and its records through the database, both first come, first served. Whe
 read, learn and publish, and every worker loads the new weights. Processes that wait ask the database meanwhile.
 Workers die after exponential times; their shards go to others when their silence is noticed.
 
-The costs are measured ones (`MEASURED`), or the caller's. It is a model: no cache, no validation, one network link.
+The costs are those of the small nano (`SMALL_NANO`, of which one is measured), or the caller's. It is a model: no
+cache, no validation, one network link.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ class Prediction:
         return max(self.busy, key=lambda part: self.busy[part])
 
 
-# Of `make bench ONLY=services.workers` on two cores (small nano, 32 windows x 8 rollouts in two shards): 135.9 rollouts
-# a second with one worker. What the database takes is assumed from `store.write`; a question takes it 1 ms.
-MEASURED = Costs(
+# The time of a shard is measured: 135.9 rollouts a second with one worker, 32 windows x 8 rollouts in two shards
+# (`services.workers`, an earlier version of that row). All others are assumed.
+SMALL_NANO = Costs(
     shard=0.94, tail=0.15, train=0.6, write=0.05, read=0.05, shard_bytes=2e6, weight_bytes=4e6, link=1.25e8, ask=0.001
 )
 
@@ -195,10 +196,10 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=1024, help="of a step, at the cost of one each")
     parser.add_argument("--lifetime", type=float, default=inf, help="mean seconds until a worker dies")
     for name in ("shard", "train", "tail", "write", "read", "shard_bytes", "weight_bytes", "link", "ask", "pause"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(MEASURED, name))
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(SMALL_NANO, name))
     arguments = parser.parse_args()
     costs = replace(
-        MEASURED, **{name: value for name, value in vars(arguments).items() if name in Costs.__dataclass_fields__}
+        SMALL_NANO, **{name: value for name, value in vars(arguments).items() if name in Costs.__dataclass_fields__}
     )
     print("workers  staleness  steps/h  repeated  busiest (share of its time)")
     for workers in arguments.workers or (1, 2, 4, 8, 32, 128, 512):

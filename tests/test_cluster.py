@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.cluster import MEASURED, Cluster, Costs, simulate
+from benchmarks.cluster import SMALL_NANO, Cluster, Costs, simulate
 
 PLAIN = Costs(shard=3.0, train=2.0)
 
@@ -57,6 +57,6 @@ def test_a_tail_makes_all_wait_for_the_slowest() -> None:
 
 def test_a_second_worker_brings_what_was_measured() -> None:
     """135.9 and 226.8 rollouts a second, of 256 in two shards, with no learning."""
-    rates = [simulate(Cluster(workers, 2), replace(MEASURED, train=0.0)).steps_per_hour for workers in (1, 2)]
+    rates = [simulate(Cluster(workers, 2), replace(SMALL_NANO, train=0.0)).steps_per_hour for workers in (1, 2)]
     assert rates[1] / rates[0] == pytest.approx(226.8 / 135.9, rel=0.05)
     assert 256 * rates[0] / 3600 == pytest.approx(135.9, rel=0.2)
