@@ -246,10 +246,11 @@ def calls_chart(histogram: Mapping[str, Mapping[int, int]]) -> go.Figure:
     return figure
 
 
-def difference_chart(rows: Mapping[str, Mapping[str, Any]]) -> go.Figure:
-    """Mean paired difference of each comparison with its interval, over one dot a window; the line at 0 is "no change".
+def difference_chart(rows: Mapping[str, Mapping[str, Any]], dot: str = "one window") -> go.Figure:
+    """Mean paired difference of each comparison with its interval, over its dots; the line at 0 is "no change".
 
-    `rows` maps a label to `{"mean", "ci95": [low, high], "per_window": [...]}`, fractions.
+    `rows` maps a label to `{"mean", "ci95": [low, high], "per_window": [...]}`, fractions. `dot` says what each value
+    of `per_window` is of: one window, or one seed.
     """
     figure = blank_figure("difference of return", "", "")
     labels = list(rows)
@@ -258,7 +259,7 @@ def difference_chart(rows: Mapping[str, Mapping[str, Any]]) -> go.Figure:
         dots = [100.0 * value for value in row.get("per_window", [])]
         diamond = {"color": "#ffffff", "size": 13, "symbol": "diamond", "line": {"color": colour, "width": 3}}
         traces = (
-            ("one window", dots, -0.22, {"mode": "markers", "marker": {"color": colour, "size": 7, "opacity": 0.35}}),
+            (dot, dots, -0.22, {"mode": "markers", "marker": {"color": colour, "size": 7, "opacity": 0.35}}),
             (
                 "95 % interval of the mean",
                 [100.0 * value for value in row["ci95"]],

@@ -46,51 +46,67 @@ class BacktestChoices:
         counted = Counter(one.timeframe for one in self.series)
         return max(reversed(self.timeframes), key=lambda name: counted[name])
 
-    def symbols(self, timeframe: str) -> tuple[str, ...]:
-        """The symbols that can be traded in these bars."""
-        return tuple(sorted({one.symbol for one in self.series if _serves(one, timeframe)}))
+    def coarser(self, timeframe: str) -> tuple[str, ...]:
+        """The timeframes to which files of exactly these bars can be resampled; none where there is no such file."""
+        if all(one.timeframe != timeframe for one in self.series):
+            return ()
+        length = TIMEFRAMES[timeframe]
+        return tuple(name for name, other in TIMEFRAMES.items() if other > length and other % length == 0)
 
-    def suggested_symbols(self, timeframe: str) -> tuple[str, ...]:
+    def symbols(self, timeframe: str, resample: str = "") -> tuple[str, ...]:
+        """The symbols that can be traded in these bars, or, with `resample`, in coarser ones of exactly these."""
+        return tuple(sorted({one.symbol for one in self.series if _serves(one, timeframe, resample)}))
+
+    def suggested_symbols(self, timeframe: str, resample: str = "") -> tuple[str, ...]:
         """Those with the longest history."""
-        lengths = {symbol: -(self._used(symbol, timeframe)[1] - self._used(symbol, timeframe)[0]) // DAY_MS
-                   for symbol in self.symbols(timeframe)}  # fmt: skip
+        spans = {symbol: self._used(symbol, timeframe, resample) for symbol in self.symbols(timeframe, resample)}
+        lengths = {symbol: -(last - first) // DAY_MS for symbol, (first, last) in spans.items()}
         return tuple(sorted(sorted(lengths, key=lambda symbol: (lengths[symbol], symbol))[:_SYMBOLS]))
 
-    def days(self, symbols: Sequence[str], timeframe: str) -> tuple[date, date]:
+    def days(self, symbols: Sequence[str], timeframe: str, resample: str = "") -> tuple[date, date]:
         """The first day on which a decision on all these symbols can be made, and the day after their last bar.
 
         Before the first decision there must be history for the team's tools. Raises `UserError` where nothing is left.
         """
-        spans = [self._used(symbol, timeframe) for symbol in symbols]
+        spans = [self._used(symbol, timeframe, resample) for symbol in symbols]
         if not spans:
             raise UserError("no symbol is chosen: choose at least one")
-        interval = TIMEFRAMES[timeframe]
+        traded = resample or timeframe
+        interval = TIMEFRAMES[traded]
         first = max(start for start, _ in spans) + WARM_UP_BARS * interval
         days = _day(first + DAY_MS - 1), _day(min(end for _, end in spans) + interval + DAY_MS - 1)
         if days[0] >= days[1]:
             raise UserError(
-                f"{', '.join(symbols)} have too few {timeframe} bars in common: {WARM_UP_BARS} must come before the "
+                f"{', '.join(symbols)} have too few {traded} bars in common: {WARM_UP_BARS} must come before the "
                 "first decision; choose other symbols or finer bars"
             )
         return days
 
-    def suggested_days(self, symbols: Sequence[str], timeframe: str) -> tuple[date, date]:
+    def suggested_days(self, symbols: Sequence[str], timeframe: str, resample: str = "") -> tuple[date, date]:
         """The window of the first choice: the last weeks of what `days` allows. Raises `UserError` as that does."""
-        first, last = self.days(symbols, timeframe)
-        length = min(_DAYS, max(1, _MOST_BARS * TIMEFRAMES[timeframe] // DAY_MS))
+        first, last = self.days(symbols, timeframe, resample)
+        length = min(_DAYS, max(1, _MOST_BARS * TIMEFRAMES[resample or timeframe] // DAY_MS))
         return max(first, last - timedelta(days=length)), last
 
-    def _used(self, symbol: str, timeframe: str) -> tuple[int, int]:
+    def _used(self, symbol: str, timeframe: str, resample: str) -> tuple[int, int]:
         """First and last open time (ms) of the file that is read of a symbol: the coarsest that serves."""
-        served = [one for one in self.series if one.symbol == symbol and _serves(one, timeframe)]
+        served = [one for one in self.series if one.symbol == symbol and _serves(one, timeframe, resample)]
         if not served:
-            raise UserError(f"{self.folder} has no bars of {symbol} that {timeframe} bars can be made of")
+            wanted = (
+                f"file of {timeframe} bars of {symbol}"
+                if resample
+                else (f"bars of {symbol} that {timeframe} bars can be made of")
+            )
+            raise UserError(f"{self.folder} has no {wanted}")
         used = max(served, key=lambda one: TIMEFRAMES[one.timeframe])
         assert used.first is not None and used.last is not None
         return used.first, used.last
 
 
-def _serves(one: SeriesInfo, timeframe: str) -> bool:
+def _serves(one: SeriesInfo, timeframe: str, resample: str) -> bool:
+    """Whether this file is one that is read: to resample takes exactly the timeframe's own."""
+    if resample:
+        return one.timeframe == timeframe
     return TIMEFRAMES[timeframe] % TIMEFRAMES[one.timeframe] == 0
 
 

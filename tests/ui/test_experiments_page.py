@@ -40,6 +40,8 @@ def test_backtests_are_ranked_trials_counted_and_an_experiment_shown(here: Path)
     assert list(ledger["ways of trading"]) == [3] and list(ledger["looks (runs)"]) == [1]
     assert result["sentence"][:40] in words(app).replace("\\", "")
     assert len(app.get("plotly_chart")) == len([one for one in result["markets"] if one["comparisons"]])
+    drawn = app.get("plotly_chart")[0].proto.spec
+    assert '"one seed"' in drawn and "one window" not in drawn, "each dot is the mean of a seed's windows"
     (folder / "results.json").write_text("{}")
     app = open_page(_PAGE)
     assert not app.exception and "cannot be read" in app.error[0].value

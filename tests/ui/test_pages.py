@@ -254,6 +254,26 @@ def test_a_backtest_is_handed_over_as_the_form_says(here: Path, queue: JobQueue)
     assert address(app, "job") == [job.name] and "waits for its turn" in words(app)
 
 
+def test_bars_engine_and_limits_of_the_form_reach_the_job(here: Path, queue: JobQueue) -> None:
+    app = open_page("views/new_backtest.py")
+    field(app.selectbox, "Resample").set_value("8h").run()
+    app.multiselect[1].set_value(["scripted", "model"])
+    field(app.selectbox, "Where models answer").set_value("OpenAI")
+    field(app.text_input, "Model").set_value("small-model")
+    field(app.number_input, "Spend").set_value(0.5)
+    field(app.number_input, "drawdown").set_value(30.0)
+    field(app.button, "Run").click().run()
+    assert not app.exception and not app.error
+    request = asked_of(queue.jobs()[0])
+    settings = request.on_market(load_config("demo", request.overrides))
+    assert (request.timeframe, request.resample, settings.market.resample) == ("4h", "8h", "8h")
+    assert request.teams == ("scripted", "model")
+    engine = settings.engine
+    assert (engine.provider, engine.kind, engine.model) == ("openai", "openai_api", "small-model")
+    assert (settings.budget.max_cost, settings.guard.max_drawdown) == (0.5, 0.3)
+    assert len(request.overrides) == 4, "what is not touched is left to the preset"
+
+
 def test_a_backtest_is_found_again_from_anywhere_and_opens_its_result(here: Path, queue: JobQueue) -> None:
     app = open_page("views/new_backtest.py")
     field(app.button, "Run").click().run()
@@ -361,6 +381,9 @@ def test_the_form_begins_with_what_the_data_deserves(here: Path, queue: JobQueue
         (lambda app: app.text_input[0].set_value("data"), "holds no bars"),
         (lambda app: app.multiselect[0].set_value([]), "no symbol is chosen"),
         (lambda app: app.multiselect[1].set_value([]), "no team is chosen"),
+        (lambda app: app.multiselect[1].set_value(["model"]), "has no model"),
+        (lambda app: field(app.text_input, "Model").set_value("mine"), "no team asks the model 'mine'"),
+        (lambda app: field(app.text_input, "Address").set_value("http://localhost:9/v1"), "set kind"),
         (lambda app: app.multiselect[1].set_value(["ema_cros"]), "did you mean 'ema_cross'"),
         (lambda app: app.date_input[0].set_value(app.date_input[1].value), "is empty"),
     ],

@@ -219,7 +219,7 @@ def _market(result: Mapping[str, Any], market: Mapping[str, Any], scale: float, 
         }
         against = visible(str(result["against"]))
         caption = f"{measure.capitalize()} a window beyond {against}: mean and interval, and a dot for each seed."
-        chart = difference_chart(rows)
+        chart = difference_chart(rows, "one seed")
         chart.update_xaxes(title=f"difference of {measure}", ticksuffix="")
         draw_blocks([Picture("Differences", caption, chart)], str(market["market"]))
     table = {

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
 from backend.builders.market import is_historical
-from backend.config.schema import BASELINES, SCRIPTED, Config
+from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, Config
 from backend.jobs.commands import backtest_command
 from backend.jobs.queue import Submission
 from backend.reporting.labels import title_of
@@ -24,7 +23,10 @@ from simulator.market.timeframes import TIMEFRAMES
 from ui.access import asked_for, escape_markdown, job_queue, mistakes_explained, read_run, set_address, store_name
 from ui.parts.again import known_teams
 from ui.parts.job import job_label, newest_of, open_job, show_job
+from ui.parts.setting_fields import SettingChange, changed_settings, engine_fields, percent_field
 from ui.views.run import show_run
+
+_SAME = "as they are"
 
 
 def _page() -> None:
@@ -76,31 +78,37 @@ def _show_backtest(name: str) -> None:
 
 def _ask() -> None:
     """The folder and the bars, on which the other fields depend, and the form."""
-    left, right = st.columns([3, 1])
+    left, middle, right = st.columns([3, 1, 1])
     folder = Path(left.text_input("Data folder", str(sample_data()),
                                   help="A folder of files like BTCUSDT-1h.parquet.").strip())  # fmt: skip
     with mistakes_explained():
         choices = BacktestChoices.of(folder)
         offered = choices.timeframes
-        timeframe = right.selectbox(
+        timeframe = middle.selectbox(
             "Timeframe", offered, index=offered.index(choices.timeframe), key=f"timeframe {folder}",
-            help="Coarser bars are made of finer ones.",
+            help="Bars to read. A symbol without a file of them gets bars that are made of its finer ones.",
         )  # fmt: skip
-        _form(choices, timeframe)
+        resample = right.selectbox(
+            "Resample to", [_SAME, *choices.coarser(timeframe)], key=f"resample {folder} {timeframe}",
+            help="Coarser bars to decide on, made of exactly those of the timeframe.",
+        )  # fmt: skip
+        _form(choices, timeframe, "" if resample == _SAME else resample)
 
 
-def _form(choices: BacktestChoices, timeframe: str) -> None:
+def _form(choices: BacktestChoices, timeframe: str, resample: str) -> None:
     """The form for these bars. Raises `UserError` where they cannot be traded."""
-    folder, here = choices.folder, f"{choices.folder} {timeframe}"
-    suggested = choices.suggested_symbols(timeframe)
-    first_day, day_after = choices.suggested_days(suggested, timeframe)
+    folder, here = choices.folder, f"{choices.folder} {timeframe} {resample}"
+    suggested = choices.suggested_symbols(timeframe, resample)
+    first_day, day_after = choices.suggested_days(suggested, timeframe, resample)
     with st.form("backtest"):
-        symbols = st.multiselect("Symbols", choices.symbols(timeframe), default=suggested, key=f"symbols {here}")
+        symbols = st.multiselect(
+            "Symbols", choices.symbols(timeframe, resample), default=suggested, key=f"symbols {here}"
+        )
         teams = st.multiselect(
-            "Teams and strategies", known_teams(), default=[SCRIPTED],
+            "Teams and strategies", [*known_teams(), PROMPTED], default=[SCRIPTED],
             format_func=title_of, accept_new_options=True,
             help="Trained teams are those found under runs/. A strategy is tested in a team's place. Your own: "
-            "module:Class.",
+            "module:Class. A model that was not trained here is named under Engine.",
         )  # fmt: skip
         columns = st.columns(4)
         start = columns[0].date_input("From", first_day, key=f"from {here}")
@@ -111,17 +119,21 @@ def _form(choices: BacktestChoices, timeframe: str) -> None:
         seed = columns[3].number_input(
             "Seed", min_value=0, value=BacktestRequest.seed, step=1, help="Same seed, same result."
         )
-        overrides = _settings(choices, timeframe)
+        preset = settings_for("", (), folder)
+        overrides = _settings(choices, resample or timeframe, preset)
+        engine = engine_fields(preset)
+        overrides += engine.overrides
         submitted = st.form_submit_button("Run", type="primary", icon=":material/play_arrow:")
     if not submitted:
         return
-    choices.days(symbols, timeframe)
+    choices.days(symbols, timeframe, resample)
     if start >= end:
         raise UserError(f"the window from {start} to {end} is empty: 'From' must be before 'To'")
     request = BacktestRequest(
         data=folder,
         symbols=tuple(symbols),
         timeframe=timeframe,
+        resample=resample,
         teams=tuple(teams),
         start=start.isoformat(),
         end=end.isoformat(),
@@ -131,30 +143,27 @@ def _form(choices: BacktestChoices, timeframe: str) -> None:
     )
     if not teams:
         raise UserError("no team is chosen: choose at least one, such as the scripted team")
+    engine.check(teams)
     request.check()
     open_job(job_queue().submit(backtest_command(request, store_name(), str(RUNS)), once=True))
 
 
-def _settings(choices: BacktestChoices, timeframe: str) -> list[str]:
+def _settings(choices: BacktestChoices, traded: str, preset: Config) -> list[str]:
     """The fields about the team, costs, venue, limits and comparison, as overrides of the preset that the data gets."""
     folder = choices.folder
-    preset = settings_for("", (), folder)
     with st.expander("Team, costs, limits, venue and comparison"):
         left, right = st.columns(2)
         changed = [*_team_settings(left, preset), *_cost_settings(left, right, preset, folder)]
-        changed += _venue_settings(left, right, preset, choices, timeframe)
+        changed += _venue_settings(left, right, preset, choices, traded)
         baselines = right.multiselect(
             "Compare with", list(BASELINES), default=list(preset.evaluation.baselines), format_func=title_of,
             help="The oracle takes part only where the truth of a synthetic market is known.",
         )  # fmt: skip
         changed.append(("evaluation.baselines", list(baselines), list(preset.evaluation.baselines)))
-    return [f"{key}={_value(value)}" for key, value, former in changed if value != former]
+    return changed_settings(changed)
 
 
-_Change = tuple[str, Any, Any]  # a setting's key, what the form says, what the preset has
-
-
-def _team_settings(place: Any, preset: Config) -> list[_Change]:
+def _team_settings(place: Any, preset: Config) -> list[SettingChange]:
     whole = place.toggle(
         "All coins in one decision", value=preset.team.portfolio,
         help="Off: coin by coin, each with an equal share of the equity. A trained team keeps its own way.",
@@ -166,7 +175,7 @@ def _team_settings(place: Any, preset: Config) -> list[_Change]:
     return [("team.portfolio", whole, preset.team.portfolio), ("team.mask_symbols", masked, preset.team.mask_symbols)]
 
 
-def _cost_settings(left: Any, right: Any, preset: Config, folder: Path) -> list[_Change]:
+def _cost_settings(left: Any, right: Any, preset: Config, folder: Path) -> list[SettingChange]:
     costs, guard = preset.costs, preset.guard
     fee = left.number_input(
         "Taker fee, basis points", min_value=0.0, max_value=100.0, value=1e4 * costs.taker_fee, step=0.5,
@@ -188,6 +197,9 @@ def _cost_settings(left: Any, right: Any, preset: Config, folder: Path) -> list[
         "Most exposure, times the equity", min_value=0.1, max_value=10.0, value=guard.max_gross_exposure, step=0.1,
         help="The guard's limit on all positions together. No model can pass it.",
     )  # fmt: skip
+    drawdown = percent_field(left, "Close all at a drawdown of, %", guard.max_drawdown,
+                             "The guard's limit on the loss from the highest equity.")  # fmt: skip
+    daily = percent_field(right, "Close all at a loss in a day of, %", guard.daily_loss, "Days are UTC.")
     return [
         ("costs.taker_fee", costs.taker_fee if fee == 1e4 * costs.taker_fee else fee / 1e4, costs.taker_fee),
         ("costs.half_spread_bps", spread, costs.half_spread_bps),
@@ -195,16 +207,20 @@ def _cost_settings(left: Any, right: Any, preset: Config, folder: Path) -> list[
         ("costs.participation", (costs.participation or 0.1) if impact else 0.0, costs.participation),
         ("costs.latency_bars", int(latency), costs.latency_bars),
         ("guard.max_gross_exposure", gross, guard.max_gross_exposure),
+        ("guard.max_drawdown", drawdown, guard.max_drawdown),
+        ("guard.daily_loss", daily, guard.daily_loss),
     ]
 
 
-def _venue_settings(left: Any, right: Any, preset: Config, choices: BacktestChoices, timeframe: str) -> list[_Change]:
+def _venue_settings(
+    left: Any, right: Any, preset: Config, choices: BacktestChoices, traded: str
+) -> list[SettingChange]:
     folder = choices.folder
-    changed: list[_Change] = []
+    changed: list[SettingChange] = []
     finer = left.selectbox(
         "Finer bars inside a bar",
-        ["none", *(name for name in choices.timeframes if TIMEFRAMES[name] < TIMEFRAMES[timeframe])],
-        help="They tell whether stop or target came first. They must be finer than the timeframe.",
+        ["none", *(name for name in choices.timeframes if TIMEFRAMES[name] < TIMEFRAMES[traded])],
+        help="They tell whether stop or target came first. They must be finer than the bars that are traded.",
     )  # fmt: skip
     changed.append(("venue.finer", "" if finer == "none" else finer, preset.venue.finer))
     beside = {"Folder of funding rates": ("market.funding_dir", preset.market.funding_dir),
@@ -229,11 +245,6 @@ def _venue_settings(left: Any, right: Any, preset: Config, choices: BacktestChoi
     elif is_historical(folder):
         st.caption(f"No {RULES_FILE} beside the bars: any quantity at any price, and no margin tiers.")
     return changed
-
-
-def _value(value: object) -> str:
-    """A setting as `--set` reads it: JSON of numbers, words and lists is TOML too."""
-    return json.dumps(value)
 
 
 _page()

@@ -72,6 +72,26 @@ def test_each_timeframe_that_is_offered_has_a_window(tmp_path: Path) -> None:
             plan_backtest(request)
 
 
+def test_bars_that_are_resampled_have_a_window_too(tmp_path: Path) -> None:
+    write_bars(tmp_path, "AAA-1h", "2020-01-01", 4000)
+    write_bars(tmp_path, "BBB-30m", "2020-01-01", 8000)
+    write_bars(tmp_path, "AAA-4h", "2019-01-01", 1000)
+    choices = BacktestChoices.of(tmp_path)
+    assert "4h" in choices.coarser("1h") and "1h" not in choices.coarser("1h")
+    assert choices.coarser("2h") == (), "there is no file of these to begin with"
+    assert choices.symbols("1h") == ("AAA", "BBB") and choices.symbols("1h", "4h") == ("AAA",)
+    assert choices.days(("AAA",), "4h")[0] == date(2019, 1, 22)
+    first, day_after = choices.days(("AAA",), "1h", "4h")
+    assert first == date(2020, 1, 22), f"{WARM_UP_BARS} bars of 4h after the file of 1h begins"
+    with pytest.raises(UserError, match="no file of 1h bars of BBB"):
+        choices.days(("BBB",), "1h", "4h")
+    start, end = choices.suggested_days(("AAA",), "1h", "4h")
+    assert first <= start < end == day_after
+    request = BacktestRequest(data=tmp_path, symbols=("AAA",), timeframe="1h", resample="4h", teams=("hold",),
+                              start=start.isoformat(), end=end.isoformat())  # fmt: skip
+    plan_backtest(request)
+
+
 def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         BacktestChoices.of(tmp_path / "nowhere")
