@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from streamlit.testing.v1 import AppTest
 
+from backend.cli.main import app as program
+from backend.jobs.files import Job
+from backend.runs.requests import BacktestRequest
+from simulator.errors import UserError
 from ui.parts.decision import part_key
 
 APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
@@ -56,3 +61,18 @@ def words(app: AppTest) -> str:
     """All that the page says in words."""
     kinds = (app.title, app.subheader, app.markdown, app.caption, app.text, app.info, app.warning, app.success)
     return "\n".join(str(element.value) for kind in kinds for element in kind)
+
+
+def asked_of(job: Job) -> BacktestRequest:
+    """What the command of a job asks for, as the command line reads it."""
+    read: list[BacktestRequest] = []
+
+    def stop(self: BacktestRequest) -> None:
+        read.append(self)
+        raise UserError("read")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BacktestRequest, "check", stop)
+        with pytest.raises(UserError, match="read"):
+            program(list(job.request.command), standalone_mode=False)
+    return read[0]

@@ -19,7 +19,7 @@ from backend.runs.stored_setup import stored_setup
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from tests.stored_runs import small_market
-from tests.ui.test_pages import APP, address, asked_of, field, open_page, open_part, words
+from tests.ui.page_client import APP, address, asked_of, field, open_page, open_part, words
 
 ROOT = Path(__file__).resolve().parents[2]
 LABORATORY, ARENA = "views/laboratory.py", "views/arena.py"

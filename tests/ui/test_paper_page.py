@@ -18,7 +18,7 @@ from backend.paper.overview.last_report import last_report
 from backend.paper.sessions import PaperRequest, run_paper
 from backend.paper.switch import KILL_FILE, STOP_FILE
 from backend.store.store import Store
-from tests.ui.test_pages import open_page, words
+from tests.ui.page_client import open_page, words
 
 ROOT = Path(__file__).resolve().parents[2]
 SESSION = "paper-shown"

@@ -1,0 +1,111 @@
+"""The form of a backtest: what it begins with, what it hands to the queue, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from backend.config.load import load_config
+from backend.config.schema import Config
+from backend.jobs.queue import JobQueue
+from backend.runs.backtest import settings_for
+from backend.runs.requests import BacktestRequest
+from simulator.data.venue import write_rules
+from simulator.exchange.rules import SymbolRules
+from tests.ui.page_client import address, asked_of, field, open_page, words
+
+
+def test_a_backtest_is_handed_over_as_the_form_says(here: Path, queue: JobQueue) -> None:
+    (here / "runs" / "mine").mkdir(parents=True)
+    (here / "runs" / "mine" / "team.json").write_text("{}")
+    app = open_page("views/new_backtest.py")
+    app.multiselect[0].set_value(["BBBUSDT"])
+    app.multiselect[1].set_value(["runs/mine", "hold"])
+    field(app.number_input, "Seed").set_value(5)
+    field(app.number_input, "Taker fee").set_value(7.5)
+    field(app.multiselect, "Compare with").set_value(["hold", "ema_cross"])
+    field(app.toggle, "one decision").set_value(True)
+    field(app.button, "Run").click().run()
+    assert not app.exception and not app.error
+    [job] = queue.jobs()
+    request = asked_of(job)
+    settings = load_config("demo", request.overrides)
+    assert (settings.costs.taker_fee, settings.evaluation.baselines) == (0.00075, ("hold", "ema_cross"))
+    assert settings.team.portfolio
+    assert request == BacktestRequest(
+        data=Path("data/synthetic"), symbols=("BBBUSDT",), timeframe="4h", teams=("runs/mine", "hold"),
+        start="2020-01-22", end="2020-03-01", seed=5, overrides=request.overrides,
+    )  # fmt: skip
+    assert len(request.overrides) == 3, "what is not touched is left to the preset"
+    assert f"--store={here / 'store'}" in job.request.command
+    assert address(app, "job") == [job.name] and "waits for its turn" in words(app)
+
+
+def test_bars_engine_and_limits_of_the_form_reach_the_job(here: Path, queue: JobQueue) -> None:
+    app = open_page("views/new_backtest.py")
+    field(app.selectbox, "Resample").set_value("8h").run()
+    app.multiselect[1].set_value(["scripted", "model"])
+    field(app.selectbox, "Where models answer").set_value("OpenAI")
+    field(app.text_input, "Model").set_value("small-model")
+    field(app.number_input, "Spend").set_value(0.5)
+    field(app.number_input, "drawdown").set_value(30.0)
+    field(app.button, "Run").click().run()
+    assert not app.exception and not app.error
+    request = asked_of(queue.jobs()[0])
+    settings = request.on_market(load_config("demo", request.overrides))
+    assert (request.timeframe, request.resample, settings.market.resample) == ("4h", "8h", "8h")
+    assert request.teams == ("scripted", "model")
+    engine = settings.engine
+    assert (engine.provider, engine.kind, engine.model) == ("openai", "openai_api", "small-model")
+    assert (settings.budget.max_cost, settings.guard.max_drawdown) == (0.5, 0.3)
+    assert len(request.overrides) == 4, "what is not touched is left to the preset"
+
+
+def test_the_form_begins_with_what_the_data_deserves(here: Path, queue: JobQueue) -> None:
+    def sent(app: AppTest) -> Config:
+        field(app.button, "Run").click().run()
+        assert not app.exception and not app.error
+        return settings_for("", asked_of(queue.jobs()[0]).overrides, folder)
+
+    folder = Path("data/synthetic")
+    synthetic = sent(open_page("views/new_backtest.py"))
+    assert synthetic == load_config("demo"), "what is not touched is as the preset has it"
+    queue.cancel(queue.jobs()[0].name)
+    (folder / "market.json").unlink()  # now it looks recorded
+    (folder / "truth.parquet").unlink()
+    write_rules(folder / "rules.json", {"AAAUSDT": SymbolRules(lot=0.1)})
+    recorded = sent(open_page("views/new_backtest.py"))
+    assert (recorded.costs, recorded.venue) == (load_config("recorded").costs, synthetic.venue)
+    assert recorded.costs != synthetic.costs
+    app = open_page("views/new_backtest.py")
+    field(app.toggle, "rules").set_value(False)
+    field(app.toggle, "move").set_value(False)
+    changed = sent(app)
+    assert (changed.venue.rules, changed.costs.impact, changed.costs.participation) == ("none", 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda app: app.text_input[0].set_value("nowhere"), "no such folder"),
+        (lambda app: app.text_input[0].set_value("data"), "holds no bars"),
+        (lambda app: app.multiselect[0].set_value([]), "no symbol is chosen"),
+        (lambda app: app.multiselect[1].set_value([]), "no team is chosen"),
+        (lambda app: app.multiselect[1].set_value(["model"]), "has no model"),
+        (lambda app: field(app.text_input, "Model").set_value("mine"), "no team asks the model 'mine'"),
+        (lambda app: field(app.text_input, "Address").set_value("http://localhost:9/v1"), "set kind"),
+        (lambda app: app.multiselect[1].set_value(["ema_cros"]), "did you mean 'ema_cross'"),
+        (lambda app: app.date_input[0].set_value(app.date_input[1].value), "is empty"),
+    ],
+)
+def test_mistakes_are_explained(queue: JobQueue, change: Callable[[AppTest], object], message: str) -> None:
+    app = open_page("views/new_backtest.py")
+    change(app)
+    if app.button:
+        field(app.button, "Run").click()
+    app.run()
+    assert not app.exception and not queue.jobs()
+    assert message in app.error[0].value.replace("\\", "")
