@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from backend.config.load import as_toml
 from backend.decisions.document import StoredDecision
 from backend.decisions.tree import DecisionTree, decision_tree, traced_tree
 from backend.reporting import charts
@@ -29,6 +30,7 @@ from backend.reporting.run_summary import RunSummary, WindowResult, how_it_was_r
 from backend.reporting.trade_sections import candles_block
 from backend.reporting.training.curves import CurveMark, Curves, learning_curves, optimizer_curves, reward_curves
 from backend.store.records import RunRecord
+from backend.store.run_record import how_to_trust, stored_config
 from backend.store.store import Store
 from simulator.market.market import Market
 from simulator.market.timeframes import format_time
@@ -73,6 +75,15 @@ class RunPage:
     def settings(self) -> Mapping[str, Any]:
         """The config of the run."""
         return self.summary.settings
+
+    def settings_file(self) -> tuple[str, str]:
+        """The settings as a TOML file for --config, and what it leaves out, in words; empty where that is nothing.
+
+        A file that the user names is his own configuration: of a run that he did not make it holds only what an
+        artefact may say. Raises `ConfigError` for settings that cannot be read.
+        """
+        config, withheld = stored_config(self.run)
+        return as_toml(config.to_dict()), how_to_trust(self.run, withheld) if withheld else ""
 
     @cached_property
     def windows(self) -> list[WindowPage]:

@@ -101,7 +101,7 @@ def backtest_teams(
     """
     if request.like:
         with store_at(store) as opened:
-            request = like_stored(opened, request)
+            request = like_stored(opened, request, observer)
     plan, run = plan_backtest(request), new_run_id("backtest")
     folder = runs / run
     observer.started(RunStart(run, folder, plan.config, plan.market, plan.account, plan.window, plan.notes))
@@ -209,11 +209,17 @@ def requested_window(market: Market, request: WindowRequest) -> Window:
     return window_of(market, start, end, every)
 
 
+def names_strategy(name: str) -> bool:
+    """Whether `name` is that of a strategy and not of a team. Nothing is imported for the answer."""
+    known = name in named_strategies() or installed(STRATEGY_PLUGINS, name) is not None
+    return known or (":" in name and not Path(name).exists())
+
+
 def subject_of(name: str, config: Config) -> Subject:
     """The team or strategy called `name`: `scripted`, `model`, a strategy by its name or as module:Class, a cassette,
     or the folder of a run. Raises `UserError` where there is none."""
     check_subject(name)
-    if name in named_strategies() or installed(STRATEGY_PLUGINS, name) or (":" in name and not Path(name).exists()):
+    if names_strategy(name):
         return named_strategy(name)
     if name == SCRIPTED:
         return scripted_team(config.team)

@@ -16,7 +16,7 @@ from backend.config.ownership import is_own
 from backend.config.schema import SCRIPTED, Config
 from backend.decisions.backtest_document import BacktestDocument, read_backtests
 from backend.models.manifest import MANIFEST
-from backend.runs.requests import RUNS, BacktestRequest
+from backend.runs.requests import RUNS, SILENT, BacktestRequest, Observer
 from backend.store.records import RunRecord
 from backend.store.run_record import how_to_trust, stored_config
 from backend.store.store import Store
@@ -44,6 +44,7 @@ class StoredSetup:
     window: Window
     times: tuple[int, int]
     sources: Mapping[str, TeamSource]
+    withheld: str = ""  # what its record says and is not taken from it, in words
 
     @property
     def teams(self) -> tuple[str, ...]:
@@ -57,7 +58,7 @@ class StoredSetup:
         return format_time(first), format_time(last)
 
 
-def like_stored(store: Store, request: BacktestRequest) -> BacktestRequest:
+def like_stored(store: Store, request: BacktestRequest, observer: Observer = SILENT) -> BacktestRequest:
     """`request` on the market, in the window and with the seed of the stored backtest `request.like`.
 
     What the request itself names goes before: teams, overrides, data, baselines, another seed. Raises `UserError` for a
@@ -67,6 +68,8 @@ def like_stored(store: Store, request: BacktestRequest) -> BacktestRequest:
     if given:
         raise UserError(f"the window is that of run {request.like}: leave out {', '.join(given)}, or leave out --like")
     setup = stored_setup(store, request.like)
+    if setup.withheld:
+        observer.message(setup.withheld)
     first, last = setup.window_words
     return replace(
         request,
@@ -104,6 +107,7 @@ def stored_setup(store: Store, run_id: str) -> StoredSetup:
         window,
         (document.times[0], document.times[-1]),
         {name: source for name in tested if (source := _source(run, name)) is not None},
+        how_to_trust(run, withheld) if withheld else "",
     )
 
 

@@ -1,7 +1,8 @@
 """The attack suite: every kind of artefact says everything that it may not, with canaries that notice.
 
 Kinds: a team's folder, a run in somebody's store, an imported run, a cassette, a base model's folder, the folder of a
-training, a demo or an `sft` that goes on, and a folder of market data. The dangers: a program that would be run, a
+training, a demo or an `sft` that goes on, and a folder of market data. What is done again from a stored run, and the
+files beside the database, are in `test_stored_attacks.py`. The dangers: a program that would be run, a
 server that would be asked and get a key, files outside the artefact that would be read or written.
 """
 

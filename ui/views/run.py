@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-from backend.config.load import as_toml
 from backend.reporting.backtest_sections import SECTIONS
 from backend.reporting.market_reload import market_of
 from backend.reporting.run_page import RunPage, WindowPage
@@ -36,9 +35,12 @@ def show_run(page: RunPage) -> None:
             st.text(visible(f"{label}: {value}"))
         if page.settings:
             with mistakes_explained():
+                text, left_out = page.settings_file()
+                if left_out:
+                    st.caption(escape_markdown(f"Left out of the file: {left_out}"))
                 st.download_button(
-                    "Save as TOML", as_toml(page.settings), f"{page.run.run}.toml", "application/toml",
-                    help="A file for --config.", on_click="ignore",
+                    "Save as TOML", text, f"{page.run.run}.toml", "application/toml", help="A file for --config.",
+                    on_click="ignore",
                 )  # fmt: skip
             st.json(page.settings, expanded=1)
 

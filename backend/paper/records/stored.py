@@ -8,12 +8,13 @@ from typing import Any
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import thinking_time_of
 from backend.config.base import suggestion
-from backend.config.schema import RECORDED, Config
-from backend.models.manifest import MANIFEST, team_folder
+from backend.config.ownership import is_own
+from backend.config.schema import RECORDED, SCRIPTED, Config
+from backend.models.manifest import MANIFEST, SAMPLE_TEAM, team_folder
 from backend.models.team_digest import team_digest
 from backend.paper.journal import entries_in_portions
 from backend.paper.snapshots import Snapshot, newest_snapshot
-from backend.runs.backtest import subject_of
+from backend.runs.backtest import names_strategy, subject_of
 from backend.store.records import JournalRecord, RunRecord
 from backend.store.run_record import stored_config
 from backend.store.store import Store
@@ -44,11 +45,16 @@ def stored_session(store: Store, run: str) -> tuple[RunRecord, Config, dict[str,
 
 
 def own_config(record: RunRecord) -> Config:
-    """The configuration of a session. Raises `UserError` for one that is not this user's own."""
+    """The configuration of a session. Raises `UserError` for one that is not this user's own and names what only the
+    user may: a setting, or a team that is loaded from elsewhere."""
     config, withheld = stored_config(record, to_continue=True)
-    if withheld:
+    named = [one.key for one in withheld]
+    if not is_own(record.run, record.config):
+        teams = {role: str(record.config.get(role) or SCRIPTED) for role in ("team", "shadow")}
+        named += [f"the {role} '{team}'" for role, team in teams.items() if team not in (SCRIPTED, SAMPLE_TEAM)]
+    if named:
         raise UserError(
-            f"session {record.run} was not begun by this user, and its configuration names {withheld[0].key}: adopt it "
+            f"session {record.run} was not begun by this user, and its record names {', '.join(named)}: adopt it "
             f"with `cryptosentinel runs adopt {record.run}` if it is your own"
         )
     return config
@@ -78,8 +84,9 @@ def shadow_name(record: RunRecord) -> str:
 
 
 def session_team(name: str, config: Config) -> LoadedTeam:
-    """The team called `name`. Raises `UserError` where there is none, and for a strategy."""
-    subject = subject_of(name, config)
+    """The team called `name`. Raises `UserError` where there is none, and for a strategy, which is not imported: the
+    name may be that of a journal."""
+    subject = None if names_strategy(name) else subject_of(name, config)
     if not isinstance(subject, LoadedTeam):
         raise UserError(
             f"'{name}' is a strategy: a paper session is of a team; name 'scripted', 'model' or a run's folder"

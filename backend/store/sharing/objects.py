@@ -123,12 +123,20 @@ class ObjectFolder:
 
     def remove_run(self, run: str) -> None:
         """See `ObjectStore`."""
-        shutil.rmtree(self._folder / valid_run_id(run), ignore_errors=True)
+        _check_link(self._folder)
+        shutil.rmtree(self._folder / valid_run_id(run), ignore_errors=True)  # takes no link itself
 
     def names(self) -> list[str]:
         """All whole files, each as `RUN/PART/CHECKSUM`, its place in this folder."""
+        self._check_links()
         paths = (path.relative_to(self._folder) for path in sorted(self._folder.glob("*/*/*")))
         return [path.as_posix() for path in paths if path.parts[1] != _UPLOADS]
+
+    def _check_links(self) -> None:
+        """A store's folder may come from anybody. Raises `StoreError` for a link in it in the place of a folder: what
+        lies behind it would be taken for files that nobody needs."""
+        for place in (self._folder, *self._folder.glob("*"), *self._folder.glob("*/*")):
+            _check_link(place)
 
     def remove_others(self, named: Collection[str], seconds: float = FORGOTTEN_AFTER) -> int:
         """Remove the files that are not in `named` and older than that, and return how many they were."""
@@ -154,12 +162,18 @@ class ObjectFolder:
     def _path(self, run: str, part: str, checksum: str) -> Path:
         if not (_PART.fullmatch(part) and _CHECKSUM.fullmatch(checksum)):
             raise StoreError(f"'{part}/{checksum}' names no file of a run")
-        return self._folder / valid_run_id(run) / part / checksum
+        path = self._folder / valid_run_id(run) / part / checksum
+        for place in (self._folder, path.parents[1], path.parent, path):
+            _check_link(place)
+        return path
 
     def _upload(self, run: str, upload: str) -> Path:
         if not _UPLOAD.fullmatch(upload):
             raise StoreError(f"'{upload}' names no file that arrives")
-        return self._folder / valid_run_id(run) / _UPLOADS / upload
+        path = self._folder / valid_run_id(run) / _UPLOADS / upload
+        for place in (self._folder, path.parents[1], path.parent, path):
+            _check_link(place)
+        return path
 
     def _forget_uploads(self, run: str) -> None:
         """Remove what killed processes have left half sent."""
@@ -302,6 +316,11 @@ def file_sha256(path: Path) -> str:
     """SHA-256 of a file, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_link(place: Path) -> None:
+    if place.is_symlink():
+        raise StoreError(f"{place} is a link, which this program does not follow: find out who put it there, remove it")
 
 
 def _on_disk(path: Path, write: Callable[[], WrittenT]) -> WrittenT:

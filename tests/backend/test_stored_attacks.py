@@ -1,0 +1,193 @@
+"""The attack suite, second part: what is done again from a stored run, and the files beside a store's database.
+
+A run that this user did not make is replayed, played again, saved as a file, resumed as a paper session; its
+configuration and its other fields name a module that would be imported, a program, a server, and files elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.config.load import config_from_dict, load_config
+from backend.config.ownership import signed, unsigned
+from backend.config.schema import Config
+from backend.paper.records.stored import own_config, session_team
+from backend.paper.review.drift import paper_drift
+from backend.paper.sessions import paper_parity
+from backend.reporting.run_page import RunPage
+from backend.reporting.run_summary import RunSummary
+from backend.store.errors import StoreError
+from backend.store.records import RunRecord
+from backend.store.sharing.objects import OBJECTS_FOLDER, ObjectFolder
+from backend.store.store import Store
+from simulator.data.archive import write_market
+from simulator.errors import UserError
+from tests.command_line import Run, program
+from tests.hostile import Canary, canary, dangerous_keys, hostile_config
+from tests.small_world import small_market
+
+RUN = "train-20240101-000000-000"
+MODULE = "canary_module"  # in the folder from which the user works; whoever imports it is noticed
+NAMED = f"{MODULE}:ROLE"
+
+
+@pytest.fixture
+def bird(tmp_path: Path) -> Iterator[Canary]:
+    with canary(tmp_path / "outside") as watching:
+        yield watching
+
+
+@pytest.fixture
+def command(tmp_path: Path, bird: Canary, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / f"{MODULE}.py").write_text(f"open({str(bird.folder / 'was-run')!r}, 'w').close()\n")
+    return program(here, monkeypatch, capsys)
+
+
+def _page(run: RunRecord) -> RunPage:
+    return RunPage(RunSummary(run, {}, [], [], [], {}))
+
+
+@pytest.mark.parametrize("key", dangerous_keys())
+def test_a_file_saved_of_a_foreign_run_says_nothing_that_only_the_user_may(key: str, tmp_path: Path) -> None:
+    document = {"config": hostile_config(key)}
+    run = RunRecord(RUN, "train", 1, "", 1_700_000_000_000, document)
+    saved = tmp_path / "saved.toml"
+    text, left_out = _page(run).settings_file()
+    saved.write_text(text)
+    assert _value(load_config(str(saved)), key) == _value(Config(), key)
+    assert key in left_out and "runs adopt" in left_out
+    text, left_out = _page(replace(run, config=signed(RUN, document))).settings_file()
+    saved.write_text(text)
+    assert load_config(str(saved)) == config_from_dict(document["config"]) and left_out == ""
+
+
+@pytest.fixture
+def foreign(command: Run, bird: Canary, tmp_path: Path) -> str:
+    """A stored backtest of this program whose record somebody has rewritten."""
+    write_market(small_market(), tmp_path / "data")
+    result = command(
+        "backtest", "--data", tmp_path / "data", "--start", "2020-03-01", "--end", "2020-03-03", "--baselines", "none"
+    )
+    assert result.code == 0, result.err
+    with Store.open(tmp_path / "here" / "runs" / "store") as store:
+        [run] = store.runs()
+        document: dict[str, Any] = unsigned(run.config)
+        document["config"]["engine"] |= {"kind": "vllm", "python": str(bird.program), "url": ""}
+        document["config"]["plugins"]["roles"] = [NAMED]
+        document["sources"] = {"scripted": {"team": NAMED, "variant": ""}}
+        store.add_run(replace(run, config=document))
+    return run.run
+
+
+@pytest.mark.parametrize("data", ["theirs", "none"])
+def test_nothing_that_is_done_again_of_a_foreign_run_runs_asks_or_reads_what_it_names(
+    data: str, foreign: str, command: Run, bird: Canary, tmp_path: Path
+) -> None:
+    with Store.open(tmp_path / "here" / "runs" / "store") as store:
+        run = store.run(foreign)
+        if data == "none":
+            run.config["config"]["market"]["data"] = ""
+            store.add_run(run)
+    played = ("backtest", "--like", foreign, "--team", "scripted", "--baselines", "none")
+    only_refused = [("backtest", "--like", foreign), (*played, "--variant", "without:trader")]
+    for arguments in (
+        *(only_refused if data == "theirs" else ()),
+        played,
+        ("runs", "replay", foreign, "--decision", "1"),
+        ("runs", "replay", foreign, "--decision", "1", "--team", "scripted", "--rules"),
+        ("runs", "show", foreign),
+    ):
+        result = command(*arguments)
+        assert result.code in (0, 2) and "Traceback" not in result.err, (arguments, result.err)
+        if data == "theirs" and arguments[:2] in (("backtest", "--like"), ("runs", "replay")):
+            assert result.code == 2 and "market.data" in result.err and "runs adopt" in result.err, arguments
+        if arguments[:2] == ("backtest", "--like") and data == "none":
+            assert "engine.python" in result.out + result.err, arguments
+    bird.assert_untouched()
+    assert MODULE not in sys.modules
+
+
+# -- paper sessions --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["team", "shadow"])
+@pytest.mark.parametrize("name", [NAMED, "/etc", "../elsewhere", "model"])
+def test_a_foreign_paper_session_loads_no_team_that_it_names(
+    field: str, name: str, command: Run, bird: Canary, tmp_path: Path
+) -> None:
+    document = {"config": Config().to_dict(), "team": "scripted", field: name}
+    session = RunRecord("paper-20240101-000000-000", "paper", 1, "", 1_700_000_000_000, document, "interrupted")
+    with Store.open(tmp_path / "here" / "runs" / "store") as store:
+        store.add_run(session)
+    for words in (("paper", "resume"), ("paper", "promote")):
+        result = command(*words, session.run)
+        assert result.code == 2 and f"the {field} '{name}'" in result.err and "runs adopt" in result.err, result.err
+    for again in (paper_drift, paper_parity):
+        with pytest.raises(UserError, match="runs adopt"):
+            again(session.run, tmp_path / "here" / "runs" / "store")
+    bird.assert_untouched()
+    assert MODULE not in sys.modules
+    assert own_config(replace(session, config={**document, field: "scripted"})) == Config()
+
+
+def test_a_team_of_a_journal_that_is_no_team_is_not_imported(command: Run, bird: Canary) -> None:
+    with pytest.raises(UserError, match="is a strategy"):
+        session_team(NAMED, Config())
+    bird.assert_untouched()
+
+
+# -- files beside the database ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["", RUN, f"{RUN}/tensors-step-000001", f"{RUN}/tensors-step-000001/{'0' * 64}"])
+def test_a_link_among_a_stores_files_is_neither_followed_nor_emptied(place: str, tmp_path: Path) -> None:
+    precious = tmp_path / "precious" / "deep" / "deeper"
+    precious.mkdir(parents=True)
+    mine = precious / "mine"
+    mine.write_text("mine")
+    os.utime(mine, (0, 0))
+    link = tmp_path / OBJECTS_FOLDER / place if place else tmp_path / OBJECTS_FOLDER
+    link.parent.mkdir(parents=True, exist_ok=True)
+    is_file = place.count("/") == 2
+    link.symlink_to(mine if is_file else tmp_path / "precious")
+    objects, part = ObjectFolder(tmp_path / OBJECTS_FOLDER), "tensors-step-000001"
+    for attempt in (
+        lambda: objects.read(RUN, part, "0" * 64, 0),
+        lambda: objects.remove(RUN, part, ["0" * 64]),
+        lambda: objects.finish(RUN, "0" * 32, part, "0" * 64),
+    ):
+        with pytest.raises(StoreError, match="is a link"):
+            attempt()
+    if not is_file:
+        for every in (objects.names, lambda: objects.remove_others(())):
+            with pytest.raises(StoreError, match="is a link"):
+                every()
+    else:
+        objects.remove_others(())
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "..", "\0"])
+def test_a_role_of_a_token_file_leads_nowhere_else(name: str, tmp_path: Path) -> None:
+    """Run, role and checksum of its record are somebody's words; a place in the folder is made of them."""
+    objects = ObjectFolder(tmp_path / OBJECTS_FOLDER)
+    for run, part, checksum in ((name, "tensors-step-000001", "0" * 64), (RUN, name, "0" * 64), (RUN, "tensors", name)):
+        with pytest.raises(StoreError):
+            objects.read(run, part, checksum, 0)
+
+
+def _value(config: Config, key: str) -> object:
+    value: Any = json.loads(json.dumps(config.to_dict()))
+    for part in key.split("."):
+        value = value[part]
+    return value
