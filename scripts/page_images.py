@@ -1,11 +1,13 @@
 """Takes the pictures of the pages for the documentation: `python -m scripts.page_images`, in the repository's folder.
 
-It opens the page with the finished run that ships with the sample, in Chromium, and writes each page in both themes to
-`docs/images/`. It needs the extra `ui`, Playwright and a Chromium in the PATH.
+It opens the page with the finished run that ships with the sample, a training of the preset quick (a minute) and a
+stored experiment, in Chromium, and writes each page in both themes to `docs/images/`. With names, as `training data`,
+only those are taken. It needs the extra `ui`, Playwright and a Chromium in the PATH.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -13,12 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from playwright.sync_api import Page, sync_playwright
 
+from backend.experiments.folder import EXPERIMENTS, RESULTS
 from backend.runs.sample_run import add_sample_run
 from backend.store.store import Store
 
@@ -26,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 _WIDTH, _HEIGHT = 1366, 900
 _PATIENCE = 60_000  # milliseconds
+_EXPERIMENT_STATE = "experiment.json"
+_TRAINING = "training"  # the path of its page
 # Name of the picture, path of the page, the tabs that are opened one after the other.
 _PAGES = (
     ("runs", "", ("Against one another",)),
@@ -34,30 +40,50 @@ _PAGES = (
     ("new-backtest", "new_backtest", ()),
     ("laboratory", "laboratory", ()),
     ("arena", "arena", ()),
+    ("training", _TRAINING, ()),
+    ("data", "data?folder=data/synthetic", ()),
+    ("experiments", "experiments?experiment=no_edge", ("Experiments",)),
 )
 
 
-def main() -> None:
-    """Take all pictures."""
+def main(names: Sequence[str]) -> None:
+    """Take the pictures of these names, or all."""
+    known = [name for name, _, _ in _PAGES]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SystemExit(f"no picture is called {', '.join(unknown)}: there are {', '.join(known)}")
+    wanted = [page for page in _PAGES if not names or page[0] in names]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "data").symlink_to(ROOT / "data")
         with Store.open(folder / "runs" / "store") as store:
             add_sample_run(store)
+        _add_experiment(folder / "runs" / EXPERIMENTS / "no_edge")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        if any(path == _TRAINING for _, path, _ in wanted):
+            train = [sys.executable, "-m", "backend.cli", "train", "--config", "quick"]
+            subprocess.run(train, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
         command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "ui" / "app.py"), f"--server.port={port}",
                    "--server.headless=true", "--server.address=localhost", "--browser.gatherUsageStats=false",
                    "--server.fileWatcherType=none", "--client.toolbarMode=viewer"]  # fmt: skip
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
         try:
             _wait_for(f"http://localhost:{port}/_stcore/health")
-            _take_all(f"http://localhost:{port}")
+            _take_all(f"http://localhost:{port}", wanted)
         finally:
             server.terminate()
             server.wait(timeout=10)
+
+
+def _add_experiment(folder: Path) -> None:
+    """The experiment that the documentation shows, as if it had been run here."""
+    shutil.copytree(ROOT / "docs" / "experiments" / folder.name, folder)
+    result = json.loads((folder / RESULTS).read_text())
+    state = {"run": result["run"], "digest": "", "seeds": result["seeds"], "config": {}, "question": result["question"]}
+    (folder / _EXPERIMENT_STATE).write_text(json.dumps(state))
 
 
 def _wait_for(url: str) -> None:
@@ -70,12 +96,12 @@ def _wait_for(url: str) -> None:
     raise SystemExit(f"{url} does not answer")
 
 
-def _take_all(url: str) -> None:
+def _take_all(url: str, wanted: Sequence[tuple[str, str, tuple[str, ...]]]) -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for theme in ("light", "dark"):
-            for name, path, tabs in _PAGES:
+            for name, path, tabs in wanted:
                 context = browser.new_context(
                     viewport={"width": _WIDTH, "height": _HEIGHT},
                     color_scheme="dark" if theme == "dark" else "light",
@@ -100,8 +126,10 @@ def _settle(page: Page) -> None:
     """Wait until the page's program has run and its pictures are drawn."""
     page.wait_for_timeout(1_000)
     page.locator("[data-testid=stStatusWidget]").wait_for(state="detached", timeout=_PATIENCE)
+    # A part whose program is still being fetched has a grey bar in its place.
+    page.wait_for_function("!document.querySelector('[data-testid=stSkeleton]')", timeout=_PATIENCE)
     page.wait_for_timeout(1_500)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
