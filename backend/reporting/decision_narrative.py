@@ -77,9 +77,9 @@ def consequences(tree: DecisionTree) -> list[Line]:
         asked, allowed = _percent(ruling.asked), _percent(ruling.allowed)
         text = f"My verdict binds: {ruling.side} {ruling.symbol} goes from {asked} to {allowed}."
         if ruling.verdict == "invalid":
-            text = (
-                f"I gave no valid verdict, so {ruling.side} {ruling.symbol} may not grow: {allowed} instead of {asked}."
-            )
+            several = f"One of my {ruling.verdicts} answers was no valid verdict"
+            what = several if (ruling.verdicts or 1) > 1 else "I gave no valid verdict"
+            text = f"{what}, so {ruling.side} {ruling.symbol} may not grow: {allowed} instead of {asked}."
         elif ruling.verdicts is not None and ruling.verdicts > 1:
             text += f" It is the strictest of {ruling.verdicts}."
         lines.append(Line("risk_analyst", role_title("risk_analyst"), text, json.dumps(ruling.model_dump())))

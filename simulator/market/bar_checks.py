@@ -93,7 +93,8 @@ class GapReport:
             if symbol.partial:
                 parts.append(f"{symbol.partial} bars built from an incomplete set of finer bars")
             if symbol.before or symbol.after:
-                parts.append(f"not traded in the first {symbol.before} and last {symbol.after} bars")
+                ends = [f"{word} {bars}" for word, bars in (("first", symbol.before), ("last", symbol.after)) if bars]
+                parts.append(f"not traded in the {' and '.join(ends)} bars")
             if parts:
                 found.append(f"{symbol.symbol}: {', '.join(parts)}")
         return "; ".join(found) or "no gaps"

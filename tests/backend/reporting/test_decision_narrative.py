@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,6 +91,25 @@ def test_what_the_others_changed_is_said() -> None:
     assert "exposure +2.000 asked" in clamp.text and "max_exposure" in clamp.text
     assert order.text == "Sell 5 AAAUSDT after 2 bars of waiting, stop 90, only to reduce."
     assert "-1.20 %, from 10,000.00 to 9,880.00" in result.text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "verdicts", "said"),
+    [
+        ("reduce", 3, "My verdict binds: long AAAUSDT goes from 100 % to 50 %. It is the strictest of 3."),
+        ("invalid", 1, "I gave no valid verdict, so long AAAUSDT may not grow: 50 % instead of 100 %"),
+        (
+            "invalid",
+            2,
+            "One of my 2 answers was no valid verdict, so long AAAUSDT may not grow: 50 % instead of 100 %",
+        ),
+    ],
+)
+def test_of_several_verdicts_the_one_that_holds_is_said(verdict: str, verdicts: int, said: str) -> None:
+    """Where one of several answers was no verdict, RiskAnalyst was once said to have given none at all."""
+    ruling = {"symbol": "AAAUSDT", "side": "long", "asked": 1.0, "allowed": 0.5, "verdict": verdict, "ordinal": 1}
+    lines = consequences(tree_of({"conversations": [], "rulings": [{**ruling, "verdicts": verdicts}]}))
+    assert lines[0].text.startswith(said)
 
 
 def test_every_kind_of_answer_has_its_sentence() -> None:

@@ -104,6 +104,8 @@ def test_the_grid_spans_all_symbols_and_absent_bars_stay_absent(
     first, last = min(map(min, kept.values())), max(map(max, kept.values()))
     assert list(market.open_time) == [START + HOUR * hour for hour in range(first, last + 1)]
     report = {entry.symbol: entry for entry in find_gaps(market).symbols}
+    words = find_gaps(market).summary()
+    assert "first 0 " not in words and "last 0 " not in words
     for column, symbol in enumerate(market.symbols):
         rows = [hour - first for hour in kept[symbol]]
         assert np.flatnonzero(market.present[:, column]).tolist() == rows
