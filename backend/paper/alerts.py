@@ -28,9 +28,18 @@ _TRIES, _TIMEOUT, _WAITING = 4, 10.0, 100
 def webhook() -> str:
     """The address in the environment, or nothing. Raises `UserError`, without it, for one that is no address."""
     address = os.environ.get(WEBHOOK, "")
-    if address and (urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).netloc):
+    if address and not _usable(address):
         raise UserError(f"{WEBHOOK} is no http or https address: correct it, or leave it out for no webhook")
     return address
+
+
+def _usable(address: str) -> bool:
+    """Whether it has a scheme, a host and, if any, a port. What Python says of another one would show its text."""
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 class Webhook:

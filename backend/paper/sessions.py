@@ -152,7 +152,6 @@ def run_paper(
     run, history, account = request.session or new_run_id(PAPER), begin.history, begin.account
     folder = runs / run
     try:
-        observer.started(RunStart(run, folder, config, begin.source, account, begin.window))
         start = {
             "history": history_to_json(history),
             "decide_every": begin.window.decide_every,
@@ -162,6 +161,7 @@ def run_paper(
             "rules": None if begin.live is None else rules_to_json(begin.live),
         }
         with sandbox_of(config, history.symbols) as sandbox, store_at(store) as opened:
+            observer.started(RunStart(run, folder, config, begin.source, account, begin.window))
             folder.mkdir(parents=True, exist_ok=True)
             document = {
                 "config": config.to_dict(),
@@ -226,13 +226,13 @@ def resume_paper(
         try:
             folder.mkdir(parents=True, exist_ok=True)
             release(folder, released)
-            observer.started(RunStart(run, folder, config, begin.source, begin.account, begin.window))
             journal = Journal(
                 opened, run, entries[-1].ordinal + 1 if entries else snapshot.after + 1 if snapshot else 1
             )
             again = replace(record, status="running", finished_at=None, message=None)
             symbols = begin.history.symbols
             with sandbox_of(config, symbols) as sandbox, _recorded(opened, again) as outcomes:
+                observer.started(RunStart(run, folder, config, begin.source, begin.account, begin.window))
                 parts = SessionParts(
                     opened, record, folder, config, team, begin.account, begin.feed, journal, observer, sandbox
                 )

@@ -90,7 +90,10 @@ class ExchangeFeed:
         try:
             return self._call(self._listening().past(since, until))
         except FeedFailure as failure:
-            raise RunFailed(f"{self.name} does not give its candles: {failure}") from None
+            raise RunFailed(
+                f"{self.name} does not give its candles of {self.timeframe}: {failure}; choose another timeframe or "
+                "other symbols, or try later"
+            ) from None
 
     def rules(self) -> dict[str, SymbolRules]:
         """The exchange's rules of each symbol: steps, smallest orders, fees. What its public data does not say, as the

@@ -10,6 +10,7 @@ import pytest
 
 from backend.errors import message_and_code
 from backend.paper.records.stored import PAPER
+from backend.runs.requests import Observer, RunStart
 from backend.store import Store
 from simulator.errors import RunFailed, UserError
 from simulator.live.mock_exchange.faults import Faults
@@ -20,12 +21,20 @@ from tests.live_scenes import MINUTE, START
 ALWAYS = ((START, START + 10_000 * MINUTE),)
 
 
+class _Unannounced(Observer):
+    """A session that does not begin is not announced either."""
+
+    def started(self, start: RunStart) -> None:
+        """See `Observer`."""
+        raise AssertionError(f"{start.run} was announced")
+
+
 def refused(tmp_path: Path, faults: Faults | None = None, passed: int = 0, **given: Any) -> tuple[str, int]:
     """The message and exit code of a session that does not begin."""
     with scene.playing(faults) as live, Store.open("mem://") as store:
         live.clock.passed(passed)
         with pytest.raises((UserError, RunFailed)) as caught:
-            live.run(store, tmp_path, **given)
+            live.run(store, tmp_path, _Unannounced(), **given)
         assert not [record for record in store.runs() if record.kind == PAPER] and not list(tmp_path.iterdir())
         told = message_and_code(caught.value)
         assert told is not None and "\n" not in told[0]
@@ -72,7 +81,7 @@ def test_a_symbol_with_too_short_a_history_is_refused(tmp_path: Path) -> None:
     [
         (Faults(maintenance=ALWAYS), {}, "binance cannot be reached"),
         (None, {"url": "http://127.0.0.1:9"}, "binance cannot be reached"),
-        (None, {"timeframe": "5m"}, "binance does not give its candles"),
+        (None, {"timeframe": "5m"}, 'Invalid interval."}; choose another timeframe'),
     ],
 )
 def test_an_exchange_that_cannot_be_used_ends_the_command(
