@@ -108,13 +108,14 @@ def in_dark(figure: go.Figure) -> go.Figure:
     changed.update_yaxes(gridcolor=_FAINT, linecolor=GREY)
     changed.update_layout(hoverlabel={"bgcolor": _LABEL, "font": {"color": _PALE}})
     changed.for_each_trace(_lightened)
+    changed.for_each_shape(_lightened)
     changed.update_annotations(font={"color": _PALE}, bgcolor="rgba(0,0,0,0)")
     return changed
 
 
-def _lightened(trace: Any) -> None:
-    """Replace the ink of a trace's line or marks, which cannot be seen on a dark ground."""
-    for part in (getattr(trace, "line", None), getattr(trace, "marker", None)):
+def _lightened(drawn: Any) -> None:
+    """Replace the ink of a trace's or shape's line, or of a trace's marks, which cannot be seen on a dark ground."""
+    for part in (getattr(drawn, "line", None), getattr(drawn, "marker", None)):
         if part is not None and getattr(part, "color", None) == INK:
             part.color = _PALE
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backend.reporting.blocks import Missing, Picture, Table
-from backend.reporting.charts import INK, accounts_chart, in_dark
+from backend.reporting.charts import INK, accounts_chart, difference_chart, in_dark
 from backend.reporting.comparison.run_table import run_row
 from backend.reporting.comparison.side_by_side import comparison_blocks
 from backend.reporting.run_summary import RunSummary, summarise
@@ -73,3 +73,5 @@ def test_nothing_is_dark_on_a_dark_ground() -> None:
     dark = in_dark(figure)
     assert dark.data[1].line.color != INK and figure.data[1].line.color == INK, "the figure itself is as it was"
     assert dark.layout.paper_bgcolor == "rgba(0,0,0,0)"
+    marked = difference_chart({"arm": {"mean": 0.1, "ci95": [0.0, 0.2], "per_window": [0.1]}})
+    assert INK in marked.to_json() and INK not in in_dark(marked).to_json(), "nor is the line at no change"
