@@ -256,6 +256,8 @@ class Store:
 
     def clear_shard(self, run_id: str, step: int, shard: int, queries: Sequence[int]) -> None:
         """Remove the marker of a shard and whatever an earlier attempt left of its queries, before it is done anew."""
+        place = {"run": run_id, "step": step, "shard": shard, "queries": list(queries)}
+        marker = RecordID(ShardRecord.table, [run_id, step, shard])
         self._change(
             "DELETE $marker RETURN NONE;"
             + "".join(
@@ -264,14 +266,7 @@ class Store:
             )
             + f"DELETE {TensorRecord.table} WHERE run = $run AND step = $step AND shard = $shard RETURN NONE;"
             + COUNT_CALLS,
-            parameters={
-                "shard": shard,
-                "steps": counted_steps([(run_id, step)]),
-                "marker": RecordID(ShardRecord.table, [run_id, step, shard]),
-                "run": run_id,
-                "step": step,
-                "queries": list(queries),
-            },
+            parameters={**place, "steps": counted_steps([(run_id, step)]), "marker": marker},
         )
 
     def claim_shard(self, record: ClaimRecord, dead_after: float) -> bool:
