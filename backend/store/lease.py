@@ -17,6 +17,7 @@ from surrealdb import RecordID
 from backend.store.connection import Connection
 from backend.store.errors import StoreError
 from backend.store.lock import UserLock, user_alive
+from backend.store.migration import migrate
 from backend.store.records import RunRecord
 
 INTERVAL = 20.0  # seconds between renewals
@@ -119,6 +120,13 @@ class Leases:
 def abandoned(run: RunRecord) -> bool:
     """Whether the run counts as interrupted only because its lease ran out; its owner, if alive, takes that back."""
     return run.status == "interrupted" and run.message == _ABANDONED
+
+
+def prepare_database(connection: Connection) -> None:
+    """Bring a database that this process has just opened into the state in which others may use it: of the newest
+    version, with no run that belongs to a process that died."""
+    migrate(connection)
+    mark_abandoned(connection, whole_folder=True)
 
 
 def mark_abandoned(connection: Connection, whole_folder: bool) -> None:

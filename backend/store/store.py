@@ -102,7 +102,7 @@ class Store:
         `StoreError` if the folder cannot be used, belongs to another user or holds a store of an unknown version, if
         its holder does not answer, and if the server does not answer when the store is opened.
         """
-        connection = Connection(where, patience, _prepare, listen, say, reads_only, exclusive)
+        connection = Connection(where, patience, lease.prepare_database, listen, say, reads_only, exclusive)
         store = cls(connection, lease.Leases(connection, patience + 3 * lease.INTERVAL))
         try:
             connection.remember(migrate(connection))
@@ -590,10 +590,3 @@ class Store:
         condition, wanted = equal_condition(equal)
         rows = self._connection.query(f"SELECT * FROM {kind.table} WHERE {condition} ORDER BY id", wanted)
         return [kind.from_row(row) for row in rows]
-
-
-def _prepare(connection: Connection) -> None:
-    """Bring a database that this process has just opened into the state in which others may use it: of the newest
-    version, with no run that belongs to a process that died."""
-    migrate(connection)
-    lease.mark_abandoned(connection, whole_folder=True)
