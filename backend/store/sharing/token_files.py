@@ -17,8 +17,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from backend.store.errors import StoreError
 from backend.store.records import TensorRecord, TrajectoryRecord
@@ -48,6 +46,8 @@ class ConversationTokens:
 def write_token_files(objects: ObjectStore, shard: int, rows: Sequence[_Row]) -> list[TensorRecord]:
     """Write the tokens in the rows of conversations of a shard to files, one for each role and step; each row then says
     where its tokens are in place of them. Returns the records of the files. Raises `StoreError`."""
+    from safetensors.numpy import save  # of the extra `train`: who only reads other records needs it not
+
     by_file: dict[tuple[str, int, str], list[_Row]] = defaultdict(list)
     for row in rows:
         by_file[row["run"], row["step"], row["role"]].append(row)
@@ -147,6 +147,9 @@ def _send(objects: ObjectStore, record: TensorRecord, content: bytes) -> None:
 
 
 def _read(objects: ObjectStore, record: TensorRecord) -> dict[str, npt.NDArray[Any]]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
     content = b"".join(object_pieces(objects, record))
     what = f"{record.name} of run {record.run} lies with the store, and"
     if hashlib.sha256(content).hexdigest() != record.checksum:

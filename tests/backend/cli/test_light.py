@@ -49,7 +49,6 @@ def test_help_and_refusals_import_no_library_of_calculation(tmp_path: Path) -> N
     (tmp_path / "bars").mkdir()
     refused = [
         ["data", "check", "nowhere"],
-        ["backtest"],  # the sample is not here
         ["backtest", "--data", "nowhere"],
         ["backtest", "--data", "bars", "--team", "ema_cros"],
         ["backtest", "--data", "bars", "--baselines", "hodl"],

@@ -81,7 +81,9 @@ def test_a_large_vocabulary_is_sampled_by_the_same_cdf(seed: int, words: int, un
     logits = rng.normal(0.0, 4.0, (3, words)).astype(np.float32)
     logits[:, rng.random(words) < 0.5] = -np.inf
     logits[1, 700:] = -np.inf  # whole blocks without a possible word
-    ids, logps = sample(torch.from_numpy(logits), torch.tensor([0.7, 1.0, 0.0]), torch.tensor(uniform).double())
+    ids, logps = sample(
+        torch.from_numpy(logits), torch.tensor([0.7, 1.0, 0.0]), torch.tensor(uniform, dtype=torch.float64)
+    )
     for row, (token, temperature) in enumerate(zip(ids.tolist(), (0.7, 1.0, 1.0), strict=True)):
         scaled = logits[row].astype(np.float64) / temperature
         probabilities = np.exp(scaled - scaled.max())
