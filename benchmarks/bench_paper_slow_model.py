@@ -91,10 +91,10 @@ def timed_decisions(entries: Sequence[JournalRecord]) -> list[TimedDecision]:
 def lively_minutes(bars: int, symbols: tuple[str, ...]) -> Market:
     """Spot bars of a minute that move as bars of four hours do: what moves less is not worth its costs, and nobody
     trades."""
-    made = generate(SyntheticConfig(bars=bars, seed=3, symbols=symbols, edge=True))
-    made = part_of(made, 0, len(made), dict.fromkeys(symbols, "spot"))
-    times = int(made.open_time[0]) + MINUTE_MS * np.arange(bars, dtype=np.int64)
-    return replace(made, timeframe="1m", open_time=times, funding={})
+    market = generate(SyntheticConfig(bars=bars, seed=3, symbols=symbols, edge=True))
+    market = part_of(market, 0, len(market), dict.fromkeys(symbols, "spot"))
+    times = int(market.open_time[0]) + MINUTE_MS * np.arange(bars, dtype=np.int64)
+    return replace(market, timeframe="1m", open_time=times, funding={})
 
 
 class _AfterDecisions(Observer):

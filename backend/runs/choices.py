@@ -92,12 +92,12 @@ class BacktestChoices:
         """First and last open time (ms) of the file that is read of a symbol: the coarsest that serves."""
         served = [one for one in self.series if one.symbol == symbol and _serves(one, timeframe, resample)]
         if not served:
-            wanted = (
+            lacking = (
                 f"file of {timeframe} bars of {symbol}"
                 if resample
                 else (f"bars of {symbol} that {timeframe} bars can be made of")
             )
-            raise UserError(f"{self.folder} has no {wanted}")
+            raise UserError(f"{self.folder} has no {lacking}")
         used = max(served, key=lambda one: TIMEFRAMES[one.timeframe])
         assert used.first is not None and used.last is not None
         return used.first, used.last

@@ -67,8 +67,8 @@ def counted_steps(steps: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
 
 def equal_condition(fields: Mapping[str, str | int | None]) -> tuple[str, dict[str, str | int]]:
     """The condition that fields have these values (None: any), and its parameters."""
-    wanted = {name: value for name, value in fields.items() if value is not None}
-    return " AND ".join(f"{name} = ${name}" for name in wanted), wanted
+    equal = {name: value for name, value in fields.items() if value is not None}
+    return " AND ".join(f"{name} = ${name}" for name in equal), equal
 
 
 def call_histogram(records: Iterable[CallCountRecord]) -> dict[str, dict[int, int]]:

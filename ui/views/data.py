@@ -85,9 +85,9 @@ def _look() -> None:
             return
     set_address("folder", [chosen])
     folder = Path(chosen)
-    found = coverage_of(folder)
+    coverage = coverage_of(folder)
     st.caption(escape_markdown(_kinds(folder)))
-    draw_blocks([coverage_picture(found), coverage_table(found)], "coverage")
+    draw_blocks([coverage_picture(coverage), coverage_table(coverage)], "coverage")
     st.markdown("**Quality**")
     st.caption("Reads every bar: order, gaps, impossible values, flash wicks (prices far off the usual), stale runs.")
     if st.button("Check all files", icon=":material/fact_check:", key="check"):

@@ -98,13 +98,13 @@ def _rows(where: str, run_id: str, finished_at: int | None, _run: RunRecord) -> 
     """What was tested in a run, a row each with its window. The first three arguments are the key of the cache."""
     with open_store() as store:
         summary = summarise(store, run_id)
-    found = []
+    leaders = []
     for window in summary.windows():
         times = window.main_result.times
         key = (_run.data_hash, int(times[0]), int(times[-1]))
         for name in window.subjects:
             result, evidence = window.results[name], window.evidence[name]
-            found.append((key, {
+            leaders.append((key, {
                 "team": visible(title_of(name)),
                 "return": 100.0 * result.total_return,
                 "95 % interval": _interval(evidence),
@@ -114,7 +114,7 @@ def _rows(where: str, run_id: str, finished_at: int | None, _run: RunRecord) -> 
                 "drawdown": 100.0 * float(result.metrics.get("max_drawdown", 0.0)),
                 "run": run_id,
             }))  # fmt: skip
-    return found
+    return leaders
 
 
 def _interval(evidence: Evidence) -> str | None:

@@ -104,9 +104,9 @@ def _edit_labels(run: str, labels: RunLabels) -> None:
         note = st.text_area("Note", labels.note, key=f"note of {run}", height=80)
         if st.button("Save", key=f"save labels of {run}"):
             with mistakes_explained():
-                given = RunLabels.of(tags, note)
+                edited = RunLabels.of(tags, note)
                 with Store.open(store_name()) as store:
-                    write_labels(store, run, given)
+                    write_labels(store, run, edited)
                 st.rerun()
 
 

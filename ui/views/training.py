@@ -73,19 +73,19 @@ def _shown(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]) -> s
         run = ended[asked[0]].run
         names = [asked[0], *names] if run not in names else names
         asked = [run] if run in names else asked
-    wanted = (asked or asked_run)[:1]
+    to_open = (asked or asked_run)[:1]
     if not names:
         return None
-    if wanted and wanted[0] in names and st.session_state.get("training asked") != wanted[0]:
-        st.session_state["training"] = wanted[0]
+    if to_open and to_open[0] in names and st.session_state.get("training asked") != to_open[0]:
+        st.session_state["training"] = to_open[0]
     elif st.session_state.get("training") not in names:
         st.session_state["training"] = names[0]
     labels |= {run.run: f"{run.run}, {run.status}" for run in runs}
     chosen: str = st.selectbox("Training, the newest first", names, key="training", format_func=labels.__getitem__)
     st.session_state["training asked"] = chosen
-    told = st.session_state.pop("told of job", None)
-    if told:
-        st.info(told)
+    news = st.session_state.pop("told of job", None)
+    if news:
+        st.info(news)
     of_run = {run.run: run for run in runs}
     if chosen not in of_run:
         set_address("run", [])

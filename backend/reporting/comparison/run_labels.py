@@ -35,12 +35,12 @@ class RunLabels:
     @classmethod
     def of(cls, tags: str, note: str) -> RunLabels:
         """Tags with commas between them, and a note. Raises `UserError` for what is too long."""
-        given = tuple(dict.fromkeys(word.strip() for word in tags.split(",") if word.strip()))
-        if len(given) > _MOST_TAGS or any(len(tag) > _LONGEST_TAG for tag in given):
+        names = tuple(dict.fromkeys(word.strip() for word in tags.split(",") if word.strip()))
+        if len(names) > _MOST_TAGS or any(len(tag) > _LONGEST_TAG for tag in names):
             raise UserError(f"at most {_MOST_TAGS} tags of {_LONGEST_TAG} characters: shorten them")
         if len(note) > _LONGEST_NOTE:
             raise UserError(f"the note has {len(note)} characters, of {_LONGEST_NOTE} at most: shorten it")
-        return cls(given, note.strip())
+        return cls(names, note.strip())
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,17 @@ def seed_groups(runs: Sequence[RunRecord], rows: Sequence[RunRow]) -> list[SeedG
     for run, row in zip(runs, rows, strict=True):
         if run.status == "finished" and row.total_return is not None:
             by_key.setdefault(_key(run), {}).setdefault(run.seed, row)
-    found = []
+    groups = []
     for alike in by_key.values():
         if len(alike) > 1:
             members = list(alike.values())
             interval = grid_interval(np.array([[one.total_return] for one in members], float), nested=True)
             first = members[0]
-            found.append(
+            groups.append(
                 SeedGroup(tuple(one.run for one in members), first.kind, first.teams, first.data, interval.mean,
                           interval.low, interval.high)
             )  # fmt: skip
-    return found
+    return groups
 
 
 def _labels_of(document: Mapping[str, Any]) -> RunLabels:
@@ -98,8 +98,8 @@ def _labels_of(document: Mapping[str, Any]) -> RunLabels:
 
 def _key(run: RunRecord) -> str:
     """All that decides a run but its seed."""
-    kept = {name: value for name, value in run.config.items() if name not in _OWN}
-    return json.dumps([run.kind, run.data_hash, _without_seeds(kept)], sort_keys=True, default=str)
+    compared = {name: value for name, value in run.config.items() if name not in _OWN}
+    return json.dumps([run.kind, run.data_hash, _without_seeds(compared)], sort_keys=True, default=str)
 
 
 def _without_seeds(value: Any) -> Any:

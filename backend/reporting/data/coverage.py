@@ -39,32 +39,32 @@ class Coverage:
 def coverage_of(folder: Path) -> list[Coverage]:
     """What is in `folder`: bars, funding and headlines. Raises `DataError` where it holds no bars or a file cannot be
     read."""
-    found: list[Coverage] = []
+    coverage: list[Coverage] = []
     for series in Catalog(folder).series():
         if series.first is not None and series.last is not None:
             interval = TIMEFRAMES[series.timeframe]
             time = np.sort(times(read_table(series.path, ("timestamp",)), "timestamp", series.path))
-            found.append(
+            coverage.append(
                 Coverage(f"{series.symbol} {series.timeframe}", "bars", series.bars, series.first,
                          series.last + interval, _gaps(time, interval, interval), series.absent)
             )  # fmt: skip
     for path in sorted(folder.glob("*-funding.parquet")):
         label = f"{path.name.removesuffix('-funding.parquet')} funding"
-        found += _events(path, "timestamp", label, "funding")
+        coverage += _events(path, "timestamp", label, "funding")
     if (folder / "news.parquet").is_file():
-        found += _events(folder / "news.parquet", "known_at", "news", "news")
-    return found
+        coverage += _events(folder / "news.parquet", "known_at", "news", "news")
+    return coverage
 
 
-def coverage_picture(found: Sequence[Coverage]) -> Picture:
+def coverage_picture(series: Sequence[Coverage]) -> Picture:
     """A line for each file over time, what is absent in another colour."""
     figure = blank_figure("", "", "")
-    labels = [one.label for one in found]
+    labels = [one.label for one in series]
     for kind, colour in _COLOURS.items():
-        own = [one for one in found if one.kind == kind]
-        if own:
-            _add_bars(figure, kind, colour, [(one.label, one.first, one.last) for one in own])
-    absent = [(one.label, *gap) for one in found for gap in one.gaps]
+        of_kind = [one for one in series if one.kind == kind]
+        if of_kind:
+            _add_bars(figure, kind, colour, [(one.label, one.first, one.last) for one in of_kind])
+    absent = [(one.label, *gap) for one in series for gap in one.gaps]
     if absent:
         _add_bars(figure, "absent", VERMILION, absent)
     figure.update_layout(barmode="overlay", bargap=0.35, height=150 + 26 * len(labels), hovermode="closest")
@@ -77,7 +77,7 @@ def coverage_picture(found: Sequence[Coverage]) -> Picture:
     return Picture("Coverage", caption, figure)
 
 
-def coverage_table(found: Sequence[Coverage]) -> Table:
+def coverage_table(series: Sequence[Coverage]) -> Table:
     """The same in numbers."""
     columns = (
         Column("kind", "What", "text", ""),
@@ -90,7 +90,7 @@ def coverage_table(found: Sequence[Coverage]) -> Table:
     rows = tuple(
         TableRow(one.label, {"kind": one.kind, "records": one.records, "first": one.first, "last": one.last,
                              "gaps": len(one.gaps), "absent": one.absent})
-        for one in found
+        for one in series
     )  # fmt: skip
     return Table("In numbers", "", columns, rows, first="File", folded=True)
 
@@ -136,13 +136,13 @@ def _least_width(spans: Sequence[tuple[str, int, int]]) -> int:
 
 def data_folders(roots: Sequence[Path]) -> list[Path]:
     """The folders of bars in and below some folders, at most two levels down, without a look into their files."""
-    found: dict[Path, None] = {}
+    folders: dict[Path, None] = {}
     for root in roots:
         for pattern in ("*.parquet", "*/*.parquet", "*/*/*.parquet"):
             for path in sorted(root.glob(pattern)):
-                if path.parent not in found and _has_bars(path.parent):
-                    found[path.parent] = None
-    return list(found)
+                if path.parent not in folders and _has_bars(path.parent):
+                    folders[path.parent] = None
+    return list(folders)
 
 
 def _has_bars(folder: Path) -> bool:

@@ -41,15 +41,15 @@ def distribution_block(window: WindowResult) -> Picture | Missing:
         return Missing(_TITLE, f"the run is too short: it needs {_FEWEST} days")
     if window.hold is not None and window.main != "hold":
         days["hold"] = _days(window, "hold")
-    own = days[window.main]
-    skewness, kurtosis = moments_of(own)
+    returns = days[window.main]
+    skewness, kurtosis = moments_of(returns)
     shape = (
         "" if skewness is None or kurtosis is None else f", skewness {skewness:+.2f}, excess kurtosis {kurtosis:+.2f}"
     )
     caption = (
-        f"Days (UTC) of {title_of(window.main)}: best {number_text(own.max(), 'change')}, worst "
-        f"{number_text(own.min(), 'change')}, {number_text(float(np.mean(own > 0.0)), 'share')} above 0{shape}. Good: "
-        "the left tail is no longer than the right one, and the worst day is one that you could sit through."
+        f"Days (UTC) of {title_of(window.main)}: best {number_text(returns.max(), 'change')}, worst "
+        f"{number_text(returns.min(), 'change')}, {number_text(float(np.mean(returns > 0.0)), 'share')} above 0{shape}."
+        " Good: the left tail is no longer than the right one, and the worst day is one that you could sit through."
     )
     return Picture(_TITLE, caption, _histogram(days, window.main))
 

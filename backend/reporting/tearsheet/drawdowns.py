@@ -57,8 +57,8 @@ def deepest_drawdowns(times: Sequence[int], equity: Sequence[float], most: int =
 
 def drawdowns_block(window: WindowResult) -> Table | Missing:
     """The table of the main team's deepest drawdowns, or that there was none."""
-    own = window.main_result
-    rows = deepest_drawdowns(own.times, own.equity)
+    result = window.main_result
+    rows = deepest_drawdowns(result.times, result.equity)
     if not rows:
         return Missing(_TITLE, "the account was never below an earlier close")
     caption = (

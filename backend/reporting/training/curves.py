@@ -46,8 +46,8 @@ class Curves:
 
     def picture(self, events: Sequence[Event], marks: Iterable[CurveMark] = ()) -> Picture:
         """As a picture, with the events and those marks that are about this metric."""
-        own = [mark.event for mark in marks if self.metric in mark.metrics]
-        return Picture(self.title, self.caption, step_chart(self.series, [*events, *own]))
+        marked = [mark.event for mark in marks if self.metric in mark.metrics]
+        return Picture(self.title, self.caption, step_chart(self.series, [*events, *marked]))
 
 
 @dataclass(frozen=True)

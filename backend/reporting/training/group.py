@@ -103,16 +103,16 @@ class RolloutGroup:
         """The reward of each conversation over the rollouts."""
         figure = blank_figure("rollout", "reward", "")
         for number, role in enumerate(self.roles):
-            own = [one for one in self.rewards if one.role == role]
+            of_role = [one for one in self.rewards if one.role == role]
             figure.add_trace(
                 go.Scatter(
-                    x=[one.rollout + 1 for one in own],
-                    y=[one.total for one in own],
+                    x=[one.rollout + 1 for one in of_role],
+                    y=[one.total for one in of_role],
                     name=role_title(role),
                     mode="markers",
                     marker={"color": ROLE_COLOURS.get(role, GREY), "size": 11,
                             "symbol": _SYMBOLS[number % len(_SYMBOLS)]},
-                    customdata=["none" if one.advantage is None else f"{one.advantage:+.2f}" for one in own],
+                    customdata=["none" if one.advantage is None else f"{one.advantage:+.2f}" for one in of_role],
                     hovertemplate="reward %{y:.3f}, advantage %{customdata}",
                 )
             )  # fmt: skip
@@ -153,9 +153,9 @@ class RolloutGroup:
         return Picture("Alignment", _ALIGNMENT.get(method, method), figure)
 
     def _paid_text(self, rollout: int, role: str) -> str:
-        own = [one for one in self.rewards if one.rollout == rollout and one.role == role]
+        of_role = [one for one in self.rewards if one.rollout == rollout and one.role == role]
         return "; ".join(
-            f"{one.total:.2f}" + ("" if one.advantage is None else f" ({one.advantage:+.2f})") for one in own
+            f"{one.total:.2f}" + ("" if one.advantage is None else f" ({one.advantage:+.2f})") for one in of_role
         )
 
 
