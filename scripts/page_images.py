@@ -52,7 +52,7 @@ def main(names: Sequence[str]) -> None:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SystemExit(f"no picture is called {', '.join(unknown)}: there are {', '.join(known)}")
-    wanted = [page for page in _PAGES if not names or page[0] in names]
+    chosen = [page for page in _PAGES if not names or page[0] in names]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "data").symlink_to(ROOT / "data")
@@ -60,7 +60,7 @@ def main(names: Sequence[str]) -> None:
             add_sample_run(store)
         _add_experiment(folder / "runs" / EXPERIMENTS / "no_edge")
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        if any(path == _TRAINING for _, path, _ in wanted):
+        if any(path == _TRAINING for _, path, _ in chosen):
             train = [sys.executable, "-m", "backend.cli", "train", "--config", "quick"]
             subprocess.run(train, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
         with socket.socket() as free:
@@ -72,7 +72,7 @@ def main(names: Sequence[str]) -> None:
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
         try:
             _wait_for(f"http://localhost:{port}/_stcore/health")
-            _take_all(f"http://localhost:{port}", wanted)
+            _take_all(f"http://localhost:{port}", chosen)
         finally:
             server.terminate()
             server.wait(timeout=10)
@@ -96,12 +96,12 @@ def _wait_for(url: str) -> None:
     raise SystemExit(f"{url} does not answer")
 
 
-def _take_all(url: str, wanted: Sequence[tuple[str, str, tuple[str, ...]]]) -> None:
+def _take_all(url: str, chosen: Sequence[tuple[str, str, tuple[str, ...]]]) -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for theme in ("light", "dark"):
-            for name, path, tabs in wanted:
+            for name, path, tabs in chosen:
                 context = browser.new_context(
                     viewport={"width": _WIDTH, "height": _HEIGHT},
                     color_scheme="dark" if theme == "dark" else "light",

@@ -293,9 +293,9 @@ def candles_block(
 ) -> Picture | Missing:
     """The candles of one symbol with the trades in it and the number of each one's decision; `span` is the part of the
     window that is shown (ms), in bars as fine as it allows."""
-    own = window.main_result
-    first, last = (own.times[0], own.times[-1]) if span is None else span
-    trades = [trade for trade in own.trades if trade.symbol == symbol]
+    result = window.main_result
+    first, last = (result.times[0], result.times[-1]) if span is None else span
+    trades = [trade for trade in result.trades if trade.symbol == symbol]
     try:
         bars = candles(market, symbol, first, last)
     except DataError as error:
@@ -303,14 +303,14 @@ def candles_block(
     if not bars.present.any():
         return Missing(symbol, "the data has no bar of it in this window")
     decisions = window.decisions.get(window.main)
-    on_candles = None if decisions is None else DecisionsOnCandles(decisions, own, symbol)
+    on_candles = None if decisions is None else DecisionsOnCandles(decisions, result, symbol)
     shown = [trade for trade in trades if trade.exit_time >= first and trade.entry_time <= last]
     drawn = len(trade_charts.drawn_trades(shown, symbol))
     cut = f", the {drawn} with the largest profits and losses drawn" if drawn < len(shown) else ""
     length = int(bars.open_time[1] - bars.open_time[0]) if len(bars) > 1 else market.interval
     counted = f"{len(shown)} trade{'' if len(shown) == 1 else 's'}{cut}"
     caption = f"Bars of {_length(length)}; {counted}. {_SIGNS}{'' if on_candles is None else _CUT_SIGNS}"
-    return Picture(symbol, caption, trade_charts.candles_chart(bars, shown, own.fills, on_candles))
+    return Picture(symbol, caption, trade_charts.candles_chart(bars, shown, result.fills, on_candles))
 
 
 def candles_section(window: WindowResult, reload: MarketReload) -> ReportSection:
