@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from backend.cli.parts.places import RunsOption, StoreOption
 from backend.config.base import split_names
 from backend.config.market import NONE
 from backend.runs.requests import RUNS, STORE
@@ -24,8 +25,6 @@ ConfigOption = Annotated[str, typer.Option("--config", "-c", help="A preset (dem
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="Override a value: section.key=value. Repeatable.")
 ]
-StoreOption = Annotated[str, typer.Option("--store", help="Folder of the store, or ws:// of a SurrealDB server.")]
-RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds a folder for each run.")]
 SymbolsOption = Annotated[
     str, typer.Option("--symbols", help="Symbols to use: BTCUSDT,ETHUSDT. Default: as configured, or all there are.")
 ]

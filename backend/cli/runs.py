@@ -15,9 +15,8 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from backend.cli.console import comparison_table, console, difference_line, narrow_table, size_in_words
-from backend.cli.options import RunsOption, StoreOption
-from backend.cli.parts.progress import bars
-from backend.runs.requests import RUNS, STORE
+from backend.cli.parts.places import RunsOption, StoreOption
+from backend.config.places import RUNS, STORE
 from cryptosentinel.protocol.untrusted import visible
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -305,6 +304,7 @@ def runs_delete(
     runs: RunsOption = RUNS,
 ) -> None:
     """Delete runs with their records and files. Shows what would go, and asks. What another run needs stays."""
+    from backend.cli.parts.progress import bars
     from backend.runs.deletion import delete_run, plan_deletions
     from backend.store.store import Store
 

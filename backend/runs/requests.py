@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from backend.config.artefacts import given_keys
 from backend.config.base import suggestion
 from backend.config.load import config_from_dict, load_config, override
+from backend.config.places import RUNS
+from backend.config.places import STORE as STORE
 from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, STRATEGY_PLUGINS, Config
 from backend.models.manifest import MANIFEST, SAMPLE_TEAM, read_manifest, team_folder
 from simulator.errors import UserError
@@ -26,8 +28,6 @@ if TYPE_CHECKING:  # they import torch and pandas, which take seconds
     from simulator.backtest.run import Window
     from simulator.market.market import Market
 
-STORE = "runs/store"  # where runs are recorded, and the folder of their files, if a caller names no other
-RUNS = Path("runs")
 SAMPLE = Path("data/synthetic")  # the bars of a backtest without data, where the current folder has them
 _SHIPPED = Path(__file__).resolve().parent / "sample"  # where a wheel installs the same
 _REPOSITORY = Path(__file__).resolve().parents[2] / SAMPLE  # where they are in an editable install

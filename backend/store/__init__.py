@@ -20,6 +20,7 @@ from backend.store.records import (
     ShardRecord,
     TrajectoryRecord,
 )
+from backend.store.sharing import client_library as client_library  # first of all: how the library is imported
 from backend.store.store import Store
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from backend.cli.console import console, narrow_table
-from backend.cli.options import RunsOption
+from backend.cli.parts.places import RunsOption
 from backend.jobs.files import Job
 from backend.jobs.queue import JobQueue, command_words
 from backend.jobs.supervisor import CANCEL_SECONDS

@@ -13,18 +13,19 @@ import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Protocol
 
 from backend.store.errors import StoreError
 from backend.store.records import TensorRecord, TrajectoryRecord
 from backend.store.rows import equal_condition
 from backend.store.sharing.objects import PIECE_BYTES, ObjectStore, object_part, object_pieces
 
+if TYPE_CHECKING:  # listing runs needs no arrays
+    import numpy as np
+    import numpy.typing as npt
+
 _Row = dict[str, Any]
-_DTYPES: dict[str, np.dtype[Any]] = {"ids": np.dtype("<i4"), "mask": np.dtype("?"), "sampled_logps": np.dtype("<f4")}
+_DTYPES = {"ids": "<i4", "mask": "|b1", "sampled_logps": "<f4"}  # as `dtype.str` has them
 PLACE_FIELDS = ("shard", "first", "tokens")  # of a row: in the file of `shard`, `tokens` of them from `first` on
 _NO_TOKENS = dict.fromkeys(_DTYPES, b"")
 
@@ -46,6 +47,7 @@ class ConversationTokens:
 def write_token_files(objects: ObjectStore, shard: int, rows: Sequence[_Row]) -> list[TensorRecord]:
     """Write the tokens in the rows of conversations of a shard to files, one for each role and step; each row then says
     where its tokens are in place of them. Returns the records of the files. Raises `StoreError`."""
+    import numpy as np
     from safetensors.numpy import save  # of the extra `train`: who only reads other records needs it not
 
     by_file: dict[tuple[str, int, str], list[_Row]] = defaultdict(list)
@@ -113,6 +115,8 @@ class TokenReader:
 
     def tokens(self, row: _Row) -> ConversationTokens:
         """The tokens, wherever they are. Raises `StoreError` where they cannot be read."""
+        import numpy as np
+
         parts = self._parts(row) if in_file(row) else {n: np.frombuffer(row[n], dtype) for n, dtype in _DTYPES.items()}
         return ConversationTokens(parts["ids"].copy(), parts["mask"].copy(), parts["sampled_logps"].copy())
 
@@ -161,6 +165,6 @@ def _read(objects: ObjectStore, record: TensorRecord) -> dict[str, npt.NDArray[A
     except SafetensorError as error:
         raise StoreError(f"{what} it cannot be read ({error}): another program has written it") from error
     expected = {name: (dtype, (record.tokens,)) for name, dtype in _DTYPES.items()}
-    if {name: (array.dtype, array.shape) for name, array in arrays.items()} != expected:
+    if {name: (array.dtype.str, array.shape) for name, array in arrays.items()} != expected:
         raise StoreError(f"{what} it does not hold the tokens of conversations: another program has written it")
     return arrays

@@ -10,10 +10,13 @@ import pytest
 
 from backend.cli.main import COMMANDS
 from backend.cli.parts.progress import ProgressLines
+from backend.store.records import RunRecord
+from backend.store.store import Store
 from simulator.data.archive import write_market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 
+ROOT = Path(__file__).resolve().parents[3]
 MODELS = {
     "accelerate", "anthropic", "datasets", "huggingface_hub", "llguidance", "openai", "peft", "ray", "safetensors",
     "torch", "transformers", "vllm",
@@ -74,6 +77,24 @@ def test_a_strategys_backtest_and_the_list_of_runs_import_nothing_of_models(tmp_
     codes, packages = packages_after(tmp_path, backtest, ["runs"])
     assert codes == [0, 0]
     assert packages & MODELS == set()
+
+
+def test_the_list_of_runs_imports_no_library_of_calculation_and_of_the_client_only_what_it_uses(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "runs" / "store") as store:
+        store.add_run(RunRecord("backtest-1", "backtest", 1, "hash", 1_700_000_000_000, {}))
+    codes, packages = packages_after(tmp_path, ["runs"])
+    assert codes == [0]
+    assert packages & (MODELS | CALCULATION | {"requests"}) == {"surrealdb"}
+
+
+def test_what_the_client_library_was_imported_without_is_there_when_somebody_uses_it() -> None:
+    asked = (
+        "import sys, backend.store; late = {'aiohttp', 'requests'}; assert not late & {*sys.modules}\n"
+        "from surrealdb.connections import async_http, blocking_http\n"
+        "session, error = async_http.aiohttp.ClientSession, blocking_http.requests.exceptions.RequestException\n"
+        "import aiohttp, requests; assert session is aiohttp.ClientSession and error is requests.RequestException"
+    )
+    subprocess.run([sys.executable, "-c", asked], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
