@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from backend.builders.sources import kept_bars
 from backend.config.base import split_names
 from backend.config.schema import Config
 from backend.errors import names_missing_extras
@@ -31,8 +32,6 @@ from backend.runs.requests import (
 )
 from backend.store.run_record import store_at
 from backend.store.store import Store
-from simulator.data.archive import bar_file, write_bars
-from simulator.errors import UserError
 from simulator.market.market import Market
 
 NameList = str | Sequence[str]  # one name, several with commas, or a list of them
@@ -73,7 +72,7 @@ def backtest(
     """
     request = BacktestRequest(
         teams=_names(teams),
-        data=_kept(data, Path(runs)) if isinstance(data, Market) else data,
+        data=kept_bars(data, Path(runs)) if isinstance(data, Market) else data,
         symbols=_names(symbols),
         timeframe=data.timeframe if isinstance(data, Market) else timeframe,
         resample=resample,
@@ -262,22 +261,6 @@ class _Callback(Observer):
     def progress(self, what: str, done: int, total: int) -> None:
         if self._on_progress is not None:
             self._on_progress(what, done, total)
-
-
-def _kept(market: Market, runs: Path) -> Path:
-    """The folder with the bars of a market, by their hash. Raises `UserError` for a market that is more than bars."""
-    beside = {name: bool(getattr(market, name)) for name in ("funding", "news", "series", "books")}
-    beside |= {name: getattr(market, name) is not None for name in ("truth", "signs", "partial")}
-    lost = [name for name, there in beside.items() if there]
-    if lost:
-        raise UserError(
-            f"the market has {', '.join(lost)} beside its bars, and data= keeps the bars alone: write it with "
-            "simulator.data.archive.write_market, and give the folder"
-        )
-    folder = runs / "data" / market.content_hash[:16]
-    if not all((folder / bar_file(symbol, market.timeframe)).is_file() for symbol in market.symbols):
-        write_bars(market, folder)
-    return folder
 
 
 def _names(given: NameList) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ _PLACES = {
     "backend.runs.outcomes": ("BacktestOutcome", "EvaluationOutcome", "SftOutcome", "TrainOutcome"),
     "cryptosentinel.agents.manager": ("AskAboutPosition", "AskAnalyst"),
     "cryptosentinel.agents.role": ("SubAgent", "Tool"),
+    "cryptosentinel.llm.chat_format": ("ChatFormat",),
+    "cryptosentinel.llm.engine": ("Completion", "Engine", "Request"),
     "cryptosentinel.protocol.tool_calls": ("Arguments", "NoArguments"),
     "cryptosentinel.tools.context": ("ToolContext",),
     "simulator.backtest.run": ("Strategy", "Window", "orders_for_target"),

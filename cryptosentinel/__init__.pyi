@@ -7,6 +7,8 @@ from backend.reporting.comparison.paired import ComparisonOutcome
 from backend.runs.outcomes import BacktestOutcome, EvaluationOutcome, SftOutcome, TrainOutcome
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst
 from cryptosentinel.agents.role import SubAgent, Tool
+from cryptosentinel.llm.chat_format import ChatFormat
+from cryptosentinel.llm.engine import Completion, Engine, Request
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.tools.context import ToolContext
 from simulator.backtest.run import Strategy, Window, orders_for_target
@@ -24,8 +26,11 @@ __all__ = [
     "BacktestOutcome",
     "Bars",
     "Cancel",
+    "ChatFormat",
     "ComparisonOutcome",
+    "Completion",
     "Config",
+    "Engine",
     "EnvConfig",
     "EvaluationOutcome",
     "Market",
@@ -34,6 +39,7 @@ __all__ = [
     "Order",
     "OrderRequest",
     "Replace",
+    "Request",
     "SftOutcome",
     "Strategy",
     "SubAgent",

@@ -73,6 +73,7 @@ class TeamSettings:
             `max_questions` how many there may be in a decision (0: any number); the manager's brief says both.
         retries: how often in a conversation a malformed turn is answered with what is wrong, instead of ending it;
             nothing of it is repaired, and it counts as a turn.
+        tools: tools of the user's own, by the names under which `registry.register_tool` has them.
         veto: whether RiskAnalyst's verdicts cap positions; without it they are advice, as a control.
         context_tokens: how long a conversation may be with its next answer (0: any length); the oldest tool results are
             taken out to stay below.
@@ -92,6 +93,7 @@ class TeamSettings:
     question_price_bps: float
     max_questions: int
     veto: bool
+    tools: tuple[str, ...] = ()
 
     @property
     def joint_questions(self) -> bool:
@@ -189,7 +191,7 @@ class Team:
         self.settings = settings
         self.advisory = frozenset(advisory)
         self.manager, self.sub_agents = team_of(
-            settings.roles, settings.portfolio, joint_questions=settings.joint_questions
+            settings.roles, settings.portfolio, joint_questions=settings.joint_questions, tools=settings.tools
         )
         if edit is not None:
             self.manager = edit(self.manager)

@@ -83,7 +83,7 @@ def hostile_config(key: str, outside: str = "/etc", url: str = "http://127.0.0.1
     document = Config().to_dict()
     engine = document["engine"]
     if key.startswith("engine.") and key != "engine.kind":
-        engine["kind"] = "openai_api" if key == "engine.provider" else "vllm"
+        engine["kind"] = {"engine.provider": "openai_api", "engine.plugin": "own"}.get(key, "vllm")
     section, name = key.rsplit(".", 1)
     table = document
     for part in section.split("."):
@@ -95,7 +95,9 @@ def hostile_config(key: str, outside: str = "/etc", url: str = "http://127.0.0.1
         "engine.provider": "ollama", "engine.structured": "text", "engine.reasoning_effort": "max", "engine.top_p": 0.5,
         "engine.extra_body": {"theirs": 1}, "training.data_parallel": 2, "budget.prices": {"theirs": [1.0, 1.0, 1.0]},
         "paper.broker": "sandbox", "gate.better_than": ["hold"], "gate.decisions": 20, "budget.max_cost": 0.0,
-        "plugins.roles": ["theirs:ROLE"],
+        "plugins.roles": ["theirs:ROLE"], "team.tools": ["manager=theirs:TOOL"],
+        "training.scores": ["trader=theirs:score"],
+        "training.reward": "theirs:reward", "engine.plugin": "theirs:engine", "market.source": "theirs:load",
     }  # fmt: skip
     default = table[name]
     table[name] = values.get(key, outside if isinstance(default, str) else 5 if isinstance(default, int) else 5.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from backend.config.engine import BudgetConfig, EngineConfig
+from backend.config.plugins import ENGINE, function, guarded
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.budget import Price
@@ -24,7 +25,7 @@ from cryptosentinel.llm.endpoint.cost_limit import CostLimit
 from cryptosentinel.llm.endpoint.engine import EndpointSettings
 from cryptosentinel.llm.endpoint.keys import key_variable_for
 from cryptosentinel.llm.endpoint.providers import provider_at
-from cryptosentinel.llm.engine import Engine
+from cryptosentinel.llm.engine import Completion, Engine, Request
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.local.families import why_not
 from cryptosentinel.llm.model_files import are_converted, weight_files
@@ -63,6 +64,8 @@ def load_engine(config: EngineConfig, budget: BudgetConfig, *, think: bool = Fal
 
     Raises `UserError` for a model that cannot be used, before the first call.
     """
+    if config.kind == "own":
+        return _users_own(config)
     if not config.model:
         raise UserError(
             "engine.model is empty: name the model with --set engine.model=..., a folder of a model or, with "
@@ -136,6 +139,46 @@ def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:
     positions = positions_of(architecture)
     room = min(config.context_tokens or positions, positions)
     return LoadedEngine(engine, codec, room, folder.name, knows_tools=is_nano(folder))
+
+
+def _users_own(config: EngineConfig) -> LoadedEngine:
+    """The engine of `engine.plugin`: what the user's function makes of these settings and of a codec of bytes, whose
+    conversations it continues. Raises `UserError` for what is no engine; so does the engine where it fails."""
+    codec = make_byte_codec()
+    made = function(ENGINE, config.plugin)(config, codec)
+    lacking = [name for name in ("generate", "policy_version") if not callable(getattr(made, name, None))]
+    if lacking or not isinstance(getattr(made, "name", None), str):
+        raise UserError(
+            f"the engine {config.plugin} gave a {type(made).__name__} that lacks {', '.join(lacking) or 'a name'}: an "
+            "engine has name, generate(requests) and policy_version(role)"
+        )
+    engine = GuardedEngine(made, config.plugin)
+    return LoadedEngine(engine, codec, _BYTES_PER_TOKEN * config.context_tokens, config.model or made.name, None)
+
+
+class GuardedEngine:
+    """An engine of the user's own, whose mistakes are one sentence each."""
+
+    def __init__(self, engine: Engine, plugin: str) -> None:
+        self.name = engine.name
+        self._plugin = plugin
+        self._generate = guarded(f"the engine {plugin}", engine.generate)
+        self._version = guarded(f"the engine {plugin}", engine.policy_version)
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Continue every request, in order. Raises `UserError` where the engine fails or does not keep its contract."""
+        answers = self._generate(requests)
+        if not isinstance(answers, list) or not all(isinstance(one, Completion) for one in answers):
+            raise UserError(f"the engine {self._plugin} must give a list of Completion, one for each request")
+        if len(answers) != len(requests):
+            raise UserError(f"the engine {self._plugin} gave {len(answers)} answers to {len(requests)} requests")
+        if any(len(one.ids) != len(one.logps) for one in answers):
+            raise UserError(f"the engine {self._plugin} must give a log-probability for each id of an answer")
+        return answers
+
+    def policy_version(self, role: str) -> str:
+        """As the engine says it."""
+        return str(self._version(role))
 
 
 def _device(config: EngineConfig) -> str:

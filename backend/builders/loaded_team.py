@@ -64,6 +64,7 @@ def team_settings(
         question_price_bps=config.question_price,
         max_questions=config.max_questions,
         veto=config.veto,
+        tools=config.tools,
         context_tokens=context_tokens,
         sampling=Sampling(
             temperature=temperature, max_tokens=config.answer_tokens(full), thinking_tokens=config.thinking_tokens

@@ -61,6 +61,11 @@ class Account:
 
 def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
     """Recorded bars from `config.data`, or a synthetic market where it is empty. Raises `DataError`."""
+    if config.source and not config.data:  # what takes the user's settings has asked it, where it can
+        raise DataError(
+            f"market.source = {config.source} is not asked here: keep its bars with a backtest (-s market.source=...), "
+            "which names their folder, and give that folder as market.data"
+        )
     if config.data:
         market = Catalog(config.data).load(
             config.symbols or None,

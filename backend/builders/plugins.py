@@ -1,90 +1,113 @@
-"""What users add without a change of the package: named as `module:NAME`, or installed as an entry point.
-
-| group of entry points | what it names |
-| --- | --- |
-| `cryptosentinel.roles` | a `SubAgent`, by the role's key |
-| `cryptosentinel.strategies` | a class or a function that makes a strategy |
-
-A `module:NAME` runs code, so it comes from the user's own configuration or command line only, never from a team's
-folder or a stored run of somebody else (`backend/config/artefacts.py`). An entry point was installed by the user.
-"""
+"""The user's roles, tools, rewards and scores as a configuration names them. How a plug-in is found and imported is in
+`backend/config/plugins.py`."""
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-import traceback
-from importlib.metadata import EntryPoint, entry_points
-from types import ModuleType
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from backend.config.plugins import REWARD, ROLE, SCORE, TOOL, function, guarded, installed, loaded, of_role, plugin
 from backend.config.schema import Config
-from cryptosentinel.agents.registry import ROLES, register
-from cryptosentinel.agents.role import SubAgent
+from backend.config.training import TrainingConfig
+from cryptosentinel.agents.registry import ROLES, register, register_tool
+from cryptosentinel.agents.role import ExpertScore, SubAgent, Tool
+from cryptosentinel.protocol.tool_calls import Arguments
+from simulator.arrays import FloatArray
 from simulator.errors import UserError
 
-_ROLES = "cryptosentinel.roles"
+Reward = Callable[[FloatArray, float], float]  # net returns (n,) of a decision's scenarios, volatility: a score
 
 
 def load_plugins(config: Config) -> None:
-    """Make the user's roles known: those of `plugins.roles`, and those that `team.roles` names and that are installed.
-    Raises `UserError` for what is none or cannot be imported."""
+    """Make the user's roles and tools known: those of `plugins.roles`, those that `team.roles` names and that are
+    installed, and `team.tools`. Raises `UserError` for what is none or cannot be imported."""
+    named: dict[str, str] = {}
     for text in config.plugins.roles:
-        register(_role(imported_attribute(text, "role", "my_module:ROLE")[1], text))
+        role = _role(plugin(ROLE, text), text)
+        if named.setdefault(role.key, text) != text:
+            raise UserError(f"plugins.roles: {named[role.key]} and {text} are both role '{role.key}': leave one out")
+        register(role)
     for key in config.team.roles:
-        point = installed(_ROLES, key) if key not in ROLES else None
+        point = installed(ROLE.group, key) if key not in ROLES else None
         if point is not None:
-            register(_role(loaded(point), point.value))
+            register(_role(loaded(point, ROLE), point.value))
+    for text in config.team.tools:
+        role_key, name = of_role(text, "team.tools")
+        register_tool(text, role_key, _tool(plugin(TOOL, name), name))
 
 
-def _role(found: Any, text: str) -> SubAgent:
-    if not isinstance(found, SubAgent):
-        raise UserError(f"{text} is a {type(found).__name__} and no role: give a cryptosentinel.SubAgent")
-    return found
+def reward_of(config: TrainingConfig) -> Reward | None:
+    """The user's own outcome score of a decision; None for the shipped one. Raises `UserError`, and so does what is
+    returned where its score is none."""
+    if not config.reward:
+        return None
+    name, call = config.reward, function(REWARD, config.reward)
+
+    def reward(net_returns: FloatArray, volatility: float) -> float:
+        return _score_between(call(net_returns.copy(), volatility), f"the reward {name}")
+
+    return reward
 
 
-def installed(group: str, name: str) -> EntryPoint | None:
-    """The entry point of this name that an installed package has; None where there is none."""
-    return next(iter(entry_points(group=group, name=name)), None)
+def scores_of(config: Config) -> dict[str, ExpertScore]:
+    """The user's own expert scores, by the role that they score. Raises `UserError`, and so do they where what they
+    give is no score."""
+    scores: dict[str, ExpertScore] = {}
+    for text in config.training.scores:
+        role, name = of_role(text, "training.scores")
+        if role not in config.team.roles:
+            raise UserError(
+                f"training.scores names {role}, which is no sub-agent of the team: take it out, or into team.roles "
+                "(the manager has no expert score; see training.reward)"
+            )
+        if role in scores:
+            raise UserError(f"training.scores names {role} twice: leave one out")
+        scores[role] = _checked_score(function(SCORE, name), name)
+    return scores
 
 
-def loaded(point: EntryPoint) -> Any:
-    """What an entry point names. Raises `UserError` where it cannot be imported."""
+def _checked_score(call: Callable[..., Any], name: str) -> ExpertScore:
+    def score(answer: Any, asked: Any, moves: FloatArray, volatility: float) -> float:
+        return _score_between(call(answer, asked, moves, volatility), f"the score {name}")
+
+    return score
+
+
+def _score_between(value: Any, what: str) -> float:
     try:
-        return point.load()
-    except Exception as error:  # whatever importing an installed plug-in raises
-        raise UserError(
-            f"the installed plug-in '{point.name}' ({point.value}) cannot be imported: {describe_failure(error)}"
-        ) from error
+        number = float(value)
+    except (TypeError, ValueError):
+        raise UserError(f"{what} gave {value!r}: it must give a number from 0 to 1") from None
+    if not 0.0 <= number <= 1.0:  # False for NaN as well
+        raise UserError(f"{what} gave {number}: it must lie between 0 and 1")
+    return number
 
 
-def imported_attribute(text: str, what: str, example: str) -> tuple[ModuleType, Any]:
-    """The user's module that `text` (`module:attribute`) names, and its attribute, None where it has none.
-
-    The module is looked for in the current folder first. `what` and `example` are for the message of the `UserError`.
-    """
-    module_name, _, attribute = text.partition(":")
-    if not attribute.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
-        raise UserError(f"'{text}' is no {what}: write {example.replace('my_module', 'module')}, like {example}")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # whatever importing a user's module raises
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
-            raise UserError(f"no module '{module_name}' in {here}: run the command from the folder it is in") from None
-        raise UserError(
-            f"module '{module_name}' cannot be imported: {describe_failure(error)}; mend it first"
-        ) from error
-    return module, getattr(module, attribute, None)
+def _role(value: Any, text: str) -> SubAgent:
+    if not isinstance(value, SubAgent):
+        raise UserError(f"{text} is a {type(value).__name__} and no role: give {ROLE.is_what}")
+    if value.score is None:
+        return value
+    return replace(value, score=guarded(f"the score of the role '{value.key}' ({text})", value.score))
 
 
-def describe_failure(error: Exception) -> str:
-    """What a user's own code raised, with the file and the line."""
-    if isinstance(error, SyntaxError):
-        return f"SyntaxError: {error}"
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({os.path.basename(frame.filename)}, line {frame.lineno})"
+def _tool(value: Any, text: str) -> Tool:
+    """A tool that computes, and says so in one sentence where it fails."""
+    if not isinstance(value, Tool):
+        raise UserError(f"{text} is a {type(value).__name__} and no tool: give {TOOL.is_what}")
+    if not callable(value.run):
+        raise UserError(f"the tool '{value.name}' ({text}) computes nothing: give it run(context, arguments)")
+    if not (isinstance(value.arguments, type) and issubclass(value.arguments, Arguments)):
+        raise UserError(f"the tool '{value.name}' ({text}) has no type of arguments: give a cryptosentinel.Arguments")
+    if not value.name.isidentifier():
+        raise UserError(f"the tool '{value.name}' ({text}): its name must be letters, digits and '_'")
+    run = guarded(f"the tool '{value.name}' ({text})", value.run)
+
+    def result(context: Any, arguments: Any) -> dict[str, Any]:
+        computed = run(context, arguments)
+        if not isinstance(computed, dict):
+            raise UserError(f"the tool '{value.name}' ({text}) gave a {type(computed).__name__}: it must give a dict")
+        return computed
+
+    return replace(value, run=result)

@@ -65,7 +65,8 @@ def _settings(document: Mapping[str, Any]) -> TeamSettings:
     """The recorded settings. What was not a setting yet has its default, but for headlines: calls that were recorded
     before they were masked hold them as they were."""
     defaults = {**asdict(team_settings(TeamConfig(), 1.0)), "headlines": "shown"}
-    typed = {"roles": tuple(document["roles"]), "sampling": Sampling(**document["sampling"])}
+    typed: dict[str, Any] = {"roles": tuple(document["roles"]), "tools": tuple(document.get("tools", ()))}
+    typed["sampling"] = Sampling(**document["sampling"])
     settings = TypeAdapter(TeamSettings).validate_python({**defaults, **document, **typed})
     # What a team's configuration could not say, a recording may not say either.
     TeamConfig.model_validate(

@@ -13,9 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from backend import TOP_PACKAGES
-from backend.builders.plugins import imported_attribute, installed, loaded
 from backend.config.base import suggestion
-from backend.config.schema import STRATEGY_PLUGINS
+from backend.config.plugins import STRATEGY, imported_attribute, installed, loaded, remember
 from simulator import strategies
 from simulator.backtest.run import Strategy
 from simulator.errors import UserError
@@ -55,7 +54,7 @@ def named_strategy(text: str) -> NamedStrategy:
     """
     known = named_strategies()
     name, _, arguments = text.partition(":")
-    if arguments and (name in known or ("=" in arguments and installed(STRATEGY_PLUGINS, name))):
+    if arguments and (name in known or ("=" in arguments and installed(STRATEGY.group, name))):
         return with_arguments(named_strategy(name), arguments)
     if text.count(":") == 2:
         place, _, arguments = text.rpartition(":")
@@ -63,7 +62,7 @@ def named_strategy(text: str) -> NamedStrategy:
     if ":" not in text:
         if text in known:
             return NamedStrategy(text, known[text])
-        point = installed(STRATEGY_PLUGINS, text)
+        point = installed(STRATEGY.group, text)
         if point is not None:
             return _installed_strategy(text, point)
         raise UserError(
@@ -80,7 +79,7 @@ def _installed_strategy(text: str, point: EntryPoint) -> NamedStrategy:
     """The strategy that an entry point names. Raises `UserError` for one that makes none."""
 
     def attribute() -> Callable[..., Any]:
-        made: Callable[..., Any] = loaded(point)
+        made: Callable[..., Any] = loaded(point, STRATEGY)
         if not callable(made):
             raise UserError(
                 f"the installed plug-in '{text}' ({point.value}) is a {type(made).__name__} and makes no strategy: its "
@@ -180,7 +179,7 @@ def _lies_in(module: ModuleType, folder: str) -> bool:
 
 def _attribute(text: str) -> Callable[..., Any]:
     """The class or function that `module:attribute` names."""
-    module, made = imported_attribute(text, "strategy", "my_module:MyStrategy")
+    module, made = imported_attribute(text, STRATEGY.word, STRATEGY.example)
     module_name, _, attribute = text.partition(":")
     if not callable(made):
         known = [name for name, one in vars(module).items() if isinstance(one, type) and callable(_decide_of(one))]
@@ -188,6 +187,7 @@ def _attribute(text: str) -> Callable[..., Any]:
             f"module '{module_name}' has no class or function '{attribute}'; its classes with a method decide are "
             f"{', '.join(known) or 'none'}"
         )
+    remember(STRATEGY, text)
     return made
 
 

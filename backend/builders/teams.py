@@ -139,7 +139,7 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
         for role in policies.roles:
             adapter = export_adapter(policies, role, exported / policies.version(role))
             served.engine.publish(role, adapter.version, adapter.folder)
-    working = trained_with.team.model_copy(update={"memory": config.team.memory})
+    working = trained_with.team.model_copy(update={"memory": config.team.memory, "tools": config.team.tools})
     return team_over(_label(folder, trained), served, working, trained_with.training.temperature), served.model, Price()
 
 
@@ -151,8 +151,8 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str 
     """`scripted`, or the folder of a training run; with `trained` False the team as the run began.
 
     The scripted team uses `config`. A trained team keeps the settings it was trained with, except `memory`, which
-    training never uses. `base` is the user's name of a base model that does not lie in the team's folder. Raises
-    `UserError` for a folder that holds no team.
+    training never uses, and `tools`, which only the user may name. `base` is the user's name of a base model that
+    does not lie in the team's folder. Raises `UserError` for a folder that holds no team.
     """
     if name == SCRIPTED:
         return scripted_team(config)
@@ -171,6 +171,7 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str 
     weights = manifest.weights(trained=trained)
     if weights is not None:
         load_versions(policies, folder / weights)
-    settings = with_prompts_for(trained_with.team.model_copy(update={"memory": config.memory}), policies_base)
+    given = {"memory": config.memory, "tools": config.tools}
+    settings = with_prompts_for(trained_with.team.model_copy(update=given), policies_base)
     temperature = trained_with.training.temperature
     return model_team(_label(folder, trained), policies, codec, settings, temperature, trained_with.engine)

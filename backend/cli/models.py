@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.table import Table
 
 from backend.cli.console import console, narrow_table, print_notes
 from backend.cli.options import RunsOption, SetOption
+from backend.config.base import suggestion
 from backend.runs.requests import RUNS, TryRequest
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # they bring torch, which takes seconds
     from backend.config.schema import Config
     from backend.models.checks import Findings
+    from backend.models.export.team import Form
     from backend.models.registry import AdapterInfo, BaseInfo
     from backend.runs.try_model import Contact, TrialDecision
     from cryptosentinel.llm.engine import Usage
@@ -27,6 +29,7 @@ models_app = typer.Typer(
     no_args_is_help=True,
 )
 
+FORMS = ("peft", "merged", "gguf", "ollama")  # what a team is exported as
 ModelsOption = Annotated[Path, typer.Option("--models", help="Folder that holds a folder for each base model.")]
 
 
@@ -124,31 +127,27 @@ def pull(
 
 @models_app.command("export")
 def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    to: Annotated[Path, typer.Option("--to", help="Folder that becomes one of a PEFT folder for each role.")],
+    team: Annotated[Path, typer.Argument(help="Folder of a finished run, or 'sample'.")],
+    to: Annotated[Path, typer.Option("--to", help="Folder to write to: a folder or a file for each role.")],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--as", help="peft (adapters), merged (whole models), gguf (for llama.cpp), ollama (that and a Modelfile)."
+        ),
+    ] = "peft",
     base: Annotated[str, typer.Option("--base", help="The team's base model, if it is not in the run's folder.")] = "",
 ) -> None:
-    """Write the adapters of a run's team as PEFT folders, which peft and vLLM load."""
-    from backend.models.manifest import read_manifest, team_notice
-    from backend.models.registry import base_of_team, step_of
-    from backend.policies.adapters import export_adapter, load_versions
-    from backend.policies.build import role_policies
-    from cryptosentinel.agents.registry import roles_of
+    """Write a team's roles for other programs: PEFT folders, which peft and vLLM load, whole models, GGUF files."""
+    if form not in FORMS:
+        raise UserError(f"--as {form} is not known{suggestion(form, FORMS)}: use {', '.join(FORMS)}")
+    from backend.models.export.team import export_team
+    from backend.models.manifest import read_manifest, team_folder, team_notice
 
-    manifest = read_manifest(run)
-    weights = manifest.weights()
-    if weights is None:
-        raise UserError(f"the team of {run} is its base itself, so there is no adapter to export: use the base")
-    trained_with = manifest.config
-    print_notes(said for said in [team_notice(run, manifest)] if said)
-    policies, _ = role_policies(
-        base_of_team(run, manifest, base), trained_with.training, roles=roles_of(trained_with.team.roles)
-    )
-    load_versions(policies, run / weights)
-    for role in policies.roles:
-        step = step_of(Path(weights)) or 0
-        one = export_adapter(policies, role, to / role, run=run.resolve().name, step=step)
-        console.print(f"{one.version}: {one.folder}")
+    folder = team_folder(team)
+    said = team_notice(folder, read_manifest(folder))
+    print_notes([said] if said else [])
+    for one in export_team(team, to, cast("Form", form), base):
+        console.print(f"{one.version}: {one.path}", soft_wrap=True)
 
 
 def _print_contact(config: Config, contact: Contact) -> None:

@@ -146,7 +146,12 @@ def runs_replay(
 def runs_export(
     context: typer.Context,
     run: Annotated[str, typer.Argument(help="A run, as `cryptosentinel runs` lists it.")],
-    file: Annotated[Path, typer.Argument(help="File to write, for example RUN.jsonl.gz.")],
+    file: Annotated[
+        Path, typer.Argument(help="File to write, for example RUN.jsonl.gz; with --parquet a folder to make.")
+    ],
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Conversations, decisions, orders, fills and the like as Parquet files.")
+    ] = False,
     store: StoreOption = "",
 ) -> None:
     """Write all records of a run to one file, which `runs import` reads. Files of its folder, and those that lie with
@@ -154,6 +159,13 @@ def runs_export(
     from backend.store.store import Store
     from backend.store.transfer import export_run
 
+    if parquet:
+        from backend.decisions.parquet_export import export_parquet
+
+        with Store.open(_where(context, store), reads_only=True) as opened:
+            for name, rows in export_parquet(opened, run, file).items():
+                console.print(f"{file / name}.parquet: {rows:,} rows", soft_wrap=True)
+        return
     with Store.open(_where(context, store), reads_only=True) as opened:
         count = export_run(opened, run, file)
         left_out = len(opened.files(run))

@@ -101,6 +101,11 @@ USER_ONLY: Mapping[str, Effect] = {
     "paper.metrics_port": "runs",
     "gate": "admits",
     "plugins": "runs",
+    "team.tools": "runs",
+    "training.reward": "runs",
+    "training.scores": "runs",
+    "engine.plugin": "runs",
+    "market.source": "runs",
     "store.keep": "removes",
     "training.base_model": "reads",
     "training.start_from": "reads",
@@ -203,6 +208,8 @@ def given_keys(overrides: Iterable[str], **fields: object) -> frozenset[str]:
 
 
 def _measured(key: str) -> bool:
+    if key == "market.source":  # what it gave is kept in a folder, which market.data names
+        return False
     return key.partition(".")[0] in _MEASURED
 
 

@@ -32,11 +32,12 @@ class EngineConfig(Section):
     provider: Literal["", "openai", "anthropic", "google", "openrouter", "ollama", "vllm", "llama_cpp"] = Field(
         "", description="whose endpoint answers: sets kind, url and key_variable where these are not given"
     )
-    kind: Literal["local", "vllm", "openai_api", "anthropic_api"] = Field(
+    kind: Literal["local", "vllm", "openai_api", "anthropic_api", "own"] = Field(
         "local",
-        description="in this process, on vLLM servers, at any endpoint like OpenAI's, or at Anthropic's (the last two "
-        "not for training)",
+        description="in this process, on vLLM servers, at any endpoint like OpenAI's, at Anthropic's, or an engine of "
+        "your own (the last three not for training)",
     )
+    plugin: str = Field("", description="own: the engine, as my_module:engine or by the name of an installed one")
     model: str = Field(
         "", description="model of the team 'model', which was not trained: a folder, or its name at the endpoint"
     )
@@ -114,6 +115,12 @@ class EngineConfig(Section):
                 f"provider = {self.provider} is asked by kind = {PROVIDERS[self.provider].api}, not {self.kind}: leave "
                 "one of them out"
             )
+        if (self.kind == "own") != bool(self.plugin):
+            raise ValueError(
+                "kind = own needs plugin, such as my_module:engine"
+                if not self.plugin
+                else f"plugin = '{self.plugin}' is of kind = own, not of kind = {self.kind}: set kind, or leave it out"
+            )
         if self.at_endpoint and self.constrained is True:
             raise ValueError(
                 "constrained = true needs an engine that takes a grammar: set kind to local or vllm, or leave "
@@ -141,15 +148,15 @@ class EngineConfig(Section):
 
     @property
     def at_endpoint(self) -> bool:
-        """Whether an endpoint answers, of which only its text is known."""
-        return self.kind in ("openai_api", "anthropic_api")
+        """Whether an endpoint answers, or an engine of the user's own, of which only its text is known."""
+        return self.kind in ("openai_api", "anthropic_api", "own")
 
     @property
     def endpoint(self) -> Provider | None:
         """The provider that answers; None for an address that is no provider's."""
         if self.provider:
             return PROVIDERS[self.provider]
-        if not self.at_endpoint:
+        if not self.at_endpoint or self.kind == "own":
             return None
         if self.url:
             return provider_at(self.url)
@@ -160,6 +167,8 @@ class EngineConfig(Section):
 
         What runs on machines of one's own has the price 0: a local model, vLLM, and servers at this very machine.
         """
+        if self.kind == "own":  # only its author knows
+            return None
         there = self.endpoint
         if not self.at_endpoint or (there is not None and not there.paid) or is_loopback(self.url):
             return Price()

@@ -25,6 +25,11 @@ class MarketConfig(Section):
     """Where the bars come from: a folder of data, or the synthetic market where `data` is empty."""
 
     data: str = Field("", description="folder of Parquet files; empty: generate a synthetic market")
+    source: str = Field(
+        "",
+        description="data source of your own, my_module:load or an installed one's name, which is asked where `data` "
+        "is empty; what it gives is kept in a folder, which `data` then names",
+    )
     symbols: Names = Field((), description="symbols to use, as a list or 'A,B'; empty: all there are")
     timeframe: Literal["1m", "5m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "1d", "1w"] = Field(
         TIMEFRAME, description="bars to load or generate"

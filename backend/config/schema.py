@@ -15,7 +15,6 @@ from simulator.errors import UserError
 from simulator.market.timeframes import parse_time
 
 SCRIPTED = "scripted"
-STRATEGY_PLUGINS = "cryptosentinel.strategies"  # group of entry points
 PROMPTED = "model"  # a model that was not trained here: only its prompts say what to do
 
 # What teams can be measured against: the strategies of `simulator.strategies`, by name, and two that are made for the
@@ -101,6 +100,9 @@ class TeamConfig(Section):
     )
     roles: Names = Field(
         ("market_analyst", "risk_analyst", "trader"), description="sub-agents that the manager may ask, as 'A,B'"
+    )
+    tools: Names = Field(
+        (), description="tools of your own, each with the role that gets it, as 'market_analyst=my_module:TOOL,...'"
     )
     portfolio: bool = Field(
         False,

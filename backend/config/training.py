@@ -92,6 +92,13 @@ class TrainingConfig(Section):
         (0.1, 0.4, 0.5),
         description="weights of format, outcome and expert reward in a sub-agent's reward; their sum is 1",
     )
+    reward: str = Field(
+        "",
+        description="outcome of your own in place of the squashed return: my_module:reward, or an installed one's name",
+    )
+    scores: Names = Field(
+        (), description="expert scores of your own in place of the roles', as 'market_analyst=my_module:score,...'"
+    )
     clip_low: Fraction = Field(0.2, description="epsilon_low: the ratio is clipped below 1 - clip_low")
     clip_high: float = Field(0.2, ge=0.0, le=10.0, description="epsilon_high: the ratio is clipped above 1 + clip_high")
     kl: float = Field(0.0, ge=0.0, le=10.0, description="weight of the KL (k3) to the model that the run began with")
@@ -167,6 +174,11 @@ class TrainingConfig(Section):
             raise ValueError(
                 f"stage1_max_steps = {self.stage1_max_steps} is below stage1_steps = {self.stage1_steps}: "
                 "raise the one or lower the other"
+            )
+        if self.reward and self.experimental.tail_weight:
+            raise ValueError(
+                f"reward = '{self.reward}' takes the place of the outcome that experimental.tail_weight = "
+                f"{self.experimental.tail_weight:g} is a part of: leave one of them out"
             )
         for problem in self._contradictions():
             raise ValueError(problem)

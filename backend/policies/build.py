@@ -34,8 +34,11 @@ def role_policies(
 
     `empty_think` and `think` are those of `chat_format`. Who trains them gives the `hardware` that the configuration
     asks for (`hardware_of`); who only lets them answer has them in float32, on a GPU where there is one. Raises
-    `UserError` for a base that cannot be used.
+    `UserError` for a base that cannot be used, and a role that is not known.
     """
+    stranger = next((role for role in roles if role not in ROLES), None)
+    if stranger is not None:
+        raise UserError(f"no role '{stranger}'; there are {', '.join(ROLES)}, or add one with plugins.roles")
     held = hardware or Hardware(answering_device(training))
     shapes = adapter_shapes(training)
     policies = (

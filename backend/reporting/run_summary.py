@@ -271,6 +271,13 @@ def _newest(evaluations: Sequence[EvaluationRecord]) -> dict[str, dict[str, Any]
     return {record.name: record.result for record in evaluations}
 
 
+def _plugin(record: dict[str, Any]) -> str:
+    """A plug-in in words: `tool own_tool:TOOL (own-tool 1.0, 3f2a9c0112ab34cd)`."""
+    what = " ".join(str(record[key]) for key in ("package", "version") if record.get(key))
+    origin = ", ".join(part for part in (what, str(record.get("digest", ""))) if part)
+    return f"{record.get('kind', '?')} {record.get('name', '?')}" + (f" ({origin})" if origin else "")
+
+
 def how_it_was_run(summary: RunSummary) -> list[tuple[str, str]]:
     """Label and value of what one needs to run it again and to judge it."""
     run = summary.run
@@ -293,6 +300,9 @@ def how_it_was_run(summary: RunSummary) -> list[tuple[str, str]]:
         rows.append(("Cost of holding", str(venue["carry"])))
     if run.config.get("gaps"):
         rows.append(("Gaps in the data", str(run.config["gaps"])))
+    plugins = run.config.get("plugins")
+    if isinstance(plugins, list):
+        rows.append(("Plug-ins", "; ".join(_plugin(one) for one in plugins if isinstance(one, dict))))
     if isinstance(versions, dict):
         rows.append(("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
     return rows

@@ -18,11 +18,12 @@ from backend.builders.market import (
     thinking_time_of,
     venue_record,
 )
-from backend.builders.plugins import installed, load_plugins
+from backend.builders.plugins import load_plugins
 from backend.builders.strategies import NamedStrategy, named_strategies, named_strategy
 from backend.builders.variants import Variant
 from backend.config.load import load_config
-from backend.config.schema import SCRIPTED, STRATEGY_PLUGINS, Config
+from backend.config.plugins import STRATEGY, installed
+from backend.config.schema import SCRIPTED, Config
 from backend.decisions.backtest_document import InferenceCost, inference_cost, write_backtest
 from backend.decisions.document import write_decisions
 from backend.decisions.recording import episode_decisions, remarks
@@ -183,7 +184,7 @@ def market_settings(request: WindowRequest) -> Config:
         config = request.settings()
     else:
         config = settings_for(request.config, request.overrides, request.data)
-    if request.data is None and not config.market.data:
+    if request.data is None and not (config.market.data or config.market.source):
         request = replace(request, data=sample_data())
     return request.on_market(config)
 
@@ -211,7 +212,7 @@ def requested_window(market: Market, request: WindowRequest) -> Window:
 
 def names_strategy(name: str) -> bool:
     """Whether `name` is that of a strategy and not of a team. Nothing is imported for the answer."""
-    known = name in named_strategies() or installed(STRATEGY_PLUGINS, name) is not None
+    known = name in named_strategies() or installed(STRATEGY.group, name) is not None
     return known or (":" in name and not Path(name).exists())
 
 

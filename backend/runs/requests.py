@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,8 @@ from backend.config.base import suggestion
 from backend.config.load import config_from_dict, load_config, override
 from backend.config.places import RUNS
 from backend.config.places import STORE as STORE
-from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, STRATEGY_PLUGINS, Config
+from backend.config.plugins import STRATEGY, installed
+from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, Config
 from backend.models.manifest import MANIFEST, SAMPLE_TEAM, read_manifest, team_folder
 from simulator.errors import UserError
 from simulator.folders import data_folder
@@ -45,7 +45,7 @@ def check_subject(name: str) -> None:
     known = sorted(set(BASELINES) - {"matched_random", "oracle"})  # these two need arguments
     if name in (SCRIPTED, PROMPTED, SAMPLE_TEAM, *known) or ":" in name or Path(name).exists():
         return
-    if entry_points(group=STRATEGY_PLUGINS, name=name):
+    if installed(STRATEGY.group, name):
         return
     named = [SCRIPTED, PROMPTED, SAMPLE_TEAM, *known]
     raise UserError(
@@ -112,9 +112,24 @@ class MarketRequest(RunRequest):
         market |= {key: str(value) for key, value in given.items() if value}
         if self.symbols:
             market["symbols"] = list(self.symbols)
+        if market["source"] and not market["data"]:
+            self._ask_source(market)
         if market["resample"] == market["timeframe"]:
             market["resample"] = ""
         return config_from_dict(document, "the options")
+
+    @staticmethod
+    def _ask_source(market: dict[str, Any]) -> None:
+        """Put what the user's own source gives in the place of a folder of data."""
+        from backend.builders.sources import bars_of_source  # pyarrow and numpy, for those who have a source
+
+        folder, timeframe = bars_of_source(market["source"], RUNS)
+        if timeframe and market["timeframe"] not in (timeframe, Config().market.timeframe):
+            raise UserError(
+                f"market.timeframe = {market['timeframe']}, and market.source = {market['source']} gives bars of "
+                f"{timeframe}: leave the timeframe out (market.resample makes longer bars)"
+            )
+        market |= {"data": str(folder)} | ({"timeframe": timeframe} if timeframe else {})
 
 
 @dataclass(frozen=True, kw_only=True)

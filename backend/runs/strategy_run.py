@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from backend.builders.plugins import describe_failure
 from backend.builders.strategies import NamedStrategy
+from backend.config.plugins import describe_failure
 from backend.training.curriculum.queries import WARM_UP_BARS
 from simulator.backtest.run import BacktestResult, Window, run_backtest
 from simulator.checks.lookahead import CheckProgress

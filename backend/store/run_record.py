@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -17,6 +17,7 @@ from backend import PROGRAM_FOLDER, TOP_PACKAGES
 from backend.config.artefacts import Withheld, notice, taken_from
 from backend.config.load import config_from_dict
 from backend.config.ownership import digest_of, is_own, signed
+from backend.config.plugins import records_of
 from backend.config.schema import Config, ConfigError
 from backend.store.records import RunRecord
 from backend.store.store import Store
@@ -87,6 +88,16 @@ def how_to_trust(record: RunRecord, withheld: Collection[Withheld]) -> str:
     return f"{said}; or, if this run is your own, take it over as it is: cryptosentinel runs adopt {record.run}"
 
 
+def _plugin_names(config: Config, sources: Mapping[str, Mapping[str, str]]) -> set[str]:
+    """What a configuration and the teams of a backtest may name as plug-ins, as they are named."""
+    by_role = (*config.team.tools, *config.training.scores)
+    names = {*config.plugins.roles, *config.team.roles, *(text.partition("=")[2].strip() for text in by_role)}
+    names |= {config.training.reward, config.engine.plugin, config.market.source}
+    teams = [str(one.get("team", "")) for one in sources.values()]
+    # A strategy's arguments stand behind another colon.
+    return names | {":".join(team.split(":")[:count]) for team in teams for count in (1, 2)}
+
+
 @contextmanager
 def recorded_run(
     store: Store, run: str, kind: str, seed: int, data_hash: str, config: Config, how: str = "", **more: Any
@@ -94,6 +105,9 @@ def recorded_run(
     """Record a run around a block: running, and then finished, failed (with the error's message) or interrupted. `how`
     are the options that `train --resume RUN` needs besides, each with a space before it."""
     document = {"config": config.to_dict(), "versions": versions(), **more}
+    added = records_of(_plugin_names(config, more.get("sources", {})))
+    if added:
+        document["plugins"] = added
     store.add_run(RunRecord(run, kind, seed, data_hash, int(time.time() * 1000), signed(run, document)))
     try:
         yield

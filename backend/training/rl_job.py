@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backend.builders.engines import served_engine
 from backend.builders.market import split
-from backend.builders.plugins import load_plugins
+from backend.builders.plugins import load_plugins, reward_of, scores_of
 from backend.builders.teams import model_team, team_over, with_prompts_for
 from backend.config.schema import Config, ConfigError
 from backend.evaluation.compare import ReportProgress
@@ -131,6 +131,8 @@ def check_trainable(config: Config) -> None:
     """Raise `ConfigError` for a team that is not trained, settings about roles that are not in it, or an engine whose
     samples cannot be trained on. Raises `UserError` for a team that cannot be."""
     load_plugins(config)
+    reward_of(config.training)
+    scores_of(config)
     for problem in _of_the_team(config):
         raise ConfigError(problem)
     if config.training.scenario_source == "beliefs" and not config.market.data and config.market.coins > MOST_COINS:
@@ -140,8 +142,8 @@ def check_trainable(config: Config) -> None:
         )
     if config.engine.at_endpoint:
         raise ConfigError(
-            "engine.kind = openai_api gives no log-probs of what its model sampled, so it cannot be trained: use "
-            "local or vllm"
+            f"engine.kind = {config.engine.kind} gives no log-probs of what its model sampled, so it cannot be "
+            "trained: use local or vllm"
         )
     if config.engine.constrained is True:
         raise ConfigError(
@@ -171,7 +173,7 @@ def _of_the_team(config: Config) -> Iterator[str]:
     Learning rates and practice of absent roles are not read and do no harm: presets name them.
     """
     training, sub_agents = config.training, config.team.roles
-    team_of(sub_agents)
+    team_of(sub_agents, tools=config.team.tools)
     if config.team.portfolio and training.experimental.hard_share:
         yield (
             f"training.experimental.hard_share = {training.experimental.hard_share:g} draws windows by the state of "
@@ -180,7 +182,10 @@ def _of_the_team(config: Config) -> Iterator[str]:
     team = roles_of(sub_agents)
     named = f"team.roles = '{','.join(sub_agents)}'"
     for role in sub_agents:
-        if role not in STANDARD and SUB_AGENTS[f"consult_{role}"].score is None:
+        scored = SUB_AGENTS[f"consult_{role}"].score is not None or any(
+            text.partition("=")[0].strip() == role for text in training.scores
+        )
+        if role not in STANDARD and not scored:
             yield (
                 f"{named}: nothing scores what {role} says, so it cannot be trained; what is trained is the manager "
                 f"with any of {', '.join(STANDARD)}, and roles with a score of their own"

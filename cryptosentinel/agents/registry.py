@@ -12,14 +12,16 @@ import importlib
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from cryptosentinel import agents
 from cryptosentinel.agents import manager
 from cryptosentinel.agents.joint import EACH, consultations, joint
-from cryptosentinel.agents.role import Role, SubAgent
+from cryptosentinel.agents.role import Role, SubAgent, Tool
 from cryptosentinel.protocol.tool_calls import ToolCall
 from simulator.errors import UserError
 
+_R = TypeVar("_R", bound=Role)
 STANDARD = ("market_analyst", "risk_analyst", "trader")
 
 
@@ -81,12 +83,48 @@ def register(role: SubAgent) -> None:
     SPEAKERS.update(_speakers())
 
 
+_TOOLS: dict[str, tuple[str, Tool]] = {}  # tools of the user's own with the role that has each, by how they are named
+
+
+def register_tool(name: str, role: str, tool: Tool) -> None:
+    """Make a tool of the user's own known by `name`, as teams name it in their settings, for the role of that key.
+    Raises `UserError` where there is no such role."""
+    if role not in ROLES:
+        raise UserError(f"team.tools: no role '{role}' for '{name}'; there are {', '.join(ROLES)}")
+    _TOOLS[name] = role, tool
+    if tool.name not in SPEAKERS[role].argument_types():
+        SPEAKERS[role] = replace(SPEAKERS[role], tools=(*SPEAKERS[role].tools, tool))
+
+
+def _with_tools(role: _R, tools: Sequence[str]) -> _R:
+    """A role with those of the user's tools that are its; each is one more turn."""
+    added = [_TOOLS[name][1] for name in tools if _TOOLS[name][0] == role.key]
+    names = [*role.argument_types(), *(tool.name for tool in added)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"team.tools: {role.key} would have two tools '{twice}': rename one, or leave one out")
+    return replace(role, tools=(*role.tools, *added), max_turns=role.max_turns + len(added)) if added else role
+
+
+def _check_tools(tools: Sequence[str], keys: Sequence[str]) -> None:
+    for name in tools:
+        if name not in _TOOLS:
+            raise UserError(
+                f"the team has a tool of its own, '{name}', which runs code: name it yourself with --set "
+                f"'team.tools={name}' if you trust it"
+            )
+        role, _ = _TOOLS[name]
+        if role not in (MANAGER.key, *keys):
+            raise UserError(f"team.tools: '{name}' is of {role}, which team.roles leaves out: take it out or in")
+
+
 def team_of(
-    keys: Sequence[str], portfolio: bool = False, *, joint_questions: bool = False
+    keys: Sequence[str], portfolio: bool = False, *, joint_questions: bool = False, tools: Sequence[str] = ()
 ) -> tuple[Role, dict[str, SubAgent]]:
     """The manager of a team of the sub-agents `keys`, and these by the tool that consults them about one coin; with
     `portfolio` it decides on all coins at once, and with `joint_questions` asks about all of them at once as well.
-    Raises `UserError`."""
+    `tools` are names of the user's own tools, which `register_tool` has made known. Raises `UserError`."""
+    _check_tools(tools, keys)
     chosen = {}
     for key in keys:
         role = SUB_AGENTS.get(f"consult_{key}")
@@ -95,13 +133,14 @@ def team_of(
             raise UserError(f"no role '{key}'; there are {known}, or add one with plugins.roles")
         if role.consult.name in chosen:
             raise UserError(f"the role '{key}' is named twice")
+        role = _with_tools(role, tools)
         chosen[role.consult.name] = joint(role) if joint_questions else role
     if tuple(keys) == STANDARD and not joint_questions:
-        return PORTFOLIO_MANAGER if portfolio else MANAGER, chosen
+        return _with_tools(PORTFOLIO_MANAGER if portfolio else MANAGER, tools), chosen
     absent = [_FOUND[key] for key in STANDARD if key not in keys]
     team = list(chosen.values())
     calls = consultations(team) if joint_questions else None
-    return manager.role_over(team, absent, portfolio=portfolio, consultations=calls), chosen
+    return _with_tools(manager.role_over(team, absent, portfolio=portfolio, consultations=calls), tools), chosen
 
 
 def answers(role: str, call: ToolCall) -> bool:

@@ -9,11 +9,12 @@ from itertools import accumulate
 import numpy as np
 
 from backend.builders.market import costs_of, limits_of
+from backend.builders.plugins import reward_of, scores_of
 from backend.config.schema import Config
 from backend.training.algorithm.rewards import NO_TAIL, Outcome, Tail
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.queries import Query
-from backend.training.rollout.scoring import RolloutScorer, tail_of
+from backend.training.rollout.scoring import SHIPPED, Judge, RolloutScorer, tail_of
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Question, Side
 from cryptosentinel.agents.registry import SUB_AGENTS
 from cryptosentinel.conversation.transcript import Transcript
@@ -60,8 +61,8 @@ class Practice:
 @dataclass(frozen=True)
 class RolloutSettings:
     """Named as in the configuration: K, the simulated scenarios of a query, their length in bars. `outcome_scale`,
-    `tail` and `question_cost` are those of `RolloutScorer`, `limits` the guard's. Without `train_thoughts` no token of
-    a thought is one that is learnt."""
+    `tail`, `question_cost` and `judge` are those of `RolloutScorer`, `limits` the guard's. Without `train_thoughts` no
+    token of a thought is one that is learnt."""
 
     rollouts_per_query: int
     scenario_paths: int
@@ -73,6 +74,7 @@ class RolloutSettings:
     train_thoughts: bool
     tail: Tail = NO_TAIL
     question_cost: float = 0.0
+    judge: Judge = SHIPPED
 
     def scorer(self, query: Query) -> RolloutScorer:
         """Who scores what is said and done about a query."""
@@ -85,11 +87,13 @@ class RolloutSettings:
             self.outcome_scale,
             self.tail,
             self.question_cost,
+            self.judge,
         )
 
 
 def rollout_settings(config: Config, rollouts: int) -> RolloutSettings:
-    """How rollouts are judged as a configuration has it, with so many of a query."""
+    """How rollouts are judged as a configuration has it, with so many of a query. Raises `UserError` for a reward or a
+    score of the user's own that cannot be used."""
     return RolloutSettings(
         rollouts_per_query=rollouts,
         scenario_paths=config.training.scenario_paths,
@@ -101,6 +105,7 @@ def rollout_settings(config: Config, rollouts: int) -> RolloutSettings:
         train_thoughts=config.training.train_thoughts,
         tail=tail_of(config.training),
         question_cost=config.team.question_price / 1e4,
+        judge=Judge(reward_of(config.training), scores_of(config)),
     )
 
 

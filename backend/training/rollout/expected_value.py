@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from backend.training.algorithm.rewards import outcome_scores
 from backend.training.curriculum.queries import Query
 from backend.training.rollout.collect import Rollout, RolloutSettings, collect
 from cryptosentinel.llm.engine import Engine
@@ -43,7 +42,7 @@ def _values(query: Query, settings: RolloutSettings) -> DecisionValues:
     scale = settings.outcome_scale * query.volatility
 
     def utility(net: FloatArray) -> FloatArray:
-        return outcome_scores(net, scale, settings.tail)
+        return settings.judge.outcomes(net, scale, settings.tail)
 
     return decision_values(
         query,

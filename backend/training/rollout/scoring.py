@@ -5,7 +5,8 @@ All calls and rollouts of a query are scored on the same scenarios, so that luck
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from backend.training.algorithm.rewards import (
     brier_score,
     intervention_value,
     outcome_score,
+    outcome_scores,
     pinball_score,
     shortfall_score,
 )
@@ -50,6 +52,24 @@ def tail_of(config: TrainingConfig) -> Tail:
     return Tail(config.experimental.tail_weight, config.experimental.tail_loss)
 
 
+@dataclass(frozen=True)
+class Judge:
+    """The user's own reward of a decision (net returns (n,), volatility: a score), in place of the squashed return, and
+    own expert scores by role, in place of the roles'."""
+
+    reward: Callable[[FloatArray, float], float] | None = None
+    scores: Mapping[str, ExpertScore] = field(default_factory=dict)
+
+    def outcomes(self, net_returns: FloatArray, volatility: float, tail: Tail = NO_TAIL) -> FloatArray:
+        """The score of each row of `net_returns` (K, n): (K,)."""
+        if self.reward is None:
+            return outcome_scores(net_returns, volatility, tail)
+        return np.array([self.reward(row, volatility) for row in net_returns])
+
+
+SHIPPED = Judge()
+
+
 class RolloutScorer:
     """Scores everything that was said and done about one query. Holds the query's scenarios; equal orders are simulated
     once.
@@ -63,7 +83,8 @@ class RolloutScorer:
     With a `tail` large losses count besides (`rewards.outcome_score`). Each question that the manager puts to a
     sub-agent costs `question_cost`, a fraction of equity, which is taken off the net return.
 
-    A sub-agent's answer is scored on the coin of its call, or as the mean over its coins.
+    A sub-agent's answer is scored on the coin of its call, or as the mean over its coins. `judge` has what the user
+    puts in the place of the outcome's formula and of expert scores.
     """
 
     def __init__(
@@ -76,8 +97,10 @@ class RolloutScorer:
         outcome_scale: float,
         tail: Tail = NO_TAIL,
         question_cost: float = 0.0,
+        judge: Judge = SHIPPED,
     ) -> None:
         self.query = query
+        self._judge = judge
         self._tail = tail
         self._question_cost = question_cost
         self._outcome_scale = outcome_scale
@@ -96,7 +119,7 @@ class RolloutScorer:
         result = self._simulate(orders, self._account)
         net = result.net_return - questions * self._question_cost
         return Outcome(
-            score=outcome_score(net, self._outcome_scale * self.query.volatility, self._tail),
+            score=float(self._judge.outcomes(net[None], self._outcome_scale * self.query.volatility, self._tail)[0]),
             net_return=float(np.mean(net)),
             fees=float(np.mean(result.fees)),
             spread=float(np.mean(result.spread)),
@@ -119,8 +142,9 @@ class RolloutScorer:
         return float(np.mean(known)) if known else None
 
     def _score(self, role: Role, asked: Mapping[str, Any], answer: Arguments) -> float | None:
-        if isinstance(role, SubAgent) and role.score is not None:
-            return self._by_own_score(role, role.score, asked, answer)
+        own = self._judge.scores.get(role.key) or (role.score if isinstance(role, SubAgent) else None)
+        if own is not None:
+            return self._by_own_score(role, own, asked, answer)
         if isinstance(answer, Analysis):
             return self._analysis(answer, asked["symbol"])
         if isinstance(answer, Verdict):

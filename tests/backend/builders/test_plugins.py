@@ -1,19 +1,34 @@
 """Plug-ins: what an installed package names by entry points is found, and nobody but the user makes code run."""
 
+import contextlib
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from backend.builders.plugins import load_plugins
+from backend.builders.engines import load_engine
+from backend.builders.loaded_team import scripted_team
+from backend.builders.plugins import load_plugins, reward_of, scores_of
+from backend.builders.recorded_team import recording, replayed_team
+from backend.builders.sources import bars_of_source
 from backend.builders.strategies import named_strategy
 from backend.builders.teams import load_team
+from backend.config.artefacts import effect_of
 from backend.config.load import load_config, override
+from backend.config.plugins import PLUGIN_KINDS, PluginKind, plugin, records_of
 from backend.config.schema import Config, TeamConfig
 from backend.models.manifest import MANIFEST, sample_team
+from backend.runs.evaluation import evaluate_team
+from backend.runs.requests import EvaluateRequest
 from cryptosentinel.agents import registry
+from cryptosentinel.agents.registry import team_of
+from cryptosentinel.agents.role import Tool
+from cryptosentinel.llm.cassette.files import HEADER
+from cryptosentinel.protocol.tool_calls import NoArguments
 from simulator.errors import UserError
 
 INSTALLED = """
@@ -30,6 +45,10 @@ class Slow(EmaCross):
         SEEN.append(self)
 
 
+def cautious(net_returns, volatility):
+    return 0.25
+
+
 NOTHING = 3
 """
 POINTS = """
@@ -40,11 +59,14 @@ gone = installed_plugin:Gone
 
 [cryptosentinel.roles]
 nobody = installed_plugin:NOTHING
+
+[cryptosentinel.rewards]
+cautious = installed_plugin:cautious
 """
 
 
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package with entry points, as pip installs it."""
     place = tmp_path / "site"
     (place / "installed_plugin-1.0.dist-info").mkdir(parents=True)
@@ -56,7 +78,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("installed_plugin", None)
 
 
-def test_an_installed_strategy_has_a_name_and_takes_arguments(plugin: Path) -> None:
+def test_an_installed_strategy_has_a_name_and_takes_arguments(package: Path) -> None:
     strategy = named_strategy("slow_cross")
     assert (strategy.name, type(strategy.make()).__name__) == ("slow_cross", "Slow")
     assert named_strategy("slow_cross:fast=5,slow=20").name == "slow_cross:fast=5,slow=20"
@@ -64,7 +86,7 @@ def test_an_installed_strategy_has_a_name_and_takes_arguments(plugin: Path) -> N
         named_strategy("slow_cross:quick=5")
 
 
-def test_an_installed_strategy_is_imported_anew_for_the_look_ahead_check(plugin: Path) -> None:
+def test_an_installed_strategy_is_imported_anew_for_the_look_ahead_check(package: Path) -> None:
     strategy = named_strategy("slow_cross")
     assert strategy.load is not None
     module = sys.modules["installed_plugin"]
@@ -80,9 +102,172 @@ def test_an_installed_strategy_is_imported_anew_for_the_look_ahead_check(plugin:
         (lambda: load_plugins(override(load_config("quick"), ["team.roles=nobody"])), "is a int and no role"),
     ],
 )
-def test_what_an_entry_point_names_must_be_of_its_kind(plugin: Path, load: Callable[[], object], message: str) -> None:
+def test_what_an_entry_point_names_must_be_of_its_kind(package: Path, load: Callable[[], object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         load()
+
+
+def test_what_is_installed_is_named_with_its_package_and_version(package: Path) -> None:
+    reward = reward_of(override(Config(), ["training.reward=cautious"]).training)
+    assert reward is not None and reward(np.zeros(3), 1.0) == 0.25
+    [record] = records_of(["cautious", "something else"])
+    assert (record["kind"], record["package"], record["version"]) == ("reward", "installed-plugin", "1.0")
+    assert record["digest"] == hashlib.sha256((package / "installed_plugin.py").read_bytes()).hexdigest()[:16]
+
+
+def test_two_packages_with_one_name_are_refused(package: Path) -> None:
+    other = package / "other_plugin-2.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Name: other-plugin\nVersion: 2.0\n")
+    (other / "entry_points.txt").write_text("[cryptosentinel.rewards]\ncautious = elsewhere:cautious\n")
+    with pytest.raises(UserError, match=r"'cautious' in cryptosentinel\.rewards is of several installed packages"):
+        reward_of(override(Config(), ["training.reward=cautious"]).training)
+
+
+USERS = """
+import cryptosentinel as cs
+
+NUMBER = 3
+TOOL = cs.Tool("look", "Looks.", cs.NoArguments, lambda context, arguments: {"seen": 1})
+SAME = cs.Tool("look", "Looks.", cs.NoArguments, lambda context, arguments: {})
+TAKEN = cs.Tool("get_limits", "Looks.", cs.NoArguments, lambda context, arguments: {})
+NO_RUN = cs.Tool("look", "Looks.", cs.NoArguments)
+FAILS = cs.Tool("look", "Looks.", cs.NoArguments, lambda context, arguments: {"seen": 1 / 0})
+GIVES = cs.Tool("look", "Looks.", cs.NoArguments, lambda context, arguments: 3)
+
+
+def fails(*anything):
+    return 1 / 0
+
+
+def none(*anything):
+    return None
+
+
+def two(*anything):
+    return 2.0
+
+
+class Half:
+    name = "half"
+
+    def generate(self, requests):
+        return []
+
+
+class Short(Half):
+    def policy_version(self, role):
+        return "1"
+
+
+def half(settings, codec):
+    return Half()
+
+
+def short(settings, codec):
+    return Short()
+"""
+
+
+@pytest.fixture
+def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module of the user's own in the current folder, with mistakes of all kinds."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "users.py").write_text(USERS)
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    yield
+    sys.modules.pop("users", None)
+
+
+def _team(tools: str) -> object:
+    config = override(Config(), [f"team.tools={tools}"])
+    load_plugins(config)
+    return team_of(config.team.roles, tools=config.team.tools)
+
+
+def _judged(setting: str) -> object:
+    config = override(Config(), [f"training.{setting}"])
+    reward, scores = reward_of(config.training), scores_of(config)
+    if reward is not None:
+        return reward(np.zeros(2), 1.0)
+    return [score(None, {}, np.zeros(2), 1.0) for score in scores.values()]
+
+
+def _engine(name: str) -> object:
+    config = override(Config(), ["engine.kind=own", f"engine.plugin={name}"])
+    return load_engine(config.engine, config.budget).engine.generate([None])  # type: ignore[list-item]  # never looked at
+
+
+MISTAKES: list[tuple[Callable[[], object], str]] = [
+    (lambda: _team("look=users:TOOL"), "no role 'look'"),
+    (lambda: _team("users:TOOL"), "write ROLE=module:NAME"),
+    (lambda: _team("manager=users:NUMBER"), "users:NUMBER is a int and no tool"),
+    (lambda: _team("manager=users:NO_RUN"), "computes nothing"),
+    (lambda: _team("manager=users:TOOL,manager=users:SAME"), "manager would have two tools 'look'"),
+    (lambda: _team("manager=users:TAKEN"), "manager would have two tools 'get_limits'"),
+    (lambda: _judged("reward=users:NUMBER"), "users:NUMBER is a int and no reward"),
+    (lambda: _judged("reward=users:fails"), r"the reward users:fails failed: ZeroDivisionError.*users.py, line"),
+    (lambda: _judged("reward=users:none"), "the reward users:none gave None: it must give a number"),
+    (lambda: _judged("reward=users:two"), "the reward users:two gave 2.0: it must lie between 0 and 1"),
+    (lambda: _judged("scores=trader=users:two"), "the score users:two gave 2.0"),
+    (lambda: _judged("scores=manager=users:two"), "no sub-agent"),
+    (lambda: _judged("scores=trader=users:two,trader=users:none"), "names trader twice"),
+    (lambda: _engine("users:NUMBER"), "no engine"),
+    (lambda: _engine("users:half"), "lacks policy_version"),
+    (lambda: _engine("users:short"), "gave 0 answers to 1 requests"),
+    (lambda: _engine("users:fails"), "the engine users:fails failed: ZeroDivisionError"),
+    (lambda: bars_of_source("users:fails", Path("runs")), "the source users:fails failed: ZeroDivisionError"),
+    (lambda: bars_of_source("users:two", Path("runs")), "the source users:two gave a float"),
+    (lambda: override(Config(), ["engine.kind=own"]), "kind = own needs plugin"),
+    (lambda: override(Config(), ["engine.plugin=users:half"]), "is of kind = own"),
+]
+
+
+@pytest.mark.parametrize(("load", "message"), MISTAKES)
+def test_each_mistake_is_one_sentence(users: None, load: Callable[[], object], message: str) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        load()
+    assert "\n" not in str(raised.value).strip()
+
+
+@pytest.mark.parametrize("kind", PLUGIN_KINDS, ids=lambda kind: kind.word)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere:NAME", "no module 'nowhere'"),
+        ("broken:NAME", "module 'broken' cannot be imported: ZeroDivisionError.*line 1"),
+        ("users:missing", "module 'users' has no {word} 'missing'"),
+        ("not an attribute:", "is no {word}"),
+        ("unknown", "no {word} 'unknown' is installed"),
+    ],
+)
+def test_what_is_not_there_is_said_the_same_way_of_every_kind(
+    users: None, kind: PluginKind, name: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message.format(word=kind.word)):
+        plugin(kind, name)
+
+
+def test_a_tool_that_fails_is_named_when_it_is_called(users: None) -> None:
+    for name, message in (("FAILS", "ZeroDivisionError.*users.py"), ("GIVES", "gave a int: it must give a dict")):
+        config = override(Config(), [f"team.tools=trader=users:{name}"])
+        load_plugins(config)
+        [trader] = [
+            one for one in team_of(config.team.roles, tools=config.team.tools)[1].values() if one.key == "trader"
+        ]
+        run = trader.tool("look").run
+        assert run is not None
+        with pytest.raises(UserError, match=rf"the tool 'look' \(users:{name}\).*{message}"):
+            run(None, NoArguments())  # type: ignore[arg-type]  # never looked at
+
+
+def test_a_tool_is_of_the_teams_that_name_it_alone(users: None) -> None:
+    with_tool = _team("trader=users:TOOL")
+    plain = team_of(Config().team.roles)
+    assert isinstance(with_tool, tuple)
+    trader, same = with_tool[1]["consult_trader"], plain[1]["consult_trader"]
+    assert isinstance(trader.tool("look"), Tool) and trader.max_turns == same.max_turns + 1
+    assert "look" not in same.argument_types() and plain[0] is registry.MANAGER is with_tool[0]
 
 
 @pytest.fixture
@@ -90,19 +275,62 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module in the current folder that leaves a file when it is imported; the path of that file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trap.py").write_text("open('was-run', 'w').close()\nROLE = None\n")
+    sys.modules.pop("trap", None)
     return tmp_path / "was-run"
 
 
-def test_a_teams_folder_makes_no_module_run(tmp_path: Path, trap: Path) -> None:
+NAMED = {
+    "plugins.roles": ["trap:ROLE"],
+    "team.tools": ["manager=trap:TOOL"],
+    "training.reward": "trap:reward",
+    "training.scores": ["trader=trap:score"],
+    "engine.plugin": "trap:engine",
+    "market.source": "trap:load",
+}
+
+
+@pytest.mark.parametrize("key", NAMED)
+def test_a_teams_folder_makes_no_module_run(tmp_path: Path, trap: Path, key: str) -> None:
+    assert effect_of(key) == "runs"
     document = json.loads((sample_team() / MANIFEST).read_text())
-    document["config"]["plugins"] = {"roles": ["trap:ROLE"]}
-    document["config"]["team"]["roles"] += ["theirs"]
+    section, name = key.split(".")
+    document["config"].setdefault(section, {})[name] = NAMED[key]
+    if key == "engine.plugin":
+        document["config"]["engine"]["kind"] = "own"
+    document["config"]["team"]["roles"] += ["theirs"] if key == "plugins.roles" else []
     (tmp_path / "team").mkdir()
-    (tmp_path / "team" / MANIFEST).write_text(json.dumps({**document, "base": str(sample_team() / "nano")}))
+    manifest = {**document, "base": str(sample_team() / "nano"), "adapters": None}
+    (tmp_path / "team" / MANIFEST).write_text(json.dumps(manifest))
     known = dict(registry.SUB_AGENTS)
-    with pytest.raises(UserError):
-        load_team(str(tmp_path / "team"), TeamConfig())
-    assert not trap.exists() and known == registry.SUB_AGENTS
+    for load in (
+        lambda: load_team(str(tmp_path / "team"), TeamConfig(), base=str(sample_team() / "nano")),
+        lambda: EvaluateRequest(folder=tmp_path / "team").check(),
+        lambda: evaluate_team(EvaluateRequest(folder=tmp_path / "team"), "mem://", tmp_path / "runs"),
+    ):
+        with contextlib.suppress(UserError):
+            load()
+    assert not trap.exists() and "trap" not in sys.modules and known == registry.SUB_AGENTS
+
+
+def test_a_recording_names_no_tool_that_is_then_imported(tmp_path: Path, trap: Path) -> None:
+    with recorded(tmp_path / "cassette"):
+        pass
+    header = tmp_path / "cassette" / HEADER
+    header.write_text(header.read_text().replace('"tools": []', '"tools": ["manager=trap:TOOL"]'))
+    assert "trap:TOOL" in header.read_text()
+    with pytest.raises(UserError, match=r"manager=trap:TOOL.*name it yourself"):
+        replayed_team(tmp_path / "cassette")
+    assert not trap.exists()
+
+
+@contextlib.contextmanager
+def recorded(folder: Path) -> Iterator[None]:
+    """A cassette of the scripted team in `folder`."""
+    _, recorder = recording(scripted_team(TeamConfig()), folder)
+    try:
+        yield
+    finally:
+        recorder.close()
 
 
 def test_the_users_own_configuration_does(trap: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from backend.training.algorithm.rewards import shortfall_score
 from backend.training.curriculum.queries import Query, QueryPool
-from backend.training.rollout.scoring import QUANTILE_WEIGHT, SHORTFALL_SCALE, RolloutScorer
+from backend.training.rollout.scoring import QUANTILE_WEIGHT, SHORTFALL_SCALE, Judge, RolloutScorer
 from cryptosentinel.agents.market_analyst import FLAT_BAND
 from cryptosentinel.conversation.transcript import Transcript
 from simulator.exchange.costs import Costs
@@ -193,3 +193,16 @@ def test_a_large_scale_makes_the_outcome_the_mean_return(query: Query, exposure:
     assert (scored(1000.0) - 0.5) * 1000.0 == pytest.approx(net / query.volatility / 2, rel=1e-4, abs=1e-6)
     twice = replace(query, volatility=2.0 * query.volatility)
     assert scored(2.0) == pytest.approx(RolloutScorer(twice, PATHS, HORIZON, Costs(), 1.0, 1.0).outcome(orders).score)
+
+
+def test_a_reward_and_a_score_of_the_users_own_take_the_place_of_the_shipped_ones() -> None:
+    query = POOL.draw(1, 0, 1, easy=False)[0]
+    own = Judge(
+        reward=lambda net, volatility: 0.25 if net.mean() < 0.0 else 0.75,
+        scores={"market_analyst": lambda answer, asked, moves, volatility: answer.up},
+    )
+    one = RolloutScorer(query, PATHS, HORIZON, Costs(taker_fee=0.0005), 1.0, 1.0, judge=own)
+    answer = said("market_analyst", {"up": 0.125, "flat": 0.5, "down": 0.375})
+    assert one.expert_score(answer) == 0.125 != scorer(query).expert_score(answer)
+    assert one.outcome([]).score == 0.75 and scorer(query).outcome([]).score == 0.5
+    assert one.outcome([]).net_return == scorer(query).outcome([]).net_return
