@@ -136,15 +136,20 @@ def export(
         ),
     ] = "peft",
     base: Annotated[str, typer.Option("--base", help="The team's base model, if it is not in the run's folder.")] = "",
+    set_: SetOption = None,
 ) -> None:
     """Write a team's roles for other programs: PEFT folders, which peft and vLLM load, whole models, GGUF files."""
     if form not in FORMS:
         raise UserError(f"--as {form} is not known{suggestion(form, FORMS)}: use {', '.join(FORMS)}")
+    from backend.builders.plugins import load_plugins
+    from backend.config.load import override
     from backend.models.export.team import export_team
     from backend.models.manifest import read_manifest, team_folder, team_notice
 
     folder = team_folder(team)
-    said = team_notice(folder, read_manifest(folder))
+    manifest = read_manifest(folder)
+    load_plugins(override(manifest.config, set_ or ()))  # roles of the user's own
+    said = team_notice(folder, manifest)
     print_notes([said] if said else [])
     for one in export_team(team, to, cast("Form", form), base):
         console.print(f"{one.version}: {one.path}", soft_wrap=True)

@@ -202,7 +202,7 @@ def _remember(kind: PluginKind, name: str, place: str, module_name: str, point: 
     package, number = "", ""
     if point is not None and point.dist is not None:
         package, number = point.dist.name, point.dist.version
-    else:
+    elif "site-packages" in (getattr(sys.modules.get(module_name), "__file__", None) or ""):  # reads all packages
         owners = packages_distributions().get(module_name.partition(".")[0], [])
         if owners:
             package, number = owners[0], version(owners[0])

@@ -131,7 +131,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "models check": ("PATH", "--base"),
     "models try": ("MODEL", "--provider", "--url", "--data", *CONFIG, "--seed"),
     "models pull": ("NAME", "--models", "--revision", "--to"),
-    "models export": ("--to", "--as", "--base"),
+    "models export": ("--to", "--as", "--base", "--set"),
     "serve": ("store", "lead", "rollout", "trainer", "status"),
     "serve store": ("--path", "--host", "--port"),
     "serve lead": ("--store", "--runs", "--approved"),
