@@ -145,3 +145,8 @@ def test_what_cannot_be_pulled_is_one_message(
     result = run("pull", *arguments)
     assert result.code == code
     assert result.err.startswith("error: ") and message in result.err and "Traceback" not in result.err
+
+
+def test_a_form_that_is_not_known_is_refused_with_those_that_are(run: Run) -> None:
+    result = run("export", "sample", "--to", "out", "--as", "gguff")
+    assert result.code == 2 and "--as gguff is not known (did you mean 'gguf'?): use peft, merged" in result.err

@@ -204,5 +204,6 @@ def test_a_reward_and_a_score_of_the_users_own_take_the_place_of_the_shipped_one
     one = RolloutScorer(query, PATHS, HORIZON, Costs(taker_fee=0.0005), 1.0, 1.0, judge=own)
     answer = said("market_analyst", {"up": 0.125, "flat": 0.5, "down": 0.375})
     assert one.expert_score(answer) == 0.125 != scorer(query).expert_score(answer)
-    assert one.outcome([]).score == 0.75 and scorer(query).outcome([]).score == 0.5
-    assert one.outcome([]).net_return == scorer(query).outcome([]).net_return
+    mine, shipped = one.outcome([]), scorer(query).outcome([])
+    assert mine.net_return == shipped.net_return
+    assert mine.score == (0.25 if mine.net_return < 0.0 else 0.75) != shipped.score
