@@ -24,7 +24,6 @@ from backend.training.rollout.collect import rollout_settings
 from cryptosentinel.agents.market_analyst import Forecast
 from cryptosentinel.agents.registry import STANDARD, team_of
 from cryptosentinel.conversation.masking import Mask
-from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -93,7 +92,7 @@ def test_a_tool_of_ones_own_is_offered_and_answers(example: Callable[[str], Modu
     _, sub_agents = team_of(STANDARD, tools=config.team.tools)
     tool = sub_agents["consult_market_analyst"].tool("get_activity")
     market = cs.Market.from_frame(example("own_data").load(bars=400), "BTCUSDT")
-    view, account = market.view(399), Exchange(market, 1000.0, costs=Costs()).account_view()
+    view, account = market.view(398), Exchange(market, 398).account()
     context = cs.ToolContext(view, account, Mask(view.symbols, True), view.symbols, 6, 1.0, "BTCUSDT")
     assert tool.run is not None
     assert tool.run(context, example("own_tool").Days(days=5)) == {"activity": 1.0}  # the volume is always the same
