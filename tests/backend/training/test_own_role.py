@@ -79,7 +79,7 @@ def test_a_module_is_named_by_the_user_alone() -> None:
     ("override", "said"),
     [
         ("plugins.roles=nowhere:ROLE", "no module 'nowhere'"),
-        ("plugins.roles=own_role", "'own_role' is no role: write module:ROLE"),
+        ("plugins.roles=own_role", "no role 'own_role' is installed: .* write module:NAME"),
         ("plugins.roles=own_role:SIZES", "own_role:SIZES is a tuple and no role"),
         (f"team.roles={KEY}", f"no role '{KEY}'"),
     ],
