@@ -26,6 +26,8 @@ from simulator.market.timeframes import SECOND_MS, interval_of
 
 LOG = "events.jsonl"
 _FLAT: dict[str, AlertKind] = {"max_drawdown": "guard_shutdown", "daily_loss": "loss_stop"}
+# What a session tells of itself and of the feed. Its shadow meets the same, and tells only what its own account does.
+SHARED_WITH_SHADOW = frozenset[AlertKind]({"kill", "stale_data"})
 
 
 class Monitor:
@@ -34,12 +36,21 @@ class Monitor:
     Args:
         port: of metrics and health on this machine only; 0 for none.
         silence: seconds without an entry of the journal after which the session counts as dead.
+        told_elsewhere: alerts that another monitor raises for the same reason, and this one does not.
 
     Raises `UserError` for a port that is taken, and for a webhook that is no address.
     """
 
-    def __init__(self, run: str, folder: Path, port: int, silence: float) -> None:
+    def __init__(
+        self,
+        run: str,
+        folder: Path,
+        port: int,
+        silence: float,
+        told_elsewhere: frozenset[AlertKind] = frozenset(),
+    ) -> None:
         self._run, self._silence, self._lock = run, silence, threading.Lock()
+        self._told_elsewhere = told_elsewhere
         self._latest, self._flat = time.monotonic(), ""
         self._counts: Counter[tuple[str, str]] = Counter()  # by metric and label
         self._gauges: dict[tuple[str, str], float] = {}
@@ -82,7 +93,9 @@ class Monitor:
         self._alerts_of(kind, time_ms, document)
 
     def alert(self, what: AlertKind, time_ms: int, detail: str) -> None:
-        """Log an alert and send it."""
+        """Log an alert and send it, unless it is told elsewhere."""
+        if what in self._told_elsewhere:
+            return
         self._counts["alerts_total", f'what="{what}"'] += 1
         self._log("alert", time_ms, {"what": what, "detail": detail})
         if self._webhook is not None:

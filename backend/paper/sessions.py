@@ -19,6 +19,7 @@ from backend.config.load import config_from_dict, override
 from backend.config.ownership import signed
 from backend.config.schema import RECORDED, SANDBOX, Config
 from backend.decisions.backtest_document import write_backtest
+from backend.paper.alerts import AlertKind
 from backend.paper.background import running
 from backend.paper.bar_source import BarSource, FeedBars
 from backend.paper.feeds import MakeFeed, account_again, new_start, rules_to_json, start_again
@@ -30,7 +31,7 @@ from backend.paper.journal import (
     history_from_json,
     history_to_json,
 )
-from backend.paper.monitor import Monitor, most_silence
+from backend.paper.monitor import SHARED_WITH_SHADOW, Monitor, most_silence
 from backend.paper.parity import Parity, check_parity
 from backend.paper.promotion.check import Promotable, promotable
 from backend.paper.promotion.promoter import Promoter
@@ -379,7 +380,9 @@ def play_session(
     promoter = Promoter(parts.folder, prove, refuse, lambda: feed.clock.jumps, asked_for)
     if shared is None:
         session.succeeded_by(promoter)
-    monitor = Monitor(run, parts.folder, settings.metrics_port, most_silence(config, history.interval))
+    told_elsewhere = frozenset[AlertKind]() if shared is None else SHARED_WITH_SHADOW
+    silence = most_silence(config, history.interval)
+    monitor = Monitor(run, parts.folder, settings.metrics_port, silence, told_elsewhere)
     monitor.go_on({} if snapshot is None else snapshot.state, entries)
     parts.journal.tell(monitor.entry)
     try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import backend.paper.records.stored
 from backend.builders.loaded_team import LoadedTeam
 from backend.paper.bar_source import SourceEnd
 from backend.paper.journal import bar_from_json, entries_of
+from backend.paper.monitor import LOG
 from backend.paper.review.comparison import LEAST_COMPARED, compared_teams, paper_comparison
 from backend.paper.review.decision_figures import figures_of_session
 from backend.paper.sessions import (
@@ -26,7 +29,7 @@ from backend.paper.sessions import (
     run_paper,
 )
 from backend.paper.shadow.shadow_run import ShadowRun, SharedBars
-from backend.paper.switch import set_stop
+from backend.paper.switch import set_kill, set_stop
 from backend.runs.requests import Observer
 from backend.store.store import Store
 from cryptosentinel.llm.engine import Completion, Request
@@ -90,6 +93,18 @@ def test_both_go_on_after_a_stop(undisturbed: tuple[Store, Path], tmp_path: Path
             resume_paper(SHADOW, store, tmp_path)
         assert resume_paper(SESSION, store, tmp_path).why == "finished"
         assert books(store, SESSION) == books(undisturbed[0], SESSION) == books(store, SHADOW)
+
+
+def test_the_kill_switch_of_both_is_one_alert(tmp_path: Path) -> None:
+    """Both obey it; whoever is called at night is called once."""
+    with Store.open("mem://") as store:
+        outcome = begin(store, tmp_path, AfterBars(9, partial(set_kill, how="flatten")))
+        assert outcome.why == "flatten"
+        for run in (SESSION, SHADOW):
+            assert [one.document["what"] for one in entries_of(store, run) if one.kind == "control"] == ["flatten"]
+    logs = (tmp_path / SESSION / LOG, tmp_path / SESSION / "shadow" / LOG)
+    alerts = [[line for line in map(json.loads, log.open()) if line["event"] == "alert"] for log in logs]
+    assert [(one["what"], one["session"]) for one in alerts[0]] == [("kill", SESSION)] and alerts[1] == []
 
 
 class Killed(Observer):
