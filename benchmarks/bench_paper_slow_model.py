@@ -1,9 +1,10 @@
 """A model that thinks for longer than a bar, on 1-minute bars in real time: late decisions are late in the books too.
 
 `CRYPTOSENTINEL_SMOLLM2=FOLDER python -m benchmarks.run paper.slow_model`. SmolLM2 decides on the CPU on the bars of a
-mock exchange, at every close that it can, and its thinking time is charged. `CRYPTOSENTINEL_SMOLLM2_TEAM` names a team
-that was fine-tuned on it (`cryptosentinel sft --config smollm2`), whose answers are valid more often: without orders no
-fill can be early. The table shows each decision; the rows hold what must be so.
+mock exchange, at every close that it can, and its thinking time is charged. It is the model as it was published, and a
+manager without sub-agents: so it says a valid decision at once, and now and then one that trades, which is what a fill
+that is late takes. `CRYPTOSENTINEL_SMOLLM2_TEAM` names a team that was fine-tuned on it instead (`cryptosentinel sft
+--config smollm2`). The table shows each decision; the rows hold what must be so.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def run() -> list[Result]:
     market = lively_minutes(HISTORY + 60 * HOURS, COINS)
     clock = SimulatedClock(int(market.open_time[HISTORY]) + SECOND_MS, 1.0)
     trained = os.environ.get(TEAM, "")
-    prompted = (f"engine.model={model}", "engine.constrained=true", "team.prompts=short")
+    prompted = (f"engine.model={model}", "engine.constrained=true", "team.roles=")
     with tempfile.TemporaryDirectory() as folder, Store.open("mem://") as store:
         with serving_exchange(market, clock) as exchange:
             request = PaperRequest(

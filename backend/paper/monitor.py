@@ -19,6 +19,7 @@ from typing import Any
 
 from backend.config.schema import Config
 from backend.paper.alerts import AlertKind, Webhook, webhook
+from backend.paper.snapshots import missed_before
 from backend.store.records import JournalRecord, RunRecord
 from backend.store.run_record import stored_config
 from simulator.errors import UserError
@@ -77,7 +78,7 @@ class Monitor:
             if noted is None:
                 own = {"bars": "bars", "decisions": "decided", "fills": "fills"}
                 noted = [[f"{name}_total", "", int(state.get(key, 0))] for name, key in own.items()]
-                noted.append(["missed_decisions_total", "", len(state.get("missed", ()))])
+                noted.append(["missed_decisions_total", "", missed_before(state)])
             self._counts.update({(str(name), str(label)): int(count) for name, label, count in noted})
             for entry in entries:
                 self._count(entry.kind, entry.document)

@@ -28,7 +28,7 @@ from backend.paper.journal import (
     requests_from_json,
     requests_to_json,
 )
-from backend.paper.snapshots import Shortening, Snapshot, write_snapshot
+from backend.paper.snapshots import Shortening, Snapshot, missed_before, write_snapshot
 from backend.paper.switch import Switch, SwitchOrder
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
@@ -94,7 +94,7 @@ class PaperSession:
         ended: why the session is over, empty while it is not: "finished", "stopped", "flatten", "freeze", "liquidated".
         succeeded: whether another team is to decide at this close, and from now on: `play` it on this session.
         promotion: what the journal says of the team in place; None for that of the beginning.
-        missed: closes at which a decision was due and none was taken.
+        missed: how many closes there were at which a decision was due and none was taken.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class PaperSession:
         self.ended = ""
         self.succeeded = False
         self.promotion: Mapping[str, Any] | None = None
-        self.missed: list[int] = []
+        self.missed = 0
         self.bars = self.decided = self.fills = 0
         self._now = broker.close  # no decision is earlier than what was known before it
         self._due = True  # whether a decision at this close is to be taken
@@ -278,7 +278,7 @@ class PaperSession:
                 self._now = max(self._now, entry.time)
                 self._killed = data["what"] == "flatten" or (self._killed and data["what"] != "resume")
             if data.get("missed"):
-                self.missed.append(int(data["bar_index"]))
+                self.missed += 1
             if data.get("requests") and not data.get("dropped"):
                 self._broker.submit(*requests_from_json(data["requests"]))
             if data.get("guard") is not None:
@@ -293,7 +293,7 @@ class PaperSession:
         self._guard.restore(state["guard"])
         self._due, self._now, self._killed = bool(state["due"]), int(state["now"]), bool(state["killed"])
         self.bars, self.decided, self.fills = int(state["bars"]), int(state["decided"]), int(state["fills"])
-        self.missed = [int(bar) for bar in state["missed"]]
+        self.missed = missed_before(state)
         self.promotion = state.get("team")
         self._released = self.bars
         self._met = Counter(state.get("feed", {}))
@@ -386,7 +386,7 @@ class PaperSession:
         clamps = [{name: _writable(value) for name, value in asdict(one).items()} for one in self._clamps]
         self._clamps.clear()
         if missed:
-            self.missed.append(self.index)
+            self.missed += 1
         return {
             "bar_index": self.index,
             "requests": requests_to_json(*self._ready),

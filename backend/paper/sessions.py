@@ -53,7 +53,7 @@ from backend.paper.records.stored import (
 from backend.paper.sandbox import SANDBOX_ENTRY, SandboxMirror, sandbox_differences, sandbox_of
 from backend.paper.session import PaperSession
 from backend.paper.shadow.shadow_run import ShadowRun, SharedBars
-from backend.paper.snapshots import JournalReplay, Snapshot, shortening, shortening_of
+from backend.paper.snapshots import JournalReplay, Snapshot, missed_before, shortening, shortening_of
 from backend.paper.switch import Switch, read_order, release
 from backend.paper.thinking import Thinker
 from backend.runs.backtest import market_settings
@@ -260,7 +260,7 @@ def paper_status(run: str, store: Store | str | Path = STORE, runs: Path = RUNS)
             near = opened.journal_between(run, max(0, snapshot.after - _NEAR), snapshot.after + 1)
             last = next(one.document for one in reversed(near) if one.kind == "bar")
         fills = sum(one["kind_of_record"] == "Fill" for entry in bars for one in entry.document["happened"]["ledger"])
-        missed = len(before.get("missed", ())) + sum(bool(entry.document.get("missed")) for entry in entries)
+        missed = missed_before(before) + sum(bool(entry.document.get("missed")) for entry in entries)
         outcome = PaperOutcome(
             run, runs / run, over[-1] if over else "", int(before.get("bars", 0)) + len(bars), decisions,
             int(before.get("fills", 0)) + fills, missed, last["account"]["equity"], cash, last["account"]["positions"],
@@ -426,7 +426,7 @@ def play_session(
         write_backtest(parts.store, run, parts.team.name, result)
     held = session.account()
     return PaperOutcome(
-        run, parts.folder, session.ended, session.bars, session.decided, len(result.fills), len(session.missed),
+        run, parts.folder, session.ended, session.bars, session.decided, len(result.fills), session.missed,
         held.equity, account.cash, held.positions,
     )  # fmt: skip
 

@@ -77,6 +77,13 @@ class Snapshot:
     history: Market
 
 
+def missed_before(state: Mapping[str, Any]) -> int:
+    """How many decisions were missed before the snapshot with this state; {} is one of the beginning. Former versions
+    noted each of their bars, which grew without end."""
+    missed = state.get("missed", 0)
+    return missed if isinstance(missed, int) else len(missed)
+
+
 def write_snapshot(journal: Journal, number: int, time: int, state: Mapping[str, Any], history: Market) -> None:
     """Write where the session stands after the newest entry, as its snapshot `number`."""
     document = {**state, "history": history_to_json(history)}

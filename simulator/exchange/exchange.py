@@ -159,7 +159,7 @@ class Exchange:
             self._drop_targets(order.symbol)
         side = bracket_side(order, position)
         if order.group:
-            group = self._groups.setdefault(order.group, len(self._groups) + 1)
+            group = self._group_of(order.group)
         key = self._seen
         self._seen += 1
         self._names[key] = order.id or f"#{key}"
@@ -225,8 +225,13 @@ class Exchange:
         at_row = int(np.flatnonzero((table[:, at.LIVE] != 0.0) & (table[:, at.ORDER_ID] == key))[0])
         if table[at_row, at.GROUP] == 0.0:
             name = f"replacement of #{key}"
-            table[at_row, at.GROUP] = self._groups.setdefault(name, len(self._groups) + 1)
+            table[at_row, at.GROUP] = self._group_of(name)
         self._submit_order(replace(new, id=request.id), None, thinking_ms, int(table[at_row, at.GROUP]))
+
+    def _group_of(self, name: str) -> int:
+        """The number of the group called `name`, which no order of another group has."""
+        last = next(reversed(self._groups.values()), 0)  # numbers rise
+        return self._groups.setdefault(name, last + 1)
 
     def _older(self, symbol: str) -> list[int]:
         """Market orders of the symbol that wait from earlier bars."""

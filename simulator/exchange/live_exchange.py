@@ -15,6 +15,7 @@ from simulator.exchange.exchange import Exchange
 from simulator.exchange.snapshot import array_to_json
 from simulator.exchange.tape import market_tape
 from simulator.exchange.venue import Venue
+from simulator.kernel import layout as at
 from simulator.kernel.layout import NEVER
 from simulator.market.market import Market
 
@@ -86,6 +87,9 @@ class LiveExchange(Exchange):
         self.market, self._dropped = market, self.index + 1 - len(market)
         self.ledger, self.rejections = [], []
         self._names = {key: self._names[key] for key in self._waiting}
+        table = self._state.orders[0]
+        grouped = set(table[table[:, at.LIVE] != 0.0, at.GROUP].tolist())
+        self._groups = {name: number for name, number in self._groups.items() if number in grouped}
         self._first = self._tape_first = self.index + 1
         self._equity, self._notional = np.empty((1, 0)), np.empty((1, 0, len(market.symbols)))
         self._make_room(_ROWS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from backend.paper.snapshots import Shortening, newest_snapshot, shortening
 from backend.store import Store
 from backend.store.records import JournalRecord
 from simulator.exchange.costs import Costs
-from simulator.exchange.orders import Order, OrderRequest, Target
+from simulator.exchange.orders import Cancel, Order, OrderRequest, Target
 from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import SimulatedBroker
 from simulator.market.growing import part_of
@@ -58,7 +60,11 @@ def live_bar(index: int) -> LiveBar:
 REQUESTS = st.one_of(
     st.builds(Target, st.sampled_from(scene.SYMBOLS), st.floats(-0.5, 0.5)),
     st.builds(Order, st.sampled_from(scene.SYMBOLS), st.floats(-500.0, 500.0), stop=st.none(), delay=st.integers(0, 2)),
-)
+    st.builds(
+        Order, st.sampled_from(scene.SYMBOLS), st.floats(-500.0, 500.0).filter(bool), kind=st.just("limit"),
+        limit=st.floats(50.0, 200.0), group=st.sampled_from(["one", "other", "third"]),
+    ),
+)  # fmt: skip
 
 
 @settings(max_examples=15, deadline=None)
@@ -94,6 +100,40 @@ def test_an_account_that_forgot_its_past_goes_on_as_one_that_did_not(
     for trade in whole.result(1).trades:
         traded[trade.symbol] += trade.pnl
     assert short.earned() == pytest.approx(traded, rel=1e-9, abs=1e-6)
+
+
+def test_what_an_account_notes_does_not_grow_with_its_orders() -> None:
+    """Each bar brings an order of a group of its own, which is withdrawn at the next one."""
+    history = part_of(scene.market(), 0, scene.START + 1, scene.market().kinds)
+    account = scene.ACCOUNT
+    broker = SimulatedBroker(history, account.cash, account.costs, account.max_leverage, account.venue)
+    sizes = []
+    for number in range(20):
+        name = f"order {number:02d}"
+        order = Order("BBBUSDT", 1.0, kind="limit", limit=1.0, group=f"group {number:02d}", id=name)
+        broker.submit([Cancel(f"order {number - 1:02d}"), order], [0, 0])
+        broker.extend(live_bar(scene.START + 1 + number))
+        broker.keep(60)
+        sizes.append(len(json.dumps(broker.state())))
+    assert sizes[-1] <= sizes[2] + 20, "some digits more"
+
+
+@pytest.mark.parametrize("missed", [2, [145, 148]])
+def test_missed_decisions_are_counted_on_from_a_snapshot(tmp_path: Path, missed: Any) -> None:
+    """Also from one of a former version, which noted each of them."""
+    with Store.open("mem://") as store:
+        with pytest.raises(scene.StruckError):
+            scene.begin(store, tmp_path, KEEPS, strike_at=20)
+        snapshot, _ = newest_entries(store, scene.RUN)
+        assert snapshot is not None and snapshot.state["missed"] == 0
+        [slot] = [
+            one for one in store.journal_between(scene.RUN, min(SLOTS), 0) if one.document["after"] == snapshot.after
+        ]
+        state = {**slot.document["state"], "missed": missed}
+        digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+        document = {**slot.document, "state": state, "digest": digest}
+        store.add_journal(JournalRecord(scene.RUN, slot.ordinal, "snapshot", slot.time, document))
+        assert scene.go_on(store, tmp_path).missed == 2
 
 
 @pytest.mark.parametrize("share", [0.55, 0.95])
