@@ -41,6 +41,7 @@ from backend.store.records import JournalRecord, RunRecord
 from benchmarks.run import Result, table
 from simulator.exchange.costs import Costs
 from simulator.exchange.venue import Venue
+from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import SimulatedBroker
 from simulator.live.faulty_feed import FaultyFeed
 from simulator.live.mock_exchange.faults import BAD_NETWORK
@@ -182,7 +183,8 @@ def _market(bars: int) -> Market:
 def _warm(market: Market) -> None:
     """Compile the kernel before the first fork."""
     history = part_of(market, 0, HISTORY, market.kinds)
-    SimulatedBroker(history, ACCOUNT.cash, ACCOUNT.costs, ACCOUNT.max_leverage, ACCOUNT.venue)
+    broker = SimulatedBroker(history, ACCOUNT.cash, ACCOUNT.costs, ACCOUNT.max_leverage, ACCOUNT.venue)
+    broker.extend(LiveBar(broker.close, broker.close + MINUTE_MS, {}, {}, ()))
 
 
 def _session(market: Market, folder: Path, shared: mmap.mmap) -> None:

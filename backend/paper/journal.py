@@ -28,6 +28,7 @@ from typing import Any, Literal
 import numpy as np
 
 from backend.store.errors import StoreError
+from backend.store.gateway.engine import trim_memory
 from backend.store.records import JournalRecord
 from backend.store.store import Store
 from simulator.errors import DataError
@@ -67,6 +68,11 @@ class Journal:
     def release_memory(self) -> None:
         """Let the database forget what it keeps in memory of all that was written."""
         self._store.connection.release_memory()
+
+    def trim_memory(self) -> None:
+        """Give the machine what the process has freed: what a database needs to merge its tables, which it does when it
+        was opened, is many times what it holds otherwise."""
+        trim_memory()
 
     def tell(self, listener: Callable[[str, int, dict[str, Any]], None]) -> None:
         """Call `listener` with kind, time and document of each entry once it is on disk."""

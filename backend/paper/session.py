@@ -48,6 +48,8 @@ from simulator.market.timeframes import format_time
 
 # The embedded database keeps in memory what is written until it is opened anew, which takes a tenth of a second.
 RELEASE_BARS = 2000
+# What was freed since is given back more often, which takes milliseconds.
+TRIM_BARS = 250
 
 
 class Thoughts(Protocol):
@@ -170,7 +172,7 @@ class PaperSession:
             if late >= self.view().interval or self._killed:
                 self._now = self._broker.close + late
                 why = "the kill switch was set" if self._killed else "nobody was there when it was due"
-                self._journal.write("missed", self._now, self._look(why))
+                self._journal.write("missed", self._now, self._look(why, self.account()))
                 self._send()
                 self._due = False
         if self._due:
@@ -329,9 +331,9 @@ class PaperSession:
             planned = (self.index - self.window.start) % self.window.decide_every == 0 and not self._killed
             self._due = planned and late < self.view().interval
             why = "the next bar was over already" if planned and not self._due else ""
-            looked = {"bar_index": self.index} if self._due else self._look(why)
-            entry = {"bar": bar_to_json(bar), "happened": happened_to_json(happened), "due": self._due, **looked}
             account = self.account()
+            looked = {"bar_index": self.index} if self._due else self._look(why, account)
+            entry = {"bar": bar_to_json(bar), "happened": happened_to_json(happened), "due": self._due, **looked}
             entry["account"] = {"equity": account.equity, "cash": account.cash, "positions": account.positions}
             if account.pending:
                 entry["waiting"] = [record_to_json(order) for order in account.pending]
@@ -352,6 +354,8 @@ class PaperSession:
             if not self._due and self.bars - self._released >= RELEASE_BARS:
                 self._journal.release_memory()
                 self._released = self.bars
+            elif self.bars % TRIM_BARS == 0:
+                self._journal.trim_memory()
             if account.liquidated:
                 self.ended = "liquidated"
             elif self._due:
@@ -372,9 +376,8 @@ class PaperSession:
         self._succession.settled()
         self.succeeded = True
 
-    def _look(self, missed: str) -> dict[str, Any]:
+    def _look(self, missed: str, account: AccountView) -> dict[str, Any]:
         """What the guard, or the kill switch, sends at this close, as an entry; `_send` sends it."""
-        account = self.account()
         requests: Sequence[OrderRequest]
         if self._killed:
             requests = closing_orders(account)

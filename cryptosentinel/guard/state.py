@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from cryptosentinel.guard.limits import GuardLimits
@@ -117,8 +117,10 @@ class GuardState:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON document; `state_from_json` is the inverse."""
-        pairs = {name: [list(entry) for entry in getattr(self, name)] for name in ("sent", "traded")}
-        return {"format": _FORMAT, **asdict(self), **pairs, "held_back": [asdict(one) for one in self.held_back]}
+        # A session writes it at each bar, and `asdict` of all would copy each pair twice.
+        flat = {one.name: getattr(self, one.name) for one in fields(self)}
+        pairs = {name: [list(entry) for entry in flat[name]] for name in ("sent", "traded")}
+        return {"format": _FORMAT, **flat, **pairs, "held_back": [asdict(one) for one in self.held_back]}
 
 
 def state_from_json(data: Mapping[str, Any]) -> GuardState:
@@ -131,7 +133,7 @@ def state_from_json(data: Mapping[str, Any]) -> GuardState:
             new = ("flat_rule", "flat_until", "peak", "traded", "held_back")
             fresh = GuardState().to_json()
             data = {**data, **{name: fresh[name] for name in new}, "format": _FORMAT}
-        if data["format"] != _FORMAT or set(data) != {"format", *asdict(GuardState())}:
+        if data["format"] != _FORMAT or set(data) != {"format", *(one.name for one in fields(GuardState))}:
             raise ValueError(f"it is not of format {_FORMAT}")
         day, day_equity, last_equity = (data[name] for name in ("day", "day_equity", "last_equity"))
         if day is None and (day_equity, last_equity) != (None, None):

@@ -76,7 +76,7 @@ class StoreEngine:
         """Close a database in a folder and open it again, between two requests: what the engine keeps in memory of all
         that was read grows up to half of the machine's, and it has no other way to let go of it
         (surrealdb-embedded 3.0.0b10). Raises RuntimeError in the engine's words, and is closed then."""
-        self.while_closed(_trim_memory)
+        self.while_closed(trim_memory)
 
     def while_closed(self, act: Callable[[], DoneT]) -> DoneT:
         """Do something with the files of a database in a folder, between two requests: it is closed before and opened
@@ -165,7 +165,7 @@ def _encoded(method: str, parameters: list[Any], session: UUID | None, identity:
     return bytes(encode({"id": identity, "method": method, "params": parameters, **place}))
 
 
-def _trim_memory() -> None:
+def trim_memory() -> None:
     """Give the machine what the C library keeps of freed memory. It holds most of what a closed engine has freed: 250
     MB where 85 are in use. Other libraries than glibc have no such call."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -120,6 +120,13 @@ def test_settlements_are_found_missing_by_their_place() -> None:
     daily = [FundingEvent(24 * HOUR * step, 0.0) for step in range(1, 4)]
     assert missing_settlements(daily, 0, 72 * HOUR)[1] == 24 * HOUR
     assert len(missing_settlements(daily, 0, 72 * HOUR)[0]) == 0
+    # Asked minute by minute, as a live account does, they are those of the whole.
+    minute = HOUR // 60
+    for events in (full, hole, hourly, daily, ()):
+        whole = missing_settlements(events, minute // 2, 40 * HOUR + minute // 2)[0].tolist()
+        begins = range(minute // 2, 40 * HOUR, minute)
+        parts = [missing_settlements(events, begin, begin + minute)[0].tolist() for begin in begins]
+        assert [time for part in parts for time in part] == whole
 
 
 @pytest.mark.parametrize("timeframe", ["1h", "4h", "1d"])
