@@ -209,18 +209,24 @@ def runs_adopt(
     from dataclasses import replace
 
     from backend.config.ownership import is_own, signed
+    from backend.paper.records.stored import PROMOTED, loaded_from_elsewhere, promoted_teams
     from backend.store.run_record import stored_config
     from backend.store.store import Store
 
     with Store.open(_where(context, store)) as opened:
         record = opened.run(run)
         _, withheld = stored_config(record)
-        document = signed(run, record.config)
+        promoted = promoted_teams(opened, record)
+        document = signed(run, {**record.config, **({PROMOTED: list(promoted)} if promoted else {})})
         if not is_own(run, document):
             raise UserError("your key cannot be kept: make ~/.local/state writable, or name a folder in XDG_STATE_HOME")
         opened.add_run(replace(record, config=document))
     for one in withheld:
         console.print(f"{one.key} = {json.dumps(one.value)}")
+    for team in loaded_from_elsewhere(record):
+        console.print(f"the team '{team}' is loaded when the run is done again or goes on")
+    for digest, team in promoted.items():
+        console.print(f"the team '{team}' (files {digest[:12]}) took the place of its team, and trades when it goes on")
     console.print(f"run {run} is your own now; {len(withheld)} settings that only you may say are taken from it")
 
 
@@ -317,6 +323,7 @@ def runs_delete(
 ) -> None:
     """Delete runs with their records and files. Shows what would go, and asks. What another run needs stays."""
     from backend.cli.parts.progress import bars
+    from backend.cli.parts.upkeep import compact_if_due
     from backend.runs.deletion import delete_run, plan_deletions
     from backend.store.store import Store
 
@@ -348,6 +355,7 @@ def runs_delete(
         "store compact`",
         soft_wrap=True,
     )
+    compact_if_due(_where(context, store))
 
 
 @runs_app.command("upgrade")

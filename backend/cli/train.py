@@ -17,6 +17,7 @@ from rich.table import Table
 from backend.cli.console import console, narrow_table, print_notes
 from backend.cli.options import ConfigOption, MarketOptions, RecordOptions, SetOption, grouped
 from backend.cli.parts.progress import bars
+from backend.cli.parts.upkeep import compact_if_due
 from backend.cli.settings import print_config
 from backend.config.ownership import digest_of
 from backend.runs.requests import RUNS, Observer, RunStart, SftRequest, TrainRequest
@@ -253,6 +254,8 @@ def train(
 
         shown = stack.enter_context(bars(announce))
         outcome = train_team(request, where, recorded.runs, shown, process)
+    if outcome.config.store.keep:
+        compact_if_due(where)
     state, folder = outcome.state, outcome.folder
     console.print(f"done: {state.step} steps, best at step {state.best_step} (validation outcome {state.best_score})")
     console.print(f"the team is in {folder}; try: cryptosentinel evaluate {folder}")

@@ -1,8 +1,9 @@
 """Which stored runs are this user's own: a mark on the record that only this user's key can make.
 
 A store may be somebody else's, and a run may come out of an import. What their records say is data. A run that this
-user made carries a signature (HMAC-SHA256) of its id and its configuration, made with a random key in a file that only
-this user can read; such a run goes on with all of its settings. An export leaves the signature out.
+user made carries a signature (HMAC-SHA256) of its id and of all that its document says: the configuration, and where
+its teams came from. It is made with a random key in a file that only this user can read; such a run goes on with all
+of its settings. An export leaves the signature out. The gate's verdict bears one of its own.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-SIGNATURE = "signature"  # in the document of a run's record
+SIGNATURE = "signature"  # in the document of a record
+_RUN = "run"
 _KEY_BYTES = 32
 
 
-def signed(run: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a run's record with this user's signature; without one where the key cannot be kept."""
+def signed(run: str, document: Mapping[str, Any], kind: str = _RUN) -> dict[str, Any]:
+    """The document of a run's record with this user's signature; without one where the key cannot be kept. Another
+    `kind` is that of another record of the run, whose document is then not taken for that of the run."""
     plain = unsigned(document)
-    signature = sign([run, plain.get("config")])
+    signature = sign([kind, run, plain])
     return {**plain, SIGNATURE: signature} if signature else plain
 
 
@@ -33,9 +36,9 @@ def unsigned(document: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name != SIGNATURE}
 
 
-def is_own(run: str, document: Mapping[str, Any]) -> bool:
-    """Whether this user made the run with this very configuration."""
-    return is_signed([run, document.get("config")], document.get(SIGNATURE))
+def is_own(run: str, document: Mapping[str, Any], kind: str = _RUN) -> bool:
+    """Whether this user has signed this very document of the run, as one of this `kind`."""
+    return is_signed([kind, run, unsigned(document)], document.get(SIGNATURE))
 
 
 def sign(value: Any) -> str:
@@ -64,7 +67,16 @@ def key_file() -> Path:
 
 
 def _signature(key: bytes, value: Any) -> str:
-    return hmac.new(key, json.dumps(value, sort_keys=True).encode(), hashlib.sha256).hexdigest()
+    """Of the value as it comes back from a file or a database: with lists for tuples, and texts for keys."""
+    plain = json.loads(json.dumps(value, default=_plain_number))
+    return hmac.new(key, json.dumps(plain, sort_keys=True).encode(), hashlib.sha256).hexdigest()
+
+
+def _plain_number(value: Any) -> Any:
+    """A number of numpy as Python's. Raises TypeError for all else that JSON has no form for."""
+    if callable(item := getattr(value, "item", None)):
+        return item()
+    raise TypeError(f"a value of type {type(value).__name__}")
 
 
 def _key(*, make: bool) -> bytes | None:

@@ -16,7 +16,7 @@ from typing import Any
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account, limits_of
 from backend.config.load import config_from_dict, override
-from backend.config.ownership import signed
+from backend.config.ownership import is_own, signed
 from backend.config.schema import RECORDED, SANDBOX, Config
 from backend.decisions.backtest_document import write_backtest
 from backend.paper.alerts import AlertKind
@@ -38,6 +38,8 @@ from backend.paper.promotion.promoter import Promoter
 from backend.paper.promotion.request import PROMOTE_FILE, PromotionRequest
 from backend.paper.records.stored import (
     PAPER,
+    PROMOTED,
+    admit_team,
     digest_of_named,
     newest_entries,
     promotions_in,
@@ -371,7 +373,9 @@ def play_session(
         proof = promotable(parts.store, parts.store.run(run), config)
         if (proof.team, proof.digest) != (request.team, request.digest):
             raise UserError(f"{request.team or PROMOTE_FILE} is not what `paper promote` has checked: ask for it again")
-        return proof, team_of_digest(proof.team, proof.digest, config)
+        loaded = team_of_digest(proof.team, proof.digest, config)
+        admit_team(parts.store, run, proof.digest)  # before the journal says so: a session goes on with no other
+        return proof, loaded
 
     def refuse(why: str) -> None:
         parts.journal.write("notice", bars.now(), {"kind": "promotion", "detail": f"refused: {why}"})
@@ -450,7 +454,8 @@ def _with_shadow(store: Store, record: RunRecord, team: str) -> RunRecord:
         number += 1
         if any(one.run == former and one.status != "finished" for one in store.runs()):
             store.finish_run(former, "finished", f"{team} is the shadow now")
-    document = {key: value for key, value in record.config.items() if key != "signature"}
+    theirs = () if is_own(record.run, record.config) else (PROMOTED,)  # is not signed unseen
+    document = {key: value for key, value in record.config.items() if key not in theirs}
     return replace(record, config=signed(record.run, {**document, "shadow": team, "shadows": number}))
 
 
@@ -459,7 +464,7 @@ def _shadow_of(parts: SessionParts, start: dict[str, Any], released: bool) -> Sh
     store, main, run = parts.store, parts.record, shadow_name(parts.record)
     known = {one.run for one in store.runs()}
     name = str(main.config["shadow"])
-    document = {key: value for key, value in main.config.items() if key not in ("shadow", "shadows", "signature")}
+    document = {key: value for key, value in main.config.items() if key not in ("shadow", "shadows", PROMOTED)}
     document |= {"team": name, "team_digest": digest_of_named(name, parts.config), "shadow_of": main.run}
     record = store.run(run) if run in known else replace(main, run=run, config=signed(run, document))
     if record.status == "failed" and record.message == _OTHER_FILES:

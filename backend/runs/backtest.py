@@ -22,6 +22,7 @@ from backend.builders.plugins import load_plugins
 from backend.builders.strategies import NamedStrategy, named_strategies, named_strategy
 from backend.builders.variants import Variant
 from backend.config.load import load_config
+from backend.config.ownership import signed
 from backend.config.plugins import STRATEGY, installed
 from backend.config.schema import SCRIPTED, Config
 from backend.decisions.backtest_document import InferenceCost, inference_cost, write_backtest
@@ -361,7 +362,8 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
                 later.append(masking_note(name, results[name], results[name + UNMASKED], plan.seed))
         record = store.run(run)
         notes = [*plan.notes, *dict.fromkeys(later)]
-        store.add_run(replace(record, config={**record.config, "notes": notes, "trials": trials}))
+        document = {**record.config, "notes": notes, "trials": trials}
+        store.add_run(replace(record, config=signed(run, document)))
     return write_report(store, run, folder)
 
 

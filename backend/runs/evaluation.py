@@ -11,6 +11,7 @@ from backend.builders.market import account_of, load_market, other_costs, venue_
 from backend.builders.teams import configured_team
 from backend.config.artefacts import notice
 from backend.config.load import override
+from backend.config.ownership import signed
 from backend.config.schema import Config, ConfigError
 from backend.evaluation.evaluate import (
     TRAINED,
@@ -27,6 +28,7 @@ from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_n
 from backend.models.team_digest import team_digest
 from backend.reporting.comparison.decision_value import HELD_OUT_VALUE
 from backend.reporting.report import write_report
+from backend.runs.backtest import notes_on_headlines
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, EvaluateRequest, Observer, RunStart
 from backend.store.records import EvaluationRecord
@@ -37,6 +39,7 @@ from backend.training.rollout.held_out_value import (
     held_out_value,
     value_sentence,
 )
+from simulator.backtest.run import Window
 from simulator.market.market import Market
 
 
@@ -59,6 +62,9 @@ def evaluate_team(
         configured_team(name, config, trained=False).renamed(WARM_STARTED),
         scripted_team(config.team),
     ]
+    windows = held_out_windows(config, market)
+    whole = Window(min(one.start for one in windows), max(one.stop for one in windows), 1)
+    notes += tuple(notes_on_headlines(teams[:1], market, whole))
     account = account_of(config, market)
     run, started = new_run_id("evaluate"), time.monotonic()
     folder = runs / run
@@ -86,7 +92,7 @@ def evaluate_team(
             )
             gate = _gate(request, config, market, measured, no_edge, digest) if request.gate else None
             if gate is not None:
-                opened.add_evaluation(EvaluationRecord(run, GATE_RECORD, 0, gate.to_json()))
+                opened.add_evaluation(EvaluationRecord(run, GATE_RECORD, 0, signed(run, gate.to_json(), GATE_RECORD)))
             opened.add_evaluation(summary_record(run, sentence, time.monotonic() - started))
         report = write_report(opened, run, folder)
     return EvaluationOutcome(run, folder, report, config, sentence, held_out, no_edge, gate=gate, value=value)

@@ -20,7 +20,7 @@ from backend.store.gateway.engine import StoreEngine
 from backend.store.gateway.host import HostedGateway, Listen, log_line
 from backend.store.integrity.acknowledged import Acknowledged
 from backend.store.integrity.snapshot import DatabaseSnapshot, remove_snapshots, take_snapshot
-from backend.store.lock import FolderLock
+from backend.store.lock import FolderLock, refuse_links
 from backend.store.sharing.objects import OBJECTS_FOLDER, ObjectFolder, answer_object_call
 
 LOCKED = "already locked"  # so the engine says that a process has just begun or not quite ended
@@ -125,6 +125,7 @@ def hold(
         engine: StoreEngine | None = None
         acknowledged: Acknowledged | None = None
         try:
+            refuse_links(folder, OBJECTS_FOLDER)
             address.withdraw(folder)  # of one that was killed
             _finish_swap(folder)
             remove_snapshots(folder)

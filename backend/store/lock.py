@@ -172,6 +172,17 @@ def user_alive(folder: Path, name: str) -> bool:
     return False
 
 
+def refuse_links(folder: Path, without: str) -> None:
+    """Raise `StoreError` for a link in the folder of a store, at any depth: a store that somebody else has made could
+    have files of this user written, cut or emptied by one. What lies in the folder `without` is not looked at."""
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if (path := Path(parent, name)).is_symlink():
+                raise _cannot_lock(folder, path, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
+        if Path(parent) == folder and without in folders:
+            folders.remove(without)
+
+
 def _holder(path: Path) -> Holder:
     """Who wrote the lock file. The note may be absent when the holder is just starting."""
     try:

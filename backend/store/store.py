@@ -173,6 +173,13 @@ class Store:
             self._leases.take(record.run)
         self._write([record])
 
+    def set_document(self, record: RunRecord) -> None:
+        """Write the document of a run anew, and nothing else of it."""
+        row = database_row(record)
+        self._change(
+            "UPDATE $id SET config = $config RETURN NONE;", parameters={"id": row["id"], "config": row["config"]}
+        )
+
     def claim(self, run_id: str) -> None:
         """Make sure that nobody else is at work on a run that is recorded as running, before it is taken over. Raises
         `StoreError` if somebody is; it takes up to a minute to see that nobody is."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from backend.config.load import config_from_dict, load_config
+from backend.config.load import config_from_dict, load_config, override, presets
 from backend.config.ownership import signed, unsigned
 from backend.config.schema import Config
 from backend.paper.records.stored import own_config, session_team
@@ -117,6 +118,31 @@ def test_nothing_that_is_done_again_of_a_foreign_run_runs_asks_or_reads_what_it_
     assert MODULE not in sys.modules
 
 
+def test_a_run_of_this_user_that_comes_back_changed_loads_nothing_that_it_names(
+    foreign: str, command: Run, bird: Canary, tmp_path: Path
+) -> None:
+    """The signature is the user's own, of the record as it was; the configuration is as it was, the teams are not."""
+    with Store.open(tmp_path / "here" / "runs" / "store") as store:
+        run = store.run(foreign)
+        mine = config_from_dict(run.config["config"])
+        document = {
+            **unsigned(run.config),
+            "config": override(mine, ("engine.kind=local", "plugins.roles=[]")).to_dict(),
+        }
+        document["config"]["engine"]["python"] = ""
+        was = {**document, "sources": {"scripted": {"team": "scripted", "variant": ""}}}
+        changed = {**signed(foreign, was), "sources": document["sources"]}
+        store.add_run(replace(run, config=changed))
+    for arguments in (
+        ("backtest", "--like", foreign, "--baselines", "none"),
+        ("runs", "replay", foreign, "--decision", "1"),
+    ):
+        result = command(*arguments)
+        assert result.code == 2 and "Traceback" not in result.err, (arguments, result.err)
+    bird.assert_untouched()
+    assert MODULE not in sys.modules
+
+
 # -- paper sessions --------------------------------------------------------------------------------------------------
 
 
@@ -175,6 +201,54 @@ def test_a_link_among_a_stores_files_is_neither_followed_nor_emptied(place: str,
     else:
         objects.remove_others(())
     assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "db", "db/wal", "db/acknowledged", "db/sstables/1", "lock", "users", "gateway.json", "compacted",
+        "compacted.tmp", ".compact", ".compact/ready", "before-repair", ".snapshots",
+    ],
+)  # fmt: skip
+def test_a_link_in_a_stores_folder_is_refused_before_anything_is_written(
+    place: str, command: Run, tmp_path: Path
+) -> None:
+    """Also of a backup that is put back: it is a store's folder as any other."""
+    folder, precious = tmp_path / "here" / "theirs", tmp_path / "precious"
+    with Store.open(folder) as store:
+        store.add_run(RunRecord(RUN, "train", 1, "", 1, {"config": {}}, "finished"))
+    (precious / "deep").mkdir(parents=True)
+    (precious / "mine").write_text("mine")
+    link = folder / place
+    if link.is_dir():
+        shutil.rmtree(link)
+    link.unlink(missing_ok=True)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    folders = ("db", "db/wal", "users", ".compact", "before-repair", ".snapshots")
+    link.symlink_to(precious if place in folders else precious / "mine")
+    for arguments in (
+        ("runs", "--store", folder),
+        ("store", "check", "--store", folder),
+        ("store", "backup", tmp_path / "copy", "--store", folder),
+        ("store", "compact", "--store", folder),
+        ("runs", "delete", RUN, "--yes", "--store", folder),
+        ("backtest", "--team", "scripted", "--store", folder),
+    ):
+        result = command(*arguments)
+        assert result.code == 2 and "Traceback" not in result.err, (arguments, result.err)
+        assert f"{link} is a link" in result.err, (arguments, result.err)
+    assert (precious / "mine").read_text() == "mine" and link.is_symlink()
+    assert sorted(path.name for path in precious.rglob("*")) == ["deep", "mine"]
+
+
+@pytest.mark.parametrize("name", ["demo", "demo.toml", "configs/demo.toml", "presets/demo.toml"])
+def test_a_preset_beside_an_artefact_is_not_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = load_config("demo")
+    monkeypatch.chdir(tmp_path)
+    theirs = tmp_path / name
+    theirs.parent.mkdir(exist_ok=True)
+    theirs.write_text('[engine]\nkind = "vllm"\npython = "helper"\n')
+    assert load_config("demo") == ours and "demo" in presets()
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "..", "\0"])

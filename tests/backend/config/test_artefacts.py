@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,6 +98,9 @@ def test_a_run_is_its_users_own_by_a_signature_that_only_he_can_make(
     assert is_own("train-1", own) and is_own("train-1", json.loads(json.dumps(own)))
     assert not is_own("train-1", document) and not is_own("train-2", own)
     assert not is_own("train-1", {**own, "config": {"engine": {"kind": "local"}}})
+    assert not is_own("train-1", {**own, "sources": {"scripted": {"team": "module:Class"}}}), "all of it is signed"
+    assert not is_own("train-1", own, "gate") and not is_own("train-1", signed("train-1", document, "gate"))
+    assert is_own("train-1", signed("train-1", document, "gate"), "gate")
     assert not any(is_own("train-1", {**own, SIGNATURE: odd}) for odd in ("", "é", None, 7, own[SIGNATURE][:-1]))
     assert unsigned(own) == document
     assert key_file().stat().st_mode & 0o777 == 0o600
@@ -104,6 +109,21 @@ def test_a_run_is_its_users_own_by_a_signature_that_only_he_can_make(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "theirs"))
     assert not is_own("train-1", own)
     assert not is_own("train-1", signed("train-1", document) | {SIGNATURE: own[SIGNATURE]})
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner),
+    )
+)
+def test_a_signature_holds_for_a_document_as_a_store_gives_it_back(value: Any) -> None:
+    """With texts for keys, and whatever numpy's numbers and tuples become."""
+    document = {"config": {}, "value": value, "pair": (1, np.float64(0.5)), "count": np.int64(7)}
+    own = signed("train-1", document)
+    stored = json.loads(json.dumps(own, default=lambda number: number.item()))
+    assert is_own("train-1", own) and is_own("train-1", stored)
+    assert not is_own("train-1", {**stored, "pair": [1, 0.25]})
 
 
 def test_without_a_place_for_the_key_a_run_is_not_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,12 +23,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from backend.store import RunRecord, Store, StoreError
 from backend.store.connection import Connection
+from backend.store.folder_swap import size_of
 from backend.store.gateway.engine import StoreEngine
 from backend.store.integrity import snapshot
 from backend.store.integrity.snapshot import take_snapshot
 from backend.store.maintenance import compaction, copying, file_copy
 from backend.store.maintenance.backup import backup_store
-from backend.store.maintenance.compaction import compact_store
+from backend.store.maintenance.compaction import GROWTH, compact_if_grown, compact_store
 from backend.store.maintenance.copying import Fingerprint, all_rows
 from backend.store.maintenance.tables import COPIED, Tables
 from backend.store.records import DecisionRecord, Delegation, JournalRecord, Record, TrajectoryRecord
@@ -353,6 +354,51 @@ def test_a_crash_between_the_two_renames_is_mended(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "db", tmp_path / ".compact" / "db")
     os.rename(tmp_path / "db", tmp_path / ".compact" / "former")
     assert held_in(tmp_path).differences(before) == []
+
+
+def test_a_store_in_which_runs_come_and_go_does_not_grow_for_ever(tmp_path: Path) -> None:
+    """The engine keeps the keys of what was deleted. What is left is compacted when it has grown enough, by whoever
+    asks and can have it alone."""
+    least, sizes, compacted = 150_000, list[int](), 0
+    for number in range(14):
+        with Store.open(tmp_path / "s") as store:
+            add_training(store, f"run-{number}", steps=6)
+            store.drop_trajectories(f"run-{number}", range(4))
+            store.delete_run(f"run-{number - 1}")
+            before = held(store)
+            if number == 7:
+                assert compact_if_grown(tmp_path / "s", nothing, 0) is None, "it is in use"
+        sizes.append(size_of(tmp_path / "s" / "db"))
+        done = compact_if_grown(tmp_path / "s", nothing, least)
+        noted = int((tmp_path / "s" / "compacted").read_text())
+        if done is None:
+            assert sizes[-1] <= max(least, GROWTH * noted)
+        else:
+            compacted += 1
+            assert done.after == noted < done.before
+            assert held_in(tmp_path / "s").differences(before) == []
+    assert compacted >= 2 and max(sizes[7:]) <= 1.5 * max(sizes[:7]), sizes
+
+
+def test_a_store_is_not_compacted_unasked_where_there_is_too_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = filled(tmp_path / "s")
+    (tmp_path / "s" / "compacted").write_text("1")
+    monkeypatch.setattr(compaction, "_free_memory", lambda: size_of(tmp_path / "s" / "db"))
+    with pytest.raises(StoreError, match=r"would need .* MB of memory, .* store compact` when there is more"):
+        compact_if_grown(tmp_path / "s", nothing, 1)
+    monkeypatch.setattr(compaction, "_free_memory", lambda: None)  # not every system says
+    assert compact_if_grown(tmp_path / "s", nothing, 1) is not None
+    assert held_in(tmp_path / "s").differences(before) == []
+
+
+@pytest.mark.parametrize("note", [b"", b"many\n", b"-1", b"9" * 100, "\u0663".encode()])
+def test_whatever_the_note_of_a_compaction_says_the_store_stays_whole(note: bytes, tmp_path: Path) -> None:
+    before = filled(tmp_path / "s")
+    (tmp_path / "s" / "compacted").write_bytes(note)
+    compact_if_grown(tmp_path / "s", nothing, 1)
+    assert held_in(tmp_path / "s").differences(before) == []
 
 
 class StoreModel(RuleBasedStateMachine):
