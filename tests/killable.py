@@ -64,7 +64,8 @@ class Killable:
         of: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> Ended:
-        """Run a command in `folder`, with the fault at its change number `at`, or a kill `after` seconds; 0: never.
+        """Run a command in `folder`, with the fault at its change number `at`; 0: never. After `after` seconds it is
+        interrupted, where the fault is an interrupt, and killed otherwise; 0: never.
 
         `of` is a part of the names whose changes count, or an audit event of Python that counts in their stead.
         """
@@ -98,7 +99,8 @@ def _serve() -> None:
             os.close(reading)
             _run(request, writing)
         os.close(writing)
-        ended = _followed(child, reading, request["after"])
+        struck = signal.SIGINT if request["fault"] == "interrupt" else signal.SIGKILL
+        ended = _followed(child, reading, request["after"], struck)
         sys.stdout.write(json.dumps(ended) + "\n")
         sys.stdout.flush()
 
@@ -121,13 +123,13 @@ def _load() -> None:
     import simulator.data.download  # noqa: F401
 
 
-def _followed(child: int, reading: int, after: float) -> dict[str, Any]:
-    """Wait for a child's end, and kill it when its time is up."""
+def _followed(child: int, reading: int, after: float, struck: signal.Signals) -> dict[str, Any]:
+    """Wait for a child's end, and send it a signal when its time is up."""
     said, until = b"", time.monotonic() + after if after else None
     while True:
         left = None if until is None else max(0.0, until - time.monotonic())
         if not select.select([reading], [], [], left)[0]:
-            os.kill(child, signal.SIGKILL)
+            os.kill(child, struck)
             until = None
             continue
         piece = os.read(reading, 65536)
@@ -145,6 +147,7 @@ def _run(request: dict[str, Any], writing: int) -> Never:
     os.chdir(request["folder"])
     os.environ.update(request["environment"])
     tempfile.tempdir = None  # it is looked for anew
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the background ignores it
     sys.stdin = open(os.devnull)  # noqa: SIM115
     for number in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDONLY) if not number else writing, number)
