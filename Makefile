@@ -45,7 +45,7 @@ docs: $(STAMP) ## write what is generated in docs: settings, commands, layers
 	@$(RUN)python -m scripts.make_reference
 
 ui: $(USER_STAMP) ## the Streamlit page, on localhost
-	@$(RUN)streamlit run ui/app.py --server.address localhost
+	@$(RUN)python -m ui.server --server.address localhost
 
 # Engines that the benchmarks measure themselves against; apart, because one of them needs an old ccxt.
 .venv-peers:

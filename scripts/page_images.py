@@ -66,8 +66,8 @@ def main(names: Sequence[str]) -> None:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
-        command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "ui" / "app.py"), f"--server.port={port}",
-                   "--server.headless=true", "--server.address=localhost", "--browser.gatherUsageStats=false",
+        command = [sys.executable, "-m", "ui.server", f"--server.port={port}", "--server.headless=true",
+                   "--server.address=localhost", "--browser.gatherUsageStats=false",
                    "--server.fileWatcherType=none", "--client.toolbarMode=viewer"]  # fmt: skip
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
         try:

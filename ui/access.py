@@ -6,20 +6,26 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import streamlit as st
 
 from backend.jobs.queue import JobQueue
+from backend.reporting.market_reload import market_of
 from backend.reporting.run_page import RunPage
 from backend.runs.requests import RUNS
 from backend.store.errors import StoreError
+from backend.store.records import RunRecord
 from backend.store.store import Store
 from cryptosentinel.protocol.untrusted import visible
 from simulator.errors import UserError
+from simulator.market.market import Market
+from ui.kept import Kept
 
 STORE_VARIABLE = "CRYPTOSENTINEL_STORE"
+_ENDED: Kept[RunPage] = Kept(8)
+_MARKETS: Kept[Market] = Kept(2)
 _READ_SECONDS = 0.7  # for which a page waits for a read that it can do without
 
 
@@ -96,17 +102,33 @@ def in_time(key: str, read: Callable[[], Any]) -> tuple[Any, bool]:
 
 
 def read_run(run_id: str) -> RunPage:
-    """Everything about a run; a run that has ended is read only once. Raises `StoreError`."""
+    """Everything about a run; a run that has ended is read only once, and all tabs share what came of it, which nothing
+    changes. Raises `StoreError`."""
     with open_store() as store:
         run = store.run(run_id)
         if run.status == "running":
             return RunPage.read(store, run_id)
-    return _read_ended(store_name(), run_id, run.finished_at)
+    with st.spinner("Reading the records") if _key(run) not in _ENDED else nullcontext():
+        return keep_run(run)
 
 
-@st.cache_resource(show_spinner="Reading the records", max_entries=8)
-def _read_ended(where: str, run_id: str, finished_at: int | None) -> RunPage:
-    """The arguments are the key of the cache. All tabs share what it gives, which nothing changes: a copy for each
-    look would take longer than all the rest."""
+def keep_run(run: RunRecord) -> RunPage:
+    """Everything about a run that has ended, kept for all tabs. Raises `StoreError`."""
+    return _ENDED.get(_key(run), lambda: _read_ended(run.run))
+
+
+def _key(run: RunRecord) -> tuple[Any, ...]:
+    return store_name(), run.run, run.status, run.finished_at
+
+
+def market_kept(run: RunRecord) -> Market:
+    """The market of a run, the newest of them kept for all tabs; what cannot be had is tried anew each time. Raises
+    `UserError`."""
+    key = (store_name(), run.run, run.data_hash)
+    with st.spinner("Reading the data") if key not in _MARKETS else nullcontext():
+        return _MARKETS.get(key, lambda: market_of(run))
+
+
+def _read_ended(run_id: str) -> RunPage:
     with open_store() as store:
         return RunPage.read(store, run_id)

@@ -24,7 +24,8 @@ from simulator.market.market import Market
 
 _OF_ROLES = ("without", "scripted")
 ABLATIONS = (*(f"{kind}:{role}" for role in STANDARD for kind in _OF_ROLES), "no_veto")
-LEAKAGE = ("unmasked", "shuffled_news", "shuffled_days")
+ALTERED_FUTURE = "altered_future"
+LEAKAGE = ("unmasked", "shuffled_news", "shuffled_days", ALTERED_FUTURE)
 VARIANTS = (*ABLATIONS, *LEAKAGE)
 _ON_OTHER_DATA = {"shuffled_news": ", headlines shuffled", "shuffled_days": ", days shuffled"}
 
@@ -59,6 +60,8 @@ class Variant:
                 return ", verdicts do not bind"
             case "unmasked":
                 return UNMASKED
+            case "altered_future":
+                return ", another future"
         return _ON_OTHER_DATA[self.kind]
 
     @property

@@ -63,7 +63,7 @@ def backtest(
         typer.Option(
             "--variant",
             help="Play this variant of each team besides: without:ROLE, scripted:ROLE, no_veto, unmasked, "
-            "shuffled_news, shuffled_days. Repeatable.",
+            "shuffled_news, shuffled_days, altered_future. Repeatable.",
         ),
     ] = None,
     unmasked: Annotated[

@@ -23,6 +23,7 @@ from simulator.files import write_whole
 from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # the database takes its time
+    from backend.reporting.comparison.run_labels import RunLabels
     from backend.runs.again.decision_replay import DecisionReplay
     from backend.runs.deletion import RunDeletion
     from backend.store.records import RunRecord
@@ -49,14 +50,20 @@ def runs_command(context: typer.Context, store: StoreOption = STORE) -> None:
     context.obj = store
     if context.invoked_subcommand is not None:
         return
+    from backend.reporting.comparison.run_labels import RunLabels, read_labels
     from backend.store.store import Store
 
     with Store.open(store, reads_only=True) as opened:
         table = narrow_table(store)
-        for heading in ("kind", "status", "started (UTC)", "seed", "data"):
+        labels = read_labels(opened)
+        tagged = any(one.tags for one in labels.values())
+        for heading in ("kind", "status", "started (UTC)", "seed", "data", *(("tags",) if tagged else ())):
             table.add_column(heading)
         for one in opened.runs():
-            table.add_row(one.run, one.kind, one.status, format_time(one.started_at), str(one.seed), one.data_hash[:8])
+            tags = (visible(", ".join(labels.get(one.run, RunLabels()).tags)),) if tagged else ()
+            table.add_row(
+                one.run, one.kind, one.status, format_time(one.started_at), str(one.seed), one.data_hash[:8], *tags
+            )
         console.print(table)
 
 
@@ -140,6 +147,45 @@ def runs_replay(
     console.print(_replay_table(replay))
     same = "The orders are the same." if replay.same else "The orders differ."
     console.print(f"{same} {replay.asked} requests were answered anew; the others as in the run.", soft_wrap=True)
+
+
+@runs_app.command("tag")
+def runs_tag(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(help="A run, as `cryptosentinel runs` lists it.")],
+    tags: Annotated[
+        list[str] | None, typer.Argument(metavar="TAG...", help="Tags; without any they are shown.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take these tags away.")] = False,
+    store: StoreOption = "",
+) -> None:
+    """Give a run tags, which `runs` and the page show, or take them away."""
+    from backend.reporting.comparison.run_labels import change_tags
+    from backend.store.store import Store
+
+    if remove and not tags:
+        raise UserError("name the tags that are taken away: runs tag RUN TAG --remove")
+    with Store.open(_where(context, store)) as opened:
+        labels = change_tags(opened, run, tags or (), remove=remove)
+    _print_labels(run, labels)
+
+
+@runs_app.command("note")
+def runs_note(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(help="A run, as `cryptosentinel runs` lists it.")],
+    text: Annotated[
+        str | None, typer.Argument(help='What is noted; "" takes the note away. Without it the note is shown.')
+    ] = None,
+    store: StoreOption = "",
+) -> None:
+    """Write a note about a run, which `runs show` and the page show, in place of its former one."""
+    from backend.reporting.comparison.run_labels import change_note
+    from backend.store.store import Store
+
+    with Store.open(_where(context, store)) as opened:
+        labels = change_note(opened, run, text)
+    _print_labels(run, labels)
 
 
 @runs_app.command("export")
@@ -421,10 +467,17 @@ def _confirmed(count: int) -> bool:
     return typer.confirm(f"delete {count} runs?")
 
 
+def _print_labels(run: str, labels: RunLabels) -> None:
+    console.print(Text(f"{run}: {visible(', '.join(labels.tags)) or 'no tags'}"), soft_wrap=True)
+    if labels.note:
+        console.print(Text(f"note: {visible(labels.note)}"), soft_wrap=True)
+
+
 def _show(opened: Store, run: str, settings: bool) -> None:
     from backend.decisions.checked_documents import check_document
     from backend.decisions.document import read_decisions
     from backend.decisions.tree import describe_decisions
+    from backend.reporting.comparison.run_labels import read_labels
     from backend.reporting.run_summary import how_it_was_run, summarise
     from backend.store.records import TrajectoryRecord
 
@@ -436,6 +489,9 @@ def _show(opened: Store, run: str, settings: bool) -> None:
         console.print(Text(f"note: {note}"), soft_wrap=True)
     for label, value in how_it_was_run(summary):
         console.print(Text(f"{label}: {value}"), soft_wrap=True)
+    labels = read_labels(opened).get(run)
+    if labels is not None:
+        _print_labels(run, labels)
     if settings:
         console.print_json(data=record.config)
     else:

@@ -72,13 +72,13 @@ def page(
 
     Where there is none yet, it begins with the finished run that comes with the program.
     """
-    place = find_spec("ui.app")
-    if find_spec("streamlit") is None or place is None or place.origin is None:
+    server = "ui.server"
+    if find_spec("streamlit") is None or find_spec(server) is None:
         raise UserError('the page needs Streamlit: pip install "cryptosentinel[ui]"')
     if not Path(STORE).exists() and not os.environ.get("CRYPTOSENTINEL_STORE"):
         _begin_with_sample()
-    app = Path(place.origin)
-    command = [sys.executable, "-m", "streamlit", "run", str(app), "--server.address", host, "--server.port", str(port)]
+    console.print("the page gets ready: some seconds", soft_wrap=True)
+    command = [sys.executable, "-m", server, "--server.address", host, "--server.port", str(port)]
     # In place of this process, so that signals reach the page.
     os.execv(sys.executable, [*command, *_PAGE_OPTIONS])
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import plotly.graph_objects as go
 
+from backend.reporting.charts import in_dark
 from backend.reporting.labels import Column
 
 
@@ -18,6 +20,11 @@ class Picture:
     title: str
     caption: str
     figure: go.Figure
+
+    @cached_property
+    def dark(self) -> go.Figure:
+        """The figure for a dark ground; made once, since plotly checks every number of it again."""
+        return in_dark(self.figure)
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,7 @@ def difference_chart(rows: Mapping[str, Mapping[str, Any]], dot: str = "one wind
         dots = [100.0 * value for value in row.get("per_window", [])]
         diamond = {"color": "#ffffff", "size": 13, "symbol": "diamond", "line": {"color": colour, "width": 3}}
         traces = (
-            (dot, dots, -0.22, {"mode": "markers", "marker": {"color": colour, "size": 7, "opacity": 0.35}}),
+            (dot, dots, -0.22, {"mode": "markers", "marker": {"color": colour, "size": 7, "opacity": 0.6}}),
             (
                 "95 % interval of the mean",
                 [100.0 * value for value in row["ci95"]],

@@ -53,15 +53,30 @@ def narrate(tree: DecisionTree) -> list[Line]:
 
 
 def headline(tree: DecisionTree) -> str:
-    """One line: what was decided, and the change of equity up to the next decision."""
+    """One line: what was decided, what RiskAnalyst and the guard left of it, and the change of equity up to the next
+    decision."""
     names, positions = tree.names, tree.positions
     if positions is None:
         decided = "no valid answer, so no change"
     else:
         asked_about = f" in {', '.join(names.values())}" if names else ""
         decided = "; ".join(_position(position, names) for position in positions) or f"no change{asked_about}"
+    cut = _cut(tree)
     earned = tree.document.net_return
-    return decided if earned is None else f"{decided} → account {number_text(earned, 'change')}"
+    return f"{decided}{cut}" if earned is None else f"{decided}{cut} → account {number_text(earned, 'change')}"
+
+
+def _cut(tree: DecisionTree) -> str:
+    """What RiskAnalyst and the guard left of it, where they changed something."""
+    document = tree.document
+    cuts = [
+        f"RiskAnalyst left {one.side} {one.symbol} {_percent(one.allowed)}"
+        for one in document.rulings
+        if one.allowed != one.asked
+    ]
+    symbols = dict.fromkeys(one.symbol or "the account" for one in document.clamps)
+    cuts += [f"the guard cut {', '.join(symbols)}"] if symbols else []
+    return f" ({'; '.join(cuts)})" if cuts else ""
 
 
 def conversation_lines(tree: DecisionTree) -> list[Line]:

@@ -7,7 +7,7 @@ of the narrative's lines.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,8 @@ from backend.reporting.backtest_sections import NEED_MARKET, section, tiles
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow, Tile
 from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, value_section
 from backend.reporting.comparison.teams import teams_section
+from backend.reporting.decision.forecasts import TITLE as FORECASTS
+from backend.reporting.decision.forecasts import forecast_section
 from backend.reporting.decision.graph import delegation_graph
 from backend.reporting.decision.timeline import timeline
 from backend.reporting.decision_narrative import Line, headline, narrate
@@ -155,6 +157,7 @@ class WindowPage:
     result: WindowResult
     run: RunRecord
     settings: Mapping[str, Any]
+    drawn: dict[str, ReportSection] = field(default_factory=dict, compare=False, repr=False)  # that need no market
 
     @property
     def name(self) -> str:
@@ -183,12 +186,24 @@ class WindowPage:
 
     def section(self, name: str, load: Callable[[RunRecord], Market]) -> ReportSection:
         """One of `SECTIONS`; the market is only loaded for one that needs it."""
-        reload = self.market(load) if name in NEED_MARKET else MarketReload(None)
-        return section(name, self.result, self.settings, reload)
+        if name in NEED_MARKET:
+            return section(name, self.result, self.settings, self.market(load))
+        if name not in self.drawn:
+            self.drawn[name] = section(name, self.result, self.settings, MarketReload(None))
+        return self.drawn[name]
 
     def against(self) -> ReportSection | None:
         """Those that were tested against one another; None where there is only one."""
         return teams_section(self.result, self.run)
+
+    def forecasts(self, load: Callable[[RunRecord], Market]) -> ReportSection:
+        """How well the probabilities of the teams' analysts fit what came. It needs the run's market again."""
+        reload = self.market(load)
+        if reload.market is None:
+            return ReportSection(FORECASTS, (Missing(FORECASTS, reload.problem),))
+        if FORECASTS not in self.drawn:
+            self.drawn[FORECASTS] = forecast_section(self.result, self.run, self.settings, reload.market)
+        return self.drawn[FORECASTS]
 
     def graph(self, team: str, decision: StoredDecision, dark: bool) -> str:
         """The delegation of a decision as a graph in DOT, down to its fills and outcome."""

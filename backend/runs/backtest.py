@@ -20,7 +20,7 @@ from backend.builders.market import (
 )
 from backend.builders.plugins import load_plugins
 from backend.builders.strategies import NamedStrategy, named_strategies, named_strategy
-from backend.builders.variants import Variant
+from backend.builders.variants import ALTERED_FUTURE, Variant
 from backend.config.load import load_config
 from backend.config.ownership import signed
 from backend.config.plugins import STRATEGY, installed
@@ -56,6 +56,7 @@ from cryptosentinel.llm.endpoint.engine import EndpointEngine
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, BacktestRun, Window
+from simulator.checks.altered_future import AlteredRun
 from simulator.checks.verdict import LookaheadVerdict
 from simulator.errors import DataError, UserError
 from simulator.market.bar_checks import find_gaps
@@ -379,7 +380,11 @@ def _episode(
 
     `on_decision` gets the bars that are done, the close (ms) at which the account stands, and its equity there."""
     market = plan.market_of(subject.name)
-    game = BacktestRun(market, plan.window, **plan.account.terms)
+    game: BacktestRun
+    if subject.name in plan.sources and plan.sources[subject.name].variant == ALTERED_FUTURE:
+        game = AlteredRun(market, plan.window, plan.seed, **plan.account.terms)
+    else:
+        game = BacktestRun(market, plan.window, **plan.account.terms)
     team, recorder = subject, None
     if plan.cassette is not None:
         from backend.builders.recorded_team import recording  # it imports torch

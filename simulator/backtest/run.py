@@ -199,7 +199,7 @@ class BacktestRun:
         for left in reversed(range(self.window.decide_every)):
             self._exchange.step()
             if left and self._exchange.index < self.window.stop:
-                self.submit(self._watch(self.market.view(self._exchange.index), self._watched_account()))
+                self.submit(self._watch(self.view(), self._watched_account()))
 
     def _watched_account(self) -> AccountView:
         """The account at a close between two decisions, for `watch`."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import FloatArray
+from simulator.backtest.run import BacktestRun, Window
 from simulator.checks.perturbation import perturbed
 from simulator.market.market import Bars, Indicator, Market, MarketView, name_of, values_of
 from simulator.market.resample import CoarseBars, resample_arrays
@@ -67,6 +68,18 @@ class AlteredFuture:
     def differences(self) -> list[IndicatorDifference]:
         """Indicators that were not as in the real run."""
         return self._market.differences
+
+
+class AlteredRun(BacktestRun):
+    """A run through the real market in which everything after each close looks otherwise: who decides as in the real
+    one has used nothing later. Orders are filled at the real prices."""
+
+    def __init__(self, market: Market, window: Window, seed: int, **terms: Any) -> None:
+        super().__init__(market, window, **terms)
+        self._future = AlteredFuture(market, window.start, np.random.default_rng([seed, window.start]), {})
+
+    def view(self) -> MarketView:
+        return self._future.view(self.index)
 
 
 class _Shown(Market):

@@ -32,8 +32,8 @@ def served(folder: Path, port: int = 0) -> Iterator[str]:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "ui" / "app.py"), f"--server.port={port}",
-               "--server.headless=true", "--server.address=localhost", "--browser.gatherUsageStats=false",
+    command = [sys.executable, "-m", "ui.server", f"--server.port={port}", "--server.headless=true",
+               "--server.address=localhost", "--browser.gatherUsageStats=false",
                "--server.fileWatcherType=none"]  # fmt: skip
     environment = {**os.environ, "CRYPTOSENTINEL_STORE": str(folder / "store"), "PYTHONPATH": str(ROOT)}
     url = f"http://localhost:{port}"

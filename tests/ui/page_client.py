@@ -19,7 +19,7 @@ APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
 
 def open_page(page: str = "views/runs.py", **asked: str | list[str]) -> AppTest:
     """A page as it opens, with what its address asks for."""
-    app = AppTest.from_file(str(APP), default_timeout=30)
+    app = AppTest.from_file(str(APP), default_timeout=90)
     if page == "views/runs.py":
         for name, value in asked.items():
             app.query_params[name] = value

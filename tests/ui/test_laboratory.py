@@ -73,7 +73,11 @@ def test_variants_are_handed_over_and_their_result_is_shown(queue: JobQueue, pla
     assert not app.exception and not app.error
     [table] = [one.value for one in app.dataframe if "Over the first" in one.value]
     assert list(table["Who"]) == ["Scripted team", "Scripted team, verdicts do not bind"]
-    assert len(app.get("plotly_chart")) == 1
+    assert "Final wealth over that of" in words(app)
+    fits = [one.value for one in app.dataframe if "Skill" in one.value]
+    assert len(fits) == 2, "of the job's run, and of the one that is chosen"
+    assert list(fits[0]["Who"]) == ["Scripted team", "Scripted team, verdicts do not bind"]
+    assert words(app).count("What was stated, and what came") == 2
 
 
 def test_teams_compete_on_a_stored_window(queue: JobQueue, played: tuple[Path, str]) -> None:

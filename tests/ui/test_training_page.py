@@ -96,6 +96,12 @@ def test_a_group_is_shown_side_by_side_with_its_alignment(here: Path, queue: Job
         assert bars["random copy"][:4] == [0, 1, 0, 0] and bars["dropped at random"][:4] == [0, 0, 0, 1]
         look_at(app, "Adapters")
         assert list(app.dataframe[0].value["version"]) == ["1"]
+        assert "1 of 1 files are not in" in words(app) and list(app.dataframe[0].value["there"]) == ["no"]
+        file = here / "runs" / "train-1" / "adapters" / "1" / "manager.safetensors"
+        file.parent.mkdir(parents=True)
+        file.touch()
+        app.run()
+        assert "any more" not in words(app) and list(app.dataframe[0].value["there"]) == ["yes"]
 
 
 def _bars(app: AppTest, title: str) -> dict[str, list[int]]:

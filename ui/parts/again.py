@@ -17,6 +17,7 @@ from ui.access import (
     asked_for,
     escape_markdown,
     job_queue,
+    market_kept,
     mistakes_explained,
     open_store,
     read_run,
@@ -92,6 +93,9 @@ def show_against(run: str) -> None:
             st.info("Only one was played, so there is nothing to compare.")
         else:
             draw_blocks(against.blocks, run)
+        if window.result.decisions:
+            st.markdown("**How well the analysts' probabilities fit what came**")
+            draw_blocks(window.forecasts(market_kept).blocks, run)
     for note in page.warnings:
         st.caption(escape_markdown(note))
     st.page_link("views/runs.py", label=f"All of run {run}", icon=":material/open_in_new:", query_params={"run": run})

@@ -41,7 +41,7 @@ def draw_blocks(blocks: Sequence[ReportBlock], key: str = "") -> None:
         if block.caption:
             st.caption(escape_markdown(block.caption))
         if isinstance(block, Picture):
-            _draw_figure(block.figure, f"{key} {block.title}".strip())
+            _draw_picture(block, f"{key} {block.title}".strip())
         elif block.folded:
             with st.expander(f"Show {len(block.rows)} rows"):
                 _draw_table(block)
@@ -70,8 +70,14 @@ def _draw_table(table: Table) -> None:
 
 def in_theme(figure: go.Figure) -> go.Figure:
     """The figure for the ground that the reader has chosen."""
-    return in_dark(figure) if st.context.theme.type == "dark" else figure
+    return in_dark(figure) if is_dark() else figure
 
 
-def _draw_figure(figure: go.Figure, label: str) -> None:
-    st.plotly_chart(in_theme(figure), theme=None, config=CONFIG, alt=label, key=label)
+def is_dark() -> bool:
+    """Whether the reader has chosen a dark ground."""
+    return st.context.theme.type == "dark"
+
+
+def _draw_picture(picture: Picture, label: str) -> None:
+    figure = picture.dark if is_dark() else picture.figure
+    st.plotly_chart(figure, theme=None, config=CONFIG, alt=label, key=label)

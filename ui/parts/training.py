@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import streamlit as st
@@ -14,17 +13,17 @@ from backend.reporting.labels import ABSENT
 from backend.reporting.run_page import RunPage
 from backend.reporting.training.curves import CurveMark
 from backend.reporting.training.group import group_steps, step_groups
+from backend.runs.requests import RUNS
 from backend.store.records import AdapterRecord, PublishedRecord
+from backend.training.diagnostics.catalogue import RULES
+from backend.training.diagnostics.examine import Examination, examine
 from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown, mistakes_explained, open_store
 from ui.parts.decision import draw_lines
 from ui.parts.drawing import draw_blocks
 
-if TYPE_CHECKING:  # it imports torch, which takes seconds
-    from backend.training.diagnostics.examine import Examination
-
-_LOOK_SECONDS = 2.0
+_LOOK_SECONDS = 1.0
 _CHECKSUM = 12  # characters of a checksum that tell versions apart
 
 
@@ -83,8 +82,6 @@ def _examined(page: RunPage) -> Examination | None:
     """What the doctor says by the metrics alone; None where there is no step of training."""
     if not any(step > 0 for step in page.steps):
         return None
-    from backend.training.diagnostics.examine import examine
-
     return examine(page.run.run, page.steps, {})
 
 
@@ -92,8 +89,6 @@ def _marks(examination: Examination | None) -> list[CurveMark]:
     """Each finding at the step where it begins, in the pictures of the metrics that it is about."""
     if examination is None:
         return []
-    from backend.training.diagnostics.catalogue import RULES
-
     needs = {rule.name: frozenset(name.removeprefix("{role}/") for name in rule.needs) for rule in RULES}
     return [
         CurveMark(
@@ -158,11 +153,20 @@ def _adapters(run: str) -> None:
         st.caption(f"{ABSENT}: a version is stored at each validation and at the end.")
         return
     st.caption("The weights that training changed, one file a role and version; the base model stays as it is.")
+    gone = [one for one in versions if not (RUNS / run / one.path).is_file()]
+    if gone:
+        st.warning(
+            escape_markdown(
+                f"{len(gone)} of {len(versions)} files are not in {RUNS / run} any more. A team needs those of its "
+                f"newest version: put them back from a backup, or train anew with the settings of this run."
+            )
+        )
     table = {
         "role": [role_title(one.role) for one in versions],
         "step": [one.step for one in versions],
         "version": [visible(one.version) for one in versions],
         "file": [visible(one.path) for one in versions],
+        "there": ["no" if one in gone else "yes" for one in versions],
         "checksum (SHA-256)": [visible(one.checksum[:_CHECKSUM]) for one in versions],
     }
     st.dataframe(pd.DataFrame(table), hide_index=True)

@@ -11,8 +11,9 @@ from backend.reporting.labels import title_of
 from backend.runs.requests import BacktestRequest
 from backend.runs.stored_setup import StoredSetup
 from simulator.errors import UserError
-from ui.access import escape_markdown, mistakes_explained
+from ui.access import escape_markdown, market_kept, mistakes_explained, read_run
 from ui.parts.again import choose_backtest, hand_over, show_again
+from ui.parts.drawing import draw_blocks
 
 _MEANINGS = {
     "without": "It is not there; the manager has its tools itself. Worse without it: it was worth something.",
@@ -22,17 +23,25 @@ _MEANINGS = {
     "shuffled_news": "Each headline's words at another headline's time. As good so: it did not read the news.",
     "shuffled_days": "The window's days in another order, with their news. As good on the real days only: it may "
     "remember them, or trade trends of several days.",
+    "altered_future": "At each decision everything later is other data; orders fill at the real prices. Other than "
+    "before: something of it reads the future. Rules do the same to the bit; a sampled model of a provider does not.",
 }
 
 
 def _page() -> None:
     st.title("Laboratory")
     st.caption("A stored backtest is played again beside variants of its team, on the same bars and at the same costs.")
+    setup = None
     with mistakes_explained():
         setup = choose_backtest("laboratory run")
         if setup is not None:
             _ask(setup)
     show_again("laboratory", "--variant")
+    if setup is not None:
+        with mistakes_explained():
+            st.subheader("How well do its analysts' probabilities fit what came?")
+            for window in read_run(setup.run.run).windows:
+                draw_blocks(window.forecasts(market_kept).blocks, "stored")
 
 
 def _ask(setup: StoredSetup) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from backend.reporting.backtest_sections import SECTIONS
-from backend.reporting.market_reload import market_of
+from backend.reporting.decision.forecasts import TITLE as FORECASTS
 from backend.reporting.run_page import RunPage, WindowPage
-from backend.store.records import RunRecord
 from cryptosentinel.protocol.untrusted import visible
-from simulator.market.market import Market
-from ui.access import escape_markdown, mistakes_explained, store_name
+from ui.access import escape_markdown, market_kept, mistakes_explained
 from ui.parts.candles import show_candles
 from ui.parts.decision import choose_decision, part_key
 from ui.parts.download import offer_downloads
@@ -56,7 +54,8 @@ def _window(window: WindowPage) -> None:
         column.metric(tile.label, tile.value)
         column.caption(escape_markdown(tile.note))
     against = ["Against one another"] if len(window.result.subjects) > 1 else []
-    parts = [*against, *SECTIONS, "Candles", "Decisions"]
+    forecasts = [FORECASTS] if window.result.decisions else []
+    parts = [*against, *SECTIONS, "Candles", "Decisions", *forecasts]
     key = part_key(window.name)
     if key not in st.session_state and not window.name and "decision" in st.query_params:
         st.session_state[key] = "Decisions"
@@ -65,24 +64,13 @@ def _window(window: WindowPage) -> None:
     part = next(name for name, tab in tabs.items() if tab.open)
     with tabs[part]:
         if part == "Candles":
-            show_candles(window, window.market(_market_of))
+            show_candles(window, window.market(market_kept))
         elif part == "Decisions":
             choose_decision(window)
+        elif part == FORECASTS:
+            draw_blocks(window.forecasts(market_kept).blocks, window.name)
         elif part in SECTIONS:
-            draw_blocks(window.section(part, _market_of).blocks, window.name)
+            draw_blocks(window.section(part, market_kept).blocks, window.name)
         else:
             section = window.against()
             draw_blocks(section.blocks if section is not None else (), window.name)
-
-
-def _market_of(run: RunRecord) -> Market:
-    return _market(store_name(), run.run, run.data_hash, run)
-
-
-@st.cache_resource(show_spinner="Reading the data", max_entries=1)
-def _market(where: str, run_id: str, data_hash: str, _run: RunRecord) -> Market:
-    """The market of a run, kept while the page looks at it; what cannot be had is tried anew each time.
-
-    The first three arguments are the key of the cache.
-    """
-    return market_of(_run)

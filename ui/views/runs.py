@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -9,22 +10,22 @@ import streamlit as st
 
 from backend.reporting.comparison.run_labels import (
     RunLabels,
-    SeedGroup,
     read_labels,
-    seed_groups,
     write_labels,
 )
-from backend.reporting.comparison.run_table import RunRow, run_row
+from backend.reporting.comparison.run_table import RunRow
+from backend.reporting.comparison.seed_groups import SeedGroup, seed_groups
 from backend.reporting.comparison.side_by_side import comparison_blocks
 from backend.runs.sample_run import add_sample_run, has_sample_run
-from backend.store.records import RunRecord
 from backend.store.store import Store
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import asked_for, escape_markdown, mistakes_explained, open_store, read_run, set_address, store_name
 from ui.parts.drawing import MOMENT, draw_blocks
+from ui.parts.ready import current_state, rows_of
 from ui.views.run import show_run
 
 _MOST_COMPARED = 8
+_LOOK_SECONDS = 1.0
 _COLUMNS = {
     "started (UTC)": MOMENT,
     "return": st.column_config.NumberColumn(format="%+.2f %%", help="Net of all costs; of an evaluation, the mean over "
@@ -45,10 +46,12 @@ def _page() -> None:
     st.title("Runs")
     st.caption(escape_markdown(f"Store: {store_name()}"))
     with mistakes_explained():
+        state = current_state()
         with open_store() as store:
             runs = store.runs()
-            rows = [_row(store, run) for run in runs]
             labels = read_labels(store)
+            rows, unread = rows_of(store, runs)
+        _follow_store(state, unread, time.monotonic())
         if not runs:
             st.info("There are no runs yet. Start a backtest on the next page, or run `make demo`.")
             if has_sample_run():
@@ -70,6 +73,20 @@ def _page() -> None:
             show_run(read_run(chosen[0]))
         else:
             draw_blocks(comparison_blocks([read_run(name).summary for name in chosen]), "compared")
+
+
+@st.fragment(run_every=_LOOK_SECONDS)
+def _follow_store(state: Sequence[str], unread: int, drawn: float) -> None:
+    """Draw the page anew when the store has another run, another state of one or other labels, or rows are left.
+    `drawn` tells one drawing of the page from the next."""
+    if unread:
+        st.caption(f"{unread} runs are still being read.")
+    if st.session_state.get("drawn") != drawn:
+        st.session_state["drawn"] = drawn  # it was drawn just now
+        return
+    with mistakes_explained():
+        if unread or current_state() != state:
+            st.rerun(scope="app")
 
 
 def _add_sample() -> None:
@@ -154,19 +171,6 @@ def _choose_in_table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) ->
     height = 38 + 35 * min(len(seen), 8)
     st.dataframe(_table(seen, labels), hide_index=True, column_config=_COLUMNS, on_select=take, key="table",
                  height=height, selection_mode="multi-row", placeholder="–")  # fmt: skip
-
-
-def _row(store: Store, run: RunRecord) -> RunRow:
-    """The row of a run; that of one that has ended is made once."""
-    if run.status == "running":
-        return run_row(store, run)
-    return _ended_row(store_name(), run.run, run.status, run.finished_at, store, run)
-
-
-@st.cache_data(show_spinner=False, max_entries=10_000)
-def _ended_row(where: str, run_id: str, status: str, finished_at: int | None, _store: Store, _run: RunRecord) -> RunRow:
-    """The first four arguments are the key of the cache."""
-    return run_row(_store, _run)
 
 
 def _table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> pd.DataFrame:

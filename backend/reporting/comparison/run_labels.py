@@ -1,4 +1,4 @@
-"""Tags and a note that a reader gives a run, and runs that differ in their seed alone.
+"""Tags and a note that a reader gives a run: on the page of runs, and with `runs tag` and `runs note`.
 
 Labels are a document of the run in the store (an `EvaluationRecord` named `labels`), so that export, backup and
 deletion take them along.
@@ -6,23 +6,18 @@ deletion take them along.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+from surrealdb import RecordID
 
-from backend.reporting.comparison.run_table import RunRow
-from backend.statistics.seed_grid import grid_interval
-from backend.store.records import EvaluationRecord, RunRecord
+from backend.store.records import EvaluationRecord
 from backend.store.store import Store
 from simulator.errors import UserError
 
 LABELS = "labels"
 _MOST_TAGS, _LONGEST_TAG, _LONGEST_NOTE = 20, 40, 2_000
-# Of a run's record: what may differ between runs that are one experiment with several seeds.
-_OWN = ("versions", "hardware", "notes", "trials", "summary", "command")
 
 
 @dataclass(frozen=True)
@@ -43,19 +38,6 @@ class RunLabels:
         return cls(names, note.strip())
 
 
-@dataclass(frozen=True)
-class SeedGroup:
-    """Runs that are alike but for the seed: the mean of their return (a fraction) with Student's 95 % interval."""
-
-    runs: tuple[str, ...]
-    kind: str
-    teams: str
-    data: str
-    mean: float
-    low: float
-    high: float
-
-
 def write_labels(store: Store, run: str, labels: RunLabels) -> None:
     """Put the labels of a run in place of its former ones. Raises `StoreError` where there is no such run."""
     store.run(run)
@@ -64,28 +46,49 @@ def write_labels(store: Store, run: str, labels: RunLabels) -> None:
 
 def read_labels(store: Store) -> dict[str, RunLabels]:
     """The labels of all runs that have some."""
-    rows = store.connection.query(f"SELECT * FROM {EvaluationRecord.table} WHERE name = $name", {"name": LABELS})
-    records = [EvaluationRecord.from_row(row) for row in rows]
-    return {one.run: _labels_of(one.result) for one in records}
+    return {one.run: _labels_of(one.result) for one in map(EvaluationRecord.from_row, _label_rows(store))}
 
 
-def seed_groups(runs: Sequence[RunRecord], rows: Sequence[RunRow]) -> list[SeedGroup]:
-    """The groups of runs with two seeds or more that ended with a return."""
-    by_key: dict[str, dict[int, RunRow]] = {}
-    for run, row in zip(runs, rows, strict=True):
-        if run.status == "finished" and row.total_return is not None:
-            by_key.setdefault(_key(run), {}).setdefault(run.seed, row)
-    groups = []
-    for alike in by_key.values():
-        if len(alike) > 1:
-            members = list(alike.values())
-            interval = grid_interval(np.array([[one.total_return] for one in members], float), nested=True)
-            first = members[0]
-            groups.append(
-                SeedGroup(tuple(one.run for one in members), first.kind, first.teams, first.data, interval.mean,
-                          interval.low, interval.high)
-            )  # fmt: skip
-    return groups
+def change_tags(store: Store, run: str, tags: Sequence[str], *, remove: bool = False) -> RunLabels:
+    """Add tags to those of a run, or take them away; without tags nothing changes. Returns the labels as they are then.
+    Raises `StoreError` where there is no such run, and `UserError` for a tag that is taken away and is not there."""
+    store.run(run)
+    former = read_labels(store).get(run, RunLabels())
+    named = RunLabels.of(",".join(tags), "").tags
+    absent = [tag for tag in named if tag not in former.tags] if remove else []
+    if absent:
+        raise UserError(f"run {run} has no tag {', '.join(absent)}; it has {', '.join(former.tags) or 'none'}")
+    kept = [tag for tag in former.tags if not (remove and tag in named)]
+    return _written(store, run, former, RunLabels.of(",".join([*kept, *(() if remove else named)]), former.note))
+
+
+def change_note(store: Store, run: str, note: str | None) -> RunLabels:
+    """Put a note in place of that of a run; None changes nothing. Returns the labels as they are then. Raises
+    `StoreError` where there is no such run, and `UserError` for a note that is too long."""
+    store.run(run)
+    former = read_labels(store).get(run, RunLabels())
+    return _written(store, run, former, former if note is None else RunLabels.of(",".join(former.tags), note))
+
+
+def _written(store: Store, run: str, former: RunLabels, labels: RunLabels) -> RunLabels:
+    if labels != former:
+        write_labels(store, run, labels)
+    return labels
+
+
+def table_state(store: Store) -> list[str]:
+    """What is another one when something of the table of runs has changed: name, status and end of each run, and the
+    labels."""
+    runs = store.connection.query("SELECT run, status, started_at, finished_at FROM run ORDER BY run")
+    return [*map(repr, runs), *map(repr, _label_rows(store))]
+
+
+def _label_rows(store: Store) -> list[dict[str, Any]]:
+    """By their keys: the table also holds all evaluations of all trainings."""
+    names = store.connection.query("SELECT VALUE run FROM run")
+    keys = [RecordID(EvaluationRecord.table, [name, LABELS, 0]) for name in names]
+    rows: list[dict[str, Any]] = store.connection.query("SELECT * FROM $keys", {"keys": keys})
+    return rows
 
 
 def _labels_of(document: Mapping[str, Any]) -> RunLabels:
@@ -94,15 +97,3 @@ def _labels_of(document: Mapping[str, Any]) -> RunLabels:
         tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else (),
         note if isinstance(note, str) else "",
     )
-
-
-def _key(run: RunRecord) -> str:
-    """All that decides a run but its seed."""
-    compared = {name: value for name, value in run.config.items() if name not in _OWN}
-    return json.dumps([run.kind, run.data_hash, _without_seeds(compared)], sort_keys=True, default=str)
-
-
-def _without_seeds(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_seeds(inner) for name, inner in value.items() if name != "seed"}
-    return value

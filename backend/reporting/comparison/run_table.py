@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.decisions.backtest_document import BacktestDocument
@@ -46,10 +46,7 @@ class RunRow:
 
 def run_row(store: Store, run: RunRecord) -> RunRow:
     """The row of a run, for which little of its records is read. Raises `StoreError` where the store fails."""
-    settings = run.config.get("config")
-    market = settings.get("market") if isinstance(settings, dict) else None
-    stated = run.config.get("teams")
-    teams = [str(name) for name in stated] if isinstance(stated, list) else []
+    teams = _teams(run)
     found: dict[str, Any] = {}
     try:
         found = _of_backtest(store, run.run, teams[0]) if teams else _of_evaluation(store, run.run)
@@ -61,6 +58,14 @@ def run_row(store: Store, run: RunRecord) -> RunRow:
         found = {"verdict": str(error)[:200]}
     if run.message and run.status != "finished":
         found["verdict"] = run.message
+    return replace(bare_row(run), **found)
+
+
+def bare_row(run: RunRecord) -> RunRow:
+    """The row of a run as far as its own record tells, without what came of it."""
+    settings = run.config.get("config")
+    market = settings.get("market") if isinstance(settings, dict) else None
+    teams = _teams(run)
     return RunRow(
         run.run,
         run.kind,
@@ -69,8 +74,12 @@ def run_row(store: Store, run: RunRecord) -> RunRow:
         run.seed,
         listed([title_of(name) for name in teams]) if teams else "",
         str(market.get("data") or "synthetic market") if isinstance(market, dict) else "",
-        **found,
     )
+
+
+def _teams(run: RunRecord) -> list[str]:
+    stated = run.config.get("teams")
+    return [str(name) for name in stated] if isinstance(stated, list) else []
 
 
 def _of_backtest(store: Store, run: str, main: str) -> dict[str, Any]:

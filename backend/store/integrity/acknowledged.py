@@ -48,6 +48,16 @@ _LONGEST = 1 << 20  # bytes of the file before it is begun anew
 _log = logging.getLogger(__name__)
 
 
+def last_write(where: str | Path) -> tuple[int, ...] | None:
+    """What is another one after each write to the store in a folder, and after each program that has held it; None
+    where there is no such folder, as of a server's. Nothing is opened for it."""
+    try:
+        file = os.stat(Path(where) / DATABASE_FOLDER / ACKNOWLEDGED)
+    except OSError:
+        return None
+    return file.st_ino, file.st_size, file.st_mtime_ns
+
+
 class Damaged(StoreError):
     """The folder holds less than was acknowledged, or something else. `what` was found, in words."""
 

@@ -20,11 +20,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from backend.config.training import TrainingConfig
-from backend.training.algorithm.credit import CreditSettings
 from backend.training.curriculum.hard_windows import Gaps, Hard
+
+if TYPE_CHECKING:  # it imports torch, and whoever only looks at a training needs none
+    from backend.training.algorithm.credit import CreditSettings
 
 Schedule = Literal["constant", "linear", "cosine"]
 Weights = TypeVar("Weights", tuple[float, float], tuple[float, float, float])
@@ -139,6 +141,8 @@ def curriculum_of(config: TrainingConfig) -> Curriculum:
 
 def credit_settings(config: TrainingConfig, stage: Stage) -> CreditSettings:
     """How rewards become advantages in a stage (`algorithm.credit`)."""
+    from backend.training.algorithm.credit import CreditSettings
+
     return CreditSettings(
         scale_rewards=config.experimental.scale_rewards,
         reward_aggregation=config.experimental.reward_aggregation,

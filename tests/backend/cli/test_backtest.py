@@ -151,6 +151,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "runs delete": ("RUN", "--older-than", "--kind", "--yes", "--store", "--runs"),
     "runs adopt": ("RUN", "--store"),
     "runs export": ("RUN", "FILE", "--parquet", "--store"),
+    "runs tag": ("RUN", "TAG", "--remove", "--store"),
+    "runs note": ("RUN", "TEXT", "--store"),
     "runs import": ("FILE", "--store"),
     "runs upgrade": ("--store",),
     "runs show": ("RUN", "--decision", "--team", "--html", "--settings", "--store"),

@@ -86,6 +86,9 @@ def test_what_the_others_changed_is_said() -> None:
         "equity_before": 10_000.0,
         "equity_after": 9_880.0,
     }
+    assert headline(tree_of(document)) == (
+        "no valid answer, so no change (RiskAnalyst left long AAAUSDT 50 %; the guard cut AAAUSDT) → account -1.20 %"
+    )
     ruling, clamp, order, result = consequences(tree_of(document))
     assert ruling.text == "My verdict binds: long AAAUSDT goes from 100 % to 50 %."
     assert "exposure +2.000 asked" in clamp.text and "max_exposure" in clamp.text

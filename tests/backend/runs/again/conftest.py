@@ -21,7 +21,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_market(small_market(), folder / "bars")
     request = BacktestRequest(
         data=folder / "bars", start=START, end=END, seed=4, baselines=("hold",),
-        variants=("without:trader", "no_veto", "shuffled_days", "unmasked"),
+        variants=("without:trader", "no_veto", "shuffled_days", "unmasked", "altered_future"),
     )  # fmt: skip
     backtest_teams(request, folder / "store", folder / "runs")
     return folder

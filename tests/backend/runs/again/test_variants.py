@@ -21,7 +21,12 @@ from backend.runs.stored_setup import like_stored, stored_setup
 from backend.store.store import Store
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.scripted import ScriptedEngine
+from simulator.backtest.run import BacktestRun, Window
+from simulator.checks.altered_future import AlteredRun
 from simulator.errors import UserError
+from simulator.exchange.orders import Target
+from simulator.market.market import set_index
+from tests.stored_runs import small_market
 
 BASE = "scripted"
 
@@ -42,7 +47,7 @@ def test_variants_are_played_beside_their_team_and_compared(played: Path) -> Non
         [window] = summary.windows()
         assert window.subjects == (
             BASE, f"{BASE}, without Trader", f"{BASE}, verdicts do not bind", f"{BASE}, days shuffled",
-            f"{BASE}, unmasked",
+            f"{BASE}, unmasked", f"{BASE}, another future",
         )  # fmt: skip
         section = teams_section(window, summary.run)
         assert section is not None
@@ -50,13 +55,28 @@ def test_variants_are_played_beside_their_team_and_compared(played: Path) -> Non
         assert isinstance(table, Table) and isinstance(picture, Picture)
         own, *others = table.rows
         assert own.values.get("interval") is None and all(" to " in row.values["interval"] for row in others)
-        # The rules see no names: their orders are the same, so the difference is nothing.
-        assert others[-1].values["difference"] == pytest.approx(0.0)
+        # The rules see neither names nor the future: their orders are the same, so the difference is nothing.
+        assert [row.values["difference"] for row in others[-2:]] == pytest.approx([0.0, 0.0])
+        assert window.results[f"{BASE}, another future"].fills == window.results[BASE].fills
         asked = {name: {c.role for d in read_decisions(store, run) if d.backtest == name
                         for c in d.document.conversations} for name in window.subjects}  # fmt: skip
         assert "trader" in asked[BASE] and "trader" not in asked[f"{BASE}, without Trader"]
         assert not any(d.document.rulings for d in read_decisions(store, run) if d.backtest.endswith("not bind"))
         assert window.results[f"{BASE}, days shuffled"].equity != window.results[BASE].equity
+
+
+def test_a_run_with_another_future_shows_only_the_past_as_it_was() -> None:
+    market, window = small_market(), Window(180, 354, 6)
+    real, altered = BacktestRun(market, window), AlteredRun(market, window, 7)
+    while not altered.done:
+        now = altered.index
+        assert altered.view().bars("AAAUSDT", 50).close.tolist() == real.view().bars("AAAUSDT", 50).close.tolist()
+        later = altered.view()
+        set_index(later, now + 6)  # as a tool with a defect would look
+        assert later.bars("AAAUSDT", 6).close.tolist() != market.close[now + 1 : now + 7, 0].tolist()
+        for run in (real, altered):
+            run.apply([Target("AAAUSDT", 0.5 if now % 12 else -0.5)])
+    assert altered.result().equity.tolist() == real.result().equity.tolist(), "it is traded at the real prices"
 
 
 def test_a_backtest_like_a_stored_one_has_its_market_window_and_seed(played: Path) -> None:

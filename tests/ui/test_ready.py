@@ -1,0 +1,103 @@
+"""What the page's server keeps and makes ready: the store, rows of runs, and nothing that takes seconds to import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from backend.reporting.comparison.run_labels import RunLabels, write_labels
+from backend.store.records import RunRecord
+from backend.store.store import Store
+from tests.stored_runs import add_backtest_run
+from tests.ui.browsing import ROOT
+from tests.ui.page_client import open_page, words
+from ui.kept import Kept
+from ui.parts import ready
+from ui.parts.ready import current_state, prepare, rows_of
+from ui.server import needed_modules
+
+
+def test_what_two_ask_for_at_once_is_made_once() -> None:
+    kept: Kept[int] = Kept(2)
+    made: list[int] = []
+
+    def slow() -> int:
+        time.sleep(0.05)
+        made.append(1)
+        return 7
+
+    threads = [threading.Thread(target=lambda: kept.get("key", slow)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [1] and "key" in kept
+    for key in ("other", "third"):
+        kept.get(key, lambda: 0)
+    assert "key" not in kept, "the oldest goes"
+
+
+def test_what_fails_is_not_kept() -> None:
+    kept: Kept[int] = Kept(2)
+    with pytest.raises(ZeroDivisionError):
+        kept.get("key", lambda: 1 // 0)
+    assert kept.get("key", lambda: 5) == 5
+
+
+def test_a_store_that_nobody_wrote_to_is_not_opened_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(here / "store") as store:
+        add_backtest_run(store, "one")
+    states = [current_state()]
+    with monkeypatch.context() as patch:
+        patch.setattr(ready, "open_store", lambda: pytest.fail("it was opened"))
+        assert current_state() == states[0]
+    with Store.open(here / "store") as store:
+        for change in (
+            lambda: store.add_run(RunRecord("two", "train", 1, "hash", 1, {"config": {}})),
+            lambda: store.finish_run("two", "failed"),
+            lambda: write_labels(store, "two", RunLabels(("tag",))),
+            lambda: store.delete_run("two"),
+        ):
+            change()
+            states.append(current_state())
+            assert states[-1] != states[-2]
+    assert states[-1] == states[0]
+
+
+def test_rows_that_take_long_are_read_at_a_further_look(here: Path) -> None:
+    with Store.open(here / "store") as store:
+        for name in ("one", "two", "three"):
+            add_backtest_run(store, name)
+        runs = store.runs()
+        rows, left = rows_of(store, runs, seconds=-1.0)
+        assert left == 3 and [row.run for row in rows] == [run.run for run in runs]
+        assert all(row.total_return is None and row.teams == "Scripted team" for row in rows)
+        rows, left = rows_of(store, runs, seconds=60.0)
+        assert left == 0 and all(row.total_return is not None for row in rows)
+
+
+def test_the_page_says_that_runs_are_still_being_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(here / "store") as store:
+        add_backtest_run(store, "one")
+        monkeypatch.setattr(ready, "_ROW_SECONDS", -1.0)
+        app = open_page()
+        assert not app.exception and "1 runs are still being read" in words(app)
+        prepare()
+        app.run()
+        assert "still being read" not in words(app) and app.dataframe[0].value["return"][0] is not None
+
+
+def test_no_page_imports_what_takes_seconds() -> None:
+    """The libraries of training, models and exchanges; neither do the findings of a training that is looked at."""
+    code = (
+        "import sys\nfrom importlib import import_module\n"
+        f"for name in {[*needed_modules(), 'backend.training.diagnostics.examine']}: import_module(name)\n"
+        "print([name for name in ('torch', 'transformers', 'safetensors', 'ccxt', 'gymnasium') if name in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"

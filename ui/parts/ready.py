@@ -1,0 +1,77 @@
+"""What is read of the store for the page of runs, kept for all tabs and made ready before the first visit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from backend.reporting.backtest_sections import SECTIONS
+from backend.reporting.blocks import Picture
+from backend.reporting.comparison.run_labels import table_state
+from backend.reporting.comparison.run_table import RunRow, bare_row, run_row
+from backend.reporting.market_reload import market_of
+from backend.reporting.run_page import RunPage
+from backend.store.integrity.acknowledged import last_write
+from backend.store.records import RunRecord
+from backend.store.store import Store
+from ui.access import keep_run, open_store, store_name
+from ui.kept import Kept
+
+_ROW_SECONDS = 0.5  # for which a look waits for rows that nobody has read yet
+_TRUSTED_SECONDS = 10.0  # for which a store that looks unchanged is not opened
+_LOOKING = threading.Lock()
+_SEEN: dict[str, Any] = {}  # what the last look of any tab has found
+_ROWS: Kept[RunRow] = Kept(10_000)
+
+
+def rows_of(store: Store, runs: Sequence[RunRecord], seconds: float | None = None) -> tuple[list[RunRow], int]:
+    """A row for each run, and how many of them still lack what came of the run, since reading it took too long: they
+    are read at a further look. The row of a run that has ended is made once."""
+    until = time.monotonic() + (_ROW_SECONDS if seconds is None else seconds)
+    rows, left = [], 0
+    for run in runs:
+        key = (store_name(), run.run, run.status, run.finished_at)
+        if run.status == "running":
+            rows.append(run_row(store, run))
+        elif key in _ROWS or time.monotonic() < until:
+            rows.append(_ROWS.get(key, lambda run=run: run_row(store, run)))
+        else:
+            rows.append(bare_row(run))
+            left += 1
+    return rows, left
+
+
+def current_state() -> list[str]:
+    """`table_state` of the store as it is now. The store is not opened where nobody has written since the last look of
+    anybody here. Raises `StoreError`."""
+    with _LOOKING:
+        where, seen = store_name(), _SEEN
+        mark = last_write(where)
+        if mark is None or (where, mark) != seen.get("mark") or time.monotonic() > seen["until"]:
+            with open_store() as store:
+                seen["state"] = table_state(store)
+            # To open it writes too, so the mark is that of the closed one. Who writes just between is seen in time.
+            seen.update(mark=(where, last_write(where)), until=time.monotonic() + _TRUSTED_SECONDS)
+        state: list[str] = seen["state"]
+        return state
+
+
+def prepare() -> None:
+    """Read what the first visit shows: the rows of all runs, and the newest run with its first pictures. Raises
+    `UserError` where the store cannot be read."""
+    with open_store() as store:
+        runs = store.runs()
+        if runs and runs[0].status != "running":
+            draw_first(keep_run(runs[0]))
+        rows_of(store, runs, seconds=float("inf"))
+
+
+def draw_first(page: RunPage) -> None:
+    """Make what the first look at a backtest needs; its first part needs no market."""
+    for window in page.windows[:1]:
+        assert window.tiles
+        for block in window.section(SECTIONS[0], market_of).blocks:
+            if isinstance(block, Picture):
+                block.dark.to_json()

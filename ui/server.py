@@ -1,0 +1,60 @@
+"""The page's server: `python -m ui.server [OPTION...]`, with the options of `streamlit run`.
+
+What takes seconds is done before it answers, so that a first visit does not wait for it: libraries are imported, the
+first figure is drawn, and the table of runs and the newest run are read.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+
+HERE = Path(__file__).parent
+_STORE_SECONDS = 8.0  # for which the server waits for what is in the store; a store that answers late is read beside
+
+_log = logging.getLogger(__name__)
+
+
+def main(options: Sequence[str]) -> None:
+    """Serve until a signal ends it."""
+    for name in needed_modules():
+        import_module(name)
+    reading = threading.Thread(target=_read, name="what the first visit needs", daemon=True)
+    reading.start()
+    reading.join(_STORE_SECONDS)
+    from streamlit.web import cli
+
+    cli.main(["run", str(HERE / "app.py"), *options], prog_name="streamlit")
+
+
+def needed_modules() -> list[str]:
+    """All that the pages import, in order of name."""
+    return sorted({name for path in (HERE / "views").glob("*.py") for name in _imported(path)})
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__":
+            yield node.module
+
+
+def _read() -> None:
+    """What the first visit shows, as far as it can be had: what is wrong with the store is said on the page."""
+    from simulator.errors import UserError
+    from ui.parts.ready import prepare
+
+    try:
+        prepare()
+    except UserError as error:
+        _log.info("the page begins without its store: %s", error)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
