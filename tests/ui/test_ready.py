@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,12 +58,13 @@ def test_a_store_that_nobody_wrote_to_is_not_opened_again(here: Path, monkeypatc
         patch.setattr(ready, "open_store", lambda: pytest.fail("it was opened"))
         assert current_state() == states[0]
     with Store.open(here / "store") as store:
-        for change in (
+        changes: list[Callable[[], object]] = [
             lambda: store.add_run(RunRecord("two", "train", 1, "hash", 1, {"config": {}})),
             lambda: store.finish_run("two", "failed"),
             lambda: write_labels(store, "two", RunLabels(("tag",))),
             lambda: store.delete_run("two"),
-        ):
+        ]
+        for change in changes:
             change()
             states.append(current_state())
             assert states[-1] != states[-2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from backend.reporting.backtest_sections import SECTIONS
@@ -36,7 +37,7 @@ def rows_of(store: Store, runs: Sequence[RunRecord], seconds: float | None = Non
         if run.status == "running":
             rows.append(run_row(store, run))
         elif key in _ROWS or time.monotonic() < until:
-            rows.append(_ROWS.get(key, lambda run=run: run_row(store, run)))
+            rows.append(_ROWS.get(key, partial(run_row, store, run)))
         else:
             rows.append(bare_row(run))
             left += 1

@@ -17,6 +17,7 @@ from backend.reporting.run_summary import RunSummary, summarise
 from backend.store.store import Store
 from cryptosentinel.agents.market_analyst import FLAT_BAND
 from cryptosentinel.tools.context import horizon_volatility
+from simulator.arrays import FloatArray
 from tests.stored_runs import add_backtest_run, codec, episode, small_market
 
 HOUR = 3_600_000
@@ -30,9 +31,14 @@ def forecasts(count: int, seed: int, sharpness: float = 0.0) -> list[JudgedForec
     stated = true ** (1.0 + sharpness)
     stated /= stated.sum(axis=1, keepdims=True)
     return [
-        JudgedForecast(number * HOUR, "A", tuple(stated[number].tolist()), int(rng.choice(3, p=true[number])), 2)
+        JudgedForecast(number * HOUR, "A", _three(stated[number]), int(rng.choice(3, p=true[number])), 2)
         for number in range(count)
     ]
+
+
+def _three(row: FloatArray) -> tuple[float, float, float]:
+    down, flat, up = row.tolist()
+    return down, flat, up
 
 
 def fit_of(judged: list[JudgedForecast]) -> Reliability:
@@ -52,7 +58,7 @@ def test_who_states_the_truth_lies_on_the_line_and_who_is_too_sure_does_not() ->
 def test_who_always_states_the_shares_has_no_skill() -> None:
     judged = forecasts(600, 2)
     shares = np.bincount([one.came for one in judged], minlength=3) / len(judged)
-    same = fit_of([replace(one, stated=tuple(shares.tolist())) for one in judged])
+    same = fit_of([replace(one, stated=_three(shares)) for one in judged])
     assert same.skill.value == pytest.approx(0.0, abs=1e-12) and same.gap < 0.01
 
 
