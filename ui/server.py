@@ -17,6 +17,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 _STORE_SECONDS = 8.0  # for which the server waits for what is in the store; a store that answers late is read beside
 
+_LATER = ("paper",)  # pages that need the libraries of models and exchanges, which take long: they wait for their visit
+
 _log = logging.getLogger(__name__)
 
 
@@ -33,8 +35,9 @@ def main(options: Sequence[str]) -> None:
 
 
 def needed_modules() -> list[str]:
-    """All that the pages import, in order of name."""
-    return sorted({name for path in (HERE / "views").glob("*.py") for name in _imported(path)})
+    """All that the pages import but those of `_LATER`, in order of name."""
+    paths = [path for path in (HERE / "views").glob("*.py") if path.stem not in _LATER]
+    return sorted({name for path in paths for name in _imported(path)})
 
 
 def _imported(path: Path) -> Iterator[str]:

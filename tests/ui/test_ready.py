@@ -94,8 +94,8 @@ def test_the_page_says_that_runs_are_still_being_read(here: Path, monkeypatch: p
         assert "still being read" not in words(app) and app.dataframe[0].value["return"][0] is not None
 
 
-def test_no_page_imports_what_takes_seconds() -> None:
-    """The libraries of training, models and exchanges; neither do the findings of a training that is looked at."""
+def test_what_is_made_ready_imports_nothing_that_takes_seconds() -> None:
+    """Not the libraries of training, models and exchanges; neither do the findings of a training that is looked at."""
     code = (
         "import sys\nfrom importlib import import_module\n"
         f"for name in {[*needed_modules(), 'backend.training.diagnostics.examine']}: import_module(name)\n"

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from surrealdb import RecordID
-
 from backend.store.records import EvaluationRecord
 from backend.store.store import Store
 from simulator.errors import UserError
@@ -85,6 +83,8 @@ def table_state(store: Store) -> list[str]:
 
 def _label_rows(store: Store) -> list[dict[str, Any]]:
     """By their keys: the table also holds all evaluations of all trainings."""
+    from surrealdb import RecordID  # `backend.store` must be imported first: it leaves out what is not needed of it
+
     names = store.connection.query("SELECT VALUE run FROM run")
     keys = [RecordID(EvaluationRecord.table, [name, LABELS, 0]) for name in names]
     rows: list[dict[str, Any]] = store.connection.query("SELECT * FROM $keys", {"keys": keys})
