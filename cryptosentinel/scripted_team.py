@@ -55,9 +55,9 @@ def expert_policies(
     team: Collection[str] = STANDARD, *, portfolio: bool = False, teacher: Teacher = "whole"
 ) -> dict[str, ScriptedPolicy]:
     """The rules of a scripted team of the sub-agents `team`, by role; with `portfolio` of one that decides on all coins
-    at once. `teacher` is what it makes of the evidence: all of it, funding alone, news with the wrong sign. The hesitant
-    one asks everybody as the whole one does, and then acts on the answers in one decision of two, by lot; "none" has no
-    rules but the format, and decides as a novice."""
+    at once. `teacher` is what it makes of the evidence: all of it, funding alone, news with the wrong sign. The
+    hesitant one asks everybody as the whole one does, and then acts on the answers in one decision of two, by lot;
+    "none" has no rules but the format, and decides as a novice."""
     if teacher == "none":
         return novice_policies(team, portfolio=portfolio)
     rules, weights = _expert_portfolio if portfolio else _expert_manager, _TEACHERS[teacher]

@@ -93,7 +93,7 @@ class TeamSettings:
     question_price_bps: float
     max_questions: int
     veto: bool
-    tools: tuple[str, ...] = ()
+    tools: tuple[str, ...]
 
     @property
     def joint_questions(self) -> bool:
