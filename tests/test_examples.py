@@ -141,9 +141,9 @@ def test_the_notebook_is_kept_without_outputs() -> None:
 @pytest.mark.slow
 def test_the_notebook_goes_from_a_table_to_a_trained_team(example: Callable[[str], ModuleType]) -> None:
     names: dict[str, object] = {"__name__": "__main__"}
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         for source in cells():
             exec(compile(source, "data_to_team.ipynb", "exec"), names)
-    assert "95 %" in said.getvalue()
+    assert "95 %" in printed.getvalue()
     assert len(list(Path("runs").glob("train-*/adapters"))) == 1

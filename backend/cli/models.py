@@ -149,10 +149,10 @@ def export(
     folder = team_folder(team)
     manifest = read_manifest(folder)
     load_plugins(override(manifest.config, set_ or ()))  # roles of the user's own
-    said = team_notice(folder, manifest)
-    print_notes([said] if said else [])
-    for one in export_team(team, to, cast("Form", form), base):
-        console.print(f"{one.version}: {one.path}", soft_wrap=True)
+    notice = team_notice(folder, manifest)
+    print_notes([notice] if notice else [])
+    for exported in export_team(team, to, cast("Form", form), base):
+        console.print(f"{exported.version}: {exported.path}", soft_wrap=True)
 
 
 def _print_contact(config: Config, contact: Contact) -> None:

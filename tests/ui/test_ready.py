@@ -101,5 +101,5 @@ def test_what_is_made_ready_imports_nothing_that_takes_seconds() -> None:
         f"for name in {[*needed_modules(), 'backend.training.diagnostics.examine']}: import_module(name)\n"
         "print([name for name in ('torch', 'transformers', 'safetensors', 'ccxt', 'gymnasium') if name in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

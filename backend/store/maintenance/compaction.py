@@ -99,10 +99,10 @@ def compact_if_grown(folder: Path, on_copied: OnCopied, least: int = LEAST_BYTES
 def _free_memory() -> int | None:
     """Bytes that the machine can give; None where it does not say."""
     try:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+        available = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     except OSError:
         return None
-    return int(found[1]) * 1024 if found else None
+    return int(available[1]) * 1024 if available else None
 
 
 def _noted(folder: Path) -> int | None:

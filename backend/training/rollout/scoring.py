@@ -142,9 +142,9 @@ class RolloutScorer:
         return float(np.mean(known)) if known else None
 
     def _score(self, role: Role, asked: Mapping[str, Any], answer: Arguments) -> float | None:
-        own = self._judge.scores.get(role.key) or (role.score if isinstance(role, SubAgent) else None)
-        if own is not None:
-            return self._by_own_score(role, own, asked, answer)
+        users_score = self._judge.scores.get(role.key) or (role.score if isinstance(role, SubAgent) else None)
+        if users_score is not None:
+            return self._by_own_score(role, users_score, asked, answer)
         if isinstance(answer, Analysis):
             return self._analysis(answer, asked["symbol"])
         if isinstance(answer, Verdict):

@@ -120,9 +120,9 @@ def test_a_run_is_its_users_own_by_a_signature_that_only_he_can_make(
 def test_a_signature_holds_for_a_document_as_a_store_gives_it_back(value: Any) -> None:
     """With texts for keys, and whatever numpy's numbers and tuples become."""
     document = {"config": {}, "value": value, "pair": (1, np.float64(0.5)), "count": np.int64(7)}
-    own = signed("train-1", document)
-    stored = json.loads(json.dumps(own, default=lambda number: number.item()))
-    assert is_own("train-1", own) and is_own("train-1", stored)
+    record = signed("train-1", document)
+    stored = json.loads(json.dumps(record, default=lambda number: number.item()))
+    assert is_own("train-1", record) and is_own("train-1", stored)
     assert not is_own("train-1", {**stored, "pair": [1, 0.25]})
 
 

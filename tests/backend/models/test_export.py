@@ -198,9 +198,9 @@ def _rendered(go: str, messages: list[dict[str, object]]) -> str:
 
 def test_the_modelfile_builds_the_conversation_that_the_team_was_trained_on() -> None:
     codec = ChatCodec(read_tokenizer(NANO))
-    said = codec.start("You are Trader.", "C1: short 0.5")
-    said += codec.encode_assistant('<tool_call>\n{"name": "get_book", "arguments": {"depth": 3}}\n</tool_call>')
-    said += codec.tool_response('{"spread": 0.1}')
+    token_ids = codec.start("You are Trader.", "C1: short 0.5")
+    token_ids += codec.encode_assistant('<tool_call>\n{"name": "get_book", "arguments": {"depth": 3}}\n</tool_call>')
+    token_ids += codec.tool_response('{"spread": 0.1}')
     messages: list[dict[str, object]] = [
         {"role": "system", "content": "You are Trader."},
         {"role": "user", "content": "C1: short 0.5"},
@@ -208,7 +208,7 @@ def test_the_modelfile_builds_the_conversation_that_the_team_was_trained_on() ->
         {"role": "tool", "content": '{"spread": 0.1}'},
     ]
     tokens = Tokenizer.from_file(str(NANO / "tokenizer.json"))
-    assert _rendered(template(False), messages) == tokens.decode(list(said), skip_special_tokens=False)
+    assert _rendered(template(False), messages) == tokens.decode(list(token_ids), skip_special_tokens=False)
     text = modelfile("trader.gguf", codec, {"temperature": 1.0, "num_ctx": 4096, "lists_tools": True})
     assert text.startswith("FROM ./trader.gguf\n") and "range $.Tools" in text
     assert 'PARAMETER stop "<|im_end|>"' in text and "PARAMETER num_ctx 4096" in text

@@ -197,11 +197,11 @@ def test_a_large_scale_makes_the_outcome_the_mean_return(query: Query, exposure:
 
 def test_a_reward_and_a_score_of_the_users_own_take_the_place_of_the_shipped_ones() -> None:
     query = POOL.draw(1, 0, 1, easy=False)[0]
-    own = Judge(
+    judge = Judge(
         reward=lambda net, volatility: 0.25 if net.mean() < 0.0 else 0.75,
         scores={"market_analyst": lambda answer, asked, moves, volatility: answer.up},
     )
-    one = RolloutScorer(query, PATHS, HORIZON, Costs(taker_fee=0.0005), 1.0, 1.0, judge=own)
+    one = RolloutScorer(query, PATHS, HORIZON, Costs(taker_fee=0.0005), 1.0, 1.0, judge=judge)
     answer = said("market_analyst", {"up": 0.125, "flat": 0.5, "down": 0.375})
     assert one.expert_score(answer) == 0.125 != scorer(query).expert_score(answer)
     mine, shipped = one.outcome([]), scorer(query).outcome([])
