@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 def main(options: Sequence[str]) -> None:
     """Serve until a signal ends it."""
+    print("The page is made ready for its first visit. This takes some seconds.", flush=True)
     for name in needed_modules():
         import_module(name)
     reading = threading.Thread(target=_read, name="what the first visit needs", daemon=True)

@@ -48,7 +48,7 @@ def served(folder: Path, port: int = 0) -> Iterator[str]:
 
 
 def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(120):
+    for _ in range(480):  # it makes ready what a first visit needs
         assert server.poll() is None, "the page's server has ended by itself"
         try:
             with urlopen(url, timeout=1):

@@ -82,8 +82,8 @@ def test_the_terminal_and_the_page_keep_the_same_labels(here: Path, capsys: pyte
     typed("note", "one", "the first with costs")
     typed("tag", "one", "a", "--remove")
     assert labels() == RunLabels(("keep", "b"), "the first with costs")
-    for words in ((), ("show", "one")):
-        assert "keep, b" in typed(*words)
+    for command in ((), ("show", "one")):
+        assert "keep, b" in typed(*command)
     app = open_page()
     assert list(app.dataframe[0].value["tags"]) == ["keep, b"]
     assert app.text_area(key="note of one").value == "the first with costs"
