@@ -43,32 +43,22 @@ _TONE = {"very good": 2.0, "good": 1.0, "bad": -1.0, "very bad": -2.0}
 _TREND = {"strong up": 2.0, "up": 1.0, "down": -1.0, "strong down": -2.0}
 # (up, flat, down) by strength of the evidence, from strongly down to strongly up.
 _LEVELS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
-Teacher = Literal["whole", "hesitant", "funding", "news_backwards", "none"]
+Teacher = Literal["whole", "funding", "news_backwards", "none"]
 _Weights = tuple[float, float, float]  # of trend, news and funding
-ACTS = 0.5  # share of its decisions in which the hesitant teacher does what the answers speak for
-_DECIDES = '"name": "submit_decision"'  # in a turn that ends a decision
-_WHOLE: _Weights = (0.9, 0.7, 0.9)
-_TEACHERS = {"whole": _WHOLE, "hesitant": _WHOLE, "funding": (0.0, 0.0, 0.9), "news_backwards": (0.9, -0.7, 0.9)}
+_TEACHERS: dict[str, _Weights] = {"whole": (0.9, 0.7, 0.9), "funding": (0, 0, 0.9), "news_backwards": (0.9, -0.7, 0.9)}
 
 
 def expert_policies(
     team: Collection[str] = STANDARD, *, portfolio: bool = False, teacher: Teacher = "whole"
 ) -> dict[str, ScriptedPolicy]:
     """The rules of a scripted team of the sub-agents `team`, by role; with `portfolio` of one that decides on all coins
-    at once. `teacher` is what it makes of the evidence: all of it, funding alone, news with the wrong sign. The
-    hesitant one asks everybody as the whole one does, and then acts on the answers in one decision of two, by lot;
-    "none" has no rules but the format, and decides as a novice."""
+    at once. `teacher` is what it makes of the evidence: all of it, funding alone, news with the wrong sign; "none" has
+    no rules but the format, and decides as a novice."""
     if teacher == "none":
         return novice_policies(team, portfolio=portfolio)
-    rules, weights = _expert_portfolio if portfolio else _expert_manager, _TEACHERS[teacher]
-
-    def manager(messages: ChatMessages, seed: int) -> str:
-        turn = rules(messages, team, weights)
-        acts = teacher != "hesitant" or _DECIDES not in turn or random.Random(seed).random() < ACTS
-        return turn if acts else render_call("submit_decision", {"positions": []})
-
+    manager, weights = _expert_portfolio if portfolio else _expert_manager, _TEACHERS[teacher]
     return added_policies(team, novice=False) | {
-        "manager": manager,
+        "manager": lambda messages, seed: manager(messages, team, weights),
         "market_analyst": lambda messages, seed: _expert_analyst(messages, weights),
         "risk_analyst": lambda messages, seed: _expert_risk(messages, portfolio),
         "trader": lambda messages, seed: _expert_trader(messages),

@@ -194,10 +194,10 @@ class NanoConfig(Section):
     intermediate_size: int = Field(384, ge=16, le=8192, description="width of the MLPs")
     decisions: int = Field(2500, ge=10, le=1_000_000, description="decisions to transcribe for the warm start")
     teacher_share: Fraction = Field(0.3, description="share of decisions that follow the teacher; others are random")
-    teacher: Literal["whole", "hesitant", "funding", "news_backwards", "none"] = Field(
+    teacher: Literal["whole", "funding", "news_backwards", "none"] = Field(
         "whole",
-        description="what the teacher makes of the evidence: all; all, but it acts on it in one decision of two, by "
-        "lot; funding alone; news with the wrong sign; none: the format alone, all decisions random",
+        description="what the teacher makes of the evidence: all, funding alone, news with the wrong sign; none: the "
+        "format alone, all decisions random",
     )
     steps: int = Field(700, ge=1, le=1_000_000, description="steps of the warm start")
     batch_tokens: int = Field(2048, ge=256, le=1_000_000, description="tokens per step of the warm start, with padding")

@@ -205,35 +205,3 @@ def test_without_a_teacher_there_is_the_format_alone() -> None:
     states = [(bar, symbol) for bar in range(130, 310, 30) for symbol in market.symbols]
     said, drawn = (decisions(market, states, one) for one in (expert_policies(teacher="none"), novice_policies()))
     assert [one.manager.answer for one in said] == [one.manager.answer for one in drawn]
-
-
-@settings(max_examples=60)
-@given(situation=situations("manager"), seed=st.integers(0, 2**31 - 1))
-def test_the_hesitant_teacher_asks_as_the_whole_one_and_acts_or_leaves_all_as_it_is(
-    situation: list[dict[str, str]], seed: int
-) -> None:
-    turn = expert_policies(teacher="hesitant")["manager"](situation, seed)
-    whole = expert_policies()["manager"](situation, seed)
-    nothing = render_call("submit_decision", {"positions": []})
-    assert turn in (whole, nothing)
-    assert turn == whole or "submit_decision" in whole
-    assert turn == expert_policies(teacher="hesitant")["manager"](situation, seed)
-
-
-def test_the_hesitant_teacher_acts_in_half_of_its_decisions() -> None:
-    asked = {"symbol": "C1", "side": "long", "exposure": 1.0}
-    messages = [
-        {"role": "system", "content": ""},
-        {"role": "user", "content": "equity 1.00, drawdown 0\nC1: held 0.0, day 1.0, volatility 2.0"},
-        {"role": "assistant", "content": render_call("consult_market_analyst", {"symbol": "C1"})},
-        {"role": "tool", "content": json.dumps({"lean": "strong up"})},
-        {"role": "assistant", "content": render_call("consult_risk_analyst", asked)},
-        {"role": "tool", "content": json.dumps({"verdict": "approve", "loss": 3})},
-        {"role": "assistant", "content": render_call("consult_trader", asked)},
-        {"role": "tool", "content": json.dumps({"type": "market", "wait": 0, "slices": 1})},
-    ]
-    manager = expert_policies(teacher="hesitant")["manager"]
-    turns = [manager(messages, seed) for seed in range(1_000)]
-    assert all("submit_decision" in turn for turn in turns)
-    acted = sum('"long"' in turn for turn in turns)
-    assert 440 <= acted <= 560  # a fair coin is outside once in 6,000 times
