@@ -16,17 +16,10 @@ from backend.cli.parts.lazy import commands_below
 from backend.config.load import describe
 from backend.config.schema import Config
 from scripts.make_reference import REBUILD, anchor, pages
+from tests.shown_commands import CODE, DOCUMENTS, FENCE, PRESENT, ROOT, shown_commands
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "data/README.md")),
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
-PRESENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]  # that one tells of files as they were
 MODULES = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if ".venv" not in str(path)]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-CODE = re.compile(r"`([^`\n]+)`")
 FOLDERS = "backend benchmarks configs cryptosentinel data docs scripts simulator tests ui"
 COMMANDS: dict[str, Any] = dict(commands_below(typer.main.get_command(app), "cryptosentinel"))
 TOP = tuple(f"{folder}/" for folder in FOLDERS.split())
@@ -35,7 +28,6 @@ PATHS = ("From `make demo` to the line that computes an advantage", "An order's 
 
 
 KEYS = {entry.key for entry in describe()}
-PROGRAM = re.compile(r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?cryptosentinel \w")
 
 
 def label(path: Path) -> str:
@@ -118,15 +110,6 @@ def test_every_module_that_a_page_names_by_its_end_exists(path: Path) -> None:
 def test_what_is_generated_is_what_the_code_says(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert text == pages()[name], f"{name} is out of date: run `{REBUILD}` (or `make docs`) and commit the result"
-
-
-def shown_commands(path: Path) -> Iterator[str]:
-    """The program's commands in a page's blocks of code and between backticks, without their comments."""
-    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
-    lines = [line for block in FENCE.findall(text) for line in block.splitlines()]
-    for line in [*lines, *CODE.findall(FENCE.sub("", text))]:
-        if PROGRAM.match(line.strip()):
-            yield re.sub(r"\s#.*", "", line.strip())
 
 
 def is_a_key(name: str) -> bool:

@@ -4,7 +4,6 @@ import ast
 import importlib.util
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-LAYERS = ("backend", "cryptosentinel", "simulator", "ui")
+from tests.wheels import LAYERS, ROOT, build_wheel
+
 HOME = "cryptosentinel/"
 # What a folder may hold in which somebody works: modules with the names of our layers, and a strategy with them.
 OWN_MODULES = {
@@ -52,17 +51,7 @@ def in_namespace(source: str, root: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy: a build leaves its folders where it works."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    kept_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for folder in (*LAYERS, "configs", "data"):
-        shutil.copytree(ROOT / folder, source / folder, ignore=kept_out)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source / name)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel", "--no-deps"]
-    subprocess.run([*pip, "--no-build-isolation", "--wheel-dir", str(out), str(source)], check=True)
-    [built] = out.glob("*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("source") / "copy", tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,292 @@
+"""What a test does with each command that the pages show: it is run, in this order, or a reason stands why not.
+
+A page writes RUN or DIR where a reader puts something of their own. Here `{train}` is the id of the newest run of that
+kind, `{backtest:2}` of the one before the newest, `{bars}` a folder of recorded bars.
+"""
+
+# ruff: noqa: E501 (commands are as long as they are)
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def as_options(preset: str, without: str = "") -> str:
+    """The settings of a preset as options; without a section."""
+    document = tomllib.loads((ROOT / "configs" / f"{preset}.toml").read_text(encoding="utf-8"))
+    return " ".join(
+        f"-s {section}.{key}={value}"
+        for section, keys in document.items()
+        for key, value in keys.items()
+        if section != without
+    )
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command as a page shows it, and how it is run here."""
+
+    shown: str
+    put: dict[str, str] = field(default_factory=dict)  # what stands in the page -> what stands for that here
+    more: str = ""  # options behind it, so that it takes seconds
+    code: int = 0  # of its end
+    says: str = ""  # in what it prints
+    lasts: bool = False  # it goes on until it is ended; the steps after it need it
+
+
+# A training of seconds: that of the preset `quick`, with the market's settings and without.
+QUICK = as_options("quick")
+QUICK_TEAM = as_options("quick", without="market")
+DAYS = {"--start 2021-06-10": "--start 2021-06-28"}
+RECORDED = {"DIR": "{bars}"}
+LAST_TRAINING = {
+    "train-20240131-120000-250": "{train}",
+    "train-20250131-120000": "{train}",
+    "runs/train-…": "runs/{train}",
+}
+SESSION = {"SESSION": "{paper}"}
+ANOTHER_TEAM = {"runs/TEAM": "runs/demo"}
+REPLAYED = {"RUN": "{replayable}"}
+SERVED = {"ws://127.0.0.1:8765": "{server}", "8765": "{port}"}
+
+STEPS = (
+    Step("cryptosentinel --version", says="cryptosentinel 0"),
+    Step("python -m cryptosentinel", more="--help", says="Begin here"),
+    Step("cryptosentinel config", says="market.bars"),
+    Step("cryptosentinel config --config NAME", {"NAME": "demo"}, says="15000"),
+    # Data.
+    Step("cryptosentinel data sample --out data"),
+    Step("cryptosentinel data list data/synthetic", says="AAAUSDT"),
+    Step("cryptosentinel data check data/synthetic"),
+    Step("cryptosentinel data check DIR", RECORDED),
+    Step("cryptosentinel data check DIR [--symbols A,B] [--timeframe 1h]", {**RECORDED, "A,B": "BTCUSDT,ETHUSDT"}),
+    Step("cryptosentinel data import TREE --out DIR", {"TREE": "vision", "DIR": "imported/tree"}, says="BTCUSDT"),
+    Step("cryptosentinel data import SRC --out DIR [--symbols A,B] [--instrument spot]",
+         {"SRC": "vision", "DIR": "imported/spot", "A,B": "BTCUSDT,ETHUSDT"}, says="BTCUSDT"),
+    Step("cryptosentinel data import data --out bars", {"data --": "vision --"}, says="BTCUSDT"),
+    Step("cryptosentinel data import BTCUSDT-1h.csv --out bars", says="BTCUSDT"),
+    Step("cryptosentinel data import Binance_BTCUSDT_1h.csv --out bars", says="BTCUSDT"),
+    Step("cryptosentinel data import user_data/data --out bars", says="BTCUSDT"),
+    Step("cryptosentinel data import prices.csv --out bars --symbol BTCUSDT --timeframe 1h --venue mine --columns "
+         "time=Date,open=Open,high=High,low=Low,close=Close,volume=Vol --time-format \"%d.%m.%Y %H:%M\" --time-zone "
+         "Europe/Berlin --delimiter \";\" --decimal ,", says="BTCUSDT"),
+    # The demo, and a team for the steps below.
+    Step(".venv/bin/cryptosentinel demo --config quick", {".venv/bin/": ""}, says="report: runs/"),
+    # Strategies.
+    Step("cryptosentinel backtest", says="scripted"),
+    Step("cryptosentinel backtest --team scripted", says="scripted"),
+    Step("cryptosentinel backtest --team donchian_breakout", says="donchian_breakout"),
+    Step("cryptosentinel backtest --team ema_cross:fast=10,slow=50", says="ema_cross"),
+    Step("cryptosentinel backtest --team ema_cross --start 2021-06-01 --baselines hold", says="report: runs/"),
+    Step("cryptosentinel backtest --team my_strategy:AboveMean --start 2021-06-01 --baselines hold", says="no look-ahead"),
+    Step("cryptosentinel backtest --data DIR --symbols BTCUSDT --timeframe 1h --resample 4h", RECORDED),
+    Step("cryptosentinel check lookahead --strategy sma_cross", says="no look-ahead"),
+    Step("cryptosentinel check lookahead --strategy donchian_breakout --data DIR", RECORDED, says="no look-ahead"),
+    Step("cryptosentinel check lookahead --strategy my_module:MyStrategy --data DIR --symbols BTCUSDT --timeframe 1h "
+         "--resample 4h", RECORDED, says="no look-ahead"),
+    Step("cryptosentinel check lookahead --team scripted --times 40 --seed 3 --out report.json", says="no look-ahead"),
+    Step("cryptosentinel check recursion --strategy sma_cross --warm-up 121,200,400,800"),
+    Step("cryptosentinel check recursion --strategy my_module:MyStrategy --data DIR", RECORDED),
+    Step("cryptosentinel search ema_cross --data DIR --timeframe 1h --start 2023-01-01 --decide-every 1 --trials 1000",
+         RECORDED),
+    Step("cryptosentinel search my_module:Mine --range fast=5..50 --range slow=20..200 --json search.json", more="--trials 20"),
+    # Teams.
+    Step("cryptosentinel backtest --team sample --start 2021-06-28 --baselines hold", says="sample"),
+    Step("cryptosentinel backtest --team sample", more="--start 2021-06-28", says="sample"),
+    Step("cryptosentinel evaluate sample", more="-s evaluation.windows=2 -s evaluation.decisions_per_window=2"),
+    Step("cryptosentinel backtest --team runs/demo", more="--start 2021-06-28"),
+    Step("cryptosentinel backtest --team scripted --team runs/demo", more="--start 2021-06-28"),
+    Step("cryptosentinel backtest --data DIR --symbols BTCUSDT,ETHUSDT --timeframe 1h --resample 4h --funding DIR --news "
+         "DIR_OR_FILE --start 2024-01-01 --end 2024-04-01 --team runs/demo",
+         {"DIR_OR_FILE": "{bars}/news.parquet", **RECORDED, "2024-04-01": "2024-01-03"}),
+    Step("cryptosentinel backtest --team sample --variant without:trader --start 2021-06-22 --baselines hold",
+         {"2021-06-22": "2021-06-27"}, says="without Trader"),
+    Step("cryptosentinel runs compare backtest-…", {"backtest-…": "{backtest}"}),
+    Step("cryptosentinel backtest --like RUN --variant without:trader", {"RUN": "{replayable}"}, says="without Trader"),
+    Step("cryptosentinel backtest --like RUN --variant without:risk_analyst --variant no_veto --variant shuffled_days",
+         {"RUN": "{replayable}"}, says="report: runs/"),
+    Step("cryptosentinel backtest --like RUN --team runs/demo --team ema_cross", {"RUN": "{replayable}"}),
+    # Runs.
+    Step("cryptosentinel runs", says="backtest-"),
+    Step("cryptosentinel runs RUN", REPLAYED, says="backtest-"),
+    Step("cryptosentinel runs show RUN --decision 12", REPLAYED, says="decision 12"),
+    Step("cryptosentinel runs compare RUN RUN", {"RUN RUN": "{strategy:1} {strategy:2}"}),
+    Step("cryptosentinel runs compare RUN1 RUN2 RUN3", {"RUN1 RUN2 RUN3": "{strategy:1} {strategy:2} {strategy:3}"}),
+    Step("cryptosentinel runs replay RUN --decision 5 --answer 'market_analyst={\"up\": 0.1, \"flat\": 0.1, \"down\": 0.8}'",
+         REPLAYED),
+    Step("cryptosentinel runs replay RUN --decision 12 --answer market_analyst='{\"up\": 0.1, \"flat\": 0.1, \"down\": 0.8}'",
+         REPLAYED),
+    Step("cryptosentinel runs replay RUN --decision 12 --observe market_analyst.get_news='{\"headlines\": []}'", REPLAYED),
+    Step("cryptosentinel runs trials"),
+    Step("cryptosentinel runs trials --export trials.json"),
+    # Training.
+    Step("cryptosentinel train --config quick", says="the team is in runs/train-"),
+    Step("cryptosentinel evaluate runs/train-…", LAST_TRAINING, says="On held-out windows"),
+    Step("cryptosentinel evaluate runs/train-20250131-120000", LAST_TRAINING, says="On held-out windows"),
+    Step("cryptosentinel evaluate runs/train-20250131-120000 --gate", LAST_TRAINING, code=1),
+    Step("cryptosentinel evaluate runs/TEAM --gate", ANOTHER_TEAM, code=1),
+    Step("cryptosentinel evaluate runs/demo --data DIR --symbols BTCUSDT,ETHUSDT --timeframe 4h --set evaluation.windows=12",
+         RECORDED, more="-s evaluation.decisions_per_window=2"),
+    Step("cryptosentinel doctor RUN", {"RUN": "{train}"}),
+    Step("cryptosentinel doctor train-20240131-120000-250", LAST_TRAINING),
+    Step("cryptosentinel doctor runs/train-20240131-120000-250 --json doctor.json", LAST_TRAINING),
+    Step("cryptosentinel train --resume train-20250131-120000", LAST_TRAINING, code=2, says="finished"),
+    Step("cryptosentinel train --config demo --set training.seed=5", more=QUICK),
+    Step("cryptosentinel train --config demo --set training.stage2_steps=80 --set training.seed=5", more=QUICK),
+    Step("cryptosentinel train --config my.toml"),
+    Step("cryptosentinel train --config recorded_training --data DIR --symbols BTCUSDT,ETHUSDT --timeframe 1h", RECORDED,
+         more=QUICK_TEAM),
+    Step("cryptosentinel train --config demo --launch processes --workers 2", more=QUICK),
+    Step("cryptosentinel serve status", says="rollout"),
+    Step("cryptosentinel serve status [--store STORE] [--run RUN] [--json]", {"STORE": "runs/store", "RUN": "{train}"}),
+    Step("cryptosentinel train --config demo --launch processes --workers 2 --set training.shards=2", more=QUICK),
+    Step("cryptosentinel sft --config demo --from scripted --out runs/sft", more=QUICK),
+    Step("cryptosentinel evaluate runs/sft", says="On held-out windows"),
+    Step("cryptosentinel train --config demo --set training.start_from=runs/sft", more=QUICK),
+    Step("cryptosentinel models list"),
+    Step("cryptosentinel models export runs/sft --to adapters"),
+    Step("cryptosentinel train --config qwen3_0.6b --dry-run-step", code=2),
+    # Experiments.
+    Step("cryptosentinel experiment run FILE --seeds 1-10", {"FILE": "experiments/FILE.toml", "1-10": "1-2"}),
+    Step("cryptosentinel experiment run experiments/FILE.toml"),
+    Step("cryptosentinel experiment run experiments/FILE.toml --seeds 1-10 --name longer --workers 4",
+         {"1-10": "1-3", "--workers 4": "--workers 2"}),
+    Step("cryptosentinel experiment list", says="longer"),
+    Step("cryptosentinel experiment show NAME", {"NAME": "longer"}),
+    # Paper trading.
+    Step("cryptosentinel paper run --data data/synthetic --team scripted --start 2021-06-10", DAYS),
+    Step("cryptosentinel paper run --shadow runs/TEAM …",
+         {**ANOTHER_TEAM, "…": "--data data/synthetic --team scripted --start 2021-06-28"}),
+    Step("cryptosentinel paper promote SESSION", SESSION, code=2),
+    Step("cryptosentinel paper report SESSION", SESSION),
+    Step("cryptosentinel train --from-paper SESSION --set training.start_from=runs/TEAM", {**SESSION, **ANOTHER_TEAM}, more=QUICK_TEAM),
+    Step("cryptosentinel paper start --exchange …",
+         {"--exchange …": "--data data/synthetic --team scripted --start 2021-06-10 -s paper.speed=3600"}),
+    Step("cryptosentinel paper status", says="paper-"),
+    Step("cryptosentinel paper status SESSION", SESSION),
+    Step("cryptosentinel paper status SESSION --check", SESSION),
+    Step("cryptosentinel paper stop SESSION", SESSION),
+    Step("cryptosentinel paper resume SESSION", SESSION, lasts=True),
+    Step("cryptosentinel paper kill SESSION", SESSION),
+    Step("cryptosentinel paper demo", says="parity"),
+    # Jobs.
+    Step("cryptosentinel jobs limit 2"),
+    Step("cryptosentinel jobs run -- train --config quick"),
+    Step("cryptosentinel jobs list", says="train"),
+    Step("cryptosentinel jobs show JOB", {"JOB": "{job}"}),
+    Step("cryptosentinel jobs cancel JOB", {"JOB": "{job}"}),
+    Step("cryptosentinel jobs resume JOB", {"JOB": "{job}"}),
+    Step("cryptosentinel jobs run -- experiment run FILE", {"FILE": "experiments/FILE.toml"}),
+    Step("cryptosentinel jobs run -- train --config demo", more=QUICK),
+    # The store.
+    Step("cryptosentinel runs export train-20240131-120000-250 run.jsonl.gz --store runs/store", LAST_TRAINING),
+    Step("cryptosentinel runs delete RUN", {"RUN": "{train}"}, more="--yes"),
+    Step("cryptosentinel runs delete --kind backtest --older-than 30d", more="--yes"),
+    Step("cryptosentinel serve store --path runs/store --port 8765", SERVED, lasts=True),
+    Step("cryptosentinel runs --store ws://127.0.0.1:8765", SERVED, says="backtest-"),
+    Step("cryptosentinel runs import run.jsonl.gz --store ws://127.0.0.1:8765", SERVED),
+    Step("cryptosentinel ui", more="--port {port}", lasts=True),
+    Step("cryptosentinel store check"),
+    Step("cryptosentinel store backup FOLDER", {"FOLDER": "backup"}),
+    Step("cryptosentinel store compact"),
+    Step("cryptosentinel runs adopt RUN", {"RUN": "{backtest}"}),
+    Step("cryptosentinel store accept FOLDER", {"FOLDER": "backup"}, code=2),
+)  # fmt: skip
+
+# Words between backticks that name a command without saying what is to be given to it.
+NAMES = (
+    "cryptosentinel backtest --team",
+    "cryptosentinel doctor",
+    "cryptosentinel runs compare",
+    "cryptosentinel serve trainer",
+    "cryptosentinel train",
+)
+
+# Why a command is not run there.
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "asks an exchange, and the environment of a test has no network": (
+        "cryptosentinel data download --exchange binance --market swap --symbols BTC/USDT,ETH/USDT --timeframe 1h,1m --start "
+        "2023-01-01 --out bars",
+        "cryptosentinel data download --exchange binance --market swap --symbols BTC/USDT,ETH/USDT --timeframe 1h,1m --start "
+        "2024-01-01 --out bars/binance-swap",
+        "cryptosentinel paper run --exchange binance --symbols BTC/USDT,ETH/USDT --timeframe 1m --decide-every 15",
+    ),
+    "asks a provider or a server of models, some with a key": (
+        "cryptosentinel models try gpt-5-mini --provider openai",
+        "cryptosentinel models try claude-haiku-4-5 --provider anthropic",
+        "cryptosentinel models try qwen3:8b --provider ollama",
+        "cryptosentinel models try qwen3:8b --provider ollama --url http://192.168.1.7:11434/v1",
+        "cryptosentinel models try my-model -s engine.kind=openai_api --url https://my.host/v1 -s "
+        "engine.key_variable=MY_KEY",
+        "cryptosentinel backtest --team model -s engine.provider=openai -s engine.model=gpt-5-mini",
+        "cryptosentinel backtest --team model -s engine.provider=ollama -s engine.model=qwen3:8b",
+        "cryptosentinel backtest --team model -s engine.provider=ollama -s engine.model=qwen3:8b --record runs/tape",
+        "cryptosentinel backtest --team model -s engine.provider=… -s engine.model=… --record runs/tape",
+        "cryptosentinel backtest --team runs/tape",
+    ),
+    "needs weights from the model hub": (
+        "cryptosentinel models pull Qwen/Qwen3-0.6B",
+        "cryptosentinel models check models/Qwen--Qwen3-0.6B",
+        "cryptosentinel backtest --team model -s engine.model=models/Qwen--Qwen3-0.6B",
+        "cryptosentinel train --set training.base_model=Qwen/Qwen3-0.6B",
+        "cryptosentinel sft --config smollm2 --from scripted --set training.base_model=models/smollm2 --out runs/smollm2-sft",
+        "cryptosentinel train --config smollm2 --set training.start_from=runs/smollm2-sft",
+    ),
+    "needs vLLM or GPUs": (
+        "cryptosentinel backtest --team runs/demo -s engine.kind=vllm -s engine.python=.venv-vllm/bin/python",
+        "cryptosentinel evaluate theirs/team --data data/mine --set engine.kind=vllm",
+        "cryptosentinel train --resume RUN --data data/mine --set engine.kind=vllm",
+        "CUDA_VISIBLE_DEVICES=0,1,2 cryptosentinel train --config qwen3_4b --set training.data_parallel=3 --set "
+        "engine.gpu_share=0 --set engine.url=http://localhost:8000/v1 --set engine.served_model=base",
+        "CUDA_VISIBLE_DEVICES=3 vllm serve models/Qwen3-4B --served-model-name base --enable-lora --max-loras 4 "
+        "--max-lora-rank 32 --port 8000",
+    ),
+    "takes several machines": (
+        "cryptosentinel serve store --path runs/store --host 10.0.0.1 --port 8765",
+        "cryptosentinel train --begin --workers 2 --config demo --store ws://10.0.0.1:8765",
+        "cryptosentinel serve lead RUN --store ws://10.0.0.1:8765",
+        "cryptosentinel serve rollout RUN --store ws://10.0.0.1:8765",
+        "cryptosentinel serve trainer RUN --role manager --store ws://10.0.0.1:8765",
+        "cryptosentinel serve status --store ws://10.0.0.1:8765",
+        "cryptosentinel train --launch processes [--workers N]",
+        "cryptosentinel train --launch ray [--workers N] [--ray-address HOST:PORT]",
+    ),
+    "takes hours, with a file of the repository": (
+        "cryptosentinel experiment run experiments/e8_daily.toml",
+        "cryptosentinel experiment run experiments/no_edge.toml",
+    ),
+    "reads a store of SurrealDB 2, with that one's engine in an environment of its own": (
+        "cryptosentinel store convert runs/store",
+    ),
+}
+
+# The same for lines of other programs, by how they begin.
+OTHER_PROGRAMS = {
+    r"make\b": "a target of the repository",
+    r"python -m (scripts|benchmarks)\.": "a program of the repository",
+    r"python scripts/": "a program of the repository",
+    r"pip\b": "installs, which the test does in its own way",
+    r"(source|export|mkdir) ": "prepares the shell for the next line",
+    r"docker ": "starts a container",
+    r"systemctl ": "starts a service of the machine",
+    r"python -m$": "a part of a command line",
+    r"(\.venv/bin/)?tensorboard ": "a program of another package",
+}
+
+
+def group_of(line: str) -> str | None:
+    """What is done with a line of the documentation: `run`, `name`, or the reason why it is not run; None where nothing
+    says so."""
+    if any(step.shown == line for step in STEPS):
+        return "run"
+    if line in NAMES:
+        return "name"
+    for reason, lines in ELSEWHERE.items():
+        if line in lines:
+            return reason
+    return next((reason for begin, reason in OTHER_PROGRAMS.items() if re.match(begin, line)), None)
