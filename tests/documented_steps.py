@@ -36,6 +36,7 @@ class Step:
     more: str = ""  # options behind it, so that it takes seconds
     code: int = 0  # of its end
     says: str = ""  # in what it prints
+    keep: str = ""  # a name by which later steps call its run, as `{name}`
     lasts: bool = False  # it goes on until it is ended; the steps after it need it
 
 
@@ -51,7 +52,7 @@ LAST_TRAINING = {
 }
 SESSION = {"SESSION": "{paper}"}
 ANOTHER_TEAM = {"runs/TEAM": "runs/demo"}
-REPLAYED = {"RUN": "{replayable}"}
+REPLAYED = {"RUN": "{scripted}"}
 SERVED = {"ws://127.0.0.1:8765": "{server}", "8765": "{port}"}
 
 STEPS = (
@@ -67,7 +68,7 @@ STEPS = (
     Step("cryptosentinel data check DIR [--symbols A,B] [--timeframe 1h]", {**RECORDED, "A,B": "BTCUSDT,ETHUSDT"}),
     Step("cryptosentinel data import TREE --out DIR", {"TREE": "vision", "DIR": "imported/tree"}, says="BTCUSDT"),
     Step("cryptosentinel data import SRC --out DIR [--symbols A,B] [--instrument spot]",
-         {"SRC": "vision", "DIR": "imported/spot", "A,B": "BTCUSDT,ETHUSDT"}, says="BTCUSDT"),
+         {"SRC": "vision", "DIR": "imported/spot", "A,B": "BTCUSDT"}, says="BTCUSDT"),
     Step("cryptosentinel data import data --out bars", {"data --": "vision --"}, says="BTCUSDT"),
     Step("cryptosentinel data import BTCUSDT-1h.csv --out bars", says="BTCUSDT"),
     Step("cryptosentinel data import Binance_BTCUSDT_1h.csv --out bars", says="BTCUSDT"),
@@ -79,9 +80,9 @@ STEPS = (
     Step(".venv/bin/cryptosentinel demo --config quick", {".venv/bin/": ""}, says="report: runs/"),
     # Strategies.
     Step("cryptosentinel backtest", says="scripted"),
-    Step("cryptosentinel backtest --team scripted", says="scripted"),
-    Step("cryptosentinel backtest --team donchian_breakout", says="donchian_breakout"),
-    Step("cryptosentinel backtest --team ema_cross:fast=10,slow=50", says="ema_cross"),
+    Step("cryptosentinel backtest --team scripted", says="scripted", keep="scripted"),
+    Step("cryptosentinel backtest --team donchian_breakout", says="donchian_breakout", keep="donchian"),
+    Step("cryptosentinel backtest --team ema_cross:fast=10,slow=50", says="ema_cross", keep="ema"),
     Step("cryptosentinel backtest --team ema_cross --start 2021-06-01 --baselines hold", says="report: runs/"),
     Step("cryptosentinel backtest --team my_strategy:AboveMean --start 2021-06-01 --baselines hold", says="no look-ahead"),
     Step("cryptosentinel backtest --data DIR --symbols BTCUSDT --timeframe 1h --resample 4h", RECORDED),
@@ -107,16 +108,16 @@ STEPS = (
     Step("cryptosentinel backtest --team sample --variant without:trader --start 2021-06-22 --baselines hold",
          {"2021-06-22": "2021-06-27"}, says="without Trader"),
     Step("cryptosentinel runs compare backtest-…", {"backtest-…": "{backtest}"}),
-    Step("cryptosentinel backtest --like RUN --variant without:trader", {"RUN": "{replayable}"}, says="without Trader"),
+    Step("cryptosentinel backtest --like RUN --variant without:trader", {"RUN": "{scripted}"}, says="without Trader"),
     Step("cryptosentinel backtest --like RUN --variant without:risk_analyst --variant no_veto --variant shuffled_days",
-         {"RUN": "{replayable}"}, says="report: runs/"),
-    Step("cryptosentinel backtest --like RUN --team runs/demo --team ema_cross", {"RUN": "{replayable}"}),
+         {"RUN": "{scripted}"}, says="report: runs/"),
+    Step("cryptosentinel backtest --like RUN --team runs/demo --team ema_cross", {"RUN": "{scripted}"}),
     # Runs.
     Step("cryptosentinel runs", says="backtest-"),
     Step("cryptosentinel runs RUN", REPLAYED, says="backtest-"),
     Step("cryptosentinel runs show RUN --decision 12", REPLAYED, says="decision 12"),
-    Step("cryptosentinel runs compare RUN RUN", {"RUN RUN": "{strategy:1} {strategy:2}"}),
-    Step("cryptosentinel runs compare RUN1 RUN2 RUN3", {"RUN1 RUN2 RUN3": "{strategy:1} {strategy:2} {strategy:3}"}),
+    Step("cryptosentinel runs compare RUN RUN", {"RUN RUN": "{donchian} {ema}"}),
+    Step("cryptosentinel runs compare RUN1 RUN2 RUN3", {"RUN1 RUN2 RUN3": "{scripted} {donchian} {ema}"}),
     Step("cryptosentinel runs replay RUN --decision 5 --answer 'market_analyst={\"up\": 0.1, \"flat\": 0.1, \"down\": 0.8}'",
          REPLAYED),
     Step("cryptosentinel runs replay RUN --decision 12 --answer market_analyst='{\"up\": 0.1, \"flat\": 0.1, \"down\": 0.8}'",

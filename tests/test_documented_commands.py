@@ -128,7 +128,10 @@ class Shell:
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return f"{shlex.join(command)}: it did not end"
-        self._remember(done.stdout)
+        if job := re.search(r"\bjob-[\w-]+", done.stdout):
+            self._last["job"] = job[0]
+        if step.keep:
+            self._last[step.keep] = self._newest("backtest")
         if done.returncode == step.code and step.says in done.stdout and "Traceback" not in done.stdout:
             return None
         return (
@@ -152,18 +155,12 @@ class Shell:
             return f"ws://127.0.0.1:{self._last['port']}"
         if name in self._last:
             return self._last[name]
-        kind = "backtest" if name == "strategy" else name
+        return self._newest(name, count)
+
+    def _newest(self, kind: str, count: int = 1) -> str:
+        """The id of the newest run of a kind, or of the one so many before."""
         runs = sorted((self.folder / "runs").glob(f"{kind}-*"), key=lambda path: path.stat().st_mtime_ns)
         return runs[-count].name
-
-    def _remember(self, printed: str) -> None:
-        """The job that was begun, and the run of the scripted team, which steps name later."""
-        if job := re.search(r"\bjob-[\w-]+", printed):
-            self._last["job"] = job[0]
-
-    def keep(self, name: str, value: str) -> None:
-        """From now on `{name}` is `value`."""
-        self._last[name] = value
 
     def _begin(self, command: list[str]) -> str | None:
         log = self.folder / f"log {len(self._lasting)}"
