@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -232,13 +233,14 @@ def files_of_other_programs(folder: Path) -> None:
     written = (
         "https://www.CryptoDataDownload.com\nUnix,Date,Symbol,Open,High,Low,Close,Volume BTC,Volume USDT,tradecount\n"
     )
-    for time_, row in reversed([*zip(seconds, bars.itertuples(), strict=True)]):
+    rows_of_bars: list[Any] = [*bars.itertuples()]
+    for time_, row in reversed([*zip(seconds, rows_of_bars, strict=True)]):
         prices = ",".join(str(getattr(row, name)) for name in columns)
         written += f"{time_ * 1000},{row.timestamp:%Y-%m-%d %H:%M:%S},BTCUSDT,{prices},{row.volume * row.close},9\n"
     (folder / "Binance_BTCUSDT_1h.csv").write_text(written)
     berlin = bars["timestamp"].dt.tz_convert("Europe/Berlin")
     table = [";".join(["Date", "Open", "High", "Low", "Close", "Vol"])]
-    for clock, row in zip(berlin, bars.itertuples(), strict=True):
+    for clock, row in zip(berlin, rows_of_bars, strict=True):
         numbers = [f"{getattr(row, name):.6f}".replace(".", ",") for name in columns]
         table.append(";".join([f"{clock:%d.%m.%Y %H:%M}", *numbers]))
     (folder / "prices.csv").write_text("\n".join(table) + "\n")
