@@ -38,6 +38,7 @@ class Step:
     says: str = ""  # in what it prints
     keep: str = ""  # a name by which later steps call its run, as `{name}`
     lasts: bool = False  # it goes on until it is ended; the steps after it need it
+    signs_in: bool = False  # with a name and a password, which its page says to put into the environment
 
 
 # A training of seconds: that of the preset `quick`, with the market's settings and without.
@@ -157,10 +158,10 @@ STEPS = (
     Step("cryptosentinel models export TEAM --to FOLDER --as FORM",
          {"TEAM": "sample", "FOLDER": "merged", "FORM": "merged"}),
     # Experiments.
-    Step("cryptosentinel experiment run FILE --seeds 1-10", {"FILE": "experiments/FILE.toml", "1-10": "1-2"}),
-    Step("cryptosentinel experiment run experiments/FILE.toml"),
+    Step("cryptosentinel experiment run FILE --seeds 1-10", {"FILE": "experiments/mine.toml", "1-10": "1-2"}),
+    Step("cryptosentinel experiment run experiments/FILE.toml", {"FILE": "mine"}),
     Step("cryptosentinel experiment run experiments/FILE.toml --seeds 1-10 --name longer --workers 4",
-         {"1-10": "1-3", "--workers 4": "--workers 2"}),
+         {"FILE": "mine", "1-10": "1-3", "--workers 4": "--workers 2"}),
     Step("cryptosentinel experiment list", says="longer"),
     Step("cryptosentinel experiment show NAME", {"NAME": "longer"}),
     # Paper trading.
@@ -169,7 +170,8 @@ STEPS = (
          {**ANOTHER_TEAM, "…": "--data data/synthetic --team scripted --start 2021-06-28"}),
     Step("cryptosentinel paper promote SESSION", SESSION, code=2),
     Step("cryptosentinel paper report SESSION", SESSION),
-    Step("cryptosentinel train --from-paper SESSION --set training.start_from=runs/TEAM", {**SESSION, **ANOTHER_TEAM}, more=QUICK_TEAM),
+    Step("cryptosentinel train --from-paper SESSION --set training.start_from=runs/TEAM", {**SESSION, **ANOTHER_TEAM}, more=QUICK_TEAM,
+         code=2, says="recorded too little to train on"),  # three days are
     Step("cryptosentinel paper start --exchange …",
          {"--exchange …": "--data data/synthetic --team scripted --start 2021-06-10 -s paper.speed=3600"}),
     Step("cryptosentinel paper status", says="paper-"),
@@ -179,6 +181,19 @@ STEPS = (
     Step("cryptosentinel paper resume SESSION", SESSION, lasts=True),
     Step("cryptosentinel paper kill SESSION", SESSION),
     Step("cryptosentinel paper demo", says="parity"),
+    # The store.
+    Step("cryptosentinel runs export train-20240131-120000-250 run.jsonl.gz --store runs/store", LAST_TRAINING),
+    Step("cryptosentinel runs delete RUN", {"RUN": "{train}"}, more="--yes"),
+    Step("cryptosentinel runs delete --kind backtest --older-than 30d", more="--yes"),
+    Step("cryptosentinel runs adopt RUN", {"RUN": "{backtest}"}),
+    Step("cryptosentinel store check"),
+    Step("cryptosentinel store backup FOLDER", {"FOLDER": "backup"}),
+    Step("cryptosentinel store accept FOLDER", {"FOLDER": "backup"}, says="nothing to accept"),
+    Step("cryptosentinel store compact"),
+    # From here on a server has it, and the commands of this machine reach it there.
+    Step("cryptosentinel serve store --path runs/store --port 8765", SERVED, lasts=True, signs_in=True),
+    Step("cryptosentinel runs --store ws://127.0.0.1:8765", SERVED, says="backtest-", signs_in=True),
+    Step("cryptosentinel runs import run.jsonl.gz --store ws://127.0.0.1:8765", SERVED, signs_in=True),
     # Jobs.
     Step("cryptosentinel jobs limit 2"),
     Step("cryptosentinel jobs run -- train --config quick"),
@@ -186,21 +201,10 @@ STEPS = (
     Step("cryptosentinel jobs show JOB", {"JOB": "{job}"}),
     Step("cryptosentinel jobs cancel JOB", {"JOB": "{job}"}),
     Step("cryptosentinel jobs resume JOB", {"JOB": "{job}"}),
-    Step("cryptosentinel jobs run -- experiment run FILE", {"FILE": "experiments/FILE.toml"}),
+    Step("cryptosentinel jobs run -- experiment run FILE", {"FILE": "experiments/mine.toml"}),
     Step("cryptosentinel jobs run -- train --config demo", more=QUICK),
-    # The store.
-    Step("cryptosentinel runs export train-20240131-120000-250 run.jsonl.gz --store runs/store", LAST_TRAINING),
-    Step("cryptosentinel runs delete RUN", {"RUN": "{train}"}, more="--yes"),
-    Step("cryptosentinel runs delete --kind backtest --older-than 30d", more="--yes"),
-    Step("cryptosentinel serve store --path runs/store --port 8765", SERVED, lasts=True),
-    Step("cryptosentinel runs --store ws://127.0.0.1:8765", SERVED, says="backtest-"),
-    Step("cryptosentinel runs import run.jsonl.gz --store ws://127.0.0.1:8765", SERVED),
-    Step("cryptosentinel ui", more="--port {port}", lasts=True),
-    Step("cryptosentinel store check"),
-    Step("cryptosentinel store backup FOLDER", {"FOLDER": "backup"}),
-    Step("cryptosentinel store compact"),
-    Step("cryptosentinel runs adopt RUN", {"RUN": "{backtest}"}),
-    Step("cryptosentinel store accept FOLDER", {"FOLDER": "backup"}, code=2),
+    # The page.
+    Step("cryptosentinel ui", more="--port {page_port}", lasts=True),
 )  # fmt: skip
 
 # Words between backticks that name a command without saying what is to be given to it.

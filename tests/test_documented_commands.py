@@ -27,6 +27,7 @@ from tests.wheels import build_wheel
 
 LISTS = ("base", "train", "serve", "ui", "paper")
 PLACE = re.compile(r"\{(\w+)(?::(\d+))?\}")
+SIGN_IN = {"CRYPTOSENTINEL_STORE_USER": "reader", "CRYPTOSENTINEL_STORE_PASSWORD": "words of this test"}
 PATIENCE = 900.0  # seconds that a command may take on a busy machine
 MY_MODULE = '''
 import numpy as np
@@ -120,17 +121,16 @@ class Shell:
     def carry_out(self, step: Step) -> str | None:
         """Run a step. Returns what was wrong with how it ended; None for nothing."""
         command = self._command(step)
+        variables = self._variables | (SIGN_IN if step.signs_in else {})
         if step.lasts:
-            return self._begin(command)
+            return self._begin(command, variables)
         try:
             done = subprocess.run(
-                command, cwd=self.folder, env=self._variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                command, cwd=self.folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 text=True, stdin=subprocess.DEVNULL, timeout=self._patience,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return f"{shlex.join(command)}: it did not end"
-        if job := re.search(r"\bjob-[\w-]+", done.stdout):
-            self._last["job"] = job[0]
         if step.keep:
             self._last[step.keep] = self._newest("backtest")
         if done.returncode == step.code and step.says in done.stdout and "Traceback" not in done.stdout:
@@ -150,24 +150,26 @@ class Shell:
         name, count = match[1], int(match[2] or 1)
         if name == "bars":
             return str(self.folder / "recorded bars")
-        if name == "port":
-            return self._last.setdefault("port", str(_free_port()))
+        if name.endswith("port"):
+            return self._last.setdefault(name, str(_free_port()))
         if name == "server":
             return f"ws://127.0.0.1:{self._last['port']}"
+        if name == "job":
+            return self._newest("jobs/*")
         if name in self._last:
             return self._last[name]
         return self._newest(name, count)
 
     def _newest(self, kind: str, count: int = 1) -> str:
-        """The id of the newest run of a kind, or of the one so many before."""
+        """The id of the newest run of a kind, or of the one so many before; with "jobs/*" of the newest job."""
         runs = sorted((self.folder / "runs").glob(f"{kind}-*"), key=lambda path: path.stat().st_mtime_ns)
         return runs[-count].name
 
-    def _begin(self, command: list[str]) -> str | None:
+    def _begin(self, command: list[str], variables: dict[str, str]) -> str | None:
         log = self.folder / f"log {len(self._lasting)}"
         with log.open("w") as out:
             process = subprocess.Popen(
-                command, cwd=self.folder, env=self._variables, stdout=out, stderr=subprocess.STDOUT, text=True,
+                command, cwd=self.folder, env=variables, stdout=out, stderr=subprocess.STDOUT, text=True,
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip
         self._lasting.append(process)
@@ -256,7 +258,7 @@ def own_files(folder: Path) -> None:
     (folder / "my_strategy.py").write_text(strategy[1], encoding="utf-8")
     (folder / "my_module.py").write_text(MY_MODULE, encoding="utf-8")
     (folder / "experiments").mkdir()
-    (folder / "experiments" / "FILE.toml").write_text(EXPERIMENT, encoding="utf-8")
+    (folder / "experiments" / "mine.toml").write_text(EXPERIMENT, encoding="utf-8")
     shutil.copy(ROOT / "configs" / "quick.toml", folder / "my.toml")
 
 
@@ -284,7 +286,9 @@ def test_the_commands_of_the_pages_run_from_the_wheel(tmp_path: Path) -> None:
         own_files(folder)
         try:
             wrong = [problem for step in STEPS if (problem := shell.carry_out(step))]
-            wrong += [problem for name in NAMES if (problem := shell.carry_out(Step(name, more="--help")))]
+            wrong += [
+                problem for name in NAMES if (problem := shell.carry_out(Step(name.partition(" --")[0], more="--help")))
+            ]
         finally:
             shell.close()
     assert wrong == []
