@@ -103,8 +103,12 @@ def test_the_kill_switch_of_both_is_one_alert(tmp_path: Path) -> None:
         for run in (SESSION, SHADOW):
             assert [one.document["what"] for one in entries_of(store, run) if one.kind == "control"] == ["flatten"]
     logs = (tmp_path / SESSION / LOG, tmp_path / SESSION / "shadow" / LOG)
-    alerts = [[line for line in map(json.loads, log.open()) if line["event"] == "alert"] for log in logs]
-    assert [(one["what"], one["session"]) for one in alerts[0]] == [("kill", SESSION)] and alerts[1] == []
+    # Others, such as one of late thinking, come by the load of the machine.
+    alerts = [
+        [line["session"] for line in map(json.loads, log.open()) if line["event"] == "alert" and line["what"] == "kill"]
+        for log in logs
+    ]
+    assert alerts == [[SESSION], []]
 
 
 class Killed(Observer):

@@ -74,6 +74,7 @@ def test_every_command_makes_its_temporary_files_here() -> None:
         "backend/store/gateway/engine.py": ["TemporaryFile(dir=self._folder.parent"],
         "backend/store/former_engine/conversion.py": ["TemporaryFile(dir=self._folder"],
         "backend/store/maintenance/file_copy.py": ["TemporaryFile(dir=target"],
+        "backend/models/export/team.py": ['TemporaryDirectory(dir=file.parent, prefix=".merged-"'],
         "backend/distributed/ray/cluster.py": [],
     }
 
