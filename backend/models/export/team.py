@@ -64,8 +64,10 @@ def export_team(folder: Path, to: Path, form: Form, base: str = "") -> Iterator[
     load_versions(policies, team / weights)
     for role in policies.roles:
         if form == "peft":
-            one = export_adapter(policies, role, to / role, run=team.resolve().name, step=step_of(Path(weights)) or 0)
-            yield Exported(role, one.version, one.folder)
+            adapter = export_adapter(
+                policies, role, to / role, run=team.resolve().name, step=step_of(Path(weights)) or 0
+            )
+            yield Exported(role, adapter.version, adapter.folder)
         elif form == "merged":
             write_merged(policies, role, base_folder, to / role)
             yield Exported(role, policies.version(role), to / role)
