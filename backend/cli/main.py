@@ -156,7 +156,10 @@ def program() -> None:
     """Entry point: `main` in a process of its own."""
     threading.excepthook = _thread_failed
     with end_soon():
-        main()
+        try:
+            main()
+        except KeyboardInterrupt:  # between the last word of a command and the interpreter's end
+            _fail("stopped", exit_code(INTERRUPTED))
 
 
 def main() -> None:

@@ -40,10 +40,13 @@ def end_in_order() -> Iterator[None]:
     try:
         yield
     finally:
-        # A second signal may come during the interpreter's end, too.
-        if not (_received and _whole_program):
+        if not _whole_program:
             for number, handler in former.items():
                 signal.signal(number, handler)
+        elif not _received:  # else a second signal ends the process during the interpreter's end, too
+            for number, handler in former.items():
+                if handler is not signal.SIG_IGN:
+                    signal.signal(number, _take_after_the_work)
 
 
 def exit_code(otherwise: int) -> int:
@@ -83,6 +86,12 @@ def _take(number: int, frame: FrameType | None) -> None:
     words = "\nended at once; what was stored until now is kept\n"
     os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, words.encode())
     os._exit(128 + number)
+
+
+def _take_after_the_work(number: int, frame: FrameType | None) -> None:
+    """The command has done all that it was told: a first signal has nothing left to stop, and an exception would cut
+    off the handlers of the interpreter's end. A second one is for an end that hangs."""
+    signal.signal(number, signal.SIG_DFL)
 
 
 def _silence_leftovers() -> None:

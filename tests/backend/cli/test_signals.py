@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,42 @@ def test_what_an_interruption_left_half_made_says_nothing() -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (out, err, process.returncode) == ("", "", 128 + signal.SIGINT)
+
+
+AFTER_THE_WORK = """
+import atexit, sys, time
+from backend.cli.parts.signals import end_in_order, end_soon
+def removes_a_folder():
+    print("removing", flush=True)
+    sys.stdin.readline()
+    print("removed", flush=True)
+with end_soon(), end_in_order():
+    atexit.register(removes_a_folder)
+"""
+
+
+def wait_until_taken(process: int) -> None:
+    """Wait until a first SIGINT has put the default back in its handler's place; two that come together are one."""
+    status = Path(f"/proc/{process}/status")
+    if not status.exists():
+        pytest.skip("needs /proc, as Linux has it")
+    while int(status.read_text().split("SigCgt:")[1].split()[0], 16) >> (signal.SIGINT - 1) & 1:
+        time.sleep(0.01)
+
+
+def test_after_the_work_the_first_signal_cuts_nothing_off_and_the_second_ends_it() -> None:
+    for signals in (1, 2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", AFTER_THE_WORK],
+            cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert line(process) == "removing"
+        for number in range(signals):
+            if number:
+                wait_until_taken(process.pid)
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate("\n", timeout=30) if signals == 1 else process.communicate(timeout=30)
+        assert (out, err, process.returncode) == (("removed\n", "", 0) if signals == 1 else ("", "", -signal.SIGINT))
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
