@@ -205,6 +205,7 @@ def sft(
     sources: NameList = "scripted",
     *,
     folder: str | Path = RUNS / "sft",
+    store: Store | str | Path = STORE,
     data: str | Path | None = None,
     symbols: NameList = (),
     timeframe: str = "",
@@ -233,7 +234,7 @@ def sft(
         config=config,
         overrides=tuple(overrides),
     )
-    return fine_tune_roles(request, _Callback(on_progress))
+    return fine_tune_roles(request, _Callback(on_progress), store)
 
 
 @names_missing_extras

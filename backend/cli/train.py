@@ -16,11 +16,12 @@ from rich.table import Table
 
 from backend.cli.console import console, narrow_table, print_notes
 from backend.cli.options import ConfigOption, MarketOptions, RecordOptions, SetOption, grouped
+from backend.cli.parts.places import StoreOption
 from backend.cli.parts.progress import bars
 from backend.cli.parts.upkeep import compact_if_due
 from backend.cli.settings import print_config
 from backend.config.ownership import digest_of
-from backend.runs.requests import RUNS, Observer, RunStart, SftRequest, TrainRequest
+from backend.runs.requests import RUNS, STORE, Observer, RunStart, SftRequest, TrainRequest
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # they import torch and the database
@@ -388,6 +389,7 @@ def sft(
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of the run, which becomes a team.")] = RUNS / "sft",
+    store: StoreOption = STORE,
 ) -> None:
     """Fine-tune each role: collect conversations, learn the best of them, score that on held-out states.
 
@@ -404,7 +406,7 @@ def sft(
     from backend.runs.train import fine_tune_roles
 
     with bars() as shown:
-        outcome = fine_tune_roles(request, shown)
+        outcome = fine_tune_roles(request, shown, store)
     console.print(_data_table(outcome))
     for role in outcome.counts:
         why = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in outcome.dropped(role).items())

@@ -42,7 +42,7 @@ _STYLES = {
     "matched_random": (GREY, "dashdot", 1.5),
 }
 _OTHERS = ((ORANGE, "solid"), (SKY, "solid"), (PINK, "dash"), (GREEN, "dot"), (VERMILION, "dashdot"), (INK, "dot"))
-_MOST_POINTS = 1_500  # of a line: more cannot be seen on a screen
+MOST_POINTS = 1_500  # of a line: more cannot be seen on a screen
 
 # Baselines that wait in the legend where nothing else is said: eight lines are too many.
 _IN_THE_LEGEND = ("flat", "always_short", "volatility_target")
@@ -60,6 +60,9 @@ class Event:
     label: str
 
 
+_WHOLE = slice(None)
+
+
 def moments(times: Sequence[int]) -> list[str]:
     """Milliseconds since the epoch as UTC times that plotly reads as dates."""
     return [datetime.fromtimestamp(time / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M") for time in times]
@@ -71,16 +74,18 @@ def equity_chart(
     x_title: str,
     main: str,
     waiting: Collection[str] = _IN_THE_LEGEND,
+    shown: slice = _WHOLE,
 ) -> go.Figure:
     """Return since the start of each curve over `x` (of the same length), in percent.
 
-    `main` stands out; those of `waiting` are in the legend for a click.
+    `main` stands out; those of `waiting` are in the legend for a click. Of a part of the curves, `shown`, as many
+    points are drawn as of the whole, so it is finer.
     """
     figure = blank_figure(x_title, "return since the start", "%")
     for number, (name, equity) in enumerate(curves.items()):
         if not len(equity) or not equity[0]:
             continue
-        xs, ys = thin(x, [100.0 * (value / equity[0] - 1.0) for value in equity])
+        xs, ys = thin(x[shown], [100.0 * (value / equity[0] - 1.0) for value in equity[shown]])
         figure.add_trace(curve(name, number, xs, ys, name == main, name in waiting))
     figure.add_hline(y=0.0, line={"color": "#c5cdd5", "width": 1})
     return figure
@@ -126,26 +131,30 @@ def drawdown_chart(
     x_title: str,
     main: str,
     waiting: Collection[str] = _IN_THE_LEGEND,
+    shown: slice = _WHOLE,
 ) -> go.Figure:
-    """How far each curve lies below its own peak so far, in percent; `waiting` as in `equity_chart`."""
+    """How far each curve lies below its own peak so far, in percent; `waiting` and `shown` as in `equity_chart`."""
     figure = blank_figure(x_title, "below the peak", "%")
     for number, (name, equity) in enumerate(curves.items()):
         peak, depths = -math.inf, []
         for value in equity:
             peak = max(peak, value)
             depths.append(100.0 * (value / peak - 1.0) if peak > 0 else 0.0)
-        xs, ys = thin(x, depths)
+        xs, ys = thin(x[shown], depths[shown])
         figure.add_trace(curve(name, number, xs, ys, name == main, name in waiting))
     return figure
 
 
-def exposure_chart(times: Sequence[int], exposure: Sequence[Sequence[float]], symbols: Sequence[str]) -> go.Figure:
-    """Signed exposure of each symbol, in percent of the equity: above 0 long, below 0 short.
+def exposure_chart(
+    times: Sequence[int], exposure: Sequence[Sequence[float]], symbols: Sequence[str], shown: slice = _WHOLE
+) -> go.Figure:
+    """Signed exposure of each symbol, in percent of the equity: above 0 long, below 0 short; `shown` as in
+    `equity_chart`.
 
     More symbols than can be distinguished are summed: all that is long, all that is short, and the two together.
     """
     figure = blank_figure("", "exposure", "%")
-    x = moments(times)
+    x, exposure = moments(times[shown]), exposure[shown]
     lines = {symbol: [row[number] for row in exposure] for number, symbol in enumerate(symbols)}
     if len(symbols) > len(_OTHERS) + 1:
         long = [sum(value for value in row if value > 0.0) for row in exposure]
@@ -283,10 +292,10 @@ def difference_chart(rows: Mapping[str, Mapping[str, Any]], dot: str = "one wind
 def thin(x: Sequence[Any], y: Sequence[float]) -> tuple[list[Any], list[float]]:
     """The points of a line that can be seen: its ends, and the lowest and highest of each stretch."""
     count = min(len(x), len(y))
-    if count <= _MOST_POINTS:
+    if count <= MOST_POINTS:
         return list(x[:count]), list(y[:count])
     kept = {0, count - 1}
-    stretch = math.ceil(2 * count / _MOST_POINTS)
+    stretch = math.ceil(2 * count / MOST_POINTS)
     for start in range(0, count, stretch):
         span = range(start, min(start + stretch, count))
         kept |= {min(span, key=y.__getitem__), max(span, key=y.__getitem__)}

@@ -15,9 +15,10 @@ from backend.config.load import as_toml
 from backend.decisions.document import StoredDecision
 from backend.decisions.tree import DecisionTree, decision_tree, traced_tree
 from backend.reporting import charts
-from backend.reporting.backtest_sections import NEED_MARKET, section, tiles
+from backend.reporting.backtest_sections import NEED_MARKET, result_section, section, tiles
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow, Tile
 from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, value_section
+from backend.reporting.comparison.single_result import SINGLE_RESULT, blocks_of_result
 from backend.reporting.comparison.teams import teams_section
 from backend.reporting.decision.forecasts import TITLE as FORECASTS
 from backend.reporting.decision.forecasts import forecast_section
@@ -91,6 +92,11 @@ class RunPage:
     def windows(self) -> list[WindowPage]:
         """The windows whose results are stored: that of a backtest, or the first one of each evaluation."""
         return [WindowPage(window, self.run, self.settings) for window in self.summary.windows()]
+
+    def single_result(self) -> tuple[ReportBlock, ...] | None:
+        """What the run came to, where it has one result of its own; None for other kinds."""
+        kind = self.run.kind
+        return blocks_of_result(kind, self.summary.evaluations.get(kind, {})) if kind in SINGLE_RESULT else None
 
     def comparison(self) -> ReportSection:
         """What training changed, on held-out windows and on the no-edge twin."""
@@ -191,6 +197,15 @@ class WindowPage:
         if name not in self.drawn:
             self.drawn[name] = section(name, self.result, self.settings, MarketReload(None))
         return self.drawn[name]
+
+    @property
+    def has_finer_lines(self) -> bool:
+        """Whether the lines of the whole window leave bars out, so that a part of it shows more."""
+        return len(self.result.main_result.times) > charts.MOST_POINTS
+
+    def equity(self, span: tuple[int, int]) -> ReportSection:
+        """The section "Equity" with the lines of a part of the window (ms), as fine as a screen has room for."""
+        return result_section(self.result, span)
 
     def against(self) -> ReportSection | None:
         """Those that were tested against one another; None where there is only one."""

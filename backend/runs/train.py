@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,15 +20,17 @@ from backend.policies.hardware import describe_hardware, hardware_change
 from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import SftOutcome, TrainBegun, TrainOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunStart, SftRequest, TrainRequest
-from backend.store.records import RunRecord
+from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.run_record import BY_HAND, how_to_trust, new_run_id, recorded_run, store_at, stored_config, versions
 from backend.store.store import Store
 from backend.training import rl_job
 from backend.training.checkpoints import TrainingState
-from backend.training.sft_job import run_sft
+from backend.training.sft_job import SCORES, run_sft
 from simulator.errors import Interrupted, UserError
 from simulator.folders import check_links
 from simulator.market.market import Market
+
+SFT = "sft"  # the kind of such a run, and the name of what it came to
 
 
 class TrainingProcess(Protocol):
@@ -213,8 +217,9 @@ def _prepared(
     return _Prepared(run, folder, config, market, more)
 
 
-def fine_tune_roles(request: SftRequest, observer: Observer = SILENT) -> SftOutcome:
-    """Collect conversations, train each role on the best of them, and score them on held-out states.
+def fine_tune_roles(request: SftRequest, observer: Observer = SILENT, store: Store | str | Path = STORE) -> SftOutcome:
+    """Collect conversations, train each role on the best of them, score them on held-out states, and record that as a
+    run in `store`.
 
     The same request goes on where it stopped. Raises `UserError` for a request that cannot be met, `RunFailed` where
     the training cannot go on, and `Interrupted` after Ctrl-C.
@@ -226,10 +231,34 @@ def fine_tune_roles(request: SftRequest, observer: Observer = SILENT) -> SftOutc
             team = team_folder(name)
             if (team / MANIFEST).is_file() and (said := team_notice(team, read_manifest(team))):
                 observer.message(f"note: {said}")
-        result = run_sft(config, market, request.sources, folder, observer.progress)
-    except KeyboardInterrupt:
+        with store_at(store) as opened:
+            about = {"learned_from": list(request.sources), "folder": str(folder.resolve())}
+            run, finished = _sft_run(opened, {"config": config.to_dict(), **about}, folder)
+            with (
+                nullcontext()
+                if finished
+                else recorded_run(opened, run, SFT, config.sft.seed, market.content_hash, config, **about)
+            ):
+                result = run_sft(config, market, request.sources, folder, observer.progress)
+                counts = result.manifest["counts"]
+                if not finished:
+                    document = {"counts": counts, "scores": result.scores, "losses": result.losses}
+                    opened.add_evaluation(EvaluationRecord(run, SFT, 0, document))
+    except (KeyboardInterrupt, Interrupted):
         raise Interrupted(f"stopped; what is in {folder} is kept, and the same command goes on from here") from None
-    return SftOutcome(folder, config, result.manifest["counts"], result.scores, result.losses)
+    return SftOutcome(folder, config, counts, result.scores, result.losses)
+
+
+def _sft_run(store: Store, document: Mapping[str, Any], folder: Path) -> tuple[str, bool]:
+    """The run that was begun in `folder` as `document` says, and whether it came to its end; a new one where there is
+    none, or where the folder was emptied since."""
+    scored = (folder / SCORES).is_file()
+    for record in store.runs():
+        finished = record.status == "finished"
+        alike = record.kind == SFT and all(record.config.get(key) == value for key, value in document.items())
+        if alike and finished <= scored:
+            return record.run, finished
+    return new_run_id(SFT), False
 
 
 def _resumed(

@@ -110,7 +110,7 @@ class RunRecord(Record):
     table = "run"
     identity = ("run",)
 
-    kind: str  # train, backtest, evaluate, demo, paper
+    kind: str  # train, sft, backtest, evaluate, demo, search, experiment, paper
     seed: int
     data_hash: str  # `Market.content_hash`
     started_at: int

@@ -117,6 +117,7 @@ def recorded_run(
             "train": f"; go on with: cryptosentinel train --resume {run}{how}",
             "demo": "; the same command goes on from here",
             "experiment": "; the same command goes on from here",
+            "sft": "; the same command goes on from here",
             "paper": f"; go on with: cryptosentinel paper resume {run}",
         }
         raise Interrupted(f"run {run} was interrupted; what it stored is kept{advice.get(kind, '')}") from None

@@ -19,6 +19,7 @@ from backend.paper.sessions import PaperRequest, run_paper
 from backend.paper.switch import KILL_FILE, STOP_FILE
 from backend.store.store import Store
 from tests.ui.page_client import open_page, words
+from ui.parts.ready import rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SESSION = "paper-shown"
@@ -37,6 +38,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Store.open(folder / "store") as store:
         run_paper(request, store, folder / "runs")
     return folder
+
+
+def test_the_table_of_runs_has_the_session_and_leads_to_it(here: Path) -> None:
+    with Store.open(here / "store") as store:
+        rows = {row.run: row for row in rows_of(store, store.runs())[0]}
+    assert rows[SESSION].total_return is not None and " decisions, " in rows[SESSION].verdict
+    shadow = next(row for name, row in rows.items() if name != SESSION)
+    for row in (rows[SESSION], shadow):
+        page = AppTest.from_file(str(ROOT / "ui" / "app.py"), default_timeout=30)
+        page.query_params["run"] = row.run
+        page.run()
+        assert not page.exception and not page.error
+        [link] = page.get("page_link")
+        assert link.proto.query_string == f"session={SESSION}"
 
 
 @pytest.fixture

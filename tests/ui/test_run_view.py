@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from backend.decisions.backtest_document import write_backtest
+from backend.reporting import charts
 from backend.reporting.backtest_sections import SECTIONS, section, tiles
 from backend.reporting.blocks import Picture, Table
 from backend.reporting.market_reload import MarketReload
@@ -81,6 +83,20 @@ def test_another_symbol_shows_its_candles(here: Path) -> None:
     app.selectbox(key="symbol ").select(other).run()
     assert not app.exception
     assert f"**{other}**" in words(app)
+
+
+def test_of_a_long_run_a_part_can_be_chosen_whose_lines_are_finer(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(charts, "MOST_POINTS", 20)
+    [window] = stored(here).windows()
+    app = opened()
+    equity = json.loads(app.get("plotly_chart")[0].proto.spec)["data"][0]["x"]
+    assert len(equity) <= 20 + 2 < len(window.main_result.times)  # and its ends
+    [span] = app.slider
+    begin, end = span.value
+    app = span.set_value((begin, begin + 0.1 * (end - begin))).run()
+    assert not app.exception
+    finer = json.loads(app.get("plotly_chart")[0].proto.spec)["data"][0]["x"]
+    assert max(finer) < max(equity) and sum(one <= max(finer) for one in equity) < len(finer)
 
 
 def test_data_that_is_gone_is_explained_and_found_again(here: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import streamlit as st
 
 from backend.reporting.blocks import Picture
@@ -13,9 +11,7 @@ from backend.reporting.market_reload import MarketReload
 from backend.reporting.run_page import WindowPage
 from ui.access import escape_markdown
 from ui.parts.decision import open_decision
-from ui.parts.drawing import draw_blocks, in_theme
-
-_FEWEST_BARS = 30  # that a part of the window shows
+from ui.parts.drawing import choose_span, draw_blocks, in_theme
 
 
 def show_candles(window: WindowPage, market: MarketReload) -> None:
@@ -25,7 +21,7 @@ def show_candles(window: WindowPage, market: MarketReload) -> None:
         return
     symbol = st.selectbox("Symbol, most traded first", window.symbols, key=f"symbol {window.name}")
     key = f"candles {window.name} {symbol}"
-    span = _choose_span(window, market.market.interval) if window.zoomable(market) else None
+    span = choose_span(window, market.market.interval) if window.zoomable(market) else None
     picture = window.candles(market, symbol, span)
     if not isinstance(picture, Picture):
         draw_blocks([picture], key)
@@ -48,18 +44,3 @@ def show_candles(window: WindowPage, market: MarketReload) -> None:
         figure, theme=None, config=CONFIG, alt=picture.title, key=key, on_select=take if decides else "ignore",
         selection_mode="points",
     )  # fmt: skip
-
-
-def _choose_span(window: WindowPage, interval: int) -> tuple[int, int]:
-    """A part of the window, whose bars are drawn as fine as it allows (ms)."""
-    times = window.result.main_result.times
-    first, last = (datetime.fromtimestamp(time / 1000, tz=UTC).replace(tzinfo=None) for time in (times[0], times[-1]))
-    begin, end = st.slider(
-        "From and to (UTC)", first, last, (first, last), timedelta(milliseconds=interval), "YYYY-MM-DD HH:mm",
-        key=f"span {window.name}", help="The window has more bars than a screen has room for: a part of it shows "
-        "finer bars, and all trades in it. The arrow keys move a handle by one bar.",
-    )  # fmt: skip
-    low, high = (int(one.replace(tzinfo=UTC).timestamp() * 1000) for one in (begin, end))
-    least = min(_FEWEST_BARS * interval, times[-1] - times[0])
-    low = min(low, times[-1] - least)
-    return low, max(high, low + least)

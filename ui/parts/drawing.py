@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pandas as pd
@@ -12,9 +13,11 @@ import streamlit as st
 from backend.reporting.blocks import Missing, Picture, ReportBlock, Table
 from backend.reporting.charts import CONFIG, in_dark
 from backend.reporting.labels import ABSENT, NumberKind
+from backend.reporting.run_page import WindowPage
 from ui.access import escape_markdown
 
 MOMENT = st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm")
+_FEWEST_BARS = 30  # that a part of a window shows
 
 _NUMBER_FORMATS: dict[NumberKind, tuple[float, str]] = {
     "change": (100, "%+.2f %%"),
@@ -81,3 +84,18 @@ def is_dark() -> bool:
 def _draw_picture(picture: Picture, label: str) -> None:
     figure = picture.dark if is_dark() else picture.figure
     st.plotly_chart(figure, theme=None, config=CONFIG, alt=label, key=label)
+
+
+def choose_span(window: WindowPage, interval: int) -> tuple[int, int]:
+    """A part of the window, whose bars are drawn as fine as it allows (ms)."""
+    times = window.result.main_result.times
+    first, last = (datetime.fromtimestamp(time / 1000, tz=UTC).replace(tzinfo=None) for time in (times[0], times[-1]))
+    begin, end = st.slider(
+        "From and to (UTC)", first, last, (first, last), timedelta(milliseconds=interval), "YYYY-MM-DD HH:mm",
+        key=f"span {window.name}", help="The window has more bars than a screen has room for: a part of it shows "
+        "finer bars, and all trades in it. The arrow keys move a handle by one bar.",
+    )  # fmt: skip
+    low, high = (int(one.replace(tzinfo=UTC).timestamp() * 1000) for one in (begin, end))
+    least = min(_FEWEST_BARS * interval, times[-1] - times[0])
+    low = min(low, times[-1] - least)
+    return low, max(high, low + least)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from backend.paper.overview.session_row import session_row
+from backend.paper.records.stored import PAPER
 from backend.reporting.backtest_sections import SECTIONS
 from backend.reporting.blocks import Picture
 from backend.reporting.comparison.run_labels import table_state
@@ -35,13 +37,17 @@ def rows_of(store: Store, runs: Sequence[RunRecord], seconds: float | None = Non
     for run in runs:
         key = (store_name(), run.run, run.status, run.finished_at)
         if run.status == "running":
-            rows.append(run_row(store, run))
+            rows.append(_row(store, run))
         elif key in _ROWS or time.monotonic() < until:
-            rows.append(_ROWS.get(key, partial(run_row, store, run)))
+            rows.append(_ROWS.get(key, partial(_row, store, run)))
         else:
             rows.append(bare_row(run))
             left += 1
     return rows, left
+
+
+def _row(store: Store, run: RunRecord) -> RunRow:
+    return session_row(store, run) if run.kind == PAPER else run_row(store, run)
 
 
 def current_state() -> list[str]:

@@ -16,7 +16,7 @@ from ui.access import asked_for, in_time, mistakes_explained, open_store, set_ad
 from ui.parts.drawing import MOMENT
 from ui.parts.paper_session import draw_session, draw_switch
 
-_LOOK_SECONDS = 3.0
+_LOOK_SECONDS = 1.0
 
 
 def _page() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
+from backend.paper.records.stored import PAPER
 from backend.reporting.backtest_sections import SECTIONS
+from backend.reporting.blocks import ReportBlock
 from backend.reporting.decision.forecasts import TITLE as FORECASTS
 from backend.reporting.run_page import RunPage, WindowPage
 from cryptosentinel.protocol.untrusted import visible
@@ -12,7 +16,7 @@ from ui.access import escape_markdown, market_kept, mistakes_explained
 from ui.parts.candles import show_candles
 from ui.parts.decision import choose_decision, part_key
 from ui.parts.download import offer_downloads
-from ui.parts.drawing import draw_blocks
+from ui.parts.drawing import choose_span, draw_blocks
 from ui.parts.training import show_training
 
 
@@ -20,7 +24,15 @@ def show_run(page: RunPage) -> None:
     """Show a run of any kind."""
     for warning in page.warnings:
         st.warning(escape_markdown(warning))
-    if page.run.kind != "backtest":
+    result = page.single_result()
+    if result is not None:
+        _result(page, result)
+    elif page.run.kind == PAPER:
+        st.page_link(
+            "views/paper.py", label="Open the session on the page Paper", icon=":material/monitoring:",
+            query_params={"session": str(page.run.config.get("shadow_of", page.run.run))},
+        )  # fmt: skip
+    elif page.run.kind != "backtest":
         show_training(page)
     for window in page.windows:
         if window.name:
@@ -41,6 +53,17 @@ def show_run(page: RunPage) -> None:
                     on_click="ignore",
                 )  # fmt: skip
             st.json(page.settings, expanded=1)
+
+
+def _result(page: RunPage, blocks: Sequence[ReportBlock]) -> None:
+    """A run with one result of its own; an experiment has a page with its pictures."""
+    draw_blocks(blocks)
+    about = page.run.config.get("experiment")
+    if isinstance(about, dict):
+        st.page_link(
+            "views/experiments.py", label="Open it on the page Experiments", icon=":material/biotech:",
+            query_params={"experiment": str(about.get("name", ""))},
+        )  # fmt: skip
 
 
 def _window(window: WindowPage) -> None:
@@ -69,6 +92,9 @@ def _window(window: WindowPage) -> None:
             choose_decision(window)
         elif part == FORECASTS:
             draw_blocks(window.forecasts(market_kept).blocks, window.name)
+        elif part == "Equity" and window.has_finer_lines:
+            times = window.result.main_result.times
+            draw_blocks(window.equity(choose_span(window, times[1] - times[0])).blocks, window.name)
         elif part in SECTIONS:
             draw_blocks(window.section(part, market_kept).blocks, window.name)
         else:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.decisions.backtest_document import BacktestDocument
+from backend.reporting.comparison.single_result import SINGLE_RESULT, row_of_result
 from backend.reporting.labels import listed, title_of
 from backend.store.errors import StoreError
 from backend.store.records import RunRecord
@@ -16,10 +17,11 @@ from backend.store.store import Store
 class RunRow:
     """A run in a line. What it did not get to, or what a run of its kind does not have, is None or empty.
 
-    `total_return`, `sharpe`, `max_drawdown` and `costs` (a share of the start) are of the first team of a backtest, or
-    means over the held-out windows of an evaluation. `certainty` is the probability that the true Sharpe ratio is above
-    0. `difference` is the trained team less the warm-started one with its 95 % interval, of an evaluation, and the
-    return less that of holding, without one, of a backtest.
+    `total_return`, `sharpe`, `max_drawdown` and `costs` (a share of the start) are of the first team of a backtest,
+    means over the held-out windows of an evaluation, or of what a search chose, on the part that it did not search.
+    `certainty` is the probability that the true Sharpe ratio is above 0. `difference` is the trained team less the
+    warm-started one with its 95 % interval, of an evaluation, and the return less that of holding, without one, of a
+    backtest or a search.
     """
 
     run: str
@@ -49,7 +51,11 @@ def run_row(store: Store, run: RunRecord) -> RunRow:
     teams = _teams(run)
     found: dict[str, Any] = {}
     try:
-        found = _of_backtest(store, run.run, teams[0]) if teams else _of_evaluation(store, run.run)
+        if run.kind in SINGLE_RESULT:
+            results = [one.result for one in store.evaluations(run.run) if one.name == run.kind]
+            found = row_of_result(run.kind, results[0]) if results else {}
+        else:
+            found = _of_backtest(store, run.run, teams[0]) if teams else _of_evaluation(store, run.run)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError):
         found = {"verdict": "its records cannot be read"}
     except StoreError as error:

@@ -123,7 +123,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--workers",
         "--ray-address",
     ),
-    "sft": (*MARKET, *CONFIG, "--from", "--out"),
+    "sft": (*MARKET, *CONFIG, "--from", "--out", "--store"),
     "evaluate": ("FOLDER", *MARKET, *CONFIG, *KEPT, "--baselines", "--gate"),
     "doctor": ("RUN", "--store", "--json"),
     "models": ("list", "check", "try", "pull", "export"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,8 +18,8 @@ from hypothesis import strategies as st
 from backend.config import load, schema
 from backend.decisions.backtest_document import StoredBacktest
 from backend.decisions.document import GuardClamp, LaterClamp
-from backend.reporting import labels, trade_charts
-from backend.reporting.backtest_sections import sections, tiles
+from backend.reporting import charts, labels, trade_charts
+from backend.reporting.backtest_sections import result_section, sections, tiles
 from backend.reporting.blocks import Missing, Picture, Table
 from backend.reporting.market_reload import MarketReload, candles, market_of, reload_market
 from backend.reporting.report import all_facts, render, write_report
@@ -69,6 +71,32 @@ def test_the_page_has_every_part(summary: RunSummary, window: WindowResult) -> N
     for picture in pictures(window):
         assert "Good: " in picture.caption
     assert not [word for word in ("nan", "inf", "None", "Undefined") if word in page.text.split()]
+
+
+def test_a_part_of_a_long_window_shows_every_bar_of_it(window: WindowResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of the whole leave bars out; those of a part show each, with the value that it has in the whole."""
+    monkeypatch.setattr(charts, "MOST_POINTS", 12)
+    own = window.main_result
+    rng = random.Random(3)
+    for _ in range(20):
+        first = rng.randrange(len(own.times) - 12)
+        last = first + rng.randrange(1, 12)
+        part = result_section(window, (own.times[first], own.times[last])).blocks
+        figures = {block.title: block.figure for block in part if isinstance(block, Picture)}
+        moments = charts.moments(own.times[first : last + 1])
+        equity, drawdown = (
+            next(line for line in figures[title].data if line.name == "Scripted team")
+            for title in ("Equity", "Drawdown")
+        )
+        peaks = np.maximum.accumulate(own.equity)[first : last + 1]
+        shown = np.asarray(own.equity[first : last + 1])
+        assert list(equity.x) == list(drawdown.x) == moments
+        np.testing.assert_allclose(equity.y, 100 * (shown / own.equity[0] - 1), atol=1e-3)
+        np.testing.assert_allclose(drawdown.y, 100 * (shown / peaks - 1), atol=1e-3)
+        for line in figures["Exposure of Scripted team"].data:
+            assert list(line.x) == moments
+    whole = result_section(window).blocks[0]
+    assert isinstance(whole, Picture) and len(whole.figure.data[0].x) <= 12 + 2 < len(own.times)  # and its ends
 
 
 def trades_first(window: WindowResult) -> list[str]:

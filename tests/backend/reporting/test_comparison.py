@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from backend.reporting.blocks import Missing, Picture, Table
 from backend.reporting.charts import INK, accounts_chart, difference_chart, in_dark
 from backend.reporting.comparison.run_table import run_row
 from backend.reporting.comparison.side_by_side import comparison_blocks
+from backend.reporting.run_page import RunPage
 from backend.reporting.run_summary import RunSummary, summarise
 from backend.store.records import BacktestRecord, EvaluationRecord, RunRecord
 from backend.store.store import Store
@@ -49,6 +51,45 @@ def test_a_run_whose_records_are_damaged_is_a_row_too(tmp_path: Path, damage: di
         for name in ("b", "e"):
             row = run_row(store, store.run(name))
             assert row.total_return is None and row.run == name
+
+
+ARMS = {"markets": [{"arms": [{"arm": "team", "problem": ""}, {"arm": "teacher", "problem": "two windows"}]}]}
+TRIED = {"tried": [{"name": "ema:fast=9", "sharpe": 1.5, "total_return": 0.2, "adjusted": 0.04}], "trials": 40}
+SCORE = {"before": 0.5, "after": 0.625, "reference": None, "valid_before": 0.8, "valid_after": 1.0}
+SINGLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "experiment": (
+        {**ARMS, "sentence": "The team is ahead."},
+        {"teams": "team, teacher", "verdict": "The team is ahead.", "total_return": None},
+    ),
+    "search": (
+        {**TRIED, "final_return": 0.03, "final_sharpe": 0.4, "hold_return": 0.05, "deflated": 0.1},
+        {"teams": "ema:fast=9", "total_return": 0.03, "sharpe": 0.4, "difference": pytest.approx(-0.02)},
+    ),
+    "sft": (
+        {"scores": {"trader": {**SCORE, "difference": {"mean": 0.125, "ci95": [0.1, 0.15]}}}},
+        {"verdict": "Trader 0.500 to 0.625", "total_return": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+def test_a_run_with_one_result_has_it_in_its_row_and_its_table(tmp_path: Path, kind: str) -> None:
+    result, fields = SINGLE[kind]
+    with Store.open(tmp_path / "store") as store:
+        store.add_run(RunRecord("r", kind, 1, "hash", 1, {}))
+        assert run_row(store, store.run("r")).verdict == ""
+        [missing] = RunPage.read(store, "r").single_result() or ()
+        assert isinstance(missing, Missing) and "did not come to its end" in missing.reason
+        store.add_evaluation(EvaluationRecord("r", kind, 0, result))
+        row = run_row(store, store.run("r"))
+        assert {name: getattr(row, name) for name in fields} == fields
+        [table] = RunPage.read(store, "r").single_result() or ()
+        assert isinstance(table, Table) and len(table.rows) == {"experiment": 2}.get(kind, 1)
+        for broken in (dict.fromkeys(result), {"tried": [], "markets": [], "scores": 5}):
+            store.add_evaluation(EvaluationRecord("r", kind, 0, broken))
+            assert run_row(store, store.run("r")).verdict == "its records cannot be read"
+            [missing] = RunPage.read(store, "r").single_result() or ()
+            assert isinstance(missing, Missing) and "cannot be read" in missing.reason
 
 
 def test_runs_stand_side_by_side_with_the_settings_in_which_they_differ(runs: dict[str, RunSummary]) -> None:
