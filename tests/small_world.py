@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -176,10 +177,21 @@ def one_process_trainer(config: Config, market: Market, store: Store, folder: Pa
     return local_trainer(parts, local_learners(parts))
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below `folder` by its path there, but TensorBoard's, whose events carry the time."""
+class Files(dict[str, bytes]):
+    """Contents by name, shown by their sizes and checksums: where two differ, pytest compares what is shown, and bytes
+    of tables would take it an hour."""
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"{name}: {len(content)} bytes, {sha256(content).hexdigest()}" for name, content in self.items()
+        )
+
+
+def tree(folder: Path, hidden: str = "") -> Files:
+    """Every file below `folder` by its path there, but TensorBoard's, whose events carry the time. `hidden` is left out
+    of the contents, as a run's name."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and "tensorboard" not in path.parts]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    return Files({str(path.relative_to(folder)): path.read_bytes().replace(hidden.encode(), b"") for path in files})
 
 
 def disturb(policies: RolePolicies) -> RolePolicies:

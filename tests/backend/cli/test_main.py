@@ -353,9 +353,14 @@ def test_options_about_the_market_hold_without_data_and_leave_the_rest_as_config
 
 def test_the_sample_is_written_listed_and_checked(command: Run, tmp_path: Path) -> None:
     assert command("data", "sample", "--out", tmp_path / "made").code == 0
-    shipped = tree(SAMPLE)
-    assert shipped.pop("sample-run.jsonl.gz"), "the finished run of `scripts.make_sample_run`"
-    assert tree(tmp_path / "made" / "synthetic") == shipped, "the shipped data comes from this very command"
+    made = tmp_path / "made" / "synthetic"
+    names = {path.name for path in SAMPLE.iterdir()} - {"sample-run.jsonl.gz"}  # of `scripts.make_sample_run`
+    assert {path.name for path in made.iterdir()} == names
+    # The shipped data comes from this very command. Another processor rounds the last bits of a price otherwise.
+    for name in names - {"market.json"}:
+        pd.testing.assert_frame_equal(pd.read_parquet(made / name), pd.read_parquet(SAMPLE / name), rtol=1e-9)
+    here, shipped = (json.loads((folder / "market.json").read_text()) for folder in (made, SAMPLE))
+    assert {**here, "content_hash": ""} == {**shipped, "content_hash": ""} and here.keys() == shipped.keys()
     listed = command("data", "list", tmp_path / "made" / "no_edge")
     assert listed.code == 0
     assert listed.out.count("2020-01-01 00:00") == 4
@@ -443,11 +448,7 @@ def test_a_training_that_was_killed_goes_on_to_the_same_parameters(
     resumed = command("train", "--resume", folder.name)
     assert resumed.code == 0, resumed.err
     [calm] = tmp_path.glob("calm/train-*")
-    whole, disturbed = (
-        {name: content.replace(one.name.encode(), b"the run") for name, content in tree(one).items()}
-        for one in (calm, folder)
-    )
-    assert disturbed == whole
+    assert tree(folder, hidden=folder.name) == tree(calm, hidden=calm.name)
 
 
 @pytest.mark.slow
