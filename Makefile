@@ -13,7 +13,7 @@ export NUMBA_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export STREAMLIT_BROWSER_GATHER_USAGE_STATS := false
 
-.PHONY: help demo test test-all bench lock docs ui clean
+.PHONY: help demo test test-all bench lock docs site ui clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -21,14 +21,14 @@ help: ## this list
 demo: $(USER_STAMP) ## train a small team and show what that changed (ten to fifteen minutes, two cores)
 	@$(RUN)cryptosentinel demo
 
-test: $(STAMP) ## lint, types, layers, fast tests
+test: $(STAMP) .venv-site ## lint, types, layers, fast tests
 	@$(RUN)ruff check .
 	@$(RUN)ruff format --check .
 	@$(RUN)mypy -n 2
 	@$(RUN)lint-imports
 	@$(RUN)pytest -n 2 -m "not slow"
 
-test-all: $(STAMP) .venv-vllm ## the same with the slow tests
+test-all: $(STAMP) .venv-vllm .venv-site ## the same with the slow tests
 	@$(RUN)ruff check .
 	@$(RUN)ruff format --check .
 	@$(RUN)mypy -n 2
@@ -43,6 +43,9 @@ lock: $(STAMP) ## resolve the requirements anew, with hashes, and write the page
 
 docs: $(STAMP) ## write what is generated in docs: settings, commands, layers
 	@$(RUN)python -m scripts.make_reference
+
+site: .venv-site ## the documentation as a site, in build/site
+	@.venv-site/bin/python scripts/make_site.py
 
 ui: $(USER_STAMP) ## the Streamlit page, on localhost
 	@$(RUN)python -m ui.server --server.address localhost
@@ -60,8 +63,13 @@ ui: $(USER_STAMP) ## the Streamlit page, on localhost
 .venv-former-engine:
 	@$(RUN)python scripts/install.py former-engine --new $@
 
+# MkDocs with its theme, for `make site`; apart, because nothing of it is of use to the program or its tests.
+.venv-site: requirements/site.txt | .venv/bin/python
+	@rm -rf $@
+	@$(RUN)python scripts/install.py site --new $@
+
 clean: ## remove what was installed and cached; runs/ stays
-	rm -rf .venv .venv-peers .venv-vllm .venv-former-engine .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf .venv .venv-peers .venv-vllm .venv-former-engine .venv-site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(USER_STAMP): | .venv/bin/python

@@ -84,6 +84,9 @@ def licences_page(notice: str) -> str:
         "installs it. The same holds for the engines in `.venv-peers`, which only `make bench` installs: `backtesting` "
         "again, `vectorbt` (Apache-2.0 with the Commons Clause) and `gym-trading-env` (MIT).",
         "",
+        "`make site` builds the documentation with `mkdocs` (BSD-2-Clause) and `mkdocs-material` (MIT), in an "
+        "environment of their own.",
+        "",
         *_table({name: requirement for name, requirement in dev.items() if name not in whole}),
         "",
         "## Parts of the project that others' work went into",
@@ -95,6 +98,10 @@ def licences_page(notice: str) -> str:
         "`backend/reporting/plotly/plotly-finance.min.js.gz` is the file of that name of the npm package "
         "`plotly.js-finance-dist-min` 4.1.0, packed by `gzip -9 -n` (MIT, copyright 2012-2026 Plotly, Inc.). A report "
         "holds a copy of it.",
+        "",
+        "`docs/assets/iframe-worker.js` is `shim/index.js` of the npm package `iframe-worker` 1.0.4 (MIT, copyright "
+        "2020-2022 Martin Donath). The documentation's site holds a copy of it, and of the scripts, styles and icons "
+        "of `mkdocs-material`.",
         "",
     ]
     return "\n".join(lines)

