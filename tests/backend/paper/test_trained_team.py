@@ -31,8 +31,8 @@ SMALL_GATE = (
 SMALL_TRAINING = (
     "training.stage1_steps=1", "training.stage1_max_steps=1", "training.stage2_steps=1", "training.queries_per_step=2",
     "training.rollouts_per_query=2", "training.validation_queries=2", "training.validation_every=1",
-    "training.gate_format=0", "training.rollback_format=0", "team.horizon_bars=3", "market.train_share=0.6",
-    "market.validation_share=0.3",
+    "training.gate_format=0", "training.rollback_format=0", "team.horizon_bars=3", "market.train_share=0.5",
+    "market.validation_share=0.2",
 )  # fmt: skip
 
 
@@ -84,3 +84,8 @@ def test_a_trained_team_takes_the_place_and_learns_from_what_was_recorded(
         assert trained.status == "finished" and trained.config["origin"]["session"] == SESSION
     folder = Path("runs") / trained.run
     assert team_digest(folder) != digest
+    few = ("windows=1", "decisions_per_window=2", "bootstrap_samples=200")
+    said("evaluate", str(folder), *settings(*(f"evaluation.{one}" for one in few)))
+    with Store.open("store") as store:
+        [judged] = [one for one in store.runs() if one.kind == "evaluate" and one.data_hash == trained.data_hash]
+        assert judged.status == "finished" and store.evaluations(judged.run)
