@@ -40,12 +40,14 @@ class Costs:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Processes of a run. `lifetime` is the mean of a worker in seconds, `silent` how long it takes to notice that one
-    is dead, `restart` until another stands in its place."""
+    """Processes of a run. Of the workers, `per_machine` share what has come to their machine. `lifetime` is the mean of
+    a worker in seconds, `silent` how long it takes to notice that one is dead, `restart` until another stands in its
+    place."""
 
     workers: int
     shards: int
     trainers: int = 4
+    per_machine: int = 1
     staleness: int = 0
     lifetime: float = inf
     silent: float = 20.0
@@ -117,8 +119,10 @@ class _Run:
         """When all shards of a step that begins then are stored."""
         cluster, costs = self._cluster, self._costs
         free: list[tuple[float, int, int, bool]] = []  # when, which worker, with which shard, done
+        arrived = began
         for worker in range(cluster.workers):
-            arrived = self._transfer(began, costs.weight_bytes)
+            if worker % cluster.per_machine == 0:
+                arrived = self._transfer(began, costs.weight_bytes)
             heapq.heappush(free, (arrived, worker, -1, False))
         waiting = [(began, shard) for shard in range(cluster.shards)]
         idle: list[int] = []
@@ -128,6 +132,8 @@ class _Run:
             if done:
                 now = last = self._query(self._transfer(now, costs.shard_bytes), costs.write, self._asked)
                 stored += 1
+                if stored < cluster.shards:  # trainers read what has come
+                    self._transfer(now, costs.shard_bytes)
             elif shard < 0 and waiting:
                 possible, number = waiting[0]
                 if possible > now or self._dies[worker] <= now:  # or it died while it waited
@@ -164,8 +170,8 @@ class _Run:
     def _train(self, began: float) -> float:
         """When a role's weights are published."""
         costs = self._costs
-        tokens = costs.shard_bytes * self._cluster.shards / self._cluster.trainers
-        read = self._query(self._transfer(began, tokens), costs.read, self._asked_meanwhile)
+        last = costs.shard_bytes / self._cluster.trainers  # of a shard; the others have been read as they came
+        read = self._query(self._transfer(began, last), costs.read, self._asked_meanwhile)
         self._trained += costs.train
         return read + costs.train
 
@@ -194,6 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--workers", type=int, action="append", help="rollout workers, repeatable")
     parser.add_argument("--shards", type=int, default=1024, help="of a step, at the cost of one each")
+    parser.add_argument("--per-machine", type=int, default=1, help="workers that share what comes to their machine")
     parser.add_argument("--lifetime", type=float, default=inf, help="mean seconds until a worker dies")
     for name in ("shard", "train", "tail", "write", "read", "shard_bytes", "weight_bytes", "link", "ask", "pause"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(SMALL_NANO, name))
@@ -204,7 +211,13 @@ def main() -> None:
     print("workers  staleness  steps/h  repeated  busiest (share of its time)")
     for workers in arguments.workers or (1, 2, 4, 8, 32, 128, 512):
         for staleness in (0, 1):
-            cluster = Cluster(workers, arguments.shards, staleness=staleness, lifetime=arguments.lifetime)
+            cluster = Cluster(
+                workers,
+                arguments.shards,
+                per_machine=arguments.per_machine,
+                staleness=staleness,
+                lifetime=arguments.lifetime,
+            )
             try:
                 outcome = simulate(cluster, costs)
             except ValueError as error:

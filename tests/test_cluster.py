@@ -40,6 +40,15 @@ def test_what_must_pass_one_place_adds_up() -> None:
         simulate(Cluster(597, 1), asking)
 
 
+def test_weights_go_to_a_machine_and_shards_are_read_as_they_come() -> None:
+    weights = replace(PLAIN, weight_bytes=100.0, link=100.0)
+    for per_machine, arrived in ((1, 8), (4, 2), (8, 1)):
+        outcome = simulate(Cluster(8, 8, per_machine=per_machine), weights)
+        assert outcome.steps_per_hour == pytest.approx(3600.0 / (arrived + 3 + 2))
+    tokens = replace(PLAIN, shard_bytes=100.0, link=100.0)  # a second to the store and one to the trainers
+    assert simulate(Cluster(1, 5), tokens).steps_per_hour == pytest.approx(3600.0 / (5 * (3 + 1) + 1 + 2))
+
+
 def test_the_dead_are_replaced_and_their_shards_done_again() -> None:
     quiet = simulate(Cluster(4, 16), PLAIN)
     losing = simulate(Cluster(4, 16, lifetime=100.0, silent=20.0, restart=60.0), PLAIN)

@@ -28,6 +28,7 @@ from simulator.errors import Interrupted, UserError
 FilesPlace = Literal["store", "folder"]
 BEGUN = "begun; it waits for its processes"
 _PROCESSES = "processes"  # in the run's folder: the folders of processes that keep copies
+_MACHINE = "copies"  # in the run's folder: weights that this machine's processes share
 _LOOK_SECONDS = 1.0  # between two looks whether somebody leads
 _LOG_AFTER = 60.0
 
@@ -64,9 +65,12 @@ class ByHand:
             return runs / run
         return runs / run / _PROCESSES / process
 
-    def run_files(self, folder: Path, store: Store, run: str) -> RunFiles:
-        """The files of the run for a process that works in `folder` and writes through `store`."""
-        return StoreFiles(folder, store, run) if self.files == "store" else RunFiles(folder)
+    def run_files(self, folder: Path, store: Store, run: str, runs: Path) -> RunFiles:
+        """The files of the run for a process that works in `folder` and writes through `store`; `runs` is this
+        machine's folder of runs."""
+        if self.files == "folder":
+            return RunFiles(folder)
+        return StoreFiles(folder, store, run, runs / run / _MACHINE)
 
 
 def commands(run: str, roles: tuple[str, ...], workers: int, store: str) -> list[str]:

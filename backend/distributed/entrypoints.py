@@ -54,7 +54,7 @@ class JoinedRun:
         folder = self.by_hand.folder(runs, run, None if leads else heartbeat.name)
         if self.by_hand.files == "store":
             folder.mkdir(parents=True, exist_ok=True)
-        return folder, self.by_hand.run_files(folder, heartbeat.store, run)
+        return folder, self.by_hand.run_files(folder, heartbeat.store, run, runs)
 
 
 def run_worker(

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from backend.distributed.files.machine_copies import SUFFIX, MachineCopies
 from backend.store.sharing.objects import file_sha256
 from simulator.errors import RunFailed, UserError
 from simulator.folders import path_inside
@@ -132,11 +134,13 @@ class Library:
 
 class CarriedFiles(RunFiles):
     """The files of a run for a process that does not share its folder: copies in `folder`, which is this process's
-    own, got from a `Library` through `call`."""
+    own, got from a `Library` through `call`. `machine` is a folder that the processes of the run on this machine share:
+    weights that one of them has got travel to none of the others."""
 
-    def __init__(self, folder: Path, call: Call) -> None:
+    def __init__(self, folder: Path, call: Call, machine: Path | None = None) -> None:
         super().__init__(folder)
         self._call = call
+        self._machine = None if machine is None else MachineCopies(machine)
 
     def base(self, config: Config) -> Path:
         """A copy of the base model; what is here already does not travel again."""
@@ -147,7 +151,7 @@ class CarriedFiles(RunFiles):
         """A copy of the file; those beside it, of other steps, go. Raises `RunFailed` if its checksum is another."""
         target = path_inside(self.folder, path, "a record of the run")
         if not (target.is_file() and file_sha256(target) == checksum):
-            self._get(path, checksum)
+            self._take(path, checksum)
         for old in target.parent.iterdir():
             if old != target:
                 old.unlink()
@@ -159,7 +163,7 @@ class CarriedFiles(RunFiles):
         for name, checksum in names.items():
             path = path_inside(self.folder, name, "the library of the run")
             if not (path.is_file() and file_sha256(path) == checksum):
-                self._get(name, checksum)
+                self._take(name, checksum)
         top = self.folder / part
         for path in [path for path in top.rglob("*") if path.is_file()]:
             if path.relative_to(self.folder).as_posix() not in names:
@@ -191,11 +195,25 @@ class CarriedFiles(RunFiles):
     def remove(self) -> None:
         """The copies are not needed any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._machine is not None:
+            self._machine.forget()
+
+    def _take(self, name: str, checksum: str) -> None:
+        """Get a file, weights from this machine where they have come to it already."""
+        if self._machine is None or not name.endswith(SUFFIX):
+            self._get(name, checksum)
+        else:
+            self._machine.take(checksum, self.folder / name, partial(self._bring, name, checksum))
 
     def _get(self, name: str, checksum: str) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         arriving = path.with_name(path.name + _ARRIVING)
+        self._bring(name, checksum, arriving)
+        os.replace(arriving, path)
+
+    def _bring(self, name: str, checksum: str, arriving: Path) -> None:
+        """Bring a file of the library to the path `arriving`."""
         with arriving.open("wb") as file:
             while piece := self._call("read", name, file.tell()):
                 file.write(piece)
@@ -203,7 +221,6 @@ class CarriedFiles(RunFiles):
             raise RunFailed(
                 f"{name} of the run was cut short or changed on its way: its checksum is not the one in its record"
             )
-        os.replace(arriving, path)
 
     def _put(self, name: str, checksum: str) -> None:
         with (self.folder / name).open("rb") as file:

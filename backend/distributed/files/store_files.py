@@ -80,10 +80,11 @@ class StoreLibrary:
 
 
 class StoreFiles(CarriedFiles):
-    """The files of a run for a process with copies in `folder`, which writes through its fenced `store`."""
+    """The files of a run for a process with copies in `folder`, which writes through its fenced `store`; `machine` as
+    `CarriedFiles` has it."""
 
-    def __init__(self, folder: Path, store: Store, run: str) -> None:
-        super().__init__(folder, StoreLibrary(store, run).call)
+    def __init__(self, folder: Path, store: Store, run: str, machine: Path | None = None) -> None:
+        super().__init__(folder, StoreLibrary(store, run).call, machine)
 
     def base(self, config: Config) -> Path:
         """As `RunFiles.base`. What the run has made travels; any other model must be on this machine."""

@@ -21,6 +21,7 @@ from backend.distributed.logs import Ended, Place, last_message, logged
 from backend.store.run_record import code_version
 
 _POLL = 0.5  # seconds between two questions whether to stop
+_MACHINE = "machine"  # in place of a process's name: copies of all processes of a machine
 _PATIENCE = 30.0  # seconds in which the file server must answer them
 
 
@@ -98,13 +99,15 @@ class RayProcess:
 
     def run(self, incarnation: Incarnation) -> tuple[int, str]:
         """Work to the end; the exit code that the command would have had, and the last message of the log."""
-        runs = Path(incarnation.runs) if incarnation.shared else _cache(incarnation)
+        runs = Path(incarnation.runs) if incarnation.shared else _cache(incarnation.name)
         folder = runs / incarnation.run
         log = folder / SERVICES / f"{incarnation.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         if Path(incarnation.folder).is_dir():
             os.chdir(incarnation.folder)  # paths of the configuration are relative to it
-        files = RunFiles(folder) if incarnation.shared else CarriedFiles(folder, self._call)
+        files = RunFiles(folder)
+        if not incarnation.shared:
+            files = CarriedFiles(folder, self._call, _cache(_MACHINE) / incarnation.run)
         code, over = 0, threading.Event()
         with log.open("a", buffering=1) as output:
             _redirect_output(output)
@@ -177,10 +180,10 @@ def _work(incarnation: Incarnation, runs: Path, files: RunFiles) -> None:
         )
 
 
-def _cache(incarnation: Incarnation) -> Path:
-    """The folder of this process's own copies: the user's, so that nobody else can put anything there."""
+def _cache(name: str) -> Path:
+    """The folder of the copies of the process of this name: the user's, so that nobody else can put anything there."""
     top = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(top) / "cryptosentinel" / "ray" / incarnation.name
+    return Path(top) / "cryptosentinel" / "ray" / name
 
 
 def _redirect_output(output: IO[str]) -> None:
