@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from backend.config.schema import Config
 from backend.distributed.files.run_files import SERVICES, RunFiles
 from backend.distributed.heartbeat import Heartbeat
 from backend.distributed.published_weights import replaced_weights
-from backend.distributed.step_records import is_complete, read_step_data
+from backend.distributed.step_records import EarlyTokens, is_complete, read_step_data
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.tensor_files import write_tensors
@@ -80,10 +79,17 @@ class RoleTrainerService:
                 raise RunFailed(failure)
 
     def _train_step(self, step: int) -> None:
-        """Wait for the rollouts of a step, learn from them, and publish the new weights."""
-        complete = partial(is_complete, self.store, self.run_id, step, self.config)
+        """Read the rollouts of a step as they come, learn when all of them are there, and publish the new weights."""
+        early = EarlyTokens(self.store, self.run_id, step, self.role)
+
+        def complete() -> bool | None:
+            if is_complete(self.store, self.run_id, step, self.config):
+                return True
+            early.read_some()
+            return None
+
         self.heartbeat.wait(step, "for rollouts", complete)
-        data = read_step_data(self.store, self.run_id, step, self.role, self.config, self.curriculum)
+        data = read_step_data(self.store, self.run_id, step, self.role, self.config, self.curriculum, early)
         self._load_replaced_weights(step)
         self._check_origin(step, data)
         result = self.learner.train(step, data)

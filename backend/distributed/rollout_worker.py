@@ -10,6 +10,7 @@ announces which step is next. The others follow.
 from __future__ import annotations
 
 import logging
+import random
 import time
 from functools import partial
 
@@ -17,7 +18,7 @@ from backend.distributed.heartbeat import COORDINATOR, DEAD_AFTER, Heartbeat, St
 from backend.distributed.published_weights import PublishedWeights
 from backend.distributed.step_records import closing_marker, is_complete, read_step_data
 from backend.store.records import ClaimRecord, ShardRecord
-from backend.store.sharing.fences import Fence, StoreFenced
+from backend.store.sharing.fences import Fence, StoreFenced, claim_order
 from backend.training.algorithm.credit import TeamAttempt
 from backend.training.components import RolloutBatch, TrainingParts
 from backend.training.curriculum.curriculum import StepPlan, curriculum_of
@@ -31,7 +32,8 @@ from cryptosentinel.scheduler import Throughput
 
 _log = logging.getLogger(__name__)
 _ALL_COMPLETE = -1  # in place of the number of a shard
-_HELD_SECONDS = 1.0  # between two questions whether a shard of another worker has become free
+_HELD_SECONDS = 1.0  # between two questions whether shards of other workers have become free
+_HELD_AT_ONCE = 8  # of these shards: others ask for others
 
 
 class RolloutWorker:
@@ -117,8 +119,13 @@ class RolloutWorker:
             left = [shard for shard in wanted if shard not in complete]
             now = time.monotonic()
             asks_for_held, held_again = now >= held_again, now + _HELD_SECONDS if now >= held_again else held_again
-            for shard in left:
-                if (shard not in claims or asks_for_held) and self._claim(plan.step, shard):
+            free = [shard for shard in left if shard not in claims]
+            held = [shard for shard in left if shard in claims] if asks_for_held else []
+            for shard in (
+                *claim_order(free, self._heartbeat.process),
+                *random.sample(held, min(len(held), _HELD_AT_ONCE)),
+            ):
+                if self._claim(plan.step, shard):
                     return shard
             return None if left else _ALL_COMPLETE
 

@@ -3,12 +3,15 @@ and nothing of the other roles. Markers say which shards of a step are complete.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from backend.config.training import TrainingConfig
 from backend.store.records import RolloutRecord, TrajectoryRecord
-from backend.store.sharing.token_files import ConversationTokens
+from backend.store.sharing.token_files import ConversationTokens, read_token_file
 from backend.store.store import Store
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
@@ -18,6 +21,8 @@ from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.replay import acts_through_code
 
 _Conversation = tuple[TrajectoryRecord, ConversationTokens]
+_LOOK_SECONDS = 1.0  # between two questions which shards have come
+_READ_SECONDS = 0.5  # of reading at a time, so that who reads notices soon that all of a step is there
 
 
 @dataclass(frozen=True)
@@ -48,14 +53,44 @@ class StepRollout:
 _NO_OUTCOME = Outcome(0.0, 0.0, 0.0, 0.0, 0.0)  # practice has none
 
 
+class EarlyTokens:
+    """The files with the tokens of `role` in a step, read and compared with their checksums as the shards come, while
+    the step is not complete. Contents go by checksum: a shard that is rolled out again changes nothing."""
+
+    def __init__(self, store: Store, run: str, step: int, role: str) -> None:
+        self.contents: dict[str, Mapping[str, Any]] = {}
+        self._store, self._place = store, (run, step, role)
+        self._look_at = 0.0  # on the monotonic clock
+
+    def read_some(self) -> None:
+        """Read what has come, for a moment. Raises `StoreError` for a file that is not what its record says."""
+        began = time.monotonic()
+        if began < self._look_at:
+            return
+        for file in self._store.tensors(*self._place):
+            if file.checksum not in self.contents:
+                self.contents[file.checksum] = read_token_file(self._store.objects, file)
+                if time.monotonic() - began > _READ_SECONDS:
+                    return
+        self._look_at = began + _LOOK_SECONDS
+
+
 def read_step_data(
-    store: Store, run: str, step: int, role: str, config: TrainingConfig, curriculum: Curriculum
+    store: Store,
+    run: str,
+    step: int,
+    role: str,
+    config: TrainingConfig,
+    curriculum: Curriculum,
+    early: EarlyTokens | None = None,
 ) -> StepData:
-    """The data of a complete step for `role`; equal, to the bit, to what a training in one process has."""
+    """The data of a complete step for `role`; equal, to the bit, to what a training in one process has. What `early`
+    has read is not read again."""
     queries = sorted(store.queries(run, step), key=lambda query: query.query)
     stage = curriculum.stage(queries[0].stage)
     calls: dict[tuple[int, int], list[_Conversation]] = defaultdict(list)
-    for trajectory, tokens in store.conversation_tokens(run, step, role):
+    contents = None if early is None else early.contents
+    for trajectory, tokens in store.conversation_tokens(run, step, role, contents):
         calls[trajectory.query, trajectory.rollout].append((trajectory, tokens))
     rollouts: dict[int, list[RolloutRecord]] = defaultdict(list)
     for rollout in store.rollouts(run, step):

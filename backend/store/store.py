@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -412,15 +412,16 @@ class Store:
         return self._read(TrajectoryRecord, run=run_id, step=step, role=role)
 
     def conversation_tokens(
-        self, run_id: str, step: int, role: str
+        self, run_id: str, step: int, role: str, early: Mapping[str, Any] | None = None
     ) -> list[tuple[TrajectoryRecord, ConversationTokens]]:
-        """As `trajectories` of one role, for who needs arrays: the tokens are not in the records but beside them."""
-        rows, reader = conversations(self._connection, {"run": run_id, "step": step, "role": role})
+        """As `trajectories` of one role, for who needs arrays: the tokens are not in the records but beside them. Files
+        whose contents `early` has, by checksum, are not read again (`read_token_file`)."""
+        rows, reader = conversations(self._connection, {"run": run_id, "step": step, "role": role}, early)
         return [(TrajectoryRecord.from_row(without_tokens(row)), reader.tokens(row)) for row in rows]
 
-    def tensors(self, run_id: str, step: int | None = None) -> list[TensorRecord]:
+    def tensors(self, run_id: str, step: int | None = None, role: str | None = None) -> list[TensorRecord]:
         """The files with tokens of conversations in order of step, shard and role."""
-        return self._read(TensorRecord, run=run_id, step=step)
+        return self._read(TensorRecord, run=run_id, step=step, role=role)
 
     def delegations(self, run_id: str, step: int) -> list[Delegation]:
         """Edges of the graph: who called whom in a step."""

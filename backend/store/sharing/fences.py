@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 from surrealdb import RecordID
 
@@ -66,3 +67,10 @@ IF $done = NONE AND ($claim = NONE OR $claim.process = $process OR $holder = NON
 """
 # What it returns then: whether this process has the shard, which is not complete.
 CLAIMED = "RETURN (SELECT VALUE process FROM ONLY $key) = $process AND (SELECT VALUE shard FROM ONLY $marker) = NONE"
+
+
+def claim_order(shards: list[int], process: str) -> list[int]:
+    """The shards in the order in which a process asks for them: from one on that is another for each process. So many
+    workers that are free at once, as when a step begins, do not all ask for the same ones first."""
+    first = crc32(process.encode()) % max(1, len(shards))
+    return shards[first:] + shards[:first]

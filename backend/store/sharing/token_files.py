@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # listing runs needs no arrays
     import numpy.typing as npt
 
 _Row = dict[str, Any]
+_Arrays = dict[str, "npt.NDArray[Any]"]  # what a file holds, by name
 _DTYPES = {"ids": "<i4", "mask": "|b1", "sampled_logps": "<f4"}  # as `dtype.str` has them
 PLACE_FIELDS = ("shard", "first", "tokens")  # of a row: in the file of `shard`, `tokens` of them from `first` on
 _NO_TOKENS = dict.fromkeys(_DTYPES, b"")
@@ -100,12 +101,15 @@ class Database(Protocol):
 
 
 class TokenReader:
-    """Reads the tokens of conversations, given by their rows, in `database`; each file once, when it is needed."""
+    """Reads the tokens of conversations, given by their rows, in `database`; each file once, when it is needed, but for
+    those whose contents `early` has by their checksums."""
 
-    def __init__(self, database: Database, files: Iterable[TensorRecord]) -> None:
+    def __init__(
+        self, database: Database, files: Iterable[TensorRecord], early: Mapping[str, _Arrays] | None = None
+    ) -> None:
         self._database = database
         self._files = {(file.run, file.step, file.shard, file.role): file for file in files}
-        self._arrays: dict[tuple[Any, ...], dict[str, npt.NDArray[Any]]] = {}
+        self._arrays = dict(early or {})
 
     def row(self, row: _Row) -> _Row:
         """The row with its tokens in it. Raises `StoreError` where they cannot be read."""
@@ -125,21 +129,24 @@ class TokenReader:
         files = [self._files[key]] if key in self._files else []
         if (problem := problem_of_place(row, files)) is not None:
             raise StoreError(f"a conversation of run {row['run']}, step {row['step']}, cannot be read: {problem}")
-        if key not in self._arrays:
-            self._arrays[key] = _read(self._database.objects, self._files[key])
+        file = self._files[key]
+        if file.checksum not in self._arrays:
+            self._arrays[file.checksum] = read_token_file(self._database.objects, file)
         stop = row["first"] + row["tokens"]
-        return {name: array[row["first"] : stop] for name, array in self._arrays[key].items()}
+        return {name: array[row["first"] : stop] for name, array in self._arrays[file.checksum].items()}
 
 
-def conversations(database: Database, fields: Mapping[str, str | int | None]) -> tuple[list[_Row], TokenReader]:
+def conversations(
+    database: Database, fields: Mapping[str, str | int | None], early: Mapping[str, _Arrays] | None = None
+) -> tuple[list[_Row], TokenReader]:
     """The rows of conversations whose fields have these values (None: any), in order of their keys, and what reads
-    their tokens: rows and files are those of one moment."""
+    their tokens, with `early` as `TokenReader` has it: rows and files are those of one moment."""
     condition, wanted = equal_condition(fields)
     tables = (TrajectoryRecord.table, TensorRecord.table)
     selected = ", ".join(f"{table}: (SELECT * FROM {table} WHERE {condition} ORDER BY id)" for table in tables)
     there = database.query(f"RETURN {{ {selected} }}", wanted)
     files = [TensorRecord.from_row(row) for row in there[TensorRecord.table]]
-    return there[TrajectoryRecord.table], TokenReader(database, files)
+    return there[TrajectoryRecord.table], TokenReader(database, files, early)
 
 
 def _send(objects: ObjectStore, record: TensorRecord, content: bytes) -> None:
@@ -150,7 +157,9 @@ def _send(objects: ObjectStore, record: TensorRecord, content: bytes) -> None:
         raise StoreError(f"{record.name} of run {record.run} did not arrive as it was sent: is the store's disk full?")
 
 
-def _read(objects: ObjectStore, record: TensorRecord) -> dict[str, npt.NDArray[Any]]:
+def read_token_file(objects: ObjectStore, record: TensorRecord) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a file, as `ConversationTokens` has them, of all its conversations one after the other. Raises
+    `StoreError` for one that is not there or not what its record says."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
