@@ -173,6 +173,8 @@ class Heartbeat:
         before, `RunFailed` when another process of it has failed."""
         result = probe()
         if result is not None:
+            if self._record.step != step or self._record.state == "starting":
+                self._report_work(step, what)
             return result
         self.report("waiting", step, what)
         pause, began = _SHORTEST, time.monotonic()
@@ -181,9 +183,7 @@ class Heartbeat:
             time.sleep(pause)
             result = probe()
             if result is not None:
-                # Others read in the coordinator's message what the step is, also while it works again.
-                announced = StepAnnouncement.parse(what)
-                self.report("working", step, None if announced is None else announced.text())
+                self._report_work(step, what)
                 return result
             pause = min(_LONGEST, _GROWTH * pause)
             now = time.monotonic()
@@ -194,6 +194,12 @@ class Heartbeat:
             if now - last_log > _LOG_AFTER:
                 _log.warning("has waited %.0f s %s%s", now - began, what, self._silent_services())
                 last_log = now
+
+    def _report_work(self, step: int, what: str) -> None:
+        """Report work at a step, now that there is what was waited for. Others read in the coordinator's message what
+        the step is, also while it works again."""
+        announced = StepAnnouncement.parse(what)
+        self.report("working", step, None if announced is None else announced.text())
 
     def _take_name(self) -> bool:
         """Take the name from who had it; False if another has been faster."""
