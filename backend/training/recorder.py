@@ -105,8 +105,9 @@ class TrainingRecorder:
         records: list[RolloutRecord] = []
         trajectories: list[TrajectoryRecord] = []
         for place, group in enumerate(team):
+            move = market_move(group[0].query, self._horizon)  # of all rollouts of the window
             for position, one in enumerate(group):
-                records.append(self._rollout(step, one))
+                records.append(self._rollout(step, one, move))
                 shared = {role: rows[place][position] for role, rows in role_outcomes.items()}
                 trajectories.append(self._trajectory(step, one, one.main, one.decision.manager, None, None))
                 trajectories += [
@@ -147,7 +148,7 @@ class TrainingRecorder:
         self.store.drop_trajectories(self.run, steps)
         self._dropped_before = before
 
-    def _rollout(self, step: int, rollout: Rollout) -> RolloutRecord:
+    def _rollout(self, step: int, rollout: Rollout, move: float) -> RolloutRecord:
         roles = [role.key for role in SUB_AGENTS.values()]
         return RolloutRecord(
             run=self.run,
@@ -158,7 +159,7 @@ class TrainingRecorder:
             valid=rollout.main.valid,
             outcome=rollout.outcome.score,
             calls={role: sum(call.role == role for call in rollout.subs) for role in roles},
-            parts=rollout_parts(rollout, self._horizon),
+            parts=rollout_parts(rollout, move),
         )
 
     def _trajectory(
@@ -213,10 +214,10 @@ class TrainingRecorder:
         )
 
 
-def rollout_parts(rollout: Rollout, horizon: int) -> dict[str, float]:
+def rollout_parts(rollout: Rollout, move: float) -> dict[str, float]:
     """What a rollout's outcome was made of and what the team did (`training_metrics.ROLLOUT_PARTS`): fractions of the
     equity, numbers of orders, rulings, clamps and tokens; `exposure`, signed and over all coins, that the decision led
-    to, and `move`, the coins' over `horizon` bars of the recorded path in volatilities."""
+    to, and `move`, the coins' on the recorded path in volatilities (`market_move`)."""
     outcome, decision = rollout.outcome, rollout.decision
     return {
         "net_return": outcome.net_return,
@@ -228,7 +229,7 @@ def rollout_parts(rollout: Rollout, horizon: int) -> dict[str, float]:
         "clamps": float(len(decision.clamps)),
         "tokens": float(sum(len(call.ids) for call in (rollout.main, *rollout.subs))),
         "exposure": ordered_exposure(rollout),
-        "move": market_move(rollout.query, horizon),
+        "move": move,
     }
 
 
