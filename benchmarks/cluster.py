@@ -75,6 +75,9 @@ SMALL_NANO = Costs(
 )
 
 
+_TRAINERS = -1  # in place of a worker's number
+
+
 def simulate(cluster: Cluster, costs: Costs, steps: int = 50, seed: int = 1) -> Prediction:
     """Predict a run of `steps` steps. Raises ValueError where the database answers no more than the waiting ask."""
     return _Run(cluster, costs, random.Random(seed)).predict(steps)
@@ -129,11 +132,14 @@ class _Run:
         stored, last = 0, began
         while stored < cluster.shards:
             now, worker, shard, done = heapq.heappop(free)
+            if worker == _TRAINERS:  # they read what has come
+                self._transfer(now, costs.shard_bytes)
+                continue
             if done:
                 now = last = self._query(self._transfer(now, costs.shard_bytes), costs.write, self._asked)
                 stored += 1
-                if stored < cluster.shards:  # trainers read what has come
-                    self._transfer(now, costs.shard_bytes)
+                if stored < cluster.shards:
+                    heapq.heappush(free, (now, _TRAINERS, shard, False))
             elif shard < 0 and waiting:
                 possible, number = waiting[0]
                 if possible > now or self._dies[worker] <= now:  # or it died while it waited
@@ -159,6 +165,9 @@ class _Run:
                 idle.append(worker)  # nothing is left for it, unless another dies
                 continue
             heapq.heappush(free, (now, worker, -1, False))
+        for now, worker, _, _ in sorted(free):
+            if worker == _TRAINERS:
+                self._transfer(now, costs.shard_bytes)
         return last
 
     def _replaced(self, worker: int) -> float:
