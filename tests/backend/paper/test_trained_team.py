@@ -84,7 +84,7 @@ def test_a_trained_team_takes_the_place_and_learns_from_what_was_recorded(
         assert trained.status == "finished" and trained.config["origin"]["session"] == SESSION
     folder = Path("runs") / trained.run
     assert team_digest(folder) != digest
-    few = ("windows=1", "decisions_per_window=2", "bootstrap_samples=200")
+    few = ("windows=2", "decisions_per_window=1", "bootstrap_samples=200")
     said("evaluate", str(folder), *settings(*(f"evaluation.{one}" for one in few)))
     with Store.open("store") as store:
         [judged] = [one for one in store.runs() if one.kind == "evaluate" and one.data_hash == trained.data_hash]
