@@ -12,7 +12,7 @@ import pytest
 from backend import api as cs
 from backend.config.load import load_config
 from backend.reporting.comparison.run_table import run_row
-from backend.runs.requests import TrainRequest
+from backend.runs.requests import STORE, TrainRequest
 from backend.runs.train import ThisProcess, train_team
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
@@ -143,7 +143,7 @@ def test_a_fine_tuning(here: Path, nano: Path) -> None:
     table = tuned.metrics
     assert (table["collected"] == table["kept"] + table["dropped"]).all()
     assert (table["kept"] == table["train"] + table["validation"]).all()
-    with Store.open("store") as store:
+    with Store.open(STORE) as store:
         [record] = store.runs()
         row = run_row(store, record)
     assert (record.kind, record.status, record.config["folder"]) == ("sft", "finished", str(here / "team"))
