@@ -80,7 +80,7 @@ $(USER_STAMP): | .venv/bin/python
 
 $(STAMP): | .venv/bin/python
 	@echo "installing into .venv (once, a few minutes)"
-	@$(RUN)python scripts/install.py base train serve ui paper anthropic gguf dev
+	@$(RUN)python scripts/install.py base train serve ui paper anthropic search gguf dev
 	@rm -f .venv/.installed-*
 	@touch $@ $(USER_STAMP)
 

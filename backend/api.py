@@ -58,6 +58,7 @@ def backtest(
     unmasked: bool = False,
     record: str | Path | None = None,
     check_lookahead: bool = True,
+    in_sample: bool = False,
     config: Config | str = "",
     overrides: Sequence[str] = (),
     store: Store | str | Path = STORE,
@@ -88,6 +89,7 @@ def backtest(
         unmasked=unmasked,
         record=None if record is None else Path(record),
         check_lookahead=check_lookahead,
+        in_sample=in_sample,
         config=config,
         overrides=tuple(overrides),
     )
@@ -174,6 +176,7 @@ def evaluate(
     news: str | Path | None = None,
     baselines: NameList | None = None,
     gate: bool = False,
+    in_sample: bool = False,
     config: Config | str = "",
     overrides: Sequence[str] = (),
     store: Store | str | Path = STORE,
@@ -194,6 +197,7 @@ def evaluate(
         news=news,
         baselines=None if baselines is None else _names(baselines),
         gate=gate,
+        in_sample=in_sample,
         config=config,
         overrides=tuple(overrides),
     )

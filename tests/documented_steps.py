@@ -97,6 +97,7 @@ STEPS = (
     Step("cryptosentinel search ema_cross --data DIR --timeframe 1h --start 2023-01-01 --decide-every 1 --trials 1000",
          RECORDED),
     Step("cryptosentinel search my_module:Mine --range fast=5..50 --range slow=20..200 --json search.json", more="--trials 20"),
+    Step("cryptosentinel search buy_the_dip --sampler tpe --trials 200 --name dip", {"200": "20"}),
     # Teams.
     Step("cryptosentinel backtest --team sample --start 2021-06-28 --baselines hold", says="sample"),
     Step("cryptosentinel backtest --team sample", more="--start 2021-06-28", says="sample"),

@@ -25,7 +25,7 @@ from tests.documented_steps import ELSEWHERE, NAMES, OTHER_PROGRAMS, STEPS, Step
 from tests.shown_commands import PRESENT, ROOT, shell_lines
 from tests.wheels import build_wheel
 
-LISTS = ("base", "train", "serve", "ui", "paper")
+LISTS = ("base", "train", "serve", "ui", "paper", "search")
 PLACE = re.compile(r"\{(\w+)(?::(\d+))?\}")
 SIGN_IN = {"CRYPTOSENTINEL_STORE_USER": "reader", "CRYPTOSENTINEL_STORE_PASSWORD": "words of this test"}
 PATIENCE = 900.0  # seconds that a command may take on a busy machine

@@ -69,6 +69,12 @@ def backtest(
     unmasked: Annotated[
         bool, typer.Option("--unmasked", help="Play each team again with names and dates shown, and compare the two.")
     ] = False,
+    in_sample: Annotated[
+        bool,
+        typer.Option(
+            "--in-sample", help="Play a window that a team was trained on, too, and mark the result for ever."
+        ),
+    ] = False,
     check_lookahead: Annotated[
         bool,
         typer.Option(
@@ -97,6 +103,7 @@ def backtest(
         unmasked=unmasked,
         record=cassette,
         check_lookahead=check_lookahead,
+        in_sample=in_sample,
         **market.given(),
         **window.given(),
     )

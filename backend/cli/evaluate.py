@@ -54,6 +54,12 @@ def evaluate(
     gate: Annotated[
         bool, typer.Option("--gate", help="Judge it by the rules of `gate` and record that: exit code 1 if not passed.")
     ] = False,
+    in_sample: Annotated[
+        bool,
+        typer.Option(
+            "--in-sample", help="Measure on windows that it was trained on, too, and mark the result for ever."
+        ),
+    ] = False,
 ) -> None:
     """Measure a trained team against its warm start and the baselines on held-out windows, with an interval."""
     request = EvaluateRequest(
@@ -62,6 +68,7 @@ def evaluate(
         overrides=tuple(set_ or ()),
         baselines=baseline_names(baselines),
         gate=gate,
+        in_sample=in_sample,
         **market.given(),
     )
 

@@ -291,7 +291,7 @@ def runs_compare(
     store: StoreOption = "",
 ) -> None:
     """Compare backtests bar by bar, with intervals. Other data, windows or costs are refused with what differs."""
-    from backend.evaluation.paired_runs import compared_result, paired_differences, results_within
+    from backend.evaluation.paired_runs import compared_result, marks_within, paired_differences, results_within
     from backend.store.store import Store
 
     with Store.open(_where(context, store), reads_only=True) as opened:
@@ -300,6 +300,7 @@ def runs_compare(
             results_within(opened, names[0]) if alone else [compared_result(opened, name, team) for name in names]
         )
         differences = paired_differences(compared)
+        marks = marks_within(compared)
     table = narrow_table(f"over {differences[0].theirs}")
     for heading in ("wealth%", "95 %", "Sharpe", "p", "p, Holm"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -319,6 +320,8 @@ def runs_compare(
         "differ (Ledoit and Wolf); Holm: corrected for all that were compared",
         soft_wrap=True,
     )
+    for mark in marks:
+        console.print(Text(mark), soft_wrap=True)
 
 
 @runs_app.command("trials")

@@ -114,7 +114,7 @@ def _lead(config: Config, parts: TrainingParts, heartbeat: Heartbeat, files: Run
     trainer = coordinator_trainer(parts, heartbeat, files)
     trainer.resume()
     trainer.run()
-    write_team(config, parts.folder, base, trainer)
+    write_team(config, parts.folder, base, trainer, parts.pool.market)
 
 
 @contextmanager

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backend.builders.market import load_market, split
 from backend.config.schema import Config
 from backend.evaluation.gate import GateRule
+from backend.evaluation.in_sample import STRANGER, UnknownTraining, comparable_spans, is_strange
 from backend.evaluation.memorisation import cutoff_note
 from backend.models.manifest import TeamManifest
 from simulator.backtest.run import Window
-from simulator.errors import UserError
 from simulator.market.market import Market
 from simulator.market.timeframes import format_time
 
 _NAME = "held out"
-# What makes two generated markets the same one, but for their length.
-_GENERATED = ("seed", "kind", "edge", "drift_ratio", "news_accuracy", "timeframe", "coins", "symbols")
 
 
 def held_out_rules(manifest: TeamManifest, config: Config, market: Market, windows: Sequence[Window]) -> list[GateRule]:
@@ -36,23 +33,15 @@ def held_out_rules(manifest: TeamManifest, config: Config, market: Market, windo
 def _apart_from_training(manifest: TeamManifest, market: Market, windows: Sequence[Window], config: Config) -> GateRule:
     """By bars on the same market, by time on another recorded one; a generated market has nothing in common with a
     recorded one, nor with one of another law or seed."""
-    stated, now = manifest.stated.market, config.market
-    if stated.data and not manifest.own:
-        return GateRule(
-            _NAME, False,
-            "the manifest bears a stranger's signature, so nobody vouches for what the team was trained on: train it "
-            "yourself, or go on training it with --set training.start_from=FOLDER",
-        )  # fmt: skip
-    if bool(stated.data) != bool(now.data):
-        return GateRule(_NAME, True, "trained on a generated market and measured on a recorded one, or the other way")
-    if not now.data and any(getattr(stated, key) != getattr(now, key) for key in _GENERATED):
-        return GateRule(_NAME, True, "measured on another generated market than it was trained on")
     try:
-        trained = load_market(stated, manifest.stated.costs)
-        parts = split(trained, stated, manifest.stated.team.horizon_bars)
-    except UserError as error:
-        return GateRule(_NAME, False, f"what the team was trained on cannot be read ({error}): put it back there")
-    first, until = _time(market, windows[0].start), _time(trained, parts.held_out[0])
+        spans = comparable_spans(manifest, config, market)
+    except UnknownTraining as error:
+        return GateRule(_NAME, False, str(error))
+    if is_strange(manifest):
+        return GateRule(_NAME, False, STRANGER)
+    if not spans:
+        return GateRule(_NAME, True, "measured on another market than it was trained on, which has no bar of that one")
+    first, until = _time(market, windows[0].start), max(one.until for one in spans)
     said = f"the first window begins at {format_time(first)} UTC, and what decided on the team ends at "
     said += f"{format_time(until)} UTC"
     return GateRule(_NAME, first >= until, said if first >= until else f"{said}: measure it on later bars")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from backend.decisions.backtest_document import BacktestDocument, read_backtests
+from backend.evaluation.in_sample import marks_of
 from backend.statistics.bootstrap import Interval, window_intervals
 from backend.statistics.selection import holm
 from backend.statistics.sharpe_tests import sharpe_difference_test
@@ -114,6 +115,11 @@ def paired_differences(compared: Sequence[ComparedResult], seed: int = 0) -> lis
         )
         for (other, wealth, test), strict in zip(rows, adjusted, strict=True)
     ]  # fmt: skip
+
+
+def marks_within(compared: Sequence[ComparedResult]) -> list[str]:
+    """The sentences on teams that were trained on the window in which they are compared."""
+    return list(dict.fromkeys(mark for one in compared for mark in marks_of(one.run.config)))
 
 
 def differing(first: ComparedResult, other: ComparedResult) -> list[str]:

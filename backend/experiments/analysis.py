@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from backend.evaluation.in_sample import IN_SAMPLE
 from backend.experiments.cells import Cell, experiment_cells
 from backend.experiments.plan import ExperimentFile
 from backend.statistics.seed_grid import GridInterval, grid_interval
@@ -67,8 +68,8 @@ class MarketResult:
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """All of it. `looks`: runs that looked at the windows of the first market, this one included; `trials`: different
-    ways of trading that were tested there."""
+    """All of it. `in_sample`: a sentence for each team that was trained on the windows. `looks`: runs that looked at
+    the windows of the first market, this one included; `trials`: different ways of trading that were tested there."""
 
     name: str
     question: str
@@ -82,6 +83,7 @@ class ExperimentResult:
     nested: bool
     markets: list[MarketResult]
     sentence: str
+    in_sample: list[str]
     trials: int
     looks: int
     programs: list[str]
@@ -98,6 +100,7 @@ def analyse(experiment: ExperimentFile, run: str, cells: Documents, trials: int,
     plan = experiment.plan
     check_alike(experiment, cells)
     markets = [_market(experiment, market, cells) for market in plan.markets]
+    marked = list(dict.fromkeys(mark for cell in cells.values() for mark in cell.get(IN_SAMPLE, ())))
     return ExperimentResult(
         name=experiment.name,
         question=plan.question,
@@ -110,7 +113,8 @@ def analyse(experiment: ExperimentFile, run: str, cells: Documents, trials: int,
         windows=len(markets[0].arms[0].values[0]),
         nested=experiment.nested,
         markets=markets,
-        sentence=" ".join(_sentence(experiment, one) for one in markets),
+        sentence=" ".join([*(f"{mark}." for mark in marked), *(_sentence(experiment, one) for one in markets)]),
+        in_sample=marked,
         trials=trials,
         looks=looks,
         programs=sorted({str(cell.get("code", "")) for cell in cells.values()}),

@@ -19,10 +19,12 @@ from backend.builders.market import Account, account_of, limits_of, load_market,
 from backend.builders.strategies import NamedStrategy
 from backend.config.schema import Config
 from backend.evaluation.compare import play_windows
+from backend.evaluation.in_sample import IN_SAMPLE, overlaps, spans_trained_on
 from backend.evaluation.trials import digest_of_trial
 from backend.experiments.controls import TRAINED_HERE, UNTRAINED, shuffled_news, time_reversed
 from backend.experiments.folds import Fold, folds_of, with_fold
 from backend.experiments.plan import ArmPlan, ExperimentFile, MarketControl
+from backend.models.manifest import MANIFEST, team_folder
 from backend.runs.backtest import subject_of
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
@@ -74,11 +76,16 @@ def base_name(experiment: ExperimentFile, cell: Cell) -> str | None:
     config = experiment.settings(arm, cell.seed, cell.market)
     if arm.subject not in (TRAINED_HERE, UNTRAINED) or config.training.base_model or config.training.start_from:
         return None
+    return warm_start_name(config, cell.market, cell.fold, experiment.plan.windows.model_dump())
+
+
+def warm_start_name(config: Config, *more: object) -> str:
+    """A name for the warm start of a training with `config`, the same for all that begin alike: by all that decides
+    it. `more` is what decides it besides."""
     settings = config.to_dict()
     parts = {name: settings[name] for name in ("market", "nano", "team", "costs")}
     del parts["team"]["veto"]  # it changes no conversation
-    text = json.dumps([parts, cell.market, cell.fold, experiment.plan.windows.model_dump()], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([parts, *more], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def cell_market(experiment: ExperimentFile, cell: Cell) -> Market:
@@ -115,6 +122,7 @@ def run_cell(
     config, fold, market = _on_fold(experiment, cell)
     windows = _windows(config, market)
     account = account_of(config, market)
+    marked = _marked(experiment, arm, config, market, windows)
     training: dict[str, Any] | None = None
     subject: LoadedTeam | NamedStrategy
     if arm.subject in (TRAINED_HERE, UNTRAINED):
@@ -144,8 +152,28 @@ def run_cell(
         "digest": digest_of_trial(subject, config, windows[0].decide_every, cell.seed),
         "training": training,
         "trained_on": list(fold.trained_on(market)) if training is not None else None,
+        IN_SAMPLE: list(marked.values()),
         "seconds": time.monotonic() - began,
     }
+
+
+def check_arms(experiment: ExperimentFile) -> None:
+    """Raise `UserError` where an arm is a team that was trained on windows of the experiment, unless the plan says
+    `in_sample`."""
+    for cell in experiment_cells(experiment):
+        arm = experiment.plan.arm(cell.arm)
+        if cell.seed == experiment.seeds[0] and (team_folder(arm.subject) / MANIFEST).is_file():
+            config, _, market = _on_fold(experiment, cell)
+            _marked(experiment, arm, config, market, _windows(config, market))
+
+
+def _marked(
+    experiment: ExperimentFile, arm: ArmPlan, config: Config, market: Market, windows: Sequence[Window]
+) -> dict[str, str]:
+    """A sentence where the arm is a team that was trained on the windows; see `overlaps`."""
+    bars = (min(one.start for one in windows), max(one.stop for one in windows))
+    first, last = (int(market.open_time[bar]) + market.interval for bar in bars)
+    return overlaps([arm.subject], config, market, first, last, allowed=experiment.plan.in_sample)[0]
 
 
 def _on_fold(experiment: ExperimentFile, cell: Cell) -> tuple[Config, Fold, Market]:
@@ -173,36 +201,53 @@ def _team_made_here(
     arm: ArmPlan, config: Config, market: Market, folder: Path, base: Path | None, cell: Cell, report: Report
 ) -> tuple[LoadedTeam, dict[str, Any]]:
     """The team of an arm that the experiment trains, or its warm start; and what the training took."""
+    if arm.subject != UNTRAINED:
+        return train_here(config, market, folder, base, cell.arm, report)
+    if base is not None:
+        config = _over(config, base)
+    folder.mkdir(parents=True, exist_ok=True)
+    return _warm_start(config, market, folder, base), {"steps": 0, "best_step": None, "tokens": 0}
+
+
+def train_here(
+    config: Config, market: Market, folder: Path, base: Path | None, name: str, report: Report
+) -> tuple[LoadedTeam, dict[str, Any]]:
+    """A team called `name` that is trained in `folder` from the warm start `base`, or goes on there; and what the
+    training took."""
     from backend.builders.teams import load_team  # they import torch
     from backend.training.rl_job import run_rl
 
     if base is not None:
-        training = config.training.model_copy(update={"base_model": str(base.resolve())})
-        config = config.model_copy(update={"training": training})
+        config = _over(config, base)
     folder.mkdir(parents=True, exist_ok=True)
-    if arm.subject == UNTRAINED:
-        return _warm_start(config, folder, base), {"steps": 0, "best_step": None, "tokens": 0}
 
     def stepped(progress: Any) -> None:
         report("M-GRPO", progress.step, progress.total)
 
-    records, run = folder / "store", f"cell-{cell.name}"
+    records, run = folder / "store", f"cell-{folder.name}"
     with (
         Store.open(str(records)) as store,
         recorded_run(store, run, "train", config.training.seed, market.content_hash, config),
     ):
         state = run_rl(config, market, store, run, folder, report, stepped).state
-    team = load_team(str(folder), config.team).renamed(cell.arm)
+    team = load_team(str(folder), config.team).renamed(name)
     shutil.rmtree(records, ignore_errors=True)  # the metrics stay in the folder, and the weights
     return team, {"steps": state.step, "best_step": state.best_step, "tokens": state.tokens}
 
 
-def _warm_start(config: Config, folder: Path, base: Path | None) -> LoadedTeam:
+def _over(config: Config, base: Path) -> Config:
+    """The configuration of a training over a warm start."""
+    training = config.training.model_copy(update={"base_model": str(base.resolve())})
+    return config.model_copy(update={"training": training})
+
+
+def _warm_start(config: Config, market: Market, folder: Path, base: Path | None) -> LoadedTeam:
     from backend.builders.teams import load_team
     from backend.models.manifest import TeamManifest, write_manifest
 
     named = str(base.resolve()) if base is not None else config.training.base_model
-    write_manifest(folder, TeamManifest(base=named, adapters=None, config=config).signed())
+    trained_on = spans_trained_on(config, market)
+    write_manifest(folder, TeamManifest(base=named, adapters=None, config=config, trained_on=trained_on).signed())
     return load_team(str(folder), config.team).renamed(UNTRAINED)
 
 

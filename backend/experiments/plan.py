@@ -33,7 +33,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_+.-]{0,63}")
 _SEEDS = re.compile(r"(\d+)(?:-(\d+))?")
 _MOST_SEEDS = 1_000
 # What an arm may change: who trades, and how it was trained. All else is the same for all, or nothing is compared.
-_OF_AN_ARM = ("team", "training", "nano", "sft", "guard", "engine", "budget")
+OF_AN_ARM = ("team", "training", "nano", "sft", "guard", "engine", "budget")
 
 
 class TestPlan(Section):
@@ -99,10 +99,10 @@ class ArmPlan(Section):
             raise ValueError(f"arm '{self.name}': `like` names an arm, and belongs to control = 'matched_random'")
         for text in self.set:
             section = text.partition(".")[0].strip()
-            if section not in _OF_AN_ARM:
+            if section not in OF_AN_ARM:
                 raise ValueError(
                     f"arm '{self.name}': '{text}' would give it a market, costs or windows of its own, so that "
-                    f"it could not be compared; an arm may set {', '.join(_OF_AN_ARM)}"
+                    f"it could not be compared; an arm may set {', '.join(OF_AN_ARM)}"
                 )
         if self.tokens and self.subject != TRAINED_HERE:
             raise ValueError(f"arm '{self.name}': tokens are of an arm that is trained here (team = '{TRAINED_HERE}')")
@@ -132,6 +132,9 @@ class ExperimentPlan(Section):
     markets: Names = Field(("as_is",), description="the market itself and controls of it: the whole is run on each")
     test: TestPlan = Field(default_factory=TestPlan)
     windows: WindowsPlan = Field(default_factory=WindowsPlan)
+    in_sample: bool = Field(
+        False, description="also test teams on windows that they were trained on, and mark the result for ever"
+    )
     arms: tuple[ArmPlan, ...] = Field(min_length=1)
 
     @field_validator("markets")

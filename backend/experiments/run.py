@@ -9,7 +9,7 @@ from typing import Any
 
 from backend.evaluation.trials import TrialCount, add_trial
 from backend.experiments.analysis import ExperimentResult, analyse
-from backend.experiments.cells import Cell, base_name, cell_market, experiment_cells, make_base, run_cell
+from backend.experiments.cells import Cell, base_name, cell_market, check_arms, experiment_cells, make_base, run_cell
 from backend.experiments.folder import PAGE, RESULTS, ExperimentFolder, open_folder
 from backend.experiments.page import write_pictures
 from backend.experiments.plan import ExperimentFile, read_experiment
@@ -68,6 +68,7 @@ def run_experiment(
     """
     experiment = request.read()
     first_market = cell_market(experiment, experiment_cells(experiment)[0])  # refused now, not after hours
+    check_arms(experiment)
     folder = open_folder(runs, experiment)
     workers = request.workers or cores()
     with (

@@ -1,33 +1,47 @@
 """The use case search: many sets of a strategy's parameters on the first part of a window, and the best on the rest.
 
-Sets are drawn evenly from the strategy's ranges by a Halton sequence (Halton 1960), on a logarithmic scale. Every set
-is a trial in the ledger. What choosing the best of them is worth is measured in three ways: the probability of
-overfitting (CSCV), the Sharpe ratio deflated by their number and spread, and walk-forward: the best of the past, traded
-on what followed. The last part of the window is looked at once, with the chosen set alone.
+Sets are drawn from the strategy's ranges round by round (`backend.experiments.tuning.proposals`), evenly or by a
+sequential optimiser that is told the Sharpe ratio of those before. Every set is a trial in the ledger. What choosing
+the best of them is worth is measured in three ways: the probability of overfitting (CSCV), the Sharpe ratio deflated by
+their number and spread, and walk-forward: the best of the past, traded on what followed. The last part of the window is
+looked at once, with the chosen set alone.
 """
 
 from __future__ import annotations
 
+import base64
+import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from backend.builders.market import Account, account_of, load_market
 from backend.builders.strategies import NamedStrategy, arguments_of_strategy, named_strategy, with_arguments
 from backend.config.schema import Config
 from backend.evaluation.trials import TrialCount, count_trials, digest_of_trial
-from backend.experiments.workers import cores, side_by_side_in_processes
+from backend.experiments.tuning.drawing import Drawing, DrawnSet
+from backend.experiments.tuning.folder import SearchFolder, open_search
+from backend.experiments.tuning.proposals import (
+    MOST_DIMENSIONS,
+    SAMPLERS,
+    Dimension,
+    Sampler,
+    proposals_of,
+    sampler_version,
+)
+from backend.experiments.workers import Processes, cores, processes
 from backend.runs.backtest import market_settings, requested_window
-from backend.runs.requests import SILENT, STORE, Observer, WindowRequest
+from backend.runs.requests import RUNS, SILENT, STORE, Observer, WindowRequest
 from backend.statistics.bootstrap import WindowIntervals, window_intervals
-from backend.statistics.selection import Overfitting, benjamini_hochberg, overfitting
-from backend.statistics.splits import walk_forward
+from backend.statistics.selection import Overfitting, benjamini_hochberg, combinatorial_overfitting, overfitting
+from backend.statistics.splits import combinatorial, walk_forward
 from backend.store.records import EvaluationRecord, TrialRecord
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
@@ -42,10 +56,14 @@ from simulator.strategies import Hold
 from simulator.strategies.signal_arrays import long_flat_targets
 from simulator.strategies.signals import LongFlat, ParameterRanges
 
+SplitName = Literal["halves", "combinatorial"]
+SPLITS: tuple[SplitName, ...] = ("halves", "combinatorial")
+GROUPS, TESTED, EMBARGO = 8, 2, 0.01  # of combinatorial purged cross-validation; the embargo is a share of the bars
 FOLDS, PARTS = 4, 16  # of walk-forward, and of the halvings behind the probability of overfitting
 _FEWEST_BARS = 4 * PARTS
-_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)
-_CHUNK = 50  # sets that a process plays at a time
+# Sets of a round, which is kept as a whole. The optimiser learns between rounds only; the number is the same on every
+# machine, so that the result is.
+_ROUND: dict[Sampler, int] = {"halton": 32, "tpe": 8}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +71,8 @@ class SearchRequest(WindowRequest):
     """A search among the parameters of `strategy`.
 
     `ranges` replaces those of the strategy. `test_share` is the last part of the window, which the search does not see.
+    With a `name`, each round is kept in the folder of that name below `runs/searches/`, and the same request goes on
+    from there after a kill.
     """
 
     strategy: str
@@ -60,6 +80,9 @@ class SearchRequest(WindowRequest):
     ranges: Mapping[str, tuple[float, float]] | None = None
     test_share: float = 0.3
     workers: int = 0
+    sampler: Sampler = "halton"
+    split: SplitName = "halves"
+    name: str = ""
 
     def check(self) -> None:
         """As for every window; also the numbers."""
@@ -68,6 +91,11 @@ class SearchRequest(WindowRequest):
             raise UserError(f"--trials {self.trials}: a search needs two sets or more")
         if not 0.0 < self.test_share < 0.9:
             raise UserError(f"--test-share {self.test_share:g}: give a share above 0 and below 0.9")
+        if self.sampler not in SAMPLERS:
+            raise UserError(f"--sampler {self.sampler}: there are {' and '.join(SAMPLERS)}")
+        if self.split not in SPLITS:
+            raise UserError(f"--split {self.split}: there are {' and '.join(SPLITS)}")
+        sampler_version(self.sampler)
 
 
 @dataclass(frozen=True)
@@ -88,7 +116,8 @@ class SearchResult:
 
     Attributes:
         tried: all sets, the best first. chosen: the first of them.
-        overfitting: of all sets on the bars of the search.
+        overfitting: of all sets on the bars of the search, by `split`. paths: of combinatorial purged cross-validation,
+            the annual Sharpe ratio of each path; empty for halves.
         deflated: probability that the chosen set's Sharpe ratio is above 0, after all that were tried on these bars.
         walk_forward: annual Sharpe ratio of choosing the best so far and trading it on what followed.
         final: the chosen set on the last part, with its intervals beside holding; None where these are too few bars,
@@ -99,7 +128,9 @@ class SearchResult:
     strategy: str
     tried: list[TriedSet]
     bars: int
+    split: SplitName
     overfitting: Overfitting
+    paths: list[float]
     deflated: float
     walk_forward: float
     final_return: float
@@ -121,10 +152,20 @@ class SearchResult:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class _Setting:
+    """Where sets are played."""
+
+    market: Market
+    window: Window
+    account: Account
+
+
 def search_parameters(
-    request: SearchRequest, store: Store | str | Path = STORE, observer: Observer = SILENT
+    request: SearchRequest, store: Store | str | Path = STORE, observer: Observer = SILENT, runs: Path = RUNS
 ) -> SearchResult:
-    """Search, count every set in the ledger of trials, and record the result in `store`. Raises `UserError`."""
+    """Search, count every set in the ledger of trials, and record the result in `store`. A search that was finished
+    under its name is read and not made again. Raises `UserError`."""
     began = time.monotonic()
     config = market_settings(request)
     market = load_market(config.market, config.costs)
@@ -133,25 +174,62 @@ def search_parameters(
     strategy = named_strategy(request.strategy)
     ranges = ranges_of(strategy, request.ranges)
     searched, final = parts_of(window, request.test_share)
-    sets = draw_sets(strategy, ranges, request.trials)
-    run = new_run_id("search")
+    folder: SearchFolder | None = None
+    if request.name:
+        plan = _plan(request, strategy, ranges, config, market, searched, final)
+        folder = open_search(runs, request.name, "search", plan)
+        document = folder.result()
+        if document is not None:
+            observer.message(f"this search is finished: its result is in {folder.path}")
+            return TypeAdapter(SearchResult).validate_python(document)
+    run = new_run_id("search") if folder is None else folder.run
+    drawing = drawing_of(strategy, ranges, request.sampler, request.seed)
     with (
         store_at(store) as opened,
         recorded_run(
             opened, run, "search", request.seed, market.content_hash, config, strategy=strategy.name,
-            ranges={name: list(ends) for name, ends in ranges.items()}, trials=len(sets),
+            ranges={name: list(ends) for name, ends in ranges.items()}, trials=request.trials,
+            sampler=sampler_version(request.sampler),
         ),
     ):  # fmt: skip
-        observer.progress("parameter sets", 0, len(sets))
-        returns = _all_returns(sets, market, searched, account, request.workers or cores(), observer)
-        count = _count(opened, run, sets, config, market, searched)
-        result = _judged(sets, returns, market, searched, final, account, run, count)
+        setting = _Setting(market, searched, account)
+
+        def counted(tried: Sequence[NamedStrategy]) -> None:
+            opened.put([_ledger_row(run, one, config, market, searched) for one in tried])
+
+        sets, returns = _tried(drawing, setting, request, folder, counted, observer)
+        ledger = opened.trials(market.content_hash)
+        first = _ledger_row(run, sets[0], config, market, searched)
+        tally = count_trials(ledger, market.content_hash, first.start, first.stop)
+        result = _judged(sets, returns, market, searched, final, account, run, tally, request.split)
         last = _ledger_row(run, sets[_best(returns)], config, market, final, "final/")
         opened.put([last])
         looks = count_trials(opened.trials(market.content_hash), market.content_hash, last.start, last.stop).looks
         result = replace(result, looks=looks, seconds=time.monotonic() - began)
         opened.add_evaluation(EvaluationRecord(run, "search", 0, result.to_dict()))
+        if folder is not None:
+            folder.keep_result(result.to_dict())
     return result
+
+
+def _plan(
+    request: SearchRequest, strategy: NamedStrategy, ranges: ParameterRanges, config: Config, market: Market,
+    searched: Window, final: Window,
+) -> dict[str, Any]:  # fmt: skip
+    """All that decides the result of a search."""
+    return {
+        "strategy": digest_of_trial(strategy, config, searched.decide_every, 0),
+        "ranges": {name: list(ends) for name, ends in ranges.items()},
+        "trials": request.trials,
+        "sampler": sampler_version(request.sampler),
+        "split": request.split,
+        "seed": request.seed,
+        "data": market.content_hash,
+        "searched": [searched.start, searched.stop],
+        "final": [final.start, final.stop],
+        "decide_every": searched.decide_every,
+        "config": config.to_dict(),
+    }
 
 
 def ranges_of(strategy: NamedStrategy, given: Mapping[str, tuple[float, float]] | None) -> ParameterRanges:
@@ -172,8 +250,8 @@ def ranges_of(strategy: NamedStrategy, given: Mapping[str, tuple[float, float]] 
             raise UserError(
                 f"the range of {name} is {low:g} to {high:g}: give two numbers above 0, the lower one first"
             )
-    if len(ranges) > len(_PRIMES):
-        raise UserError(f"{len(ranges)} parameters are too many to search: {len(_PRIMES)} at most")
+    if len(ranges) > MOST_DIMENSIONS:
+        raise UserError(f"{len(ranges)} parameters are too many to search: {MOST_DIMENSIONS} at most")
     return ranges
 
 
@@ -191,84 +269,97 @@ def parts_of(window: Window, test_share: float) -> tuple[Window, Window]:
     return Window(window.start, middle, every), Window(middle, window.stop, every)
 
 
-def draw_sets(strategy: NamedStrategy, ranges: ParameterRanges, count: int) -> list[NamedStrategy]:
-    """`count` different sets within the ranges that the strategy takes; fewer where there are no more.
+def drawing_of(strategy: NamedStrategy, ranges: ParameterRanges, sampler: Sampler, seed: int) -> Drawing[NamedStrategy]:
+    """What draws sets of the strategy's arguments within the ranges."""
+    taken = arguments_of_strategy(strategy)
+    dimensions = [Dimension(name, low, high, isinstance(taken[name], int)) for name, (low, high) in ranges.items()]
+    return Drawing(dimensions, proposals_of(sampler, dimensions, seed), lambda text: with_arguments(strategy, text))
 
-    Raises `UserError` where it takes none of them.
+
+def _tried(
+    drawing: Drawing[NamedStrategy], setting: _Setting, request: SearchRequest, folder: SearchFolder | None,
+    counted: Callable[[Sequence[NamedStrategy]], None], observer: Observer,
+) -> tuple[list[NamedStrategy], FloatArray]:  # fmt: skip
+    """The sets of all rounds, and (bars, sets) their returns in the searched window. Each round is played, or read
+    where it was finished before, `counted`, and then told to what draws the next one.
+
+    Raises `UserError` where the strategy takes fewer than two sets.
     """
-    taken, found, refusal = arguments_of_strategy(strategy), dict[str, NamedStrategy](), ""
-    for point in _halton(len(ranges), 20 * count):
-        if len(found) == count:
-            break
-        values = []
-        for (name, (low, high)), place in zip(ranges.items(), point, strict=True):
-            value = low * (high / low) ** place
-            values.append(f"{name}={round(value) if isinstance(taken[name], int) else f'{value:.4g}'}")
-        text = ",".join(values)
-        if text not in found:
-            try:
-                found[text] = with_arguments(strategy, text)
-            except UserError as error:  # as a fast average above the slow one
-                refusal = str(error)
-    if len(found) < 2:
-        raise UserError(f"{strategy.name} takes fewer than two sets within these ranges: {refusal or 'widen them'}")
-    return list(found.values())
+    sets: list[NamedStrategy] = []
+    columns: list[FloatArray] = []
+    size = _ROUND[request.sampler]
+    observer.progress("parameter sets", 0, request.trials)
+    with processes(1 if _at_once(request.strategy, setting) else request.workers or cores()) as pool:
+        for number in itertools.count():
+            drawn = drawing.next_round(min(size, request.trials - len(sets)))
+            if not drawn:
+                break
+            counted([one.made for one in drawn])
+            returns = _round_returns(f"{number:04d}", drawn, setting, folder, pool)
+            for one, column, ratio in zip(drawn, returns, _sharpes(np.stack(returns, axis=1)).tolist(), strict=True):
+                drawing.score(one, ratio)
+                sets.append(one.made)
+                columns.append(column)
+            observer.progress("parameter sets", len(sets), request.trials)
+    if len(sets) < 2:
+        raise UserError(
+            f"{request.strategy} takes fewer than two sets within these ranges: {drawing.refusal or 'widen them'}"
+        )
+    return sets, np.stack(columns, axis=1)
 
 
-def _halton(dimensions: int, count: int) -> Iterator[list[float]]:
-    """Points that fill the unit cube evenly; the first ones are left out, which lie on a line in high dimensions."""
-    for index in range(20, count + 20):
-        point = []
-        for base in _PRIMES[:dimensions]:
-            place, scale, rest = 0.0, 1.0, index
-            while rest:
-                scale /= base
-                rest, digit = divmod(rest, base)
-                place += scale * digit
-            point.append(place)
-        yield point
+def _round_returns(
+    name: str, drawn: Sequence[DrawnSet[NamedStrategy]], setting: _Setting, folder: SearchFolder | None, pool: Processes
+) -> list[FloatArray]:
+    """Returns of each set of a round: as they were kept, or played now and kept. Raises `UserError` where other sets
+    were kept than are drawn now."""
+    texts = [one.text for one in drawn]
+    kept = None if folder is None else folder.part(name)
+    if folder is not None and kept is not None:
+        if kept["sets"] != texts:
+            raise UserError(
+                f"round {name} in {folder.path} holds other sets than are drawn now: is another version of the program "
+                "installed? Go on with the former one, or begin another search with --name"
+            )
+        return [np.frombuffer(base64.b64decode(one), "<f8") for one in kept["returns"]]
+    returns = _all_returns([one.made for one in drawn], setting, pool)
+    if folder is not None:
+        packed = [base64.b64encode(np.asarray(one, "<f8").tobytes()).decode() for one in returns]
+        folder.keep_part(name, {"sets": texts, "returns": packed})
+    return returns
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Sets that one process plays, by their texts: what makes a strategy does not travel between processes."""
-
-    first: int
-    names: tuple[str, ...]
+def _at_once(strategy: str, setting: _Setting) -> bool:
+    """Whether the strategy's sets are signals of whole arrays, each played in one call of the kernel."""
+    made = named_strategy(strategy).make()
+    return isinstance(made, LongFlat) and _signal_returns(made, setting) is not None
 
 
-def _all_returns(
-    sets: list[NamedStrategy], market: Market, window: Window, account: Account, workers: int, observer: Observer
-) -> FloatArray:
-    """(bars, sets): returns of every set in the window. Sets that are signals of whole arrays are played in this
-    process; all others bar by bar, several processes side by side."""
+def _all_returns(sets: Sequence[NamedStrategy], setting: _Setting, pool: Processes) -> list[FloatArray]:
+    """Returns of each set: of signals of whole arrays in this process, of all others bar by bar, several side by
+    side."""
     first = sets[0].make()
-    at_once = isinstance(first, LongFlat) and _signal_returns(first, market, window, account) is not None
-    columns: list[FloatArray] = [np.empty(0)] * len(sets)
-    if at_once:
-        for number, one in enumerate(sets):
+    if isinstance(first, LongFlat) and _signal_returns(first, setting) is not None:
+        columns = []
+        for one in sets:
             made = one.make()
             assert isinstance(made, LongFlat)
-            returns = _signal_returns(made, market, window, account)
+            returns = _signal_returns(made, setting)
             assert returns is not None
-            columns[number] = returns
-            if number % _CHUNK == _CHUNK - 1:
-                observer.progress("parameter sets", number + 1, len(sets))
-    else:
-        chunks = [
-            _Chunk(start, tuple(one.name for one in sets[start : start + _CHUNK]))
-            for start in range(0, len(sets), _CHUNK)
-        ]
-        work, done = partial(_played, market=market, window=window, account=account), 0
-        for chunk, found in side_by_side_in_processes(work, chunks, workers):
-            columns[chunk.first : chunk.first + len(found)] = found
-            done += len(found)
-            observer.progress("parameter sets", done, len(sets))
-    return np.stack(columns, axis=1)
+            columns.append(returns)
+        return columns
+    # By their names: what makes a strategy does not travel between processes.
+    names = tuple(one.name for one in sets)
+    shares = [names[place :: pool.workers] for place in range(pool.workers) if names[place :: pool.workers]]
+    played: dict[str, FloatArray] = {}
+    for share, returns_of_share in pool.each(partial(_played, setting=setting), shares):
+        played |= zip(share, returns_of_share, strict=True)
+    return [played[name] for name in names]
 
 
-def _signal_returns(strategy: LongFlat, market: Market, window: Window, account: Account) -> FloatArray | None:
+def _signal_returns(strategy: LongFlat, setting: _Setting) -> FloatArray | None:
     """Returns of a strategy's signals in one call of the kernel; None where it cannot be had so."""
+    market, window, account = setting.market, setting.window, setting.account
     venue = account.venue
     if venue.finer is not None or account.costs.latency_bars or account.costs.latency_ms >= market.interval:
         return None
@@ -280,10 +371,10 @@ def _signal_returns(strategy: LongFlat, market: Market, window: Window, account:
     return metrics.returns_of(equity)
 
 
-def _played(chunk: _Chunk, market: Market, window: Window, account: Account) -> list[FloatArray]:
+def _played(names: tuple[str, ...], setting: _Setting) -> list[FloatArray]:
+    market, window, terms = setting.market, setting.window, setting.account.terms
     return [
-        metrics.returns_of(run_backtest(market, named_strategy(name).make(), window, **account.terms).equity)
-        for name in chunk.names
+        metrics.returns_of(run_backtest(market, named_strategy(name).make(), window, **terms).equity) for name in names
     ]
 
 
@@ -300,7 +391,7 @@ def _best(returns: FloatArray) -> int:
 
 def _judged(
     sets: list[NamedStrategy], returns: FloatArray, market: Market, searched: Window, final: Window, account: Account,
-    run: str, count: TrialCount,
+    run: str, count: TrialCount, split: SplitName,
 ) -> SearchResult:  # fmt: skip
     ratios, year = _sharpes(returns), math.sqrt(YEAR_MS / market.interval)
     chances = [1.0 - metrics.probabilistic_sharpe(column) for column in returns.T]
@@ -326,12 +417,15 @@ def _judged(
         )
     except DataError as error:
         problem = str(error)
+    lucky, paths = overfitting_of(returns, split, searched.decide_every)
     return SearchResult(
         run=run,
         strategy=sets[0].name.rpartition(":")[0],
         tried=tried,
         bars=len(returns),
-        overfitting=overfitting(returns, PARTS),
+        split=split,
+        overfitting=lucky,
+        paths=(year * _sharpes(paths.T)).tolist(),
         deflated=metrics.deflated_sharpe(returns[:, best], max(count.trials, len(sets)), float(ratios.std(ddof=1))),
         walk_forward=float(year * _sharpes(_chosen_forward(returns)[:, None])[0]),
         final_return=result.metrics["total_return"],
@@ -343,6 +437,16 @@ def _judged(
         looks=count.looks,
         seconds=0.0,
     )
+
+
+def overfitting_of(returns: FloatArray, split: SplitName, horizon: int) -> tuple[Overfitting, FloatArray]:
+    """The probability of overfitting of choosing among sets by their `returns` (bars, sets), and the paths (paths,
+    bars) of combinatorial purged cross-validation, none for halves. What is held at a bar was decided at most `horizon`
+    bars before."""
+    if split == "halves":
+        return overfitting(returns, PARTS), np.empty((0, len(returns)))
+    embargo = math.ceil(EMBARGO * len(returns))
+    return combinatorial_overfitting(returns, combinatorial(len(returns), GROUPS, TESTED, horizon, embargo))
 
 
 def _chosen_forward(returns: FloatArray) -> FloatArray:
@@ -358,15 +462,6 @@ def _chosen_forward(returns: FloatArray) -> FloatArray:
 def _parameters(one: NamedStrategy) -> dict[str, float]:
     pairs = (part.partition("=") for part in one.name.rpartition(":")[2].split(","))
     return {name: float(value) for name, _, value in pairs}
-
-
-def _count(
-    store: Store, run: str, sets: list[NamedStrategy], config: Config, market: Market, window: Window
-) -> TrialCount:
-    """Put every set into the ledger, and count what was tried on these bars."""
-    rows = [_ledger_row(run, one, config, market, window) for one in sets]
-    store.put(rows)
-    return count_trials(store.trials(market.content_hash), market.content_hash, rows[0].start, rows[0].stop)
 
 
 def _ledger_row(

@@ -30,18 +30,30 @@ _IN_WHEEL = Path(__file__).resolve().parent / "sample_team"
 _MOST_BYTES = 4 * 2**20
 
 
+class TrainedSpan(Section):
+    """Bars that a team learnt from, or that a version of it was chosen by: of the market with the hash `data_hash`,
+    from `first` to the close `until` (ms). `origin` says which other markets have the same bars."""
+
+    data_hash: str
+    first: int
+    until: int
+    origin: str
+
+
 class TeamManifest(Section):
     """What `team.json` says: where base model and adapters are, relative to it, and the configuration of the run.
 
     `adapters` is None where no version was kept, `start` where the run began with the base alone. `stated` is the
     configuration as it stands there, which is only compared and shown; `config` is what may be used of it. `signature`
-    is that of the user who trained the team, of where base and data lie: what he wrote himself is no stranger's.
+    is that of the user who trained the team, of where base and data lie and of `trained_on`, the bars that it learnt
+    from: what he wrote himself is no stranger's. Teams of former versions do not say `trained_on`.
     """
 
     base: str
     adapters: str | None
     start: str | None = None
     stated: Config = Field(alias="config")
+    trained_on: tuple[TrainedSpan, ...] = ()
     signature: str = ""
 
     @property
@@ -67,7 +79,10 @@ class TeamManifest(Section):
         return self.adapters or self.start if trained else self.start
 
     def _places(self) -> dict[str, Any]:
-        return {"base": self.base, **places_in(self.stated)}
+        places = {"base": self.base, **places_in(self.stated)}
+        if self.trained_on:  # the signatures of former versions hold
+            places["trained_on"] = [one.model_dump() for one in self.trained_on]
+        return places
 
 
 def sample_team() -> Path:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from backend.builders.loaded_team import UNMASKED, LoadedTeam, scripted_team
 from backend.builders.market import (
@@ -29,6 +30,7 @@ from backend.decisions.backtest_document import InferenceCost, inference_cost, w
 from backend.decisions.document import write_decisions
 from backend.decisions.recording import episode_decisions, remarks
 from backend.evaluation.compare import baselines
+from backend.evaluation.in_sample import IN_SAMPLE, overlaps
 from backend.evaluation.memorisation import cutoff_note, headlines_note, masking_note
 from backend.evaluation.trials import record_trial
 from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
@@ -73,7 +75,8 @@ Subject = LoadedTeam | NamedStrategy  # who is tested
 class BacktestPlan:
     """A backtest that was checked and can be played. `account` is that of `config` and `market`. With `cassette`, one
     of the subjects is a team, and its calls are recorded in that folder. `markets` are the altered ones of those who
-    trade one, by name; `sources` say how each subject was named."""
+    trade one, by name; `sources` say how each subject was named; `in_sample` is a sentence for each team that was
+    trained on this window."""
 
     config: Config
     market: Market
@@ -85,6 +88,7 @@ class BacktestPlan:
     cassette: Path | None = None
     check_lookahead: bool = True
     markets: Mapping[str, Market] = field(default_factory=dict)
+    in_sample: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, TeamSource] = field(default_factory=dict)
 
     def market_of(self, subject: str) -> Market:
@@ -122,6 +126,8 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
     window = requested_window(market, request)
     if not request.teams:
         raise UserError("no team is named: give at least one, such as 'scripted'")
+    first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
+    marked, unknown = overlaps(request.teams, config, market, first, last, allowed=request.in_sample)
     subjects = [subject_of(name, config) for name in request.teams]
     if len({subject.name for subject in subjects}) < len(subjects):
         raise UserError("the same team is named twice: give each --team once")
@@ -136,11 +142,17 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
     if request.record is not None and sum(isinstance(subject, LoadedTeam) for subject in subjects) != 1:
         raise UserError("--record is for the calls of one team: name one, without --unmasked")
     chosen = [note for subject in subjects if isinstance(subject, LoadedTeam) for note in subject.notes]
-    notes = [*chosen, *notes_on(request.teams, config, market, window), *notes_on_headlines(subjects, market, window)]
+    notes = [
+        *chosen,
+        *marked.values(),
+        *unknown,
+        *notes_on(request.teams, config, market, window),
+        *notes_on_headlines(subjects, market, window),
+    ]
     account = account_of(config, market)
     return BacktestPlan(
         config, market, account, window, subjects, request.seed, tuple(notes), request.record, request.check_lookahead,
-        altered, sources,
+        altered, marked, sources,
     )  # fmt: skip
 
 
@@ -306,11 +318,13 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
     """
     config, market, window, subjects = plan.config, plan.market, plan.window, plan.subjects
     bars = window.stop - window.start
+    marks: dict[str, Any] = {IN_SAMPLE: dict(plan.in_sample)} if plan.in_sample else {}
     with recorded_run(
         store, run, "backtest", plan.seed, market.content_hash, config,
         data=market.source, gaps=find_gaps(market).summary(), teams=[subject.name for subject in subjects],
         venue=venue_record(plan.account, market, window), notes=list(plan.notes), decide_every=window.decide_every,
         sources={name: asdict(source) for name, source in plan.sources.items()},
+        **marks,
     ):  # fmt: skip
         results: dict[str, BacktestResult] = {}
         later: list[str] = []  # notes that only the playing shows

@@ -24,6 +24,7 @@ from backend.evaluation.evaluate import (
 )
 from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict, judged
 from backend.evaluation.gate_data import held_out_rules
+from backend.evaluation.in_sample import IN_SAMPLE, overlaps
 from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
 from backend.models.team_digest import team_digest
 from backend.reporting.comparison.decision_value import HELD_OUT_VALUE
@@ -64,6 +65,10 @@ def evaluate_team(
     ]
     windows = held_out_windows(config, market)
     whole = Window(min(one.start for one in windows), max(one.stop for one in windows), 1)
+    first, last = (int(market.open_time[bar]) + market.interval for bar in (whole.start, whole.stop))
+    marked, unknown = overlaps([name], config, market, first, last, allowed=request.in_sample)
+    notes += (*marked.values(), *unknown)
+    marks: dict[str, Any] = {IN_SAMPLE: marked} if marked else {}
     notes += tuple(notes_on_headlines(teams[:1], market, whole))
     account = account_of(config, market)
     run, started = new_run_id("evaluate"), time.monotonic()
@@ -72,7 +77,7 @@ def evaluate_team(
     with store_at(store) as opened:
         with recorded_run(
             opened, run, "evaluate", config.evaluation.seed, market.content_hash, config, team=name,
-            venue=venue_record(account, market), notes=list(notes),
+            venue=venue_record(account, market), notes=list(notes), **marks,
         ):  # fmt: skip
             measured = measure(config, market, teams, "held_out", opened, run, observer.progress)
             held_out = measured.result
@@ -90,6 +95,8 @@ def evaluate_team(
                 other_costs(trained_on.costs, config.costs),
                 "" if value is None else value_sentence(value),
             )
+            if marked:
+                sentence = f"{'. '.join(marked.values())}. {sentence}"
             gate = _gate(request, config, market, measured, no_edge, digest) if request.gate else None
             if gate is not None:
                 opened.add_evaluation(EvaluationRecord(run, GATE_RECORD, 0, signed(run, gate.to_json(), GATE_RECORD)))

@@ -168,7 +168,8 @@ class BacktestRequest(WindowRequest):
     `check_lookahead`, the backtest of a user's strategy ends with the look-ahead verdict.
 
     `variants` (`backend.builders.variants`) are played of each team besides. `like` is the id of a stored backtest: its
-    configuration, data, window and seed are used, and without `teams` its teams.
+    configuration, data, window and seed are used, and without `teams` its teams. With `in_sample`, a window that
+    overlaps what a team was trained on is played, and the result marked for ever; else it is refused.
     """
 
     teams: tuple[str, ...] = ("scripted",)
@@ -180,6 +181,7 @@ class BacktestRequest(WindowRequest):
     check_lookahead: bool = True
     variants: tuple[str, ...] = ()
     like: str = ""
+    in_sample: bool = False
 
     def check(self) -> None:
         """As for every window; also the baselines and the names of the teams."""
@@ -208,12 +210,14 @@ class TrainRequest(MarketRequest):
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest(MarketRequest):
     """The trained team in `folder` on held-out windows. An empty `config` is the configuration of its training. With
-    `gate`, the verdict on whether it may take the place of a team that trades is made and recorded."""
+    `gate`, the verdict on whether it may take the place of a team that trades is made and recorded. With `in_sample`,
+    windows that overlap its training are measured too, and the result is marked for ever."""
 
     folder: str | Path
     config: Config | str = ""
     baselines: tuple[str, ...] | None = None
     gate: bool = False
+    in_sample: bool = False
 
     def check(self) -> None:
         """As for every request; also the team's folder. What its manifest says is checked later."""

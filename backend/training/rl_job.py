@@ -14,6 +14,7 @@ from backend.builders.plugins import load_plugins, reward_of, scores_of
 from backend.builders.teams import model_team, team_over, with_prompts_for
 from backend.config.schema import Config, ConfigError
 from backend.evaluation.compare import ReportProgress
+from backend.evaluation.in_sample import spans_trained_on
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.models.registry import START
 from backend.models.shape import Shape
@@ -75,7 +76,7 @@ def run_rl(
             state = trainer.run(on_progress)
         finally:
             parts.recorder.close()
-    write_team(config, folder, base, trainer)
+    write_team(config, folder, base, trainer, market)
     return TrainingResult(folder, state)
 
 
@@ -111,13 +112,16 @@ def training_parts(
     )
 
 
-def write_team(config: Config, folder: Path, base: Path, trainer: Trainer) -> None:
-    """Make the run's folder one that `load_team` reads: the base, and the adapters of the best validation."""
+def write_team(config: Config, folder: Path, base: Path, trainer: Trainer, market: Market) -> None:
+    """Make the run's folder one that `load_team` reads: the base, the adapters of the best validation, and which bars
+    of the `market` all of it was learnt from."""
     best = trainer.state.best_step
     adapters = None if best is None else str(trainer.adapters(best).relative_to(folder))
     base_name = NANO if base == folder / NANO else os.path.abspath(base)
     start = START if config.training.start_from else None
-    write_manifest(folder, TeamManifest(base=base_name, adapters=adapters, start=start, config=config).signed())
+    trained_on = spans_trained_on(config, market, None if start is None else folder / start)
+    manifest = TeamManifest(base=base_name, adapters=adapters, start=start, config=config, trained_on=trained_on)
+    write_manifest(folder, manifest.signed())
 
 
 def check_ready(config: Config) -> None:

@@ -29,6 +29,7 @@ from backend.builders.teams import model_team, with_prompts_for
 from backend.config.load import config_from_dict
 from backend.config.schema import LEAST_ANSWER, Config, ConfigError
 from backend.evaluation.compare import ReportProgress
+from backend.evaluation.in_sample import spans_trained_on
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.policies.adapters import save_versions
 from backend.policies.build import role_policies
@@ -124,7 +125,10 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     }
     save_versions(policies, folder / ADAPTERS, folder.resolve().name, config.sft.steps)
     base_name = NANO if base == folder / NANO else os.path.relpath(base.resolve(), folder.resolve())
-    write_manifest(folder, TeamManifest(base=base_name, adapters=ADAPTERS, config=config).signed())
+    trained_on = spans_trained_on(config, market)
+    write_manifest(
+        folder, TeamManifest(base=base_name, adapters=ADAPTERS, config=config, trained_on=trained_on).signed()
+    )
     scores = _scores(config, market, base, folder, policies, codec, report)
     _write(
         folder / SCORES,

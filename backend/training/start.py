@@ -82,7 +82,7 @@ def _take_over(config: Config, folder: Path) -> None:
     if own_base:
         _copy(base, folder / NANO)
     named = Path("..", "..", NANO) if own_base else Path(os.path.abspath(base))
-    begun = TeamManifest(base=str(named), adapters=".", config=manifest.stated)
+    begun = TeamManifest(base=str(named), adapters=".", config=manifest.stated, trained_on=manifest.trained_on)
     with whole_folder(kept) as unfinished:
         write_manifest(unfinished, begun.signed() if manifest.own else begun)
         for role in roles_of(config.team.roles):

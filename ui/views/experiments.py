@@ -12,6 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from backend.evaluation.evidence import Evidence
+from backend.evaluation.in_sample import is_marked
 from backend.evaluation.trials import count_trials
 from backend.experiments.folder import (
     EXPERIMENTS,
@@ -105,7 +106,7 @@ def _rows(where: str, run_id: str, finished_at: int | None, _run: RunRecord) -> 
         for name in window.subjects:
             result, evidence = window.results[name], window.evidence[name]
             leaders.append((key, {
-                "team": visible(title_of(name)),
+                "team": visible(title_of(name)) + (" (in sample)" if is_marked(_run.config, name) else ""),
                 "return": 100.0 * result.total_return,
                 "95 % interval": _interval(evidence),
                 "Sharpe": result.metrics.get("sharpe"),

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from backend.cli.console import console, narrow_table
-from backend.cli.options import MarketOptions, StoreOption, WindowOptions, grouped
+from backend.cli.options import MarketOptions, RecordOptions, WindowOptions, grouped
 from backend.cli.parts.progress import bars
-from backend.runs.requests import STORE
 from simulator.errors import UserError
 from simulator.files import write_whole
 
 if TYPE_CHECKING:  # it imports the database
-    from backend.experiments.search import SearchResult
+    from backend.experiments.search import SearchResult, SplitName
+    from backend.experiments.tuning.proposals import Sampler
 
 _SHOWN = 5
 
@@ -26,6 +26,7 @@ def search(
     strategy: Annotated[str, typer.Argument(help="A strategy's name, or your own as module:Class.")],
     market: MarketOptions,
     window: WindowOptions,
+    recorded: RecordOptions,
     trials: Annotated[int, typer.Option("--trials", min=2, max=100_000, help="Parameter sets to try.")] = 200,
     range_: Annotated[
         list[str] | None,
@@ -37,20 +38,31 @@ def search(
     workers: Annotated[
         int, typer.Option("--workers", min=0, max=256, help="Processes at a time; 0: as many as there are cores.")
     ] = 0,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the record.")] = 1,
+    sampler: Annotated[
+        str,
+        typer.Option("--sampler", help="halton: evenly; tpe: where the better sets lie (needs the extra search)."),
+    ] = "halton",
+    split: Annotated[
+        str,
+        typer.Option("--split", help="How overfitting is measured: halves (CSCV), or combinatorial (purged CV)."),
+    ] = "halves",
+    name: Annotated[
+        str, typer.Option("--name", help="Keep each round under this name: the same command goes on after a kill.")
+    ] = "",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the sampler tpe.")] = 1,
     json_: Annotated[Path | None, typer.Option("--json", help="Write all of it to this file, too.")] = None,
-    store: StoreOption = STORE,
 ) -> None:
     """Try many parameter sets of a strategy on the first part of a window, and the best of them once on the rest."""
     from backend.experiments.search import SearchRequest, search_parameters
 
     request = SearchRequest(
         strategy=strategy, trials=trials, ranges=_ranges(range_ or []) or None, test_share=test_share, workers=workers,
-        seed=seed, **market.given(), **window.given(),
+        sampler=cast("Sampler", sampler), split=cast("SplitName", split), name=name, seed=seed,
+        **market.given(), **window.given(),
     )  # fmt: skip
     request.check()
     with bars() as shown:
-        result = search_parameters(request, store, shown)
+        result = search_parameters(request, recorded.store, shown, recorded.runs)
     _show(result)
     if json_ is not None:
         try:
@@ -77,6 +89,8 @@ def _ranges(texts: list[str]) -> dict[str, tuple[float, float]]:
 
 def _show(result: SearchResult) -> None:
     """Print the best sets, and what choosing them is worth."""
+    import numpy as np
+
     table = narrow_table(f"{result.run}: the best of {len(result.tried)} sets on {result.bars} bars")
     for heading in ("return%", "Sharpe", "p corrected"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -85,11 +99,21 @@ def _show(result: SearchResult) -> None:
         table.add_row(name, f"{100 * one.total_return:+.1f}", f"{one.sharpe:.2f}", f"{one.adjusted:.3f}")
     console.print(table)
     lucky = result.overfitting
-    console.print(
-        f"probability of overfitting {lucky.probability:.0%} ({lucky.splits} halvings): how often the best of one half "
-        "is below the middle in the other; 50 % is a choice that is worth nothing",
-        soft_wrap=True,
-    )
+    if result.split == "combinatorial":
+        low, middle, high = np.quantile(result.paths, (0.0, 0.5, 1.0))
+        console.print(
+            f"probability of overfitting {lucky.probability:.0%} ({lucky.splits} splits of combinatorial purged "
+            "cross-validation): how often the best of the bars to learn from is below the middle on those that are "
+            f"tested; the {len(result.paths)} paths of such choices have Sharpe ratios from {low:.2f} to {high:.2f}, "
+            f"{middle:.2f} in the middle",
+            soft_wrap=True,
+        )
+    else:
+        console.print(
+            f"probability of overfitting {lucky.probability:.0%} ({lucky.splits} halvings): how often the best of one "
+            "half is below the middle in the other; 50 % is a choice that is worth nothing",
+            soft_wrap=True,
+        )
     console.print(
         f"P(Sharpe > 0) of the best after {max(result.trials, len(result.tried))} trials: {result.deflated:.2f}; "
         f"walk-forward Sharpe of choosing the best so far: {result.walk_forward:.2f}",

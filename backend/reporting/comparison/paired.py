@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import plotly.graph_objects as go
 
-from backend.evaluation.paired_runs import ComparedResult, PairedDifference, paired_differences
+from backend.evaluation.paired_runs import ComparedResult, PairedDifference, marks_within, paired_differences
 from backend.reporting import charts
 from backend.reporting.blocks import Picture, ReportSection, Table, TableRow
 from backend.reporting.comparison.teams import wealth_chart
@@ -43,12 +43,14 @@ class ComparisonOutcome:
 
     @property
     def verdict(self) -> str:
-        """A sentence for each of the others: ahead of the first, behind it, or not proven."""
+        """A sentence for each of the others: ahead of the first, behind it, or not proven; and one for each team that
+        was trained on the window."""
         first = self._names[0]
-        return "\n".join(
+        sentences = [
             f"{name} {_verdict(row.wealth)} {first}: {interval_text(row.wealth, 'change')} (95 % interval)."
             for name, row in zip(self._names[1:], self.differences, strict=True)
-        )
+        ]
+        return "\n".join([*sentences, *(f"{mark}." for mark in marks_within(self.compared))])
 
     def frame(self) -> pd.DataFrame:
         """A row for each but the first: `wealth`, its final wealth over the first's less 1, with the interval `low` to

@@ -161,7 +161,8 @@ class QueryPool:
     ) -> None:
         """Raises `DataError` if no bar has enough history before it and a whole horizon after it."""
         self.horizon, self._states = horizon, states
-        self._market, self._gross_limit = market, gross_limit
+        self.market = market
+        self._gross_limit = gross_limit
         self._markets = [market.select((symbol,)) for symbol in market.symbols]
         first, last = max(start, WARM_UP_BARS), min(stop, len(market) - horizon)
         if first >= last:
@@ -242,8 +243,8 @@ class QueryPool:
             raise self._nothing()
         queries: list[Query] = []
         for number, row in enumerate(rows[rng.integers(len(rows), size=count)]):
-            bar, symbols = int(self._bars[row]), self._market.symbols
-            view = self._market.view(bar)
+            bar, symbols = int(self._bars[row]), self.market.symbols
+            view = self.market.view(bar)
             held = _book(rng, known[:, row], gross_limit)
             if self._states is not None:
                 held = tuple(self._states[bar][symbol] for symbol in symbols)
@@ -253,7 +254,7 @@ class QueryPool:
             queries.append(
                 PortfolioQuery(
                     key=f"{step}-{number}",
-                    market=self._market,
+                    market=self.market,
                     symbol=symbols[column],
                     bar=bar,
                     exposure=held[column],
