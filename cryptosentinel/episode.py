@@ -199,7 +199,7 @@ def _open_decisions(
     positions: dict[str | None, Position] = {}
     if decision.manager.answer is not None:
         mask = Mask(symbols, team.settings.mask_symbols)
-        for position in Decision.model_validate(decision.manager.answer).positions:
+        for position in Decision.model_validate(decision.manager.answer).changes:
             positions[mask.symbol(position.symbol)] = position
     leans: dict[str, Direction] = {}
     for transcript in decision.transcripts:

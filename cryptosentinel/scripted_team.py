@@ -43,22 +43,34 @@ _TONE = {"very good": 2.0, "good": 1.0, "bad": -1.0, "very bad": -2.0}
 _TREND = {"strong up": 2.0, "up": 1.0, "down": -1.0, "strong down": -2.0}
 # (up, flat, down) by strength of the evidence, from strongly down to strongly up.
 _LEVELS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
-Teacher = Literal["whole", "funding", "news_backwards", "none"]
+Teacher = Literal["whole", "funding", "news_backwards", "hesitant", "none"]
+_HESITATION = 0.35  # share of the changes that a hesitant teacher leaves out, whatever speaks for them
 _Weights = tuple[float, float, float]  # of trend, news and funding
 _TEACHERS: dict[str, _Weights] = {"whole": (0.9, 0.7, 0.9), "funding": (0, 0, 0.9), "news_backwards": (0.9, -0.7, 0.9)}
+_TEACHERS["hesitant"] = _TEACHERS["whole"]
 
 
 def expert_policies(
     team: Collection[str] = STANDARD, *, portfolio: bool = False, teacher: Teacher = "whole"
 ) -> dict[str, ScriptedPolicy]:
     """The rules of a scripted team of the sub-agents `team`, by role; with `portfolio` of one that decides on all coins
-    at once. `teacher` is what it makes of the evidence: all of it, funding alone, news with the wrong sign; "none" has
-    no rules but the format, and decides as a novice."""
+    at once. `teacher` is what it makes of the evidence: all of it, funding alone, news with the wrong sign. "hesitant"
+    reads all, asks all, and then keeps what is held by lot in a third of the cases, so that who learns from it has seen
+    both. "none" has no rules but the format, and decides as a novice. Raises `ValueError` for a hesitant one on a
+    portfolio."""
     if teacher == "none":
         return novice_policies(team, portfolio=portfolio)
-    manager, weights = _expert_portfolio if portfolio else _expert_manager, _TEACHERS[teacher]
+    weights, hesitates = _TEACHERS[teacher], teacher == "hesitant"
+    if portfolio and hesitates:
+        raise ValueError("the hesitant teacher decides coin by coin")
+
+    def manager(messages: ChatMessages, seed: int) -> str:
+        if portfolio:
+            return _expert_portfolio(messages, team, weights)
+        return _expert_manager(messages, team, weights, random.Random(seed) if hesitates else None)
+
     return added_policies(team, novice=False) | {
-        "manager": lambda messages, seed: manager(messages, team, weights),
+        "manager": manager,
         "market_analyst": lambda messages, seed: _expert_analyst(messages, weights),
         "risk_analyst": lambda messages, seed: _expert_risk(messages, portfolio),
         "trader": lambda messages, seed: _expert_trader(messages),
@@ -77,7 +89,10 @@ def novice_policies(team: Collection[str] = STANDARD, *, portfolio: bool = False
     }
 
 
-def _expert_manager(messages: ChatMessages, team: Collection[str], weights: _Weights) -> str:
+def _expert_manager(
+    messages: ChatMessages, team: Collection[str], weights: _Weights, lots: random.Random | None
+) -> str:
+    """`lots` are those of one who hesitates."""
     done = exchanges(messages, "manager")
     positions: list[dict[str, Any]] = []
     for symbol, held in _coins(messages):
@@ -113,8 +128,18 @@ def _expert_manager(messages: ChatMessages, team: Collection[str], weights: _Wei
             continue
         if "trader" in team and "consult_trader" not in heard:
             return render_call("consult_trader", question)
-        positions.append({"symbol": symbol, "reason": reason, "side": side, "exposure": exposure})
+        reason += _timing(heard.get("consult_trader", {}))
+        if lots is not None and lots.random() < _HESITATION:
+            positions.append({"symbol": symbol, "reason": reason, "side": "keep"})
+        else:
+            positions.append({"symbol": symbol, "reason": reason, "side": side, "exposure": exposure})
     return render_call("submit_decision", {"positions": positions})
+
+
+def _timing(plan: Mapping[str, Any]) -> str:
+    """What Trader's word adds to a reason; nothing where it gave none. Said again before the side, it is where a small
+    model looks when it chooses one."""
+    return f", trader: {plan['timing']}" if "timing" in plan else ""
 
 
 def _wish(lean: str) -> tuple[float, str]:
@@ -399,6 +424,7 @@ def _novice_manager(messages: ChatMessages, rng: random.Random, team: Collection
             continue
         exposure = 0.0 if side == "flat" else rng.choice(EXPOSURES)
         reason = _advice(done, name) if "market_analyst" in team else _evidence(_about(done, name))
+        reason += _timing(_about(done, name).get("consult_trader", {}))
         positions.append({"symbol": name, "reason": reason, "side": side, "exposure": exposure})
     return render_call("submit_decision", {"positions": positions})
 

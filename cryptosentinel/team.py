@@ -27,7 +27,7 @@ from cryptosentinel.agents.manager import (
 from cryptosentinel.agents.registry import roles_of, team_of
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.role import Role, SubAgent
-from cryptosentinel.agents.trader import Execution
+from cryptosentinel.agents.trader import Execution, in_words
 from cryptosentinel.conversation.budget import DecisionBudget, Ledger
 from cryptosentinel.conversation.masking import Headlines, Mask
 from cryptosentinel.conversation.memory import Memory
@@ -73,6 +73,7 @@ class TeamSettings:
             `max_questions` how many there may be in a decision (0: any number); the manager's brief says both.
         retries: how often in a conversation a malformed turn is answered with what is wrong, instead of ending it;
             nothing of it is repaired, and it counts as a turn.
+        timing_in_words: whether the manager reads of Trader's plan, before its numbers, if it is for now or later.
         tools: tools of the user's own, by the names under which `registry.register_tool` has them.
         veto: whether RiskAnalyst's verdicts cap positions; without it they are advice, as a control.
         context_tokens: how long a conversation may be with its next answer (0: any length); the oldest tool results are
@@ -94,6 +95,7 @@ class TeamSettings:
     max_questions: int
     veto: bool
     tools: tuple[str, ...]
+    timing_in_words: bool
 
     @property
     def joint_questions(self) -> bool:
@@ -408,7 +410,7 @@ class _DecisionSession:
         for role, transcript in zip(roles, transcripts, strict=True):
             self.bind(role, transcript)
             answers = answers_of(role, transcript.brief, transcript.answer)
-            replies[role.key] = {question["name"]: _reply(role, answer) for question, answer in answers}
+            replies[role.key] = {question["name"]: self._reply(role, answer) for question, answer in answers}
         for key in asked.ask[len(roles) :]:
             replies[key] = {question.symbol: dict(_NO_QUESTIONS_LEFT) for question in asked.questions()}
         return self._with_rest(replies)
@@ -448,7 +450,14 @@ class _DecisionSession:
         role = self.team.sub_agents[call.name]
         self.bind(role, transcript)
         [(_, answer)] = answers_of(role, transcript.brief, transcript.answer)
-        return _reply(role, answer)
+        return self._reply(role, answer)
+
+    def _reply(self, role: SubAgent, answer: Arguments | None) -> dict[str, Any]:
+        """An answer about one coin as the manager reads it."""
+        if answer is None:
+            return {"error": "no valid answer"}
+        reply = role.reply(answer)
+        return in_words(reply) if self.team.settings.timing_in_words and role.key == "trader" else reply
 
     def bind(self, role: SubAgent, transcript: Transcript) -> None:
         """Keep what was answered about proposed positions as caps and plans.
@@ -508,7 +517,7 @@ class _DecisionSession:
             return [], []
         orders: list[Order] = []
         rulings: list[Ruling] = []
-        for position in Decision.model_validate(manager.answer).positions:
+        for position in Decision.model_validate(manager.answer).changes:
             symbol = self.context.mask.symbol(position.symbol)
             assert symbol is not None
             exposure = position.signed() * self.context.share
@@ -536,11 +545,6 @@ class _DecisionSession:
             return orders
         rules = self.context.account.rules.get(symbol, SymbolRules())
         return plan.placed(orders, self.context.view.last_close(symbol), rules)
-
-
-def _reply(role: SubAgent, answer: Arguments | None) -> dict[str, Any]:
-    """An answer about one coin as the manager reads it."""
-    return {"error": "no valid answer"} if answer is None else role.reply(answer)
 
 
 def _position_of(question: Question) -> dict[str, Any]:

@@ -65,6 +65,7 @@ def team_settings(
         max_questions=config.max_questions,
         veto=config.veto,
         tools=config.tools,
+        timing_in_words=config.timing_in_words,
         context_tokens=context_tokens,
         sampling=Sampling(
             temperature=temperature, max_tokens=config.answer_tokens(full), thinking_tokens=config.thinking_tokens

@@ -105,7 +105,7 @@ class DecisionTree:
     def positions(self) -> tuple[Position, ...] | None:
         """What the manager decided; None without a valid answer."""
         answer = None if self.manager is None else self.manager.document.answer
-        return None if answer is None else tuple(Decision.model_validate(answer).positions)
+        return None if answer is None else tuple(Decision.model_validate(answer).changes)
 
     @cached_property
     def names(self) -> dict[str, str]:

@@ -60,11 +60,12 @@ class AskSeveral(Arguments):
 
 
 class Position(Arguments):
-    """What the manager wants to hold of one coin. Stop and target are percent away from the price now."""
+    """What the manager wants to hold of one coin. Stop and target are percent away from the price now. The side `keep`
+    leaves the coin as it is, as if it were not named, and has a reason."""
 
     symbol: str = Field(max_length=24, description="the coin")
     reason: str = Field(default="", max_length=200, description="why")
-    side: Side
+    side: Literal["long", "short", "flat", "keep"]
     exposure: float = Field(default=0.0, ge=0, le=10, description="fraction of equity")
     stop: float | None = Field(
         default=None, gt=0, le=50, description="loss at which it is closed, percent of the price now"
@@ -77,15 +78,17 @@ class Position(Arguments):
     def _flat_is_zero(self) -> Position:
         if self.side == "flat" and self.exposure:
             raise ValueError("a flat position has no exposure")
+        if self.side == "keep" and (self.exposure or self.stop is not None or self.target is not None):
+            raise ValueError("to keep a position changes nothing of it: leave out exposure, stop and target")
         return self
 
     def signed(self) -> float:
-        """Target exposure: positive long, negative short."""
+        """Target exposure: positive long, negative short. Raises `KeyError` for one that is kept."""
         return {"long": 1.0, "short": -1.0, "flat": 0.0}[self.side] * self.exposure
 
 
 class Decision(Arguments):
-    """The positions to hold from the next bar on. A coin that is not named stays as it is."""
+    """The positions to hold from the next bar on. A coin that is not named, or kept, stays as it is."""
 
     positions: list[Position] = Field(max_length=MOST_POSITIONS)
 
@@ -95,6 +98,11 @@ class Decision(Arguments):
         if len(set(names)) != len(names):
             raise ValueError("a coin is named twice")
         return self
+
+    @property
+    def changes(self) -> list[Position]:
+        """The positions without those that are kept."""
+        return [position for position in self.positions if position.side != "keep"]
 
 
 _EXAMPLE = {"positions": [{"symbol": "C1", "reason": "analyst: up", "side": "long", "exposure": 0.5}]}
@@ -252,7 +260,7 @@ def _guide(sub_agents: Sequence[SubAgent], looks_up: bool, portfolio: bool, join
         steps.append(f"Ask {', '.join(others)} what they are there for.")
     steps.append(
         "Call submit_decision. Name only the coins whose position is to change; a coin that is not named stays as it "
-        "is. The side flat closes a position."
+        "is; so does one of the side keep, which says why. The side flat closes a position."
     )
     if sub_agents and not joint:
         steps.append(f"To save turns, {ASK_SEVERAL} puts up to {MAX_QUESTIONS} of these questions at once.")

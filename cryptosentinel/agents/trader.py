@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -61,6 +61,11 @@ class Execution(Arguments):
     def delays(self) -> tuple[int, ...]:
         """Bars of delay of each slice."""
         return tuple(range(self.wait, self.wait + self.slices))
+
+
+def in_words(answer: dict[str, Any]) -> dict[str, Any]:
+    """The reply with a word for its timing in front."""
+    return {"timing": "later" if answer.get("wait") else "now", **answer} if "wait" in answer else answer
 
 
 def brief(context: ToolContext) -> str:

@@ -77,12 +77,17 @@ def _once(name: str, several: Mapping[str, Any], definitions: Mapping[str, Any],
 
 
 def _flat(position: Mapping[str, Any]) -> Schema:
-    """A position in two kinds, where it has a side that may be flat: with an exposure, and flat without one."""
+    """A position in kinds, where it has a side that may be flat: with an exposure, flat without one, and kept with
+    neither that nor a stop or target."""
     sides = position["properties"].get("side", {}).get("enum", ())
     if "flat" not in sides or "exposure" in position.get("required", ()):
         return dict(position)
-    held = [side for side in sides if side != "flat"]
-    return {**position, KINDS: [{"side": {"enum": held}}, {"side": {"enum": ["flat"]}, "exposure": None}]}
+    held = [side for side in sides if side not in ("flat", "keep")]
+    kinds: list[Schema] = [{"side": {"enum": held}}, {"side": {"enum": ["flat"]}, "exposure": None}]
+    if "keep" in sides:
+        without = {name: None for name in ("exposure", "stop", "target") if name in position["properties"]}
+        kinds.append({"side": {"enum": ["keep"]}, **without})
+    return {**position, KINDS: kinds}
 
 
 def _not_null(schema: Mapping[str, Any]) -> Schema:

@@ -118,8 +118,10 @@ def test_what_was_not_understood_is_left_out_of_the_exchanges() -> None:
     assert exchanges(messages, "risk_analyst") == [("get_risk", {}, {"var": 3})]
 
 
-def decisions(market: Market, states: list[tuple[int, str]], policies: dict[str, ScriptedPolicy]) -> list[TeamDecision]:
-    team = make_team(horizon_bars=HORIZON)
+def decisions(
+    market: Market, states: list[tuple[int, str]], policies: dict[str, ScriptedPolicy], **settings: Any
+) -> list[TeamDecision]:
+    team = make_team(horizon_bars=HORIZON, **settings)
     tasks = []
     for bar, symbol in states:
         view = market.view(bar)
@@ -205,3 +207,28 @@ def test_without_a_teacher_there_is_the_format_alone() -> None:
     states = [(bar, symbol) for bar in range(130, 310, 30) for symbol in market.symbols]
     said, drawn = (decisions(market, states, one) for one in (expert_policies(teacher="none"), novice_policies()))
     assert [one.manager.answer for one in said] == [one.manager.answer for one in drawn]
+
+
+def test_a_hesitant_teacher_decides_as_the_whole_one_and_keeps_a_third_by_lot() -> None:
+    """What it asks and says does not tell when it acts, or who learns from it would learn that too."""
+    market = synthetic()
+    states = [(bar, symbol) for bar in range(130, 310, 2) for symbol in market.symbols]
+    kept, changed = list[str](), list[str]()
+    teachers: list[Teacher] = ["whole", "hesitant"]
+    for whole, hesitant in zip(
+        *(decisions(market, states, expert_policies(teacher=one), timing_in_words=True) for one in teachers),
+        strict=True,
+    ):
+        assert [one.ids for one in whole.transcripts[1:]] == [one.ids for one in hesitant.transcripts[1:]]
+        wishes, acts = (Decision.model_validate(one.manager.answer).positions for one in (whole, hesitant))
+        for wish, act in zip(wishes, acts, strict=True):
+            assert act.reason == wish.reason and act.reason.endswith(("trader: now", "trader: later"))
+            (kept if act.side == "keep" else changed).append(act.reason)
+            assert act.side == "keep" or act == wish
+        assert bool(hesitant.orders) == bool(Decision.model_validate(hesitant.manager.answer).changes)
+    assert 0.25 < len(kept) / (len(kept) + len(changed)) < 0.45
+    for later in ("now", "later"):
+        counts = [sum(reason.endswith(later) for reason in reasons) for reasons in (kept, changed)]
+        assert 0.2 < counts[0] / sum(counts) < 0.5, "the lot does not know what Trader said"
+    with pytest.raises(ValueError, match="coin by coin"):
+        expert_policies(portfolio=True, teacher="hesitant")

@@ -537,3 +537,30 @@ def test_derived_seeds_are_what_they_were() -> None:
     """A run is repeated years later by its seed alone."""
     assert derive_seed(1, "manager", 0, 2) == derive_seed("1", "manager", "0", 2)
     assert derive_seed(1, 23) != derive_seed(12, 3)
+
+
+@pytest.mark.parametrize("held", [-0.5, 0.0, 1.0])
+def test_a_coin_that_is_kept_is_as_one_that_is_not_named(held: float) -> None:
+    keep = {"symbol": "C1", "reason": "the spread is wide", "side": "keep"}
+    other = hold("C2", "long", 0.5)
+    exposures = {synthetic().symbols[0]: held}
+    kept, unnamed = (
+        decide(SayingEngine({"manager": [submit(*positions)]}), exposures=exposures)
+        for positions in ((keep, other), (other,))
+    )
+    assert kept.manager.valid and kept.orders == unnamed.orders and len(kept.orders) == 1
+    unknown = decide(SayingEngine({"manager": [submit({**keep, "symbol": "C9"})]}))
+    assert not unknown.manager.valid and not unknown.orders
+    for more in ({"exposure": 0.5}, {"stop": 5.0}, {"target": 5.0}):
+        assert not decide(SayingEngine({"manager": [submit({**keep, **more})]})).manager.valid
+
+
+@pytest.mark.parametrize(("wait", "word"), [(0, "now"), (1, "later"), (4, "later")])
+@pytest.mark.parametrize("in_words", [False, True])
+def test_trader_s_plan_reaches_the_manager_with_a_word_where_that_is_set(wait: int, word: str, in_words: bool) -> None:
+    asked = ask("trader", symbol="C1", side="long", exposure=0.5)
+    engine = SayingEngine({"manager": [asked, submit()], "trader": [execution(wait, 1)]})
+    decision = decide(engine, timing_in_words=in_words)
+    plan = json.dumps({"type": "market", "wait": wait, "slices": 1})
+    read = codec().decode(list(decision.manager.ids))
+    assert (plan if not in_words else f'{{"timing": "{word}", {plan[1:]}') in read

@@ -44,6 +44,7 @@ def decision(*positions: str) -> str:
 
 LONG = '{"symbol": "%s", "reason": "up", "side": "long", "exposure": 0.5}'
 FLAT = '{"symbol": "%s", "side": "flat"}'
+KEEP = '{"symbol": "%s", "reason": "the spread is wide", "side": "keep"}'
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,9 @@ FLAT = '{"symbol": "%s", "side": "flat"}'
         (decision(LONG % "C2"), True),
         (decision(LONG % "C1", LONG % "C2", FLAT % "C3"), True),
         (decision(FLAT % "C2"), True),
+        (decision(KEEP % "C1", FLAT % "C2"), True),
+        (decision((LONG % "C2").replace("long", "keep")), False),
+        (decision((KEEP % "C2").replace('keep"', 'keep", "stop": 5')), False),
         (decision(LONG % "C1", LONG % "C1"), False),
         (decision(LONG % "C3", LONG % "C1"), False),  # the decision's order is the only one
         (decision((LONG % "C2").replace("long", "flat")), False),
