@@ -95,12 +95,11 @@ def processes(
     return rollout_workers | {f"trainer-{role}": trainer(role) for role in roles_of(config.team.roles)}
 
 
-def begin_by_hand(store: Store, config: Config) -> None:
+def begin_by_hand(store: Store, config: Config, market: Market | None = None) -> None:
     """The run, as `train --begin` records it. Its files travel through the store."""
     document = {"config": config.to_dict(), "versions": versions(), BY_HAND: ByHand(1, "store").document()}
-    store.add_run(
-        RunRecord(RUN, "train", 1, small_market().content_hash, 1, document, status="interrupted", message=BEGUN)
-    )
+    data = (market or small_market()).content_hash
+    store.add_run(RunRecord(RUN, "train", 1, data, 1, document, status="interrupted", message=BEGUN))
 
 
 def processes_by_hand(config: Config, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Process]:
