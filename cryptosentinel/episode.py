@@ -199,7 +199,7 @@ def _open_decisions(
     positions: dict[str | None, Position] = {}
     if decision.manager.answer is not None:
         mask = Mask(symbols, team.settings.mask_symbols)
-        for position in Decision.model_validate(decision.manager.answer).changes:
+        for position in Decision.model_validate(decision.manager.answer).positions:
             positions[mask.symbol(position.symbol)] = position
     leans: dict[str, Direction] = {}
     for transcript in decision.transcripts:
@@ -216,7 +216,7 @@ def _open_decisions(
                 symbol=symbol,
                 decided_at=view.now,
                 due_at=due_at,
-                side="unchanged" if said is None else said.side,
+                side="unchanged" if said is None or said.side == "keep" else said.side,
                 exposure=0.0 if said is None else said.exposure,
                 lean=leans.get(symbol),
                 close=view.last_close(symbol),

@@ -232,7 +232,7 @@ def fine_tune_roles(request: SftRequest, observer: Observer = SILENT, store: Sto
             if (team / MANIFEST).is_file() and (said := team_notice(team, read_manifest(team))):
                 observer.message(f"note: {said}")
         with store_at(store) as opened:
-            about = {"learned_from": list(request.sources), "folder": str(folder.resolve())}
+            about: dict[str, Any] = {"learned_from": list(request.sources), "folder": str(folder.resolve())}
             run, finished = _sft_run(opened, {"config": config.to_dict(), **about}, folder)
             with (
                 nullcontext()

@@ -48,7 +48,8 @@ def state_of(process: int) -> str:
 
 def test_one_that_waits_is_spared_and_goes_on(store: Store, process: int) -> None:
     struck: list[int] = []
-    for state, step in (("starting", None), ("waiting", 3), ("stopped", 3)):
+    idle: list[tuple[ServiceState, int | None]] = [("starting", None), ("waiting", 3), ("stopped", 3)]
+    for state, step in idle:
         report(store, process, state, step)
         assert strike_at(store, process, struck.append, only_at_work=True) is None
         assert not struck and state_of(process) != "T"
