@@ -1,8 +1,9 @@
 """Writes the generated pages of the documentation: `python -m scripts.make_reference` (or `make docs`).
 
 `docs/reference/settings.md` comes from the configuration's schema, `docs/reference/commands.md` from the command line's
-tree of commands, the table of layers in `docs/architecture.md` from the import contracts in `pyproject.toml`, and
-`docs/licences.md` from the metadata of what is installed.
+tree of commands, `api.md`, `metrics.md` and `records.md` beside them from the source, the table of layers in
+`docs/architecture.md` from the import contracts in `pyproject.toml`, and `docs/licences.md` from the metadata of what
+is installed.
 `tests/test_docs.py` makes the pages in memory and compares, so none can be out of date.
 """
 
@@ -26,6 +27,7 @@ from backend.config.base import Section
 from backend.config.former import REMOVED, RENAMED, VALUES
 from backend.config.load import PRESETS, KeyHelp, describe, presets
 from backend.config.schema import Config
+from scripts.code_reference import api_page, metrics_page, records_page
 from scripts.licences import licences_page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,6 +48,9 @@ def pages() -> dict[str, str]:
     return {
         "docs/reference/settings.md": settings_page(),
         "docs/reference/commands.md": commands_page(),
+        "docs/reference/api.md": api_page(vars(cryptosentinel)["_PLACES"], NOTICE),
+        "docs/reference/metrics.md": metrics_page(NOTICE),
+        "docs/reference/records.md": records_page(NOTICE),
         "docs/architecture.md": architecture_page(),
         "docs/licences.md": licences_page(NOTICE),
         "cryptosentinel/__init__.pyi": front_door_stub(),

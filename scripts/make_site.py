@@ -11,6 +11,7 @@ Nothing but Python's own library is used, since MkDocs is installed in an enviro
 from __future__ import annotations
 
 import argparse
+import html
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ ELSEWHERE = {"CHANGELOG.md": "changelog.md", "data/README.md": "sample_market.md
 FILES = "files"
 _FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
+_PIPE_IN_CODE = re.compile(r"`([^`\n]*\\\|[^`\n]*)`")
 _NESTED = re.compile(r"^ {1,3}(?=[*-] )", re.MULTILINE)
 
 
@@ -45,7 +47,8 @@ def lay_out(target: Path) -> None:
 def on_the_site(text: str, path: Path, place: str) -> tuple[str, set[Path]]:
     """The text of the page `path` as it stands at `place` on the site, and the files outside `docs/` that it links to.
 
-    Blocks of code stay as they are. A list inside a list is indented by four columns, which Python-Markdown wants and
+    Blocks of code stay as they are. Of the bars in a table's cell of code Python-Markdown shows the backslash, so such
+    code becomes an element. A list inside a list is indented by four columns, which Python-Markdown wants and
     other readers of Markdown understand too. A link to what is not there is left for MkDocs to refuse.
     """
     linked: set[Path] = set()
@@ -68,8 +71,13 @@ def on_the_site(text: str, path: Path, place: str) -> tuple[str, set[Path]]:
         return os.path.relpath(there, Path(place).parent) + (f"#{heading}" if heading else "")
 
     parts = _FENCE.split(text)
-    parts[::2] = [_NESTED.sub("    ", _LINK.sub(moved, part)) for part in parts[::2]]
+    parts[::2] = [_NESTED.sub("    ", _PIPE_IN_CODE.sub(_as_element, _LINK.sub(moved, part))) for part in parts[::2]]
     return "".join(parts), linked
+
+
+def _as_element(match: re.Match[str]) -> str:
+    code = html.escape(match[1]).replace("\\|", "&#124;")
+    return f"<code>{code}</code>"
 
 
 def _place_of_file(file: Path) -> str:

@@ -84,6 +84,12 @@ def test_a_page_keeps_its_code_and_its_addresses() -> None:
     assert (moved, linked) == ("[a](files/deploy/compose.yaml.txt)", {ROOT / "deploy" / "compose.yaml"})
 
 
+def test_a_bar_in_a_cell_of_code_is_one_without_its_backslash() -> None:
+    row = "| a | `list[int] \\| <none>` | b | `c` |\n"
+    shown, _ = on_the_site(row, ROOT / "docs" / "usage.md", "usage.md")
+    assert shown == "| a | <code>list[int] &#124; &lt;none&gt;</code> | b | `c` |\n"
+
+
 def test_without_mkdocs_it_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--mkdocs", str(tmp_path / "mkdocs")]) == 2
     assert "`make site` installs it" in capsys.readouterr().err
