@@ -127,17 +127,17 @@ def _described(name: str, file: str) -> Iterator[str]:
     """A name as Markdown: its signature, its words, and of a class its public fields and methods."""
     node = _definition(name, file)
     if isinstance(node, ast.Assign):
-        yield from ("```python", f"{name} = {ast.unparse(node.value)}", "```")
+        yield from ("```text", f"{name} = {ast.unparse(node.value)}", "```")
         return
     assert isinstance(node, Definition)
     if isinstance(node, ast.FunctionDef):
-        yield from ("```python", _signature(node), "```", "")
+        yield from ("```text", _signature(node), "```", "")
         yield _paragraphs(_text(node))
         return
     yield _paragraphs(_text(node))
     fields = [item for item in _fields(node) if not ast.unparse(item.target).startswith("_")]
     if fields:
-        yield from ("", "```python", *(ast.unparse(item) for item in fields), "```")
+        yield from ("", "```text", *(ast.unparse(item) for item in fields), "```")
     for method in node.body:
         if isinstance(method, ast.FunctionDef) and not method.name.startswith("_") and ast.get_docstring(method):
             marks = {ast.unparse(mark) for mark in method.decorator_list}
