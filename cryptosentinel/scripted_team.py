@@ -46,8 +46,8 @@ _LEVELS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (
 Teacher = Literal["whole", "funding", "news_backwards", "hesitant", "none"]
 _HESITATION = 0.35  # share of the changes that a hesitant teacher leaves out, whatever speaks for them
 _Weights = tuple[float, float, float]  # of trend, news and funding
-_TEACHERS: dict[str, _Weights] = {"whole": (0.9, 0.7, 0.9), "funding": (0, 0, 0.9), "news_backwards": (0.9, -0.7, 0.9)}
-_TEACHERS["hesitant"] = _TEACHERS["whole"]
+_WHOLE = (0.9, 0.7, 0.9)
+_TEACHERS = {"whole": _WHOLE, "funding": (0.0, 0.0, 0.9), "news_backwards": (0.9, -0.7, 0.9), "hesitant": _WHOLE}
 
 
 def expert_policies(
@@ -92,7 +92,6 @@ def novice_policies(team: Collection[str] = STANDARD, *, portfolio: bool = False
 def _expert_manager(
     messages: ChatMessages, team: Collection[str], weights: _Weights, lots: random.Random | None
 ) -> str:
-    """`lots` are those of one who hesitates."""
     done = exchanges(messages, "manager")
     positions: list[dict[str, Any]] = []
     for symbol, held in _coins(messages):
@@ -137,8 +136,7 @@ def _expert_manager(
 
 
 def _timing(plan: Mapping[str, Any]) -> str:
-    """What Trader's word adds to a reason; nothing where it gave none. Said again before the side, it is where a small
-    model looks when it chooses one."""
+    """What Trader's word adds to a reason. Said again before the side, it is where a small model looks."""
     return f", trader: {plan['timing']}" if "timing" in plan else ""
 
 

@@ -454,9 +454,7 @@ class _DecisionSession:
 
     def _reply(self, role: SubAgent, answer: Arguments | None) -> dict[str, Any]:
         """An answer about one coin as the manager reads it."""
-        if answer is None:
-            return {"error": "no valid answer"}
-        reply = role.reply(answer)
+        reply = {"error": "no valid answer"} if answer is None else role.reply(answer)
         return in_words(reply) if self.team.settings.timing_in_words and role.key == "trader" else reply
 
     def bind(self, role: SubAgent, transcript: Transcript) -> None:

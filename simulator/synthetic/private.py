@@ -33,8 +33,8 @@ import numpy.typing as npt
 from simulator.arrays import BoolArray, FloatArray
 
 WIDE_BARS: Final = 48  # mean length of a state of liquidity, 8 days of 4h bars
-WIDE_SHARE: Final = 0.5
-WIDE_SPREAD: Final = (20e-4, 100e-4)  # half spread, evenly
+WIDE_SHARE: Final = 0.4
+WIDE_SPREAD: Final = (50e-4, 150e-4)  # half spread, evenly
 CROWD_BARS: Final = 18
 CROWD_SHARE: Final = 0.25
 JUMP_CHANCE: Final = 0.9
