@@ -99,7 +99,8 @@ def reliability_of(judged: Sequence[JudgedForecast], interval: int, seed: int = 
     stated = np.array([one.stated for one in ordered])  # (n, 3)
     came = np.eye(len(CLASSES))[[one.came for one in ordered]]
     place = np.clip((stated * BINS).astype(int), 0, BINS - 1)
-    drawn = _block_draws(ordered, interval, np.random.default_rng(seed))
+    length = 2 * max(one.bars for one in ordered) * interval
+    drawn = block_draws([one.time for one in ordered], length, np.random.default_rng(seed))
     losses = 0.5 * ((stated - came) ** 2).sum(axis=1)
     skills = np.array([_skill(losses[rows], came[rows]) for rows in drawn])
     bins = []
@@ -115,9 +116,25 @@ def reliability_of(judged: Sequence[JudgedForecast], interval: int, seed: int = 
             hits, counts = (came * inside).sum(axis=1), inside.sum(axis=1)
             totals = np.array([counts[rows].sum() for rows in drawn])
             shares = np.array([hits[rows].sum() for rows in drawn])[totals > 0] / totals[totals > 0]
-            bins.append(ReliabilityBin(mean, _percentiles(share, shares), count))
-    skill = _percentiles(_skill(losses, came), skills[np.isfinite(skills)])
+            bins.append(ReliabilityBin(mean, percentiles(share, shares), count))
+    skill = percentiles(_skill(losses, came), skills[np.isfinite(skills)])
     return Reliability(len(ordered), float(losses.mean()), skill, gap, tuple(bins))
+
+
+def percentiles(value: float, drawn: FloatArray) -> Interval:
+    """The value with the middle 95 % of what resamples gave."""
+    low, high = (float(end) for end in np.percentile(drawn, [2.5, 97.5])) if len(drawn) else (math.nan, math.nan)
+    return Interval(value, low, high)
+
+
+def block_draws(times: Sequence[int], length: int, rng: np.random.Generator) -> list[IntArray]:
+    """Rows of 1,000 resamples, drawn as blocks of time in which all coins stay together. `length` is that of a block in
+    the unit of `times`: twice the longest horizon where outcomes overlap."""
+    blocks: dict[int, list[int]] = {}
+    for row, time in enumerate(times):
+        blocks.setdefault((time - times[0]) // length, []).append(row)
+    rows = [np.array(block, np.int64) for block in blocks.values()]
+    return [np.concatenate([rows[place] for place in rng.integers(0, len(rows), len(rows))]) for _ in range(_SAMPLES)]
 
 
 def _skill(losses: FloatArray, came: FloatArray) -> float:
@@ -126,21 +143,6 @@ def _skill(losses: FloatArray, came: FloatArray) -> float:
     shares = came.mean(axis=0)
     reference = 0.5 * float(((came - shares) ** 2).sum(axis=1).mean())
     return 1.0 - float(losses.mean()) / reference if reference > 0.0 else math.nan
-
-
-def _percentiles(value: float, drawn: FloatArray) -> Interval:
-    low, high = (float(end) for end in np.percentile(drawn, [2.5, 97.5])) if len(drawn) else (math.nan, math.nan)
-    return Interval(value, low, high)
-
-
-def _block_draws(ordered: Sequence[JudgedForecast], interval: int, rng: np.random.Generator) -> list[IntArray]:
-    """Rows of resamples, drawn as blocks of time of twice the longest horizon, in which all coins stay together."""
-    length = 2 * max(one.bars for one in ordered) * interval
-    blocks: dict[int, list[int]] = {}
-    for row, one in enumerate(ordered):
-        blocks.setdefault((one.time - ordered[0].time) // length, []).append(row)
-    rows = [np.array(block, np.int64) for block in blocks.values()]
-    return [np.concatenate([rows[place] for place in rng.integers(0, len(rows), len(rows))]) for _ in range(_SAMPLES)]
 
 
 def _horizon_of(conversation: ConversationDocument, horizon: int) -> int:

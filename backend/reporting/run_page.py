@@ -20,8 +20,8 @@ from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSectio
 from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, value_section
 from backend.reporting.comparison.single_result import SINGLE_RESULT, blocks_of_result
 from backend.reporting.comparison.teams import teams_section
-from backend.reporting.decision.forecasts import TITLE as FORECASTS
-from backend.reporting.decision.forecasts import forecast_section
+from backend.reporting.decision.behaviour import TITLE as BEHAVIOUR
+from backend.reporting.decision.behaviour import behaviour_section
 from backend.reporting.decision.graph import delegation_graph
 from backend.reporting.decision.timeline import timeline
 from backend.reporting.decision_narrative import Line, headline, narrate
@@ -211,14 +211,14 @@ class WindowPage:
         """Those that were tested against one another; None where there is only one."""
         return teams_section(self.result, self.run)
 
-    def forecasts(self, load: Callable[[RunRecord], Market]) -> ReportSection:
-        """How well the probabilities of the teams' analysts fit what came. It needs the run's market again."""
+    def behaviour(self, load: Callable[[RunRecord], Market]) -> ReportSection:
+        """What the teams did, and how well their forecasts fit what came. It needs the run's market again."""
         reload = self.market(load)
         if reload.market is None:
-            return ReportSection(FORECASTS, (Missing(FORECASTS, reload.problem),))
-        if FORECASTS not in self.drawn:
-            self.drawn[FORECASTS] = forecast_section(self.result, self.run, self.settings, reload.market)
-        return self.drawn[FORECASTS]
+            return ReportSection(BEHAVIOUR, (Missing(BEHAVIOUR, reload.problem),))
+        if BEHAVIOUR not in self.drawn:
+            self.drawn[BEHAVIOUR] = behaviour_section(self.result, self.run, self.settings, reload.market)
+        return self.drawn[BEHAVIOUR]
 
     def graph(self, team: str, decision: StoredDecision, dark: bool) -> str:
         """The delegation of a decision as a graph in DOT, down to its fills and outcome."""

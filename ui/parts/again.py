@@ -94,8 +94,8 @@ def show_against(run: str) -> None:
         else:
             draw_blocks(against.blocks, run)
         if window.result.decisions:
-            st.markdown("**How well the analysts' probabilities fit what came**")
-            draw_blocks(window.forecasts(market_kept).blocks, run)
+            st.markdown("**What they did, and how well their forecasts fit what came**")
+            draw_blocks(window.behaviour(market_kept).blocks, run)
     for note in page.warnings:
         st.caption(escape_markdown(note))
     st.page_link("views/runs.py", label=f"All of run {run}", icon=":material/open_in_new:", query_params={"run": run})

@@ -39,9 +39,9 @@ def _page() -> None:
     show_again("laboratory", "--variant")
     if setup is not None:
         with mistakes_explained():
-            st.subheader("How well do its analysts' probabilities fit what came?")
+            st.subheader("What did it do, and how well did its forecasts fit what came?")
             for window in read_run(setup.run.run).windows:
-                draw_blocks(window.forecasts(market_kept).blocks, "stored")
+                draw_blocks(window.behaviour(market_kept).blocks, "stored")
 
 
 def _ask(setup: StoredSetup) -> None:

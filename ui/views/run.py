@@ -9,7 +9,7 @@ import streamlit as st
 from backend.paper.records.stored import PAPER
 from backend.reporting.backtest_sections import SECTIONS
 from backend.reporting.blocks import ReportBlock
-from backend.reporting.decision.forecasts import TITLE as FORECASTS
+from backend.reporting.decision.behaviour import TITLE as BEHAVIOUR
 from backend.reporting.run_page import RunPage, WindowPage
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown, market_kept, mistakes_explained
@@ -77,8 +77,8 @@ def _window(window: WindowPage) -> None:
         column.metric(tile.label, tile.value)
         column.caption(escape_markdown(tile.note))
     against = ["Against one another"] if len(window.result.subjects) > 1 else []
-    forecasts = [FORECASTS] if window.result.decisions else []
-    parts = [*against, *SECTIONS, "Candles", "Decisions", *forecasts]
+    behaviour = [BEHAVIOUR] if window.result.decisions else []
+    parts = [*against, *SECTIONS, "Candles", "Decisions", *behaviour]
     key = part_key(window.name)
     if key not in st.session_state and not window.name and "decision" in st.query_params:
         st.session_state[key] = "Decisions"
@@ -90,8 +90,8 @@ def _window(window: WindowPage) -> None:
             show_candles(window, window.market(market_kept))
         elif part == "Decisions":
             choose_decision(window)
-        elif part == FORECASTS:
-            draw_blocks(window.forecasts(market_kept).blocks, window.name)
+        elif part == BEHAVIOUR:
+            draw_blocks(window.behaviour(market_kept).blocks, window.name)
         elif part == "Equity" and window.has_finer_lines:
             times = window.result.main_result.times
             draw_blocks(window.equity(choose_span(window, times[1] - times[0])).blocks, window.name)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
 from backend.builders.variants import Variant
+from backend.decisions.document import StoredDecision
 from backend.evaluation.reliability import FEWEST, Reliability, judged_forecasts, reliability_of
 from backend.reporting import charts
-from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow
+from backend.reporting.blocks import Missing, Picture, ReportBlock, Table, TableRow
 from backend.reporting.labels import Column, interval_text, title_of
 from backend.reporting.run_summary import WindowResult
 from backend.store.records import RunRecord
-from simulator.errors import UserError
 from simulator.market.market import Market
 
-TITLE = "Forecasts"
-_HORIZON = 18  # of runs whose record does not say it
 _COLUMNS = (
     Column("forecasts", "Forecasts", "count", "answers about one coin whose horizon has passed"),
     Column("brier", "Brier", "ratio", "half the squared distance of the probabilities from what came; 0 is best"),
@@ -34,35 +32,29 @@ _COLOURS = (charts.BLUE, charts.ORANGE, charts.VERMILION, charts.GREEN, charts.P
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 
 
-def forecast_section(
-    window: WindowResult, run: RunRecord, settings: Mapping[str, Any], market: Market
-) -> ReportSection:
-    """The plot and the table of all teams of the window whose analyst was asked; `market` is that of the run."""
-    team = settings.get("team")
-    horizon = team.get("horizon_bars", _HORIZON) if isinstance(team, dict) else _HORIZON
+def forecast_blocks(
+    decisions: Mapping[str, Sequence[StoredDecision]], markets: Mapping[str, Market], horizon: int, main: str
+) -> list[ReportBlock]:
+    """The plot and the table of all teams whose analyst was asked. By team: its decisions, and the market that it
+    traded; `horizon` (bars) is that of a forecast that does not say it."""
     fits: dict[str, Reliability] = {}
     blocks: list[ReportBlock] = []
-    for name, decisions in window.decisions.items():
-        try:
-            traded = _market_of(name, window, run, market)
-        except UserError as error:
-            blocks.append(Missing(title_of(name), str(error)))
-            continue
-        judged = judged_forecasts(decisions, traded, int(horizon))
-        fit = reliability_of(judged, traded.interval)
+    for name, stored in decisions.items():
+        judged = judged_forecasts(stored, markets[name], horizon)
+        fit = reliability_of(judged, markets[name].interval)
         if fit is None:
             reason = f"{len(judged)} forecasts can be judged, and {FEWEST} are the fewest that say anything"
             blocks.append(Missing(title_of(name), reason))
         else:
             fits[name] = fit
     if fits:
-        rows = tuple(TableRow(title_of(name), _values(fit), main=name == window.main) for name, fit in fits.items())
+        rows = tuple(TableRow(title_of(name), _values(fit), main=name == main) for name, fit in fits.items())
         blocks[:0] = [
             Picture("What was stated, and what came", _CAPTION, reliability_chart(fits)),
             Table("Fit of the probabilities", "As in training: flat is a move of less than 0.3 volatilities.",
                   _COLUMNS, rows),
         ]  # fmt: skip
-    return ReportSection(TITLE, tuple(blocks or [Missing(TITLE, "no decisions are stored")]))
+    return blocks
 
 
 def reliability_chart(fits: Mapping[str, Reliability]) -> go.Figure:
@@ -115,7 +107,7 @@ def _values(fit: Reliability) -> dict[str, Any]:
     }
 
 
-def _market_of(name: str, window: WindowResult, run: RunRecord, market: Market) -> Market:
+def traded_market(name: str, window: WindowResult, run: RunRecord, market: Market) -> Market:
     """The market that a team traded: of a variant on an altered one, that is made again as it was then."""
     sources = run.config.get("sources")
     source = sources.get(name) if isinstance(sources, dict) else None

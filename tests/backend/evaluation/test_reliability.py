@@ -11,14 +11,10 @@ from hypothesis import strategies as st
 
 from backend.decisions.recording import episode_decisions
 from backend.evaluation.reliability import FEWEST, JudgedForecast, Reliability, judged_forecasts, reliability_of
-from backend.reporting.blocks import Missing, Picture, Table
-from backend.reporting.decision.forecasts import forecast_section
-from backend.reporting.run_summary import RunSummary, summarise
-from backend.store.store import Store
 from cryptosentinel.agents.market_analyst import FLAT_BAND
 from cryptosentinel.tools.context import horizon_volatility
 from simulator.arrays import FloatArray
-from tests.stored_runs import add_backtest_run, codec, episode, small_market
+from tests.stored_runs import codec, episode, small_market
 
 HOUR = 3_600_000
 
@@ -99,21 +95,3 @@ def test_a_teams_forecasts_are_judged_as_in_training() -> None:
         assert sum(one.stated) == pytest.approx(1.0)
     last = max(one.time for one in judged)
     assert last <= int(market.open_time[-1]) + market.interval - 18 * market.interval, "what has not come is left out"
-
-
-def stored(store: Store) -> RunSummary:
-    add_backtest_run(store, "b")
-    return summarise(store, "b")
-
-
-def test_the_section_has_a_plot_and_a_table_or_says_why_not() -> None:
-    with Store.open("mem://") as store:
-        summary = stored(store)
-    [window] = summary.windows()
-    section = forecast_section(window, summary.run, summary.settings, small_market())
-    picture, table = section.blocks
-    assert isinstance(picture, Picture) and isinstance(table, Table)
-    assert [row.label for row in table.rows] == ["Scripted team"] and table.rows[0].values["forecasts"] >= FEWEST
-    few = {name: decisions[:2] for name, decisions in window.decisions.items()}
-    [missing] = forecast_section(replace(window, decisions=few), summary.run, summary.settings, small_market()).blocks
-    assert isinstance(missing, Missing) and "the fewest" in missing.reason
